@@ -1,0 +1,64 @@
+"""Errors say four things: what was asked, what arrived, what is allowed, what to change."""
+
+from __future__ import annotations
+
+
+class SparseSnnError(Exception):
+    """Base of every error that sparsesnn raises on purpose."""
+
+
+class DescriptionError(SparseSnnError, ValueError):
+    """A network, population or connection was described in a way that has no meaning."""
+
+
+class SpikeListError(SparseSnnError, ValueError):
+    """Spike lists break their invariants: ids out of range or not ascending, counts that do not add up."""
+
+
+class ShapeError(SparseSnnError, ValueError):
+    """An array has the wrong shape or dtype."""
+
+
+class NumericError(SparseSnnError, ValueError):
+    """NaN or infinity where a finite number is needed."""
+
+
+class DataError(SparseSnnError):
+    """A data file is missing, damaged or not in the format it claims."""
+
+
+class CacheError(DataError):
+    """An event cache is damaged, half written or made with other parameters."""
+
+
+class ConfigError(SparseSnnError, ValueError):
+    """A run's configuration holds an unknown key or a value that is not allowed."""
+
+
+class CheckpointError(SparseSnnError):
+    """A checkpoint is missing, damaged or belongs to another network."""
+
+
+class PlanError(SparseSnnError):
+    """The target cannot hold the network; the numbers are kept as attributes.
+
+    Attributes:
+        needed: bytes needed.
+        available: bytes there are.
+    """
+
+    def __init__(self, message: str, *, needed: int, available: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
+
+
+class MissingDependencyError(SparseSnnError, ImportError):
+    """An optional package is absent; the message names the command that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed; run: pip install 'sparsesnn[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra

@@ -1,0 +1,8 @@
+"""Neuron and readout models: one file each, a frozen description per model."""
+
+from sparsesnn.layers.cuba_lif import CubaLIF
+from sparsesnn.layers.input import Input
+from sparsesnn.layers.li import LI
+from sparsesnn.layers.lif import LIF, Population
+
+__all__ = ["LI", "LIF", "CubaLIF", "Input", "Population"]

@@ -1,0 +1,227 @@
+"""A described network as a `torch.nn.Module`: `Layer` for one population, `Model` for the whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn import dense, engine
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.layers import LI, Input, Population
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+BACKENDS = ("cpu", "dense")
+
+#: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
+LayerOutput = SpikeBatch | Tensor
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """What a layer hands from one chunk of a sequence to the next; carries no gradient (truncated BPTT).
+
+    Args:
+        v: float32[B, N], potential after the last step, before the reset that the next step applies.
+        i_syn: float32[B, N], synaptic current (CubaLIF), else None.
+        history: output of the last steps, as many as a later reader needs; None if none are needed.
+    """
+
+    v: Tensor
+    i_syn: Tensor | None = None
+    history: LayerOutput | None = None
+
+
+class Layer(nn.Module):
+    """One population with its incoming weights; usable alone.
+
+    `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`; chunks: pass `state` on.
+
+    Args:
+        population: `LIF`, `CubaLIF` or `LI`.
+        n_pre: neurons of the source population, or one number per source.
+        delays: steps between a spike and its delivery, per source.
+        backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
+        history: how many of its last output steps the state keeps.
+        generator: source of the random initial weights, U(±1/√n_pre).
+
+    Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron; `recurrent_weight` float32[n, n]; `bias`;
+    `beta`, `alpha`, `threshold` (parameters if learnt, else buffers; [] or [n]); buffer `grad_threshold`.
+    """
+
+    def __init__(
+        self,
+        population: LI | Population,
+        n_pre: int | Sequence[int],
+        *,
+        delays: Sequence[int] | None = None,
+        backend: str = "cpu",
+        history: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if backend not in BACKENDS:
+            raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
+        self.population = population
+        self.backend = backend
+        self.n_pre = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
+        self.delays = tuple(delays) if delays is not None else (0,) * len(self.n_pre)
+        recurrent = bool(getattr(population, "recurrent", False))
+        self.n_history = int(recurrent) if history is None else max(history, int(recurrent))
+        n = population.n
+
+        def uniform(rows: int) -> nn.Parameter:
+            bound = rows**-0.5
+            return nn.Parameter((torch.rand(rows, n, generator=generator) * 2 - 1) * bound)
+
+        self.weights = nn.ParameterList([uniform(rows) for rows in self.n_pre])
+        self.recurrent_weight = uniform(n) if recurrent else None
+        self.bias = nn.Parameter(torch.zeros(n)) if population.bias else None
+        for name in ("beta", "alpha", "threshold", "grad_threshold"):
+            if hasattr(population, name):
+                value = torch.tensor(getattr(population, name), dtype=torch.float32)
+                if getattr(population, f"learn_{name}", False):
+                    self.register_parameter(name, nn.Parameter(value))
+                else:
+                    self.register_buffer(name, value)
+
+    def extra_repr(self) -> str:
+        return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, backend={self.backend!r}"
+
+    def forward(
+        self, inputs: LayerOutput | Sequence[LayerOutput], state: LayerState | None = None
+    ) -> tuple[LayerOutput, LayerState]:
+        """Runs T steps.
+
+        Args:
+            inputs: one `SpikeBatch` per source (cpu), or one tensor [T, B, n_pre] per source (dense). With a state and
+                a delay d, the source must begin d steps earlier: `Model` does that.
+            state: from the call before; None: zero potentials, no past spikes.
+
+        Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
+        """
+        sources = [inputs] if isinstance(inputs, (SpikeBatch, Tensor)) else list(inputs)
+        if len(sources) != len(self.n_pre):
+            raise ShapeError(f"{type(self.population).__name__}: {len(sources)} inputs; it has {len(self.n_pre)} sources")
+        run = engine.run_layer if self.backend == "cpu" else dense.run_layer
+        return run(self, sources, state)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a network puts out.
+
+    Args:
+        potentials: float32[T, B, N] of the LI readout; None if the last population fires.
+        spikes: per spiking population its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
+        state: per population, to pass to the next chunk.
+        output: name of the last population.
+    """
+
+    potentials: Tensor | None
+    spikes: Mapping[str, LayerOutput]
+    state: Mapping[str, LayerState]
+    output: str
+
+    def counts(self, name: str | None = None) -> Tensor:
+        """float32[B, N], spikes of a population over the sequence (default: the last); differentiable."""
+        spikes = self.spikes[name or self.output]
+        return spikes.counts() if isinstance(spikes, SpikeBatch) else spikes.sum(0)
+
+    def activity(self) -> dict[str, float]:
+        """Spikes per neuron and time step of every spiking population."""
+        return {k: s.activity() if isinstance(s, SpikeBatch) else float(s.detach().mean()) for k, s in self.spikes.items()}
+
+    def dropped(self) -> dict[str, int]:
+        """Candidates that found no slot, per spiking population."""
+        return {k: s.n_dropped() if isinstance(s, SpikeBatch) else 0 for k, s in self.spikes.items()}
+
+
+class Model(nn.Module):
+    """A `Network` that runs and learns.
+
+    Args:
+        network: the description.
+        backend: "cpu" or "dense"; both have the same parameters and `state_dict`.
+        seed: of the initial weights.
+    """
+
+    def __init__(self, network: Network, *, backend: str = "cpu", seed: int = 0) -> None:
+        super().__init__()
+        if len(network.inputs) != 1:
+            raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")
+        self.network = network
+        self.backend = backend
+        generator = torch.Generator().manual_seed(seed)
+        self.layers = nn.ModuleDict()
+        for name, population in network.populations.items():
+            if isinstance(population, Input):
+                continue
+            incoming = network.incoming(name)
+            self.layers[name] = Layer(
+                population,
+                [network.populations[c.pre].n for c in incoming],
+                delays=[c.delay for c in incoming],
+                backend=backend,
+                history=network.history(name),
+                generator=generator,
+            )
+
+    def forward(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None = None) -> Output:
+        """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`)."""
+        source = self.network.inputs[0]
+        n_input = self.network.populations[source].n
+        if spikes.n_neurons != n_input:
+            raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
+        past = state or {}
+        first: LayerOutput = spikes if self.backend == "cpu" else spikes.to_dense()
+        outputs: dict[str, LayerOutput] = {source: first}
+        states: dict[str, LayerState] = {}
+        for name, layer in self.layers.items():
+            inputs = []
+            for c in self.network.incoming(name):
+                before = past[c.pre].history if c.pre in past else None
+                inputs.append(outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay))
+            outputs[name], states[name] = layer(inputs, past.get(name))
+        if depth := self.network.history(source):
+            empty = torch.empty(spikes.n_samples, 0)
+            before = past[source].history if source in past else None
+            states[source] = LayerState(empty, history=last_steps(before, first, depth))
+        readout = isinstance(self.network.populations[self.network.output], LI)
+        return Output(
+            potentials=outputs[self.network.output] if readout else None,
+            spikes={k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)},
+            state=states,
+            output=self.network.output,
+        )
+
+
+def _n_steps(x: LayerOutput) -> int:
+    return x.n_steps if isinstance(x, SpikeBatch) else x.shape[0]
+
+
+def _join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
+    if isinstance(x, SpikeBatch):
+        return engine.join(before, x)
+    return torch.cat([before, x])
+
+
+def _steps(x: LayerOutput, start: int) -> LayerOutput:
+    return x.steps(start, x.n_steps) if isinstance(x, SpikeBatch) else x[start:]
+
+
+def _extend(before: LayerOutput, x: LayerOutput, delay: int) -> LayerOutput:
+    """`x` with the `delay` steps before it in front."""
+    return _join(_steps(before, _n_steps(before) - delay), x)
+
+
+def last_steps(before: LayerOutput | None, x: LayerOutput, depth: int) -> LayerOutput:
+    """The last `depth` steps up to the end of `x`, detached; steps before the sequence are empty."""
+    if _n_steps(x) < depth:
+        if before is None:
+            before = x.empty_like(depth) if isinstance(x, SpikeBatch) else x.new_zeros(depth, *x.shape[1:])
+        x = _join(before, x)
+    return _steps(x, _n_steps(x) - depth).detach()

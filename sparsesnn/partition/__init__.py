@@ -1,0 +1,1 @@
+"""From a network and a target description to a plan: which neurons live on which tile."""

@@ -1,0 +1,256 @@
+"""Spike lists: what moves between layers instead of dense tensors.
+
+Shape letters: T steps, B samples, N neurons, S entries over all lists. List (t, b) has the index i = t·B + b; its
+entries are `ids[offsets[i]:offsets[i+1]]`: first `n_spikes[i]` neurons that fired, then near-spikes, each ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import ShapeError, SpikeListError
+
+#: largest population whose ids fit uint16
+MAX_UINT16_NEURONS = 65_536
+
+
+def id_dtype(n_neurons: int) -> torch.dtype:
+    """uint16 while every id fits, else int32."""
+    return torch.uint16 if n_neurons <= MAX_UINT16_NEURONS else torch.int32
+
+
+@dataclass(frozen=True)
+class SpikeBatch:
+    """The spikes of one population, for T steps and B samples, as index lists.
+
+    Args:
+        offsets: int64[T·B + 1], where each list starts.
+        ids: uint16[S] (int32 when N > 65,536), neuron ids.
+        n_spikes: int32[T·B], how many entries of each list fired; the rest are near-spikes.
+        n_steps, n_samples, n_neurons: T, B, N.
+        values: float32[S], 1 for spikes and 0 for near-spikes, carrying the gradient of the lists; None for data.
+        dropped: int32[T·B], candidates that found no slot; None when nothing can be dropped.
+    """
+
+    offsets: Tensor
+    ids: Tensor
+    n_spikes: Tensor
+    n_steps: int
+    n_samples: int
+    n_neurons: int
+    values: Tensor | None = None
+    dropped: Tensor | None = None
+
+    # ---- made from ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
+        """From `lists[b][t]`, the ids that fire in sample b at step t; sorted here, duplicates are an error."""
+        n_samples = len(lists)
+        n_steps = len(lists[0]) if n_samples else 0
+        if any(len(sample) != n_steps for sample in lists):
+            raise ShapeError(
+                f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
+                "pad the shorter with empty lists"
+            )
+        rows = [np.sort(np.asarray(list(lists[b][t]), dtype=np.int64)) for t in range(n_steps) for b in range(n_samples)]
+        n_spikes = np.array([len(row) for row in rows], dtype=np.int32)
+        ids = np.concatenate(rows) if rows else np.empty(0, np.int64)
+        return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
+
+    @classmethod
+    def from_dense(cls, spikes: Tensor, *, batch_first: bool = False) -> SpikeBatch:
+        """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1."""
+        if spikes.ndim != 3:
+            raise ShapeError(f"from_dense: shape is {tuple(spikes.shape)}; give [T, B, N], or [B, T, N] with batch_first")
+        dense = spikes.detach().transpose(0, 1) if batch_first else spikes.detach()
+        if not bool(((dense == 0) | (dense == 1)).all()):
+            raise SpikeListError("from_dense: entries must be 0 or 1; a list says who fired, not how often")
+        n_steps, n_samples, n_neurons = dense.shape
+        flat = dense.reshape(n_steps * n_samples, n_neurons)
+        row, neuron = torch.nonzero(flat, as_tuple=True)
+        n_spikes = torch.bincount(row, minlength=n_steps * n_samples).numpy()
+        return cls._from_flat(neuron.numpy(), n_spikes, n_steps, n_samples, n_neurons)
+
+    @classmethod
+    def from_events(
+        cls, events: Sequence[tuple[np.ndarray, np.ndarray]], *, n_steps: int, n_neurons: int, dt_us: float
+    ) -> SpikeBatch:
+        """From raw events: one `(t_us, unit)` pair of arrays per sample.
+
+        An event at `t_us` falls into step floor(t_us / dt_us). Events before 0 or in step `n_steps` and later are
+        left out; several events of one unit in one step make one spike.
+        """
+        n_samples = len(events)
+        keys = []
+        for b, (t_us, unit) in enumerate(events):
+            t_us, unit = np.asarray(t_us, dtype=np.float64), np.asarray(unit)
+            if t_us.shape != unit.shape or t_us.ndim != 1:
+                raise ShapeError(f"from_events: sample {b} has t_us {t_us.shape} and unit {unit.shape}; give equal lengths")
+            if not np.isfinite(t_us).all():
+                raise SpikeListError(f"from_events: sample {b} has times that are NaN or infinite; remove those events")
+            if unit.size and (unit.min() < 0 or unit.max() >= n_neurons):
+                raise SpikeListError(
+                    f"from_events: sample {b} has units {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}"
+                )
+            step = np.floor(t_us / dt_us)
+            inside = (step >= 0) & (step < n_steps)
+            row = step[inside].astype(np.int64) * n_samples + b
+            keys.append(row * n_neurons + unit[inside].astype(np.int64))
+        key = np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
+        n_spikes = np.bincount(key // n_neurons, minlength=n_steps * n_samples)
+        return cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)
+
+    @classmethod
+    def _from_flat(
+        cls, ids: np.ndarray, n_spikes: np.ndarray, n_steps: int, n_samples: int, n_neurons: int
+    ) -> SpikeBatch:
+        """From ids concatenated in list order and the length of each list; checked."""
+        if ids.size and (ids.min() < 0 or ids.max() >= n_neurons):
+            raise SpikeListError(f"spike ids run from {ids.min()} to {ids.max()}; allowed: 0 to {n_neurons - 1}")
+        offsets = np.zeros(n_steps * n_samples + 1, np.int64)
+        np.cumsum(n_spikes, out=offsets[1:])
+        batch = cls(
+            offsets=torch.from_numpy(offsets),
+            ids=torch.from_numpy(ids.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32)),
+            n_spikes=torch.from_numpy(np.asarray(n_spikes).astype(np.int32)),
+            n_steps=n_steps,
+            n_samples=n_samples,
+            n_neurons=n_neurons,
+        )
+        return batch.validate()
+
+    # ---- looked at ---------------------------------------------------------------------------------------------
+
+    @property
+    def n_listed(self) -> Tensor:
+        """int64[T·B], the length of each list."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def list_index(self) -> Tensor:
+        """int64[S], the list i = t·B + b that each entry belongs to."""
+        return torch.repeat_interleave(torch.arange(self.offsets.numel() - 1), self.n_listed)
+
+    def fired(self) -> Tensor:
+        """bool[S], True where the entry is a spike, False where it is a near-spike."""
+        position = torch.arange(self.ids.numel()) - torch.repeat_interleave(self.offsets[:-1], self.n_listed)
+        return position < torch.repeat_interleave(self.n_spikes.long(), self.n_listed)
+
+    def entry_values(self) -> Tensor:
+        """float32[S], `values`, or 1 for spikes and 0 for near-spikes where the lists carry no gradient."""
+        return self.fired().float() if self.values is None else self.values
+
+    def to_dense(self) -> Tensor:
+        """float32[T, B, N], 1 where a neuron fired; gradients flow back to all listed neurons."""
+        flat = torch.zeros(self.n_steps * self.n_samples * self.n_neurons)
+        index = self.list_index() * self.n_neurons + self.ids.long()
+        return flat.index_put((index,), self.entry_values()).view(self.n_steps, self.n_samples, self.n_neurons)
+
+    def counts(self) -> Tensor:
+        """float32[B, N], spikes over the sequence; differentiable, so it can enter a loss."""
+        flat = torch.zeros(self.n_samples * self.n_neurons)
+        index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
+        return flat.index_add(0, index, self.entry_values()).view(self.n_samples, self.n_neurons)
+
+    def activity(self) -> float:
+        """Spikes per neuron and time step, averaged over the batch."""
+        return float(self.n_spikes.sum()) / max(1, self.n_steps * self.n_samples * self.n_neurons)
+
+    def n_dropped(self) -> int:
+        """Candidates that found no slot, over the whole batch."""
+        return 0 if self.dropped is None else int(self.dropped.sum())
+
+    def __len__(self) -> int:
+        return self.n_samples
+
+    # ---- made into ---------------------------------------------------------------------------------------------
+
+    def samples(self, index: slice | Sequence[int] | Tensor) -> SpikeBatch:
+        """The batch of the chosen samples, in the order asked for."""
+        chosen = torch.arange(self.n_samples)[index] if isinstance(index, slice) else torch.as_tensor(index).long()
+        if chosen.ndim != 1:
+            raise ShapeError(f"samples: index has shape {tuple(chosen.shape)}; give a slice or a flat list of samples")
+        if chosen.numel() and (int(chosen.min()) < -self.n_samples or int(chosen.max()) >= self.n_samples):
+            raise IndexError(f"samples: index {chosen.tolist()} is out of range for a batch of {self.n_samples}")
+        rows = (torch.arange(self.n_steps)[:, None] * self.n_samples + chosen % max(1, self.n_samples)).reshape(-1)
+        return self._rows(rows, self.n_steps, chosen.numel())
+
+    def __getitem__(self, index: slice | Sequence[int] | Tensor | int) -> SpikeBatch:
+        return self.samples([index] if isinstance(index, int) else index)
+
+    def steps(self, start: int, stop: int) -> SpikeBatch:
+        """Steps `start` to `stop - 1` of every sample."""
+        if not 0 <= start <= stop <= self.n_steps:
+            raise IndexError(f"steps: {start} to {stop} asked of a batch with {self.n_steps} steps")
+        rows = torch.arange(start * self.n_samples, stop * self.n_samples)
+        return self._rows(rows, stop - start, self.n_samples)
+
+    def _rows(self, rows: Tensor, n_steps: int, n_samples: int) -> SpikeBatch:
+        n_listed = self.n_listed[rows]
+        offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64)
+        torch.cumsum(n_listed, 0, out=offsets[1:])
+        entry = torch.arange(int(offsets[-1])) + torch.repeat_interleave(self.offsets[rows] - offsets[:-1], n_listed)
+        return replace(
+            self,
+            offsets=offsets,
+            ids=torch.from_numpy(self.ids.numpy()[entry.numpy()]),
+            n_spikes=self.n_spikes[rows],
+            n_steps=n_steps,
+            n_samples=n_samples,
+            values=None if self.values is None else self.values[entry],
+            dropped=None if self.dropped is None else self.dropped[rows],
+        )
+
+    def pin(self) -> SpikeBatch:
+        """The same lists in page-locked memory, for copies to a GPU that overlap; unchanged without CUDA."""
+        if not torch.cuda.is_available():
+            return self
+        return replace(
+            self, offsets=self.offsets.pin_memory(), ids=self.ids.pin_memory(), n_spikes=self.n_spikes.pin_memory()
+        )
+
+    def detach(self) -> SpikeBatch:
+        """The same lists, cut from the autograd graph."""
+        return replace(self, values=None if self.values is None else self.values.detach())
+
+    # ---- checked -----------------------------------------------------------------------------------------------
+
+    def validate(self) -> SpikeBatch:
+        """Returns self; raises `ShapeError` or `SpikeListError` naming the first list that breaks an invariant."""
+        n_lists = self.n_steps * self.n_samples
+        want = {"offsets": torch.int64, "ids": id_dtype(self.n_neurons), "n_spikes": torch.int32}
+        for name, dtype in want.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or not array.is_contiguous():
+                raise ShapeError(
+                    f"SpikeBatch.{name} is {array.dtype} with shape {tuple(array.shape)}; "
+                    f"give a contiguous one-dimensional {dtype} tensor"
+                )
+        if self.offsets.numel() != n_lists + 1 or self.n_spikes.numel() != n_lists:
+            raise ShapeError(
+                f"SpikeBatch: T={self.n_steps} and B={self.n_samples} need {n_lists + 1} offsets and {n_lists} n_spikes; "
+                f"got {self.offsets.numel()} and {self.n_spikes.numel()}"
+            )
+        offsets, n_spikes = self.offsets.numpy(), self.n_spikes.numpy().astype(np.int64)
+        ids = self.ids.numpy().astype(np.int64)
+        n_listed = np.diff(offsets)
+        if offsets[0] != 0 or (n_listed < 0).any() or offsets[-1] != ids.size:
+            raise SpikeListError(f"SpikeBatch: offsets must rise from 0 to the number of ids ({ids.size})")
+        if (n_spikes < 0).any() or (n_spikes > n_listed).any():
+            bad = int(np.flatnonzero((n_spikes < 0) | (n_spikes > n_listed))[0])
+            raise SpikeListError(f"SpikeBatch: list {bad} has {n_listed[bad]} ids but says {n_spikes[bad]} spikes")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.n_neurons):
+            raise SpikeListError(f"SpikeBatch: ids run from {ids.min()} to {ids.max()}; allowed: 0 to {self.n_neurons - 1}")
+        rising = np.ones(ids.size + 1, bool)
+        rising[1:-1] = np.diff(ids) > 0
+        rising[offsets] = True
+        rising[offsets[:-1] + n_spikes] = True
+        if not rising.all():
+            bad = int(np.searchsorted(offsets, np.flatnonzero(~rising)[0], side="right")) - 1
+            raise SpikeListError(f"SpikeBatch: ids of list {bad} (step {bad // self.n_samples}) do not ascend")
+        return self
