@@ -1,0 +1,403 @@
+"""Links 1 and 2 of the gradient chain, and the rules for full lists."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsesnn import reference
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.module import Layer, Model
+from sparsesnn.network import Connection, Network
+from sparsesnn.reference import Parameters
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS, Surrogate
+
+SLOPES = {"fast_sigmoid": 3.0, "straight_through": 1.0, "sigmoid": 2.5, "atan": 2.0, "triangle": 0.4, "boxcar": 0.3}
+RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
+T, B, N = 6, 3, 5
+N_PRE = (4, 3)
+
+
+def make_parameters(
+    model: type[Population], rng: np.random.Generator, *, delays: tuple[int, ...], per_neuron: bool, **arguments: object
+) -> Parameters:
+    population = model(N, grad_threshold=arguments.pop("grad_threshold", -math.inf), bias=True, gain=0.8, **arguments)
+    shape = (N,) if per_neuron else ()
+    return Parameters(
+        population=population,
+        weights=tuple(rng.normal(0.2, 0.6, (m, N)) for m in N_PRE[: len(delays)]),
+        delays=delays,
+        recurrent_weight=rng.normal(0, 0.5, (N, N)) if population.recurrent else None,
+        bias=rng.normal(0, 0.1, N),
+        beta=rng.uniform(0.6, 0.95, shape),
+        alpha=rng.uniform(0.3, 0.8, shape) if model is CubaLIF else None,
+        threshold=rng.uniform(0.6, 1.0, shape),
+        grad_threshold=np.full(shape, population.grad_threshold),
+    )
+
+
+def make_inputs(rng: np.random.Generator, delays: tuple[int, ...], n_steps: int = T) -> list[np.ndarray]:
+    return [(rng.random((n_steps, B, m)) < 0.4).astype(float) for m in N_PRE[: len(delays)]]
+
+
+def worst(got: np.ndarray, want: np.ndarray) -> float:
+    """Largest difference relative to the tensor's largest element."""
+    return float(np.abs(got - want).max() / max(np.abs(want).max(), 1e-12))
+
+
+# ---- link 1: the smooth twin against central differences ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_smooth_step_has_the_surrogate_as_derivative(kind: str) -> None:
+    surrogate, h = Surrogate(kind, 2.3), 1e-5
+    x = np.linspace(-1.03, 1.01, 57)  # no point within h of a kink
+    difference = (reference.smooth_step(surrogate, x + h) - reference.smooth_step(surrogate, x - h)) / (2 * h)
+    np.testing.assert_allclose(difference, reference.surrogate_derivative(surrogate, x), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+def test_backward_against_central_differences(model: type[Population], reset: str, reset_decays: bool, kind: str) -> None:
+    rng = np.random.default_rng(KINDS.index(kind))
+    for detach, recurrent, delays in [(True, True, (0, 1)), (False, True, (2,)), (False, False, (1,))]:
+        p = make_parameters(
+            model,
+            rng,
+            delays=delays,
+            per_neuron=recurrent,
+            reset=reset,
+            reset_decays=reset_decays,
+            detach_reset=detach,
+            surrogate=Surrogate(kind, SLOPES[kind]),
+            recurrent=recurrent,
+        )
+        inputs = make_inputs(rng, delays)
+        d_out = rng.normal(size=(T, B, N))
+        record = reference.layer_forward(p, inputs, smooth=True)
+        held = record.s if detach else None
+        gradients = reference.layer_backward(p, record, d_out)
+
+        def loss(changed: Parameters, changed_inputs: list[np.ndarray]) -> float:
+            r = reference.layer_forward(changed, changed_inputs, smooth=True, held=held)  # noqa: B023
+            return float((r.spikes[:-1] * d_out).sum())  # noqa: B023
+
+        def check(name: str, value: np.ndarray, gradient: np.ndarray, with_value: object) -> None:
+            # a random direction checks all elements at once
+            direction, h = rng.normal(size=value.shape), 1e-6
+            plus, minus = (loss(*with_value(value + sign * h * direction)) for sign in (1, -1))  # noqa: B023
+            difference, product = (plus - minus) / (2 * h), float((gradient * direction).sum())
+            assert difference == pytest.approx(product, rel=1e-6, abs=1e-7), (name, detach, recurrent)  # noqa: B023
+
+        for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
+            if getattr(p, name) is not None:
+                check(name, getattr(p, name), getattr(gradients, name), lambda x, n=name: (replace(p, **{n: x}), inputs))  # noqa: B023
+        for k in range(len(delays)):
+
+            def with_weight(x: np.ndarray, k: int = k) -> tuple[Parameters, list[np.ndarray]]:
+                return replace(p, weights=tuple(x if j == k else w for j, w in enumerate(p.weights))), inputs  # noqa: B023
+
+            def with_input(x: np.ndarray, k: int = k) -> tuple[Parameters, list[np.ndarray]]:
+                return p, [x if j == k else y for j, y in enumerate(inputs)]  # noqa: B023
+
+            check(f"weight {k}", p.weights[k], gradients.weights[k], with_weight)
+            check(f"input {k}", inputs[k], gradients.inputs[k], with_input)
+
+
+def test_network_backward_against_central_differences() -> None:
+    network = Network(
+        {
+            "input": Input(4),
+            "a": LIF(5, recurrent=True, grad_threshold=-math.inf, detach_reset=False, surrogate=Surrogate("atan", 2.0)),
+            "b": CubaLIF(3, reset="zero", grad_threshold=-math.inf, detach_reset=False),
+            "out": LI(2, bias=True),
+        },
+        (Connection("input", "a"), Connection("input", "b", 1), Connection("a", "b"), Connection("b", "out"), Connection("a", "out", 2)),
+    )  # fmt: skip
+    model = Model(network, backend="dense", seed=3).double()
+    parameters = {name: Parameters.from_layer(layer) for name, layer in model.layers.items()}
+    rng = np.random.default_rng(0)
+    x = (rng.random((T, B, 4)) < 0.5).astype(float)
+    d_out, d_counts = rng.normal(size=(T, B, 2)), rng.normal(size=(B, 5))
+
+    def loss(changed: dict[str, Parameters]) -> float:
+        records = reference.network_forward(network, changed, x, smooth=True)
+        return float((records["out"].v[:-1] * d_out).sum() + (records["a"].spikes[:-1].sum(0) * d_counts).sum())
+
+    records = reference.network_forward(network, parameters, x, smooth=True)
+    direct = {"out": d_out, "a": np.broadcast_to(d_counts, (T, B, 5))}
+    gradients = reference.network_backward(network, parameters, records, direct)
+    for name, p in parameters.items():
+        for k, weight in enumerate(p.weights):
+            direction, h = rng.normal(size=weight.shape), 1e-6
+
+            def moved(step: float, name: str = name, p: Parameters = p, k: int = k, d: np.ndarray = direction) -> float:
+                weights = tuple(w + step * d if j == k else w for j, w in enumerate(p.weights))
+                return loss({**parameters, name: replace(p, weights=weights)})
+
+            difference = (moved(h) - moved(-h)) / (2 * h)
+            assert difference == pytest.approx(float((gradients[name].weights[k] * direction).sum()), rel=1e-6), (name, k)
+
+
+# ---- link 2: the surrogate backward against autograd --------------------------------------------------------------
+
+
+def dense_layer(p: Parameters) -> Layer:
+    """A float64 dense layer with the numbers of `p`; β, α and θ are leaves that collect a gradient."""
+    layer = Layer(p.population, [len(w) for w in p.weights], delays=p.delays, backend="dense").double()
+    with torch.no_grad():
+        for weight, value in zip(layer.weights, p.weights, strict=True):
+            weight.copy_(torch.from_numpy(value))
+    for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold", "grad_threshold"):
+        value = getattr(p, name)
+        if value is None:
+            continue
+        if name in layer._buffers:
+            del layer._buffers[name]
+        tensor = torch.tensor(value, dtype=torch.float64)
+        if name == "grad_threshold":
+            layer.register_buffer(name, tensor)
+        else:
+            setattr(layer, name, torch.nn.Parameter(tensor))
+    return layer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+def test_backward_against_autograd(model: type[Population], reset: str, reset_decays: bool, kind: str) -> None:
+    rng = np.random.default_rng(100 + KINDS.index(kind))
+    n_spikes = n_near = 0
+    for detach, delays, recurrent, grad_threshold in itertools.product(
+        (True, False), ((0,), (1, 0), (0, 3)), (True, False), (-math.inf, 0.5, 0.9)
+    ):
+        p = make_parameters(
+            model,
+            rng,
+            delays=delays,
+            per_neuron=bool(rng.integers(2)),
+            reset=reset,
+            reset_decays=reset_decays,
+            detach_reset=detach,
+            surrogate=Surrogate(kind, SLOPES[kind]),
+            recurrent=recurrent,
+            grad_threshold=grad_threshold,
+        )
+        inputs, d_out = make_inputs(rng, delays), rng.normal(size=(T, B, N))
+        record = reference.layer_forward(p, inputs)
+        want = reference.layer_backward(p, record, d_out)
+        n_spikes += int(record.spikes[:-1].sum())
+        n_near += int(record.listed.sum() - record.spikes[:-1].sum())
+
+        layer = dense_layer(p)
+        sources = [torch.from_numpy(x).requires_grad_() for x in inputs]
+        out, _ = layer(sources)
+        np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
+        (out * torch.from_numpy(d_out)).sum().backward()
+        got = {f"weight {k}": w.grad for k, w in enumerate(layer.weights)}
+        got |= {f"input {k}": x.grad for k, x in enumerate(sources)}
+        expected = {f"weight {k}": g for k, g in enumerate(want.weights)}
+        expected |= {f"input {k}": g for k, g in enumerate(want.inputs)}
+        for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
+            if getattr(p, name) is not None:
+                got[name], expected[name] = getattr(layer, name).grad, getattr(want, name)
+        for name, gradient in got.items():
+            assert gradient is not None, name
+            error = worst(gradient.numpy(), expected[name])
+            assert error <= 1e-10, (name, error, detach, delays, recurrent, grad_threshold)
+    assert n_spikes > 500 and n_near > 500, "the comparison needs both spikes and near-spikes"
+
+
+@pytest.mark.parametrize("delays", [(0,), (2, 1)])
+def test_readout_against_autograd(delays: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    p = Parameters(
+        population=LI(N, bias=True, gain=1.7),
+        weights=tuple(rng.normal(size=(m, N)) for m in N_PRE[: len(delays)]),
+        delays=delays,
+        recurrent_weight=None,
+        bias=rng.normal(size=N),
+        beta=rng.uniform(0.5, 1, N),
+    )
+    inputs, d_out = make_inputs(rng, delays), rng.normal(size=(T, B, N))
+    record = reference.layer_forward(p, inputs)
+    want = reference.layer_backward(p, record, d_out)
+    layer = dense_layer(p)
+    sources = [torch.from_numpy(x).requires_grad_() for x in inputs]
+    out, _ = layer(sources)
+    assert worst(out.detach().numpy(), record.v[:-1]) <= 1e-12
+    (out * torch.from_numpy(d_out)).sum().backward()
+    for k in range(len(delays)):
+        assert worst(layer.weights[k].grad.numpy(), want.weights[k]) <= 1e-12
+        assert worst(sources[k].grad.numpy(), want.inputs[k]) <= 1e-12
+    assert worst(layer.beta.grad.numpy(), want.beta) <= 1e-12
+    assert worst(layer.bias.grad.numpy(), want.bias) <= 1e-12
+
+
+@pytest.mark.parametrize("reset", ["subtract", "zero", "none"])
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+def test_backward_after_a_state_against_autograd(model: type[Population], reset: str) -> None:
+    """β, α and V see the state at t = 0; the state itself carries no gradient."""
+    from sparsesnn.module import LayerState
+
+    rng = np.random.default_rng(8)
+    p = make_parameters(model, rng, delays=(1,), per_neuron=True, reset=reset, recurrent=True, detach_reset=False)
+    state = reference.State(
+        rng.normal(0.6, 0.5, (B, N)), rng.normal(size=(B, N)), (rng.random((B, N)) < 0.5).astype(float)
+    )
+    inputs, d_out = make_inputs(rng, (1,), T + 1), rng.normal(size=(T, B, N))
+    record = reference.layer_forward(p, inputs, state)
+    want = reference.layer_backward(p, record, d_out)
+    layer = dense_layer(p)
+    i_syn = torch.from_numpy(state.i_syn) if model is CubaLIF else None
+    given = LayerState(torch.from_numpy(state.v).requires_grad_(), i_syn, torch.from_numpy(state.spikes)[None])
+    out, after = layer(torch.from_numpy(inputs[0]), given)
+    np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
+    np.testing.assert_allclose(after.v.numpy(), record.state().v, rtol=1e-12, atol=1e-14)
+    (out * torch.from_numpy(d_out)).sum().backward()
+    assert given.v.grad is None
+    for name in ("recurrent_weight", "bias", "beta", "threshold"):
+        assert worst(getattr(layer, name).grad.numpy(), getattr(want, name)) <= 1e-10, name
+    assert worst(layer.weights[0].grad.numpy(), want.weights[0]) <= 1e-10
+
+
+# ---- forward -------------------------------------------------------------------------------------------------------
+
+
+def test_one_neuron_by_hand() -> None:
+    """β = 1/2, θ = 1, weight 0.8: v = 0.8, 1.2 (spike), then 0.6 - 1 + 0.8 = 0.4."""
+    population = LIF(1, beta=0.5, grad_threshold=0.7)
+    p = Parameters(population, (np.array([[0.8]]),), (0,), None, None, *map(np.array, (0.5, None, 1.0, 0.7)))
+    record = reference.layer_forward(replace(p, alpha=None), [np.ones((3, 1, 1))])
+    np.testing.assert_allclose(record.v[:-1, 0, 0], [0.8, 1.2, 0.4])
+    assert record.spikes[:-1, 0, 0].tolist() == [0, 1, 0]
+    assert record.listed[:, 0, 0].tolist() == [True, True, False]
+    lists = reference.to_lists(record)
+    assert lists.offsets.tolist() == [0, 1, 2, 2]
+    assert lists.ids.tolist() == [0, 0] and lists.ids.dtype == np.uint16
+    assert lists.n_spikes.tolist() == [0, 1, 0]
+
+
+def test_threshold_is_strict_and_fired_neurons_are_listed_above_it() -> None:
+    v = np.array([[1.0, np.nextafter(1.0, 2), 0.5]])
+    population = LIF(3, grad_threshold=2.0)
+    spikes, listed, _ = reference.make_lists(population, v, v > 1.0, np.array(2.0), 0, 0)
+    assert spikes.tolist() == listed.tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+def test_chunks_equal_one_call(model: type[Population], dtype: type) -> None:
+    rng = np.random.default_rng(2)
+    p = make_parameters(model, rng, delays=(0,), per_neuron=True, recurrent=True)
+    layer = dense_layer(p)
+    p = Parameters.from_layer(layer, dtype)
+    x = make_inputs(rng, (0,), 9)[0]
+    whole = reference.layer_forward(p, [x])
+    assert whole.v.dtype == dtype
+    first = reference.layer_forward(p, [x[:4]])
+    empty = reference.layer_forward(p, [x[4:4]], first.state())
+    second = reference.layer_forward(p, [x[4:]], empty.state())
+    np.testing.assert_array_equal(np.concatenate([first.v[:-1], second.v[:-1]]), whole.v[:-1])
+    np.testing.assert_array_equal(np.concatenate([first.spikes[:-1], second.spikes[:-1]]), whole.spikes[:-1])
+
+
+def test_lists_are_a_spike_batch() -> None:
+    rng = np.random.default_rng(4)
+    p = make_parameters(LIF, rng, delays=(0,), per_neuron=False, capacity=2, grad_threshold=0.3)
+    record = reference.layer_forward(p, make_inputs(rng, (0,)))
+    lists = reference.to_lists(record)
+    batch = SpikeBatch(*(torch.from_numpy(x) for x in lists[:3]), T, B, N, dropped=torch.from_numpy(lists.dropped))
+    np.testing.assert_array_equal(batch.validate().to_dense().numpy(), record.spikes[:-1])
+    assert batch.n_dropped() == record.dropped.sum() > 0
+
+
+# ---- full lists ----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def full_lists(draw: st.DrawFn) -> tuple[int, int, np.ndarray, float, int, int]:
+    n = draw(st.integers(1, 23))
+    capacity = draw(st.integers(1, n))
+    v = draw(st.lists(st.sampled_from([0.0, 0.6, 1.5]), min_size=2 * n, max_size=2 * n))
+    grad_threshold = draw(st.sampled_from([-math.inf, 0.5, 1.0]))
+    seed, step = draw(st.integers(0, 2**63 - 1)), draw(st.integers(0, 1000))
+    return n, capacity, np.array(v).reshape(2, n), grad_threshold, seed, step
+
+
+@settings(max_examples=200, deadline=None)
+@given(full_lists())
+def test_natural_lists(case: tuple[int, int, np.ndarray, float, int, int]) -> None:
+    n, capacity, v, grad_threshold, seed, step = case
+    fired = v > 1.0
+    population = LIF(n, capacity=capacity, grad_threshold=grad_threshold)
+    spikes, listed, dropped = reference.make_lists(population, v, fired, np.array(grad_threshold), seed, step)
+    candidates = fired | (v > grad_threshold)
+    assert not (listed & ~candidates).any() and not (spikes & ~listed).any()
+    assert (spikes == (listed & fired)).all()
+    np.testing.assert_array_equal(listed.sum(1) + dropped, candidates.sum(1))
+    np.testing.assert_array_equal(listed.sum(1), np.minimum(candidates.sum(1), capacity))
+    np.testing.assert_array_equal(spikes.sum(1), np.minimum(fired.sum(1), capacity))
+
+
+@settings(max_examples=200, deadline=None)
+@given(full_lists())
+def test_fixed_lists(case: tuple[int, int, np.ndarray, float, int, int]) -> None:
+    n, capacity, v, grad_threshold, seed, step = case
+    fired = v > 1.0
+    near = (v > grad_threshold) & ~fired
+    population = LIF(n, capacity=capacity, grad_threshold=grad_threshold, activity="fixed")
+    spikes, listed, dropped = reference.make_lists(population, v, fired, np.array(grad_threshold), seed, step)
+    assert (spikes == listed).all() and (spikes.sum(1) == capacity).all()
+    natural = replace(population, activity="natural")
+    _, wanted, dropped_too = reference.make_lists(natural, v, fired, np.array(grad_threshold), seed, step)
+    assert not (wanted & ~listed).any(), "fixed lists only add silent neurons"
+    np.testing.assert_array_equal(dropped, dropped_too)
+    np.testing.assert_array_equal((listed & (fired | near)).sum(1) + dropped, (fired | near).sum(1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 50), st.integers(0, 2**64 - 1))
+def test_choose_keeps_neighbours_on_the_ring(n: int, slots: int, turn: int) -> None:
+    ids = np.arange(n) * 3 + 1
+    kept = reference.choose(ids, slots, turn)
+    assert len(kept) == min(n, slots) and (np.diff(kept) > 0).all()
+    if slots < n:
+        assert set(kept) == {int(ids[(turn + k) % n]) for k in range(slots)}
+
+
+def test_rotation_favours_nobody() -> None:
+    """Each of 11 candidates takes one of 4 slots in 4/11 of 6,000 lists, within 5 standard deviations."""
+    n, slots, n_lists = 11, 4, 6000
+    kept = np.zeros(n)
+    for step, sample in itertools.product(range(n_lists // 10), range(10)):
+        kept[reference.choose(np.arange(n), slots, reference.rotation(7, step, sample))] += 1
+    share = slots / n
+    assert np.abs(kept / n_lists - share).max() < 5 * math.sqrt(share * (1 - share) / n_lists)
+
+
+def test_rotation_is_pinned() -> None:
+    """The first output of splitmix64 with seed 0, as published; seed, step and sample all matter."""
+    assert reference.mix(0) == 0xE220A8397B1DCDAF
+    turns = {reference.rotation(*key) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]}
+    assert len(turns) == 4 and all(0 <= turn < 2**64 for turn in turns)
+
+
+def test_dropped_spikes_still_reset_but_are_not_delivered() -> None:
+    rng = np.random.default_rng(1)
+    p = make_parameters(LIF, rng, delays=(0,), per_neuron=False, capacity=1, reset="zero", recurrent=True)
+    p = replace(p, weights=(np.full((4, N), 5.0),), recurrent_weight=np.zeros((N, N)))
+    record = reference.layer_forward(p, [np.ones((2, B, 4))])
+    assert (record.s[:-1] == 1).all() and (record.spikes[:-1].sum(2) == 1).all() and (record.dropped == N - 1).all()
+    np.testing.assert_allclose(record.v[1], record.v[0])  # all were set to zero
+    gradients = reference.layer_backward(p, record, np.ones((2, B, N)))
+    np.testing.assert_array_equal(gradients.recurrent_weight.sum(1) != 0, record.spikes[0].any(0))
