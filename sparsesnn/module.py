@@ -71,6 +71,7 @@ class Layer(nn.Module):
         self.delays = tuple(delays) if delays is not None else (0,) * len(self.n_pre)
         recurrent = bool(getattr(population, "recurrent", False))
         self.n_history = int(recurrent) if history is None else max(history, int(recurrent))
+        self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
         n = population.n
 
         def uniform(rows: int) -> nn.Parameter:
@@ -169,6 +170,7 @@ class Model(nn.Module):
                 history=network.history(name),
                 generator=generator,
             )
+            self.layers[name].rotation_seed = seed
 
     def forward(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None = None) -> Output:
         """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`)."""
@@ -204,8 +206,8 @@ def _n_steps(x: LayerOutput) -> int:
 
 
 def _join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
-    if isinstance(x, SpikeBatch):
-        return engine.join(before, x)
+    if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
+        return before.then(x)
     return torch.cat([before, x])
 
 
@@ -222,6 +224,6 @@ def last_steps(before: LayerOutput | None, x: LayerOutput, depth: int) -> LayerO
     """The last `depth` steps up to the end of `x`, detached; steps before the sequence are empty."""
     if _n_steps(x) < depth:
         if before is None:
-            before = x.empty_like(depth) if isinstance(x, SpikeBatch) else x.new_zeros(depth, *x.shape[1:])
+            before = x.silence(depth) if isinstance(x, SpikeBatch) else x.new_zeros(depth, *x.shape[1:])
         x = _join(before, x)
     return _steps(x, _n_steps(x) - depth).detach()

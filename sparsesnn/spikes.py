@@ -206,6 +206,34 @@ class SpikeBatch:
             dropped=None if self.dropped is None else self.dropped[rows],
         )
 
+    def then(self, later: SpikeBatch) -> SpikeBatch:
+        """This batch followed in time by `later`, which must have the same samples and neurons."""
+        if (later.n_samples, later.n_neurons) != (self.n_samples, self.n_neurons):
+            raise ShapeError(
+                f"then: B={later.n_samples}, N={later.n_neurons} cannot follow B={self.n_samples}, N={self.n_neurons}"
+            )
+        values = None
+        if self.values is not None or later.values is not None:
+            values = torch.cat([self.entry_values(), later.entry_values()])
+        dropped = None
+        if self.dropped is not None and later.dropped is not None:
+            dropped = torch.cat([self.dropped, later.dropped])
+        return replace(
+            self,
+            offsets=torch.cat([self.offsets, later.offsets[1:] + self.offsets[-1]]),
+            ids=torch.from_numpy(np.concatenate([self.ids.numpy(), later.ids.numpy()])),
+            n_spikes=torch.cat([self.n_spikes, later.n_spikes]),
+            n_steps=self.n_steps + later.n_steps,
+            values=values,
+            dropped=dropped,
+        )
+
+    def silence(self, n_steps: int) -> SpikeBatch:
+        """`n_steps` steps of empty lists, for the same samples and neurons."""
+        return self._from_flat(
+            np.empty(0, np.int64), np.zeros(n_steps * self.n_samples, np.int32), n_steps, self.n_samples, self.n_neurons
+        )
+
     def pin(self) -> SpikeBatch:
         """The same lists in page-locked memory, for copies to a GPU that overlap; unchanged without CUDA."""
         if not torch.cuda.is_available():

@@ -1,0 +1,80 @@
+// Select: from bit masks of candidates to the list that is sent.
+//
+// A population's masks hold one bit per neuron, one word per tile. Candidates are the neurons that fired and the
+// near-spikes. Without a capacity all are listed. With capacity K fired neurons win over near-spikes; where a group of n
+// does not fit, those of rank (r, r + 1, ...) mod n are kept, r = hash(seed, step, sample) mod n: every candidate is kept
+// equally often, and no id is favoured. Fixed activity fills up with silent neurons and sends all K.
+// Words are walked in ascending order, so lists ascend without sorting.
+#pragma once
+
+#include "simd.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+
+inline std::uint64_t mix(std::uint64_t z) {  // splitmix64 (Steele et al. 2014)
+  z += 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+inline std::uint64_t rotation(std::uint64_t seed, std::uint64_t step, std::uint64_t sample) {
+  return mix(mix(mix(seed) ^ step) ^ sample);
+}
+
+// One group of candidates of a population: the word of tile p, and how many there are in all.
+template <class Word>
+inline int count_bits(Word&& word, int n_tiles) {
+  int n = 0;
+  for (int p = 0; p < n_tiles; ++p) n += __builtin_popcountll(word(p));
+  return n;
+}
+
+// Calls keep(p, bits) with the kept part of each word; `n` candidates, of which `n_keep` stay, rotated by `hash`.
+template <class Word, class Keep>
+inline void keep_rotated(Word&& word, int n_tiles, int n, int n_keep, std::uint64_t hash, Keep&& keep) {
+  const int start = n > n_keep && n_keep > 0 ? static_cast<int>(hash % static_cast<std::uint64_t>(n)) : 0;
+  int rank = 0;
+  for (int p = 0; p < n_tiles; ++p) {
+    if (n_keep >= n) {
+      keep(p, word(p));
+      continue;
+    }
+    std::uint64_t kept = 0;
+    for (std::uint64_t bits = word(p); bits; bits &= bits - 1, ++rank) {
+      const int turned = rank >= start ? rank - start : rank - start + n;
+      if (turned < n_keep) kept |= bits & -bits;
+    }
+    keep(p, kept);
+  }
+}
+
+// Applies capacity K to one list. fired, listed: words of tile p at p·stride. sent, near: written likewise.
+// Returns how many candidates found no slot.
+inline int select_capacity(const std::uint64_t* fired, const std::uint64_t* listed, std::uint64_t* sent,
+                           std::uint64_t* near, std::size_t stride, int n_tiles, int n_neurons, int tile_width,
+                           int capacity, bool fixed, std::uint64_t hash) {
+  const auto fired_word = [&](int p) { return fired[p * stride]; };
+  const auto near_word = [&](int p) { return listed[p * stride] & ~fired[p * stride]; };
+  const auto silent_word = [&](int p) {
+    const int left = n_neurons - p * tile_width;
+    const int n_valid = left < tile_width ? left : tile_width;
+    const std::uint64_t valid = n_valid == 64 ? ~0ull : (1ull << n_valid) - 1;
+    return valid & ~listed[p * stride];
+  };
+  const int n_fired = count_bits(fired_word, n_tiles), n_near = count_bits(near_word, n_tiles);
+  const int keep_fired = n_fired < capacity ? n_fired : capacity;
+  const int keep_near = n_near < capacity - keep_fired ? n_near : capacity - keep_fired;
+  keep_rotated(fired_word, n_tiles, n_fired, keep_fired, hash, [&](int p, std::uint64_t w) { sent[p * stride] = w; });
+  keep_rotated(near_word, n_tiles, n_near, keep_near, hash, [&](int p, std::uint64_t w) { near[p * stride] = w; });
+  if (fixed) {
+    const int n_silent = n_neurons - n_fired - n_near, left = capacity - keep_fired - keep_near;
+    keep_rotated(silent_word, n_tiles, n_silent, left, hash, [&](int p, std::uint64_t w) {
+      sent[p * stride] |= near[p * stride] | w;
+      near[p * stride] = 0;
+    });
+  }
+  return n_fired + n_near - keep_fired - keep_near;
+}
+
+}  // namespace sparsesnn::SPARSESNN_ISA

@@ -1,0 +1,116 @@
+// The event-sparse CPU engine: runs the passes of one layer over a whole sequence, forward and backward.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "layer.h"
+
+namespace sparsesnn {
+
+// Uninitialised memory on cache lines, handed to NumPy when done.
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  explicit Array(std::size_t n) : size_(n) {
+    if (n > (static_cast<std::size_t>(-1) >> 1) / sizeof(T)) throw std::bad_alloc();
+    const std::size_t bytes = (n * sizeof(T) + 63) / 64 * 64;
+    data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes ? bytes : 64)));
+    if (!data_) throw std::bad_alloc();
+  }
+  static Array zeros(std::size_t n) {
+    Array a(n);
+    std::memset(static_cast<void*>(a.data()), 0, n * sizeof(T));
+    return a;
+  }
+  static Array filled(std::size_t n, T value) {
+    Array a(n);
+    for (std::size_t k = 0; k < n; ++k) a[k] = value;
+    return a;
+  }
+
+  T* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+  T& operator[](std::size_t k) const { return data_.get()[k]; }
+  explicit operator bool() const { return data_ != nullptr; }
+  T* release() { return data_.release(); }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { std::free(p); }
+  };
+  std::unique_ptr<T, Free> data_;
+  std::size_t size_ = 0;
+};
+
+// A sending population as the caller has it: weight [M, N], row-major.
+struct SourceInput {
+  Lists lists;
+  int n_list_steps = 0;  // steps that `lists` covers
+  int n_pre = 0;
+  int delay = 0;
+  const float* weight = nullptr;
+};
+
+struct LayerInput {
+  int n_steps = 0, n_samples = 0;
+  std::vector<SourceInput> sources;
+  const float* recurrent_weight = nullptr;  // [N, N] or null
+  // [N] each; threshold and grad_threshold are null for a readout, alpha for LIF, bias where there is none
+  const float *alpha = nullptr, *beta = nullptr, *threshold = nullptr, *grad_threshold = nullptr, *bias = nullptr;
+  const float *v = nullptr, *i_syn = nullptr;  // initial state [B, N], null: zeros
+  Lists own_before;                            // own lists of the step before the sequence
+  bool has_own_before = false;
+};
+
+struct LayerOutput {
+  Array<std::int64_t> offsets;  // [T·B + 1]
+  Array<unsigned char> ids;     // uint16 or uint32 [S]
+  bool wide = false;
+  Array<std::int32_t> n_spikes, dropped;  // [T·B]; `dropped` only with a capacity
+  Array<float> values;                    // [S], 1 for spikes and 0 for near-spikes, where a backward pass may follow
+  Array<float> fields;                    // [n_fields][S]
+  Array<std::int64_t> silenced_offsets;
+  Array<std::uint32_t> silenced_ids;
+  Array<float> v, i_syn;     // [B, N]
+  Array<float> potentials;  // [T, B, N] of a readout
+};
+
+struct LayerSaved {
+  Lists lists;
+  const float* fields = nullptr;
+  const std::int64_t* silenced_offsets = nullptr;
+  const std::uint32_t* silenced_ids = nullptr;
+  const float* potentials = nullptr;
+};
+
+// Which gradients are wanted, beside those of the parameters that `LayerSpec` says learn.
+struct Wanted {
+  std::vector<bool> weight, value;  // per source
+  bool recurrent_weight = false, bias = false;
+};
+
+struct LayerGradients {
+  std::vector<Array<float>> d_weight, d_value;  // per source: [M, N]; [slots of the source]
+  Array<float> d_recurrent_weight, d_bias;      // [N, N]; [N]
+  Array<float> d_alpha, d_beta, d_threshold;    // [N]
+};
+
+// The passes built for the instruction set in use (isa.h).
+const Kernels& chosen_kernels();
+
+// Throws InputError where lists break their invariants.
+void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons, const char* name);
+
+LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input);
+
+// d_values: ∂L/∂(list values) [S] of a spiking layer; d_potentials: [T, B, N] of a readout.
+LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                              const float* d_values, const float* d_potentials, const Wanted& wanted);
+
+}  // namespace sparsesnn

@@ -1,0 +1,390 @@
+// The passes over one tile or one sample, compiled once per instruction set (see codelets/simd.h).
+#include "../../codelets/deliver.h"
+#include "../../codelets/deliver_grad.h"
+#include "../../codelets/lif.h"
+#include "../../codelets/lif_grad.h"
+#include "../../codelets/select.h"
+#include "../../codelets/surrogate.h"
+#include "layer.h"
+
+#define SPARSESNN_STRING_(x) #x
+#define SPARSESNN_STRING(x) SPARSESNN_STRING_(x)
+
+namespace sparsesnn::SPARSESNN_ISA {
+namespace {
+
+using Id16 = std::uint16_t;
+using Id32 = std::uint32_t;
+
+inline float* at(float* base, std::size_t offset) { return base ? base + offset : nullptr; }
+
+inline std::size_t words_stride(const ForwardPass& pass) {
+  return static_cast<std::size_t>(pass.n_steps) * pass.n_samples;
+}
+
+inline std::uint64_t valid_word(const LayerSpec& spec, int tile) {
+  const int left = spec.n - tile * spec.tile_width;
+  const int n_valid = left < spec.tile_width ? left : spec.tile_width;
+  return n_valid == 64 ? ~0ull : (1ull << n_valid) - 1;
+}
+
+template <int W>
+inline void deliver_list(float* current, const float* weight, const void* ids, std::int64_t n, bool wide) {
+  if (wide)
+    deliver<W>(current, weight, static_cast<const Id32*>(ids), n);
+  else
+    deliver<W>(current, weight, static_cast<const Id16*>(ids), n);
+}
+
+// One record per listed neuron: σ', γ, and the traces (LayerSpec::n_fields).
+inline void store_records(const ForwardPass& pass, const ForwardItem& item, const StepState& s, const StepParameters& p,
+                          std::uint64_t listed, std::uint64_t fired) {
+  const LayerSpec& spec = *pass.spec;
+  const int n_fields = spec.n_fields();
+  SlotBuffer& slots = pass.slots[item.tile * pass.n_blocks + item.block];
+  slots.reserve(static_cast<std::size_t>(__builtin_popcountll(listed)) * n_fields);
+  float* out = slots.data + slots.size;
+  if (s.reset_gamma) std::memset(s.reset_gamma, 0, sizeof(float) * spec.tile_width);
+  for (std::uint64_t bits = listed; bits; bits &= bits - 1) {
+    const int k = __builtin_ctzll(bits);
+    const float v = s.v[k];
+    const float slope = surrogate(static_cast<SurrogateKind>(spec.surrogate), spec.slope, v - p.threshold[k]);
+    *out++ = slope;
+    if (spec.stores_decay()) {
+      const bool cleared = spec.reset == Reset::zero && (fired >> k & 1);
+      const float by_reset =
+          spec.detach_reset ? 0.0f : rho_by_spike(spec.reset, v, p.beta[k], p.threshold[k]) * slope;
+      *out++ = (cleared ? 0.0f : p.beta[k]) + by_reset;
+      if (s.reset_gamma) s.reset_gamma[k] = by_reset;
+    }
+    if (s.v_by_alpha) *out++ = s.v_by_alpha[k];
+    if (s.v_by_beta) *out++ = s.v_by_beta[k];
+    if (s.v_by_threshold) *out++ = s.v_by_threshold[k] - 1.0f;
+  }
+  slots.size = static_cast<std::size_t>(out - slots.data);
+}
+
+// Deliver, step and select, fused: currents live in registers and on the stack only.
+template <int W>
+void forward_tile(const ForwardPass& pass, const ForwardItem& item) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t first = static_cast<std::size_t>(item.tile) * W;  // neuron
+  const std::uint64_t valid = valid_word(spec, item.tile);
+  const StepParameters p{pass.neuron.alpha ? pass.neuron.alpha + first : nullptr, pass.neuron.beta + first,
+                         pass.neuron.threshold ? pass.neuron.threshold + first : nullptr,
+                         pass.neuron.grad_threshold ? pass.neuron.grad_threshold + first : nullptr, spec.gain};
+  const float* recurrent_weight =
+      pass.recurrent_weight ? pass.recurrent_weight + first * static_cast<std::size_t>(spec.n) : nullptr;
+  alignas(64) float current[W];
+
+  for (int t = item.t0; t < item.t1; ++t)
+    for (int b = item.b0; b < item.b1; ++b) {
+      if (pass.neuron.bias)
+        std::memcpy(current, pass.neuron.bias + first, sizeof(current));
+      else
+        std::memset(current, 0, sizeof(current));
+      for (int k = 0; k < pass.n_sources; ++k) {
+        const Source& source = pass.sources[k];
+        if (t < source.delay) continue;
+        const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+        deliver_list<W>(current, source.weight + first * static_cast<std::size_t>(source.n_pre),
+                        source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list], source.lists.wide);
+      }
+      if (item.own_ids) deliver_list<W>(current, recurrent_weight, item.own_ids, item.n_own, item.own_wide);
+
+      const std::size_t state = (static_cast<std::size_t>(item.tile) * pass.n_samples + b) * W;
+      if (spec.model == Model::li) {
+        step_readout<W>(pass.v + state, p, current);
+        float* out = pass.potentials + (static_cast<std::size_t>(t) * pass.n_samples + b) * spec.n + first;
+        std::memcpy(out, pass.v + state, sizeof(float) * __builtin_popcountll(valid));
+        continue;
+      }
+      const StepState s{pass.v + state, at(pass.i_syn, state), at(pass.v_by_alpha, state),
+                        at(pass.i_syn_by_alpha, state), at(pass.v_by_beta, state), at(pass.v_by_threshold, state),
+                        at(pass.reset_gamma, state)};
+      std::uint64_t fired = 0, listed = 0;
+      step<W>(spec.reset, s, p, current, fired, listed);
+      if (!spec.save && !spec.fixed) listed = fired;
+      const std::size_t list = static_cast<std::size_t>(item.tile) * pass.n_steps * pass.n_samples +
+                               static_cast<std::size_t>(t) * pass.n_samples + b;
+      pass.fired[list] = fired;
+      pass.listed[list] = listed;
+      // Fixed activity may list any neuron, so every record is kept.
+      const std::uint64_t stored = spec.fixed ? valid : listed;
+      if (spec.save && (stored || s.reset_gamma)) store_records(pass, item, s, p, stored, fired);
+    }
+}
+
+void forward(const ForwardPass& pass, const ForwardItem& item) {
+  switch (pass.spec->tile_width) {
+    case 16:
+      return forward_tile<16>(pass, item);
+    case 32:
+      return forward_tile<32>(pass, item);
+    default:
+      return forward_tile<64>(pass, item);
+  }
+}
+
+int select(const ForwardPass& pass, int t, int b) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t stride = words_stride(pass), i = static_cast<std::size_t>(t) * pass.n_samples + b;
+  const int n_tiles = spec.n_tiles();
+  const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
+                                      spec.n, spec.tile_width, spec.capacity, spec.fixed,
+                                      rotation(spec.seed, static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(b)));
+  if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
+    for (int p = 0; p < n_tiles; ++p) {
+      float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;
+      std::uint64_t unlisted = valid_word(spec, p) & ~(pass.sent[p * stride + i] | pass.near[p * stride + i]);
+      for (; unlisted; unlisted &= unlisted - 1) gamma[__builtin_ctzll(unlisted)] = 0.0f;
+    }
+  return dropped;
+}
+
+template <class Id>
+inline std::int64_t decode_sent(const ForwardPass& pass, std::int64_t list, Id* ids) {
+  const std::size_t stride = words_stride(pass);
+  Id* out = ids;
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::uint64_t bits = pass.sent[p * stride + list]; bits; bits &= bits - 1)
+      *out++ = static_cast<Id>(p * pass.spec->tile_width + __builtin_ctzll(bits));
+  return out - ids;
+}
+
+std::int64_t sent_ids(const ForwardPass& pass, std::int64_t list, void* ids, bool wide) {
+  return wide ? decode_sent(pass, list, static_cast<Id32*>(ids)) : decode_sent(pass, list, static_cast<Id16*>(ids));
+}
+
+// Without a capacity `sent` is `fired`, and every other listed neuron is a near-spike.
+inline std::uint64_t near_word(const ForwardPass& pass, std::size_t at) {
+  return pass.near ? pass.near[at] : pass.listed[at] & ~pass.fired[at];
+}
+
+void count(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
+           std::int32_t* n_silenced) {
+  const std::size_t stride = words_stride(pass);
+  for (std::int64_t i = i0; i < i1; ++i) {
+    n_spikes[i] = n_listed[i] = 0;
+    if (n_silenced) n_silenced[i] = 0;
+  }
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::int64_t i = i0; i < i1; ++i) {
+      const std::size_t at = p * stride + i;
+      const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
+      n_spikes[i] += __builtin_popcountll(sent);
+      n_listed[i] += __builtin_popcountll(sent | near);
+      if (n_silenced) n_silenced[i] += __builtin_popcountll(pass.fired[at] & ~sent);
+    }
+}
+
+template <class Id>
+void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t stride = words_stride(pass);
+  const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields();
+  Id* ids = static_cast<Id*>(out.ids);
+  // Each tile's records lie in the order of its forward pass: by step, then sample.
+  for (int p = 0; p < n_tiles; ++p) pass.slots[p * pass.n_blocks + block].size = 0;
+  for (int t = 0; t < pass.n_steps; ++t)
+    for (int b = b0; b < b1; ++b) {
+      const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;
+      std::int64_t spike = out.offsets[i], near_spike = spike + out.n_spikes[i];
+      std::int64_t silenced = out.silenced_offsets ? out.silenced_offsets[i] : 0;
+      for (int p = 0; p < n_tiles; ++p) {
+        const std::size_t at = p * stride + i;
+        const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
+        SlotBuffer& records = pass.slots[p * pass.n_blocks + block];
+        const std::uint64_t stored = spec.fixed ? valid_word(spec, p) : pass.listed[at];
+        for (std::uint64_t bits = stored; bits; bits &= bits - 1) {
+          const std::uint64_t bit = bits & -bits;
+          const int n = p * spec.tile_width + __builtin_ctzll(bits);
+          const float* record = records.data + records.size;
+          records.size += n_fields;
+          if ((sent | near) & bit) {
+            const std::int64_t slot = sent & bit ? spike++ : near_spike++;
+            ids[slot] = static_cast<Id>(n);
+            if (out.values) out.values[slot] = sent & bit ? 1.0f : 0.0f;
+            for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
+          } else if (out.silenced_offsets && pass.fired[at] & bit) {
+            out.silenced_ids[silenced++] = static_cast<std::uint32_t>(n);
+          }
+        }
+      }
+    }
+}
+
+void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  if (out.wide)
+    fill_block<Id32>(pass, out, block, b0, b1);
+  else
+    fill_block<Id16>(pass, out, block, b0, b1);
+}
+
+// Σ_n weight[m, n]·d[n] over all tiles, ascending.
+template <int W>
+inline float dot_row(const float* weight, const float* d, std::uint32_t m, int n_tiles, std::size_t n_pre) {
+  float sum = 0.0f;
+  for (int tile = 0; tile < n_tiles; ++tile) {
+    Vector x[W / vector_width];
+    load_tile<W>(x, d + tile * W);
+    sum += dot<W>(weight + (tile * n_pre + m) * W, x);
+  }
+  return sum;
+}
+
+inline float dot_row_any(const LayerSpec& spec, const float* weight, const float* d, std::uint32_t m) {
+  const std::size_t n = static_cast<std::size_t>(spec.n);
+  switch (spec.tile_width) {
+    case 16:
+      return dot_row<16>(weight, d, m, spec.n_tiles(), n);
+    case 32:
+      return dot_row<32>(weight, d, m, spec.n_tiles(), n);
+    default:
+      return dot_row<64>(weight, d, m, spec.n_tiles(), n);
+  }
+}
+
+inline std::uint32_t id_at(const Lists& lists, std::int64_t slot) {
+  return lists.wide ? static_cast<const Id32*>(lists.ids)[slot] : static_cast<const Id16*>(lists.ids)[slot];
+}
+
+// δ at the listed neurons of list i; d_v already holds β·δ[t+1] everywhere else once this returns.
+void listed_grad(const BackwardPass& pass, std::int64_t i, float* d_v, const float* d_current_next) {
+  const LayerSpec& spec = *pass.spec;
+  const std::int64_t begin = pass.lists.offsets[i], end = pass.lists.offsets[i + 1];
+  const float* slope = pass.fields;
+  const float* gamma = spec.stores_decay() ? pass.fields + pass.n_slots : nullptr;
+  for (std::int64_t j = begin; j < end; ++j) {
+    const std::uint32_t n = id_at(pass.lists, j);
+    float e = pass.d_slots[j];
+    if (d_current_next) e += dot_row_any(spec, pass.recurrent_weight, d_current_next, n);
+    pass.d_slots[j] = slope[j] * e;
+  }
+  if (!gamma) {
+    decay_all(d_v, pass.neuron.beta, spec.n_padded());
+    for (std::int64_t j = begin; j < end; ++j) d_v[id_at(pass.lists, j)] += pass.d_slots[j];
+    return;
+  }
+  // γ applies to δ[t+1]: take the listed neurons out before all others decay. A neuron is listed once at most.
+  constexpr int chunk = 256;
+  float listed[chunk];
+  if (end - begin <= chunk) {
+    for (std::int64_t j = begin; j < end; ++j)
+      listed[j - begin] = gamma[j] * d_v[id_at(pass.lists, j)] + pass.d_slots[j];
+    decay_all(d_v, pass.neuron.beta, spec.n_padded());
+    for (std::int64_t j = begin; j < end; ++j) d_v[id_at(pass.lists, j)] = listed[j - begin];
+  } else {
+    // Long lists: decay the unlisted ones by hand, walking spikes and near-spikes (each ascending) side by side.
+    std::int64_t spike = begin, near = begin + pass.lists.n_spikes[i];
+    const std::int64_t spikes_end = near;
+    for (int n = 0; n < spec.n; ++n) {
+      std::int64_t j = -1;
+      if (spike < spikes_end && id_at(pass.lists, spike) == static_cast<std::uint32_t>(n)) j = spike++;
+      if (near < end && id_at(pass.lists, near) == static_cast<std::uint32_t>(n)) j = near++;
+      d_v[n] = j < 0 ? pass.neuron.beta[n] * d_v[n] : gamma[j] * d_v[n] + pass.d_slots[j];
+    }
+  }
+  if (pass.silenced_offsets)
+    for (std::int64_t j = pass.silenced_offsets[i]; j < pass.silenced_offsets[i + 1]; ++j)
+      d_v[pass.silenced_ids[j]] = 0.0f;  // fired, found no slot: reset to zero all the same
+}
+
+void readout_grad(const BackwardPass& pass, std::int64_t i, int sample, float* d_v) {
+  const LayerSpec& spec = *pass.spec;
+  const int n = spec.n;
+  decay_all(d_v, pass.neuron.beta, spec.n_padded());
+  const float* d_potentials = pass.d_potentials + i * n;
+  for (int k = 0; k < n; ++k) d_v[k] += d_potentials[k];
+  if (!pass.d_beta_by_sample) return;
+  const float* before = i >= pass.n_samples ? pass.potentials + (i - pass.n_samples) * n
+                        : pass.initial_v    ? pass.initial_v + static_cast<std::size_t>(sample) * n
+                                            : nullptr;
+  float* d_beta = pass.d_beta_by_sample + static_cast<std::size_t>(sample) * spec.n_padded();
+  if (before)
+    for (int k = 0; k < n; ++k) d_beta[k] += d_v[k] * before[k];
+}
+
+void state_grad(const BackwardPass& pass, int sample, int t0, int t1) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t row = static_cast<std::size_t>(spec.n_padded());
+  float* d_v = pass.d_v + sample * row;
+  float* d_i_syn = at(pass.d_i_syn, sample * row);
+  float* next = at(pass.d_current_next, sample * row);
+  for (int t = t1 - 1; t >= t0; --t) {
+    const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
+    float* d_current = pass.d_current + (static_cast<std::size_t>(t - t0) * pass.n_samples + sample) * row;
+    const float* d_current_next = !next                  ? nullptr
+                                  : t + 1 == pass.n_steps ? nullptr
+                                  : t + 1 < t1            ? d_current + pass.n_samples * row
+                                                          : next;
+    if (spec.model == Model::li)
+      readout_grad(pass, i, sample, d_v);
+    else
+      listed_grad(pass, i, d_v, d_current_next);
+    current_grad(d_current, d_v, d_i_syn, pass.neuron.alpha, spec.gain, static_cast<int>(row));
+  }
+  if (next)
+    std::memcpy(next, pass.d_current + static_cast<std::size_t>(sample) * row, sizeof(float) * row);
+}
+
+template <int W>
+inline void deliver_grad_list(const float* d_current, const float* weight, float* d_weight, float* d_value,
+                              const Lists& lists, std::int64_t list) {
+  const std::int64_t begin = lists.offsets[list], n_spikes = lists.n_spikes[list];
+  const std::int64_t n_listed = d_value ? lists.offsets[list + 1] - begin : n_spikes;
+  if (lists.wide)
+    deliver_grad<W>(d_current, weight, d_weight, d_value, static_cast<const Id32*>(lists.at(begin)), n_spikes, n_listed);
+  else
+    deliver_grad<W>(d_current, weight, d_weight, d_value, static_cast<const Id16*>(lists.at(begin)), n_spikes, n_listed);
+}
+
+template <int W>
+void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t first = static_cast<std::size_t>(tile) * W, row = static_cast<std::size_t>(spec.n_padded());
+  float* d_recurrent = at(pass.d_recurrent_weight, first * spec.n);
+  for (int t = t1 - 1; t >= t0; --t)
+    for (int b = 0; b < pass.n_samples; ++b) {
+      const float* d_current = pass.d_current + (static_cast<std::size_t>(t - t0) * pass.n_samples + b) * row + first;
+      if (pass.d_bias)
+        for (int k = 0; k < W; k += vector_width)
+          store(pass.d_bias + first + k, load(pass.d_bias + first + k) + load(d_current + k));
+      for (int k = 0; k < pass.n_sources; ++k) {
+        const Source& source = pass.sources[k];
+        if (t < source.delay || (!source.d_weight && !source.d_value)) continue;
+        const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+        const std::size_t slab = first * static_cast<std::size_t>(source.n_pre);
+        float* d_value = source.d_value ? source.d_value + tile * source.d_value_stride +
+                                              (source.lists.offsets[list] - source.first_slot)
+                                        : nullptr;
+        deliver_grad_list<W>(d_current, source.weight ? source.weight + slab : nullptr, at(source.d_weight, slab), d_value,
+                             source.lists, list);
+      }
+      if (!d_recurrent) continue;
+      if (t > 0)
+        deliver_grad_list<W>(d_current, nullptr, d_recurrent, nullptr, pass.lists,
+                             static_cast<std::int64_t>(t - 1) * pass.n_samples + b);
+      else if (pass.has_own_before)
+        deliver_grad_list<W>(d_current, nullptr, d_recurrent, nullptr, pass.own_before, b);
+    }
+}
+
+void weight_grad(const BackwardPass& pass, int tile, int t0, int t1) {
+  switch (pass.spec->tile_width) {
+    case 16:
+      return weight_grad_tile<16>(pass, tile, t0, t1);
+    case 32:
+      return weight_grad_tile<32>(pass, tile, t0, t1);
+    default:
+      return weight_grad_tile<64>(pass, tile, t0, t1);
+  }
+}
+
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA), forward, select,     sent_ids,   count,
+                      fill,                           state_grad, weight_grad};
+
+}  // namespace sparsesnn::SPARSESNN_ISA

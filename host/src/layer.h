@@ -1,0 +1,180 @@
+// What the engine is told about one layer, and the arrays that its passes share.
+//
+// Letters: T steps, B samples, N neurons, M presynaptic neurons, P tiles, W neurons a tile. Neurons are padded to
+// P·W; a padded neuron has zero weights and thresholds of +inf, so it never fires. List (t, b) has index t·B + b.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace sparsesnn {
+
+enum class Model : int { lif, cuba_lif, li };
+enum class Reset : int { subtract, subtract_decays, zero, none };
+
+// What the user gave is wrong; `kind` names the Python exception to raise.
+struct InputError : std::runtime_error {
+  InputError(const char* error_kind, const std::string& message) : std::runtime_error(message), kind(error_kind) {}
+  const char* kind;
+};
+
+struct LayerSpec {
+  Model model = Model::lif;
+  Reset reset = Reset::subtract;
+  bool detach_reset = true;
+  int surrogate = 0;  // SurrogateKind
+  float slope = 10.0f;
+  float gain = 1.0f;
+  int n = 0;               // N
+  int tile_width = 64;     // W: 16, 32 or 64
+  int capacity = 0;        // K, 0: no limit
+  bool fixed = false;      // fixed activity: lists are filled to capacity
+  bool save = true;        // keep what the backward pass needs
+  bool learn_alpha = false, learn_beta = false, learn_threshold = false;
+  std::uint64_t seed = 0;  // of the overflow rotation
+
+  int n_tiles() const { return (n + tile_width - 1) / tile_width; }
+  int n_padded() const { return n_tiles() * tile_width; }
+  // The factor γ = ∂v[t+1]/∂v[t] of a listed neuron differs from β: it is stored with the slot.
+  bool stores_decay() const { return save && (reset == Reset::zero || !detach_reset); }
+  bool learns() const { return save && (learn_alpha || learn_beta || learn_threshold); }
+  // Floats stored per listed slot: σ', then γ if stored, then ∂v/∂α, ∂v/∂β, ∂(v - θ)/∂θ where learnt.
+  int n_fields() const {
+    return save ? 1 + int(stores_decay()) + (learns() ? int(learn_alpha) + int(learn_beta) + int(learn_threshold) : 0) : 0;
+  }
+  // γ of an unlisted neuron that fired also differs from β: those ids are kept too.
+  bool stores_silenced() const { return save && reset == Reset::zero && capacity > 0; }
+  // Capacity decides who counts as listed; traces through the reset need to know before the next step.
+  bool needs_step_order() const { return learns() && !detach_reset && capacity > 0; }
+};
+
+// Lists of one population, [T·B]; ids are uint16 or, `wide`, uint32.
+struct Lists {
+  const std::int64_t* offsets = nullptr;
+  const void* ids = nullptr;
+  const std::int32_t* n_spikes = nullptr;
+  bool wide = false;
+
+  const void* at(std::int64_t slot) const {
+    return static_cast<const char*>(ids) + static_cast<std::size_t>(slot) * (wide ? 4 : 2);
+  }
+};
+
+// A population that sends to the layer.
+struct Source {
+  Lists lists;
+  int n_pre = 0;
+  int delay = 0;                  // the layer's step t reads list t - delay
+  const float* weight = nullptr;  // [P][M][W], packed
+  float* d_weight = nullptr;      // [P][M][W], or null
+  float* d_value = nullptr;       // [P][slots of the chunk]: each tile's share, or null
+  std::int64_t d_value_stride = 0;
+  std::int64_t first_slot = 0;    // the chunk's first slot in `lists`
+};
+
+// Growing store of slot records. Its memory functions live in engine.cpp, outside the per-instruction-set builds.
+struct SlotBuffer {
+  float* data = nullptr;
+  std::size_t size = 0, room = 0;
+
+  void reserve(std::size_t n_more) {
+    if (size + n_more > room) grow(size + n_more);
+  }
+  void grow(std::size_t n);
+  SlotBuffer() = default;
+  SlotBuffer(const SlotBuffer&) = delete;
+  SlotBuffer& operator=(const SlotBuffer&) = delete;
+  ~SlotBuffer();
+};
+
+// Parameters per neuron, each [P·W].
+struct NeuronParameters {
+  const float *alpha = nullptr, *beta = nullptr, *threshold = nullptr, *grad_threshold = nullptr, *bias = nullptr;
+};
+
+struct ForwardPass {
+  const LayerSpec* spec;
+  NeuronParameters neuron;
+  int n_steps, n_samples;
+  const Source* sources;
+  int n_sources;
+  const float* recurrent_weight;  // [P][N][W], packed, or null
+  // state, each [P][B][W]; null where the model has none
+  float *v, *i_syn;
+  // ∂v/∂α, ∂i_syn/∂α, ∂v/∂β, ∂v/∂θ, and the reset's own part of γ at the step before; [P][B][W] where learnt
+  float *v_by_alpha, *i_syn_by_alpha, *v_by_beta, *v_by_threshold, *reset_gamma;
+  // select: one bit per neuron of the tile, [P][T·B]. Candidates; then what is sent as spikes and listed as near-spikes,
+  // which are other arrays only where a capacity may drop some.
+  std::uint64_t *fired, *listed, *sent, *near;
+  SlotBuffer* slots;  // [P][blocks of samples]
+  int n_blocks;
+  float* potentials;  // [T, B, N] of a readout
+};
+
+// A piece of work: one tile, samples b0..b1-1, steps t0..t1-1.
+struct ForwardItem {
+  int tile, block, b0, b1, t0, t1;
+  const void* own_ids;  // what the layer itself fired at t0 - 1 (one step, one sample), or null
+  std::int64_t n_own;
+  bool own_wide;
+};
+
+// The finished lists of a layer, filled from masks and slot records.
+struct ListsOut {
+  const std::int64_t* offsets;  // [T·B + 1]
+  const std::int32_t* n_spikes;
+  void* ids;
+  bool wide;
+  float* values;  // [n_slots]: 1 for spikes, 0 for near-spikes; null if nothing is kept for a backward pass
+  float* fields;  // [n_fields][n_slots]
+  std::int64_t n_slots;
+  const std::int64_t* silenced_offsets;  // [T·B + 1] or null
+  std::uint32_t* silenced_ids;
+};
+
+struct BackwardPass {
+  const LayerSpec* spec;
+  NeuronParameters neuron;
+  int n_steps, n_samples;
+  Lists lists;                 // the layer's own output
+  const float* fields;         // [n_fields][slots]
+  std::int64_t n_slots;
+  const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
+  const std::uint32_t* silenced_ids;
+  const float* recurrent_weight;         // [P][N][W] or null
+  float* d_recurrent_weight;             // [P][N][W] or null
+  Lists own_before;                      // own lists of the step before the sequence, [B]
+  bool has_own_before;
+  float* d_slots;              // [slots], in: ∂L/∂value; out: σ'·e
+  const float* potentials;     // [T, B, N] of a readout, for ∂L/∂β
+  const float* initial_v;      // [B, N] of a readout, or null
+  const float* d_potentials;   // [T, B, N] of a readout
+  float* d_beta_by_sample;     // [B, P·W] of a readout that learns β, or null
+  float *d_v, *d_i_syn;        // [B, P·W], running
+  float* d_current;            // [steps of the chunk, B, P·W]
+  float* d_current_next;       // [B, P·W], of the step after the one at hand; null if not recurrent
+  float* d_bias;               // [P·W] or null
+  const Source* sources;
+  int n_sources;
+};
+
+// The passes, built once per instruction set.
+struct Kernels {
+  const char* name;
+  void (*forward)(const ForwardPass&, const ForwardItem&);
+  // Applies the capacity to list `t, b`; returns what was dropped.
+  int (*select)(const ForwardPass&, int t, int b);
+  // Ids of the spikes sent in list `list`, ascending; returns their number. `ids` has room for all neurons.
+  std::int64_t (*sent_ids)(const ForwardPass&, std::int64_t list, void* ids, bool wide);
+  // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
+  void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
+                std::int32_t* n_silenced);
+  // Writes the lists of one block of samples b0..b1-1.
+  void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
+  void (*state_grad)(const BackwardPass&, int sample, int t0, int t1);
+  void (*weight_grad)(const BackwardPass&, int tile, int t0, int t1);
+};
+
+}  // namespace sparsesnn
