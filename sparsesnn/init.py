@@ -1,0 +1,180 @@
+"""Initial weights from data: scale every population until it is as active as wanted (in the manner of LSUV)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import DescriptionError, NumericError
+from sparsesnn.layers import LI, Population
+from sparsesnn.module import Layer, LayerOutput, Model
+from sparsesnn.spikes import SpikeBatch
+
+#: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the weights found
+MAX_GAIN = 2.0**20
+
+
+@torch.no_grad()
+def init_activity(
+    model: Model,
+    batches: Iterable[SpikeBatch],
+    target: float | Mapping[str, float],
+    *,
+    tolerance: float = 0.1,
+    max_passes: int = 40,
+    mean_shift: float = 0.0,
+    readout_std: float | None = 1.0,
+) -> dict[str, float]:
+    """Scales the weights in place, population by population, until each has the wanted activity on the data.
+
+    Incoming and recurrent weights of a population are multiplied by one gain, found by bisection on its logarithm:
+    activity rises with the gain, in expectation. Earlier populations are finished first and their output is kept, so
+    one trial costs one pass through one population. An LI readout is scaled so that its potentials, over all steps,
+    samples and neurons, have standard deviation `readout_std`; the bias is left as it is.
+
+    Args:
+        model: of either backend.
+        batches: data to measure on; all of it is kept in memory, so give a few batches.
+        target: spikes per neuron and step, above 0 and below 1, for all spiking populations; or a dict for those
+            named, the others keep their weights.
+        tolerance: allowed relative distance from the target.
+        max_passes: passes through one population before the closest gain found is taken, with a warning.
+        mean_shift: before scaling, adds this many standard deviations to every incoming (not recurrent) weight. Above
+            0 it gives the neurons a common drive, so that fewer of them stay silent.
+        readout_std: None leaves the readout as it is.
+
+    Returns: per spiking population the activity reached; for an LI readout the standard deviation of its potentials.
+    Errors: `DescriptionError` if no data is given, a population receives no spikes, its weights are all zero, or no
+    gain reaches the target; `NumericError` for weights that are NaN or infinite. Warns if the activity jumps over
+    the target. After an error the populations before the one it names are already scaled.
+    Source: Mishkin & Matas 2016 (LSUV); Rossbroich, Gygax, Zenke 2022 (fluctuation-driven initialisation).
+    """
+    network = model.network
+    data = list(batches)
+    if not data or not any(batch.n_samples and batch.n_steps for batch in data):
+        raise DescriptionError(f"init_activity: {len(data)} batches without a sample or step; give data to measure on")
+    spiking = [name for name, p in network.populations.items() if isinstance(p, Population)]
+    targets = dict(target) if isinstance(target, Mapping) else dict.fromkeys(spiking, target)
+    for name, value in targets.items():
+        if name not in spiking:
+            raise DescriptionError(f"init_activity: {name!r} is no spiking population; there are {spiking}")
+        if not 0 < value < 1:
+            raise DescriptionError(f"init_activity: target of {name!r} is {value!r}; allowed: above 0, below 1")
+    reached: dict[str, float] = {}
+    first: list[LayerOutput] = [x if model.backend == "cpu" else x.to_dense() for x in data]
+    outputs: dict[str, list[LayerOutput]] = {network.inputs[0]: first}
+    for name, layer in model.layers.items():
+        assert isinstance(layer, Layer)
+        sources = [outputs[c.pre] for c in network.incoming(name)]
+        inputs = list(zip(*sources, strict=True))
+        reads = isinstance(layer.population, LI)
+        if name in targets or (reads and readout_std is not None):
+            _check_input(name, layer, sources)
+            if mean_shift:
+                for weight in layer.weights:
+                    weight += mean_shift * weight.std(correction=0)
+        if reads and readout_std is not None:
+            _scale_readout(name, layer, inputs, readout_std)
+        elif name in targets:
+            _bisect(name, layer, inputs, targets[name], tolerance, max_passes)
+        outputs[name] = [layer(x)[0] for x in inputs]
+        reached[name] = _std(outputs[name]) if reads else _activity(outputs[name])
+    return reached
+
+
+def _bisect(
+    name: str, layer: Layer, inputs: Sequence[tuple[LayerOutput, ...]], target: float, tolerance: float, max_passes: int
+) -> None:
+    """Leaves the layer with the gain whose activity is closest to the target."""
+    weights = [*layer.weights, *([] if layer.recurrent_weight is None else [layer.recurrent_weight])]
+    originals = [weight.clone() for weight in weights]
+
+    def activity(log_gain: float) -> float:
+        _set(weights, originals, 2.0**log_gain)
+        return _activity([layer(x)[0] for x in inputs])
+
+    limit = math.log2(MAX_GAIN)
+    low, high = -limit, limit
+    log_gain, stride = 0.0, 1.0
+    tried: list[tuple[float, float, float]] = []  # distance, log gain, activity
+    bounded = {"below": False, "above": False}
+    for _ in range(max_passes):
+        reached = activity(log_gain)
+        tried.append((abs(reached - target), log_gain, reached))
+        if abs(reached - target) <= tolerance * target:
+            return
+        if reached < target:
+            low, bounded["below"] = log_gain, True
+        else:
+            high, bounded["above"] = log_gain, True
+        if all(bounded.values()):
+            log_gain = (low + high) / 2
+        elif abs(log_gain) >= limit:
+            break
+        else:  # one side only so far: stride out, doubling
+            log_gain = min(max(log_gain + (stride if bounded["below"] else -stride), -limit), limit)
+            stride *= 2
+    _, best, reached = min(tried)
+    if not all(bounded.values()):
+        _set(weights, originals, 1.0)
+        _, gains, activities = zip(*tried, strict=True)
+        raise DescriptionError(
+            f"init_activity: {name!r} is to reach activity {target:g}, but gains from {2 ** min(gains):g} to "
+            f"{2 ** max(gains):g} give {min(activities):g} to {max(activities):g}; change the target, its threshold, "
+            "bias or capacity, or try mean_shift above 0"
+        )
+    _set(weights, originals, 2.0**best)
+    warnings.warn(
+        f"init_activity: {name!r} reached activity {reached:g}, not {target:g} ± {tolerance:.0%}, in {len(tried)} "
+        "passes: it jumps over the target; give more data, or a wider tolerance",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _scale_readout(name: str, layer: Layer, inputs: Sequence[tuple[LayerOutput, ...]], wanted: float) -> None:
+    """Potentials are linear in the weights, so one division is enough (up to the bias)."""
+    std = _std([layer(x)[0] for x in inputs])
+    if std == 0:
+        raise DescriptionError(
+            f"init_activity: potentials of {name!r} do not vary, so no gain gives them a standard deviation of "
+            f"{wanted:g}; set other initial weights, or readout_std=None"
+        )
+    for weight in layer.weights:
+        weight *= wanted / std
+
+
+def _check_input(name: str, layer: Layer, sources: Sequence[Sequence[LayerOutput]]) -> None:
+    if not any(_activity(batches) for batches in sources):
+        raise DescriptionError(
+            f"init_activity: {name!r} receives no spikes in {len(sources[0])} batches, so no gain makes it fire; "
+            "give data with spikes, or a target for the populations before it"
+        )
+    if not all(bool(weight.isfinite().all()) for weight in layer.weights):
+        raise NumericError(f"init_activity: weights into {name!r} hold NaN or infinity; set finite initial weights")
+    if not any(bool(weight.any()) for weight in layer.weights):
+        raise DescriptionError(
+            f"init_activity: weights into {name!r} are all zero; set initial weights that a gain can scale"
+        )
+
+
+def _set(weights: Sequence[Tensor], originals: Sequence[Tensor], gain: float) -> None:
+    for weight, original in zip(weights, originals, strict=True):
+        weight.copy_(original * gain)
+
+
+def _activity(outputs: Sequence[LayerOutput]) -> float:
+    """Spikes per neuron and step over all batches."""
+    n_spikes = sum(float(x.n_spikes.sum()) if isinstance(x, SpikeBatch) else float(x.sum()) for x in outputs)
+    size = sum(x.n_steps * x.n_samples * x.n_neurons if isinstance(x, SpikeBatch) else x.numel() for x in outputs)
+    return n_spikes / max(1, size)
+
+
+def _std(outputs: Sequence[LayerOutput]) -> float:
+    """Of the potentials of all batches."""
+    potentials = torch.cat([x.flatten() for x in outputs if isinstance(x, Tensor)])
+    return float(potentials.std(correction=0))

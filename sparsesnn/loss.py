@@ -1,0 +1,163 @@
+"""Decoding and losses: from what a network puts out to logits, cross-entropy and activity regularisers.
+
+All of it is differentiable PyTorch and works on the output of every backend; T steps, B samples, N neurons, C classes.
+With a population code the last population has N = k·C neurons, class by class: neurons c·k to c·k + k - 1 are class c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.module import Output
+from sparsesnn.spikes import SpikeBatch
+
+#: how the potentials [T, B, C] of an LI readout become logits [B, C]
+OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "max": lambda v: v.amax(0),
+        "mean": lambda v: v.mean(0),
+        "sum": lambda v: v.sum(0),
+        "last": lambda v: v[-1],
+    }
+)
+DECODINGS = (*OVER_TIME, "count")
+
+
+def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
+    """Logits float32[B, C].
+
+        max, mean, sum, last    logit[b,c] = reduce over t of (1/k)·Σ_j v[t, b, c·k+j]     an LI readout
+        count                   logit[b,c] = Σ_t Σ_j s[t, b, c·k+j]                        a spiking readout (rate code)
+
+    The gradient of "max" goes to the step of the maximum (shared equally among ties).
+
+    Args:
+        output: what the model returned.
+        decoding: "max", "mean", "sum" or "last" for a network that ends in LI; "count" for one that ends in spikes.
+        n_classes: C; the last population has C neurons, or k·C for a population code.
+
+    Errors: `DescriptionError` if the decoding is unknown or does not fit the readout; `ShapeError` if N is no multiple
+    of C, or there is no step to decode.
+    Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; rate code, Eshraghian et al. 2023.
+    """
+    if decoding not in DECODINGS:
+        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")
+    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or n_classes < 1:
+        raise DescriptionError(f"decode: n_classes is {n_classes!r}; give a whole number, at least 1")
+    name = output.output
+    if decoding == "count":
+        if output.potentials is not None:
+            raise DescriptionError(
+                f"decoding 'count' reads spikes, but {name!r} is an LI readout; use {', '.join(OVER_TIME)}, "
+                "or end the network in a spiking population"
+            )
+        counts = output.counts()
+        return _by_class(counts, name, n_classes).sum(-1)
+    if output.potentials is None:
+        raise DescriptionError(
+            f"decoding {decoding!r} reads potentials, but {name!r} fires; use 'count', or end the network in LI"
+        )
+    if not len(output.potentials):
+        raise ShapeError(f"decoding {decoding!r}: {name!r} has 0 time steps; give a sequence of at least one")
+    return OVER_TIME[decoding](_by_class(output.potentials, name, n_classes).mean(-1))
+
+
+def cross_entropy(
+    output: Output, labels: Tensor, decoding: str, n_classes: int, *, label_smoothing: float = 0.0
+) -> Tensor:
+    """Mean over the batch of -log softmax(logits)[label], logits from `decode`; float32[].
+
+    Args:
+        output, decoding, n_classes: see `decode`.
+        labels: int64[B], 0 to C - 1.
+        label_smoothing: share of the target that is spread evenly over the classes, in [0, 1).
+
+    Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
+    """
+    logits = decode(output, decoding, n_classes)
+    if labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
+        raise ShapeError(
+            f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
+            f"give int64 with shape {tuple(logits.shape[:1])}, one class per sample"
+        )
+    if not labels.numel():
+        raise ShapeError("cross_entropy: the batch has 0 samples, whose mean is undefined; give at least one")
+    low, high = (int(x) for x in torch.aminmax(labels))
+    if low < 0 or high >= n_classes:
+        raise ShapeError(
+            f"cross_entropy: labels run from {low} to {high}; allowed: 0 to {n_classes - 1}; "
+            "correct the labels or raise n_classes"
+        )
+    return functional.cross_entropy(logits, labels.to(logits.device), label_smoothing=label_smoothing)
+
+
+def activity_regulariser(
+    output: Output,
+    *,
+    lower: float | Mapping[str, float] | None = None,
+    upper: float | Mapping[str, float] | None = None,
+    strength_lower: float = 1.0,
+    strength_upper: float = 1.0,
+) -> Tensor:
+    """Punishes neurons that are too quiet and populations that are too active; float32[], to add to the loss.
+
+        a[n] = (1 / (T·B)) Σ_t Σ_b s[t,b,n]
+        Σ_populations  strength_lower · mean_n max(0, lower - a[n])²  +  strength_upper · max(0, mean_n a[n] - upper)²
+
+    Args:
+        output: what the model returned; all its spiking populations count.
+        lower: wanted activity of every neuron, spikes per neuron and step; a dict sets it for the named populations
+            only; None: no lower bound.
+        upper: highest wanted mean activity of a population, likewise.
+        strength_lower, strength_upper: weights of the two terms. Activities are small numbers and enter squared, so
+            useful strengths are large, of the order of 1 / lower².
+
+    Errors: `DescriptionError` if neither bound is given, a bound is outside 0 to 1, or a named population is not one
+    of the output's spiking populations.
+    Source: Zenke & Vogels 2021, eq. 14 and 15, with activities in place of counts.
+    """
+    if lower is None and upper is None:
+        raise DescriptionError("activity_regulariser: lower and upper are both None; give at least one bound")
+    if not output.spikes:
+        raise DescriptionError("activity_regulariser: the network has no spiking population, so nothing to regularise")
+    lowers, uppers = _bounds("lower", lower, output), _bounds("upper", upper, output)
+    terms = []
+    for name, spikes in output.spikes.items():
+        n_steps = spikes.n_steps if isinstance(spikes, SpikeBatch) else len(spikes)
+        counts = output.counts(name)
+        activity = counts.sum(0) / max(1, n_steps * len(counts))
+        if name in lowers:
+            terms.append(strength_lower * (lowers[name] - activity).clamp(min=0).square().mean())
+        if name in uppers:
+            terms.append(strength_upper * (activity.mean() - uppers[name]).clamp(min=0).square())
+    return torch.stack(terms).sum()
+
+
+def _bounds(what: str, bound: float | Mapping[str, float] | None, output: Output) -> dict[str, float]:
+    """The bound of each population that has one."""
+    if bound is None:
+        return {}
+    bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(output.spikes, bound)
+    for name, value in bounds.items():
+        if name not in output.spikes:
+            raise DescriptionError(f"{what}: {name!r} is no spiking population; there are {list(output.spikes)}")
+        if not 0 <= value <= 1:
+            raise DescriptionError(f"{what}: {name!r} has {value!r}; allowed: 0 to 1 spikes per neuron and step")
+    return bounds
+
+
+def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:
+    """[..., N] as [..., C, k]."""
+    n = x.shape[-1]
+    if n % n_classes:
+        raise ShapeError(
+            f"decode: {name!r} has {n} neurons for {n_classes} classes; give it {n_classes}, or k·{n_classes} "
+            "for a population code"
+        )
+    return x.unflatten(-1, (n_classes, n // n_classes))
