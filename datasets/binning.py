@@ -1,0 +1,150 @@
+"""Raw events into spike lists: a time and a unit each become a step and a neuron.
+
+An event at `t_us` falls into step floor(t_us / dt_us) and onto neuron unit // pool. Several events of one neuron in one
+step make one spike. Events before 0, or in step T and later, are left out and counted. This is what Tonic's `ToFrame`
+with `time_window=dt_us, start_time=0` makes, with the counts in its frames capped at 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.spikes import MAX_UINT16_NEURONS
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Spike lists of n samples.
+
+    Args:
+        ids: uint16[S] (int32 when N > 65,536), sample by sample, step by step, ascending within a step.
+        n_spikes: uint8, uint16 or int32[n, T], length of each list.
+        n_neurons: N after pooling.
+        n_lost: events before 0 or beyond the window.
+    """
+
+    ids: Array
+    n_spikes: Array
+    n_neurons: int
+    n_lost: int
+
+    @classmethod
+    def join(cls, parts: Sequence[Binned]) -> Binned:
+        """The samples of all parts, in order; the parts have the same T and N, and there is at least one."""
+        dtype = np.result_type(*(part.n_spikes.dtype for part in parts))
+        return cls(
+            ids=np.concatenate([part.ids for part in parts]),
+            n_spikes=np.concatenate([part.n_spikes.astype(dtype, copy=False) for part in parts]),
+            n_neurons=parts[0].n_neurons,
+            n_lost=sum(part.n_lost for part in parts),
+        )
+
+
+def step_us(dt_ms: float) -> float:
+    """A time step in microseconds, to the nanosecond: 4.1 ms are 4100 µs and not 4099.9999999999995."""
+    return round(dt_ms * 1e6) / 1e3
+
+
+def pooled(n_units: int, pool: int) -> int:
+    """Neurons that `n_units` units make when each `pool` neighbours share one."""
+    return -(-n_units // pool)
+
+
+def check_window(*, n_steps: int, dt_us: float, pool: int, n_units: int) -> None:
+    """Raises `ConfigError` unless the parameters of a binning have a meaning."""
+    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= 1_000_000:
+        raise ConfigError(f"binning: n_steps is {n_steps!r}; give a whole number from 1 to 1,000,000")
+    if not 0 < dt_us < 1e12:
+        raise ConfigError(f"binning: the time step is {dt_us} us; give a finite time above 0 (at least 1 ns)")
+    if isinstance(pool, bool) or not isinstance(pool, int) or not 1 <= pool <= n_units:
+        raise ConfigError(f"binning: pool is {pool!r}; give a whole number from 1 to {n_units}, the number of units")
+
+
+def bin_events(
+    events: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
+    *,
+    n_units: int,
+    n_steps: int,
+    dt_us: float,
+    pool: int = 1,
+    source: str = "events",
+    first_sample: int = 0,
+) -> Binned:
+    """Bins the events of some samples.
+
+    Args:
+        events: for each sample `(t_us, unit)`: times in microseconds, float or integer [E], and units, integer [E].
+        n_units: units that there are; the neurons are `pooled(n_units, pool)`.
+        n_steps: T.
+        dt_us: width of a step, microseconds.
+        pool: neighbouring units that share a neuron.
+        source: name for messages: the file.
+        first_sample: number of the first sample, for messages.
+
+    Raises:
+        DataError: NaN or infinite times, units that are not integers in 0 .. n_units-1, unequal lengths; the message
+            names the sample.
+        ConfigError: a parameter without meaning.
+    """
+    check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
+    n_samples, n_neurons = len(events), pooled(n_units, pool)
+    n_events = np.array([_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)], int)
+    # float64 before any arithmetic: SHD keeps seconds as float16, whose steps are 0.5 ms after the first half second
+    t_us = _concatenate([np.asarray(t, dtype=np.float64) for t, _ in events], np.float64)
+    unit = _concatenate([np.asarray(u) if np.size(u) else np.empty(0, np.int64) for _, u in events], np.int64)
+    sample = np.repeat(np.arange(n_samples), n_events)
+
+    _check_all(np.isfinite(t_us), t_us, sample, source, first_sample, "times", "finite numbers; remove those events")
+    allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
+    _check_all((unit >= 0) & (unit < n_units), unit, sample, source, first_sample, "units", allowed)
+
+    step = np.floor(t_us / dt_us)
+    inside = (step >= 0) & (step < n_steps)
+    row = sample[inside] * n_steps + step[inside].astype(np.int64)
+    cell = np.unique(row * n_neurons + unit[inside].astype(np.int64) // pool)
+    row, neuron = np.divmod(cell, n_neurons)
+    n_spikes = np.bincount(row, minlength=n_samples * n_steps).reshape(n_samples, n_steps)
+    return Binned(
+        ids=neuron.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32),
+        n_spikes=n_spikes.astype(_length_dtype(int(n_spikes.max(initial=0)))),
+        n_neurons=n_neurons,
+        n_lost=int(inside.size - inside.sum()),
+    )
+
+
+def _length_dtype(longest: int) -> type[np.uint8 | np.uint16 | np.int32]:
+    return np.uint8 if longest < 1 << 8 else np.uint16 if longest < 1 << 16 else np.int32
+
+
+def _concatenate(arrays: list[Array], dtype: type) -> Array:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def _check_shape(t_us: npt.ArrayLike, unit: npt.ArrayLike, where: str) -> int:
+    t_us, unit = np.asarray(t_us), np.asarray(unit)
+    if t_us.ndim != 1 or t_us.shape != unit.shape:
+        raise DataError(f"{where} has times {list(t_us.shape)} and units {list(unit.shape)}; give one unit for each time")
+    if t_us.dtype.kind not in "fiu":
+        raise DataError(f"{where} has times of the type {t_us.dtype}; give floating-point or integer times")
+    if unit.size and unit.dtype.kind not in "iu":
+        raise DataError(f"{where} has units of the type {unit.dtype}; give integers")
+    return int(t_us.size)
+
+
+def _check_all(
+    good: npt.NDArray[np.bool_], value: Array, sample: Array, source: str, first_sample: int, what: str, allowed: str
+) -> None:
+    if not good.all():
+        bad = int(np.argmin(good))
+        raise DataError(
+            f"{source}: sample {first_sample + sample[bad]} has {what} such as {value[bad]} "
+            f"({good.size - int(good.sum())} in all); allowed: {allowed}"
+        )

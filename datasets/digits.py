@@ -1,0 +1,88 @@
+"""Handwritten digits as spikes: a data set that needs no download.
+
+The 1,797 images of 8 x 8 pixels, brightness 0 to 16, that scikit-learn ships: the test part of "Optical Recognition of
+Handwritten Digits" (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository, 1998, doi 10.24432/C50P49, CC BY 4.0).
+
+Encoding: latency. Two neurons look at each pixel: ON neuron p at its brightness x / 16, OFF neuron 64 + p at the
+darkness 1 - x / 16. A neuron fires once, the earlier the stronger what it sees, at the step
+
+    t = round((1 - strength)·(n_steps - 1 - tail))        tail = n_steps // 4
+
+and not at all when it sees nothing (strength 0). The last `tail` steps are empty and give the network time to answer.
+So every image makes at most 128 spikes, in the same place each time: nothing here is random.
+
+Split: a quarter of each class is the test part, chosen once by a fixed hash, the same on every machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn.datasets import hashing
+from sparsesnn.datasets.binning import bin_events, check_window
+from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.errors import ConfigError, MissingDependencyError
+
+SPLITS = ("train", "test")
+DEFAULTS = {"n_steps": 24}
+
+_N_PIXELS = 64
+_BRIGHTEST = 16
+#: of the split; part of every published figure, so it never changes
+_SPLIT_SEED = 1797
+
+
+def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download: bool, n_steps: int) -> EventSet:
+    """The digits of one split over `n_steps` steps (at least 8); nothing is read from files or cached."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingDependencyError("scikit-learn", "digits", "the data set 'digits'") from error
+    check_window(n_steps=n_steps, dt_us=1.0, pool=1, n_units=2 * _N_PIXELS)
+    if n_steps < 8:
+        raise ConfigError(f"digits: n_steps is {n_steps}; give at least 8, so that brightness can be told from time")
+    images, labels = load_digits(return_X_y=True)
+    chosen = np.flatnonzero(_is_test(labels) == (split == "test"))
+    binned = bin_events(
+        [encode(image, n_steps) for image in images[chosen]],
+        n_units=2 * _N_PIXELS,
+        n_steps=n_steps,
+        dt_us=1.0,
+        source="digits",
+    )
+    return EventSet(
+        ids=binned.ids,
+        n_spikes=binned.n_spikes,
+        labels=labels[chosen].astype(np.int64),
+        n_neurons=binned.n_neurons,
+        n_classes=10,
+        description={
+            "name": "digits",
+            "split": split,
+            "n_steps": n_steps,
+            "source": "UCI Optical Recognition of Handwritten Digits, test part, as shipped by scikit-learn",
+            "licence": "CC BY 4.0",
+            "classes": [str(digit) for digit in range(10)],
+        },
+    )
+
+
+def encode(image: npt.ArrayLike, n_steps: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Steps and neurons of the spikes of one image, float[64] from 0 to 16."""
+    on = np.asarray(image, dtype=np.float64).reshape(-1) / _BRIGHTEST
+    strength = np.concatenate([on, 1.0 - on])
+    neuron = np.flatnonzero(strength > 0)
+    last = n_steps - 1 - n_steps // 4
+    return np.rint((1.0 - strength[neuron]) * last), neuron
+
+
+def _is_test(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    is_test = np.zeros(labels.size, bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        order = hashing.permutation(members.size, hashing.keys(_SPLIT_SEED, int(label)))
+        is_test[members[order[: round(members.size / 4)]]] = True
+    return is_test

@@ -1,0 +1,208 @@
+"""A data set as spike lists: every sample of a split, binned once, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sparsesnn.datasets.augment import Augment
+from sparsesnn.datasets.binning import bin_events
+from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
+
+Array = npt.NDArray[Any]
+
+#: a batch is put in order by marking cells of [T, B, N] while there are at most this many cells a spike, else by sorting
+_MAX_CELLS_PER_SPIKE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class EventSet:
+    """The spikes, classes and groups of n samples; the arrays may be memory-mapped and are never written.
+
+    The spikes of sample s, step by step and ascending within a step, are
+    `ids[n_spikes[:s].sum() : n_spikes[:s+1].sum()]`; `n_spikes[s, t]` of them belong to step t. Lengths and not
+    offsets are stored: they fit one or two bytes, offsets would need eight.
+
+    Args:
+        ids: uint16[S] (int32 when N > 65,536), neuron ids of all samples.
+        n_spikes: uint8, uint16 or int32[n, T], length of each list.
+        labels: int64[n], class of each sample.
+        n_neurons, n_classes: N and the number of classes.
+        groups: for each name, int64[n]: which group a sample belongs to, such as who spoke it.
+        n_lost: events that lay before 0 or beyond the window of T steps.
+        description: what made it (data set, split, parameters, licence), JSON values only.
+
+    Raises:
+        DataError: the arrays do not fit together.
+    """
+
+    ids: Array
+    n_spikes: Array
+    labels: npt.NDArray[np.int64]
+    n_neurons: int
+    n_classes: int
+    groups: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    n_lost: int = 0
+    description: Mapping[str, Any] = field(default_factory=dict)
+    #: int64[n + 1], where each sample starts in `ids`
+    sample_starts: npt.NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.n_spikes.ndim != 2 or self.n_spikes.dtype not in (np.uint8, np.uint16, np.int32):
+            raise DataError(
+                f"EventSet: n_spikes is {self.n_spikes.dtype}{list(self.n_spikes.shape)}; "
+                "give uint8, uint16 or int32 with the shape [samples, steps]"
+            )
+        want = np.uint16 if self.n_neurons <= MAX_UINT16_NEURONS else np.int32
+        if self.ids.ndim != 1 or self.ids.dtype != want:
+            raise DataError(
+                f"EventSet: ids are {self.ids.dtype}{list(self.ids.shape)}; {self.n_neurons} neurons need flat {want.__name__}"
+            )
+        n = self.n_spikes.shape[0]
+        for name, array in {"labels": self.labels, **self.groups}.items():
+            if array.shape != (n,) or array.dtype != np.int64:
+                raise DataError(f"EventSet: {name} is {array.dtype}{list(array.shape)}; {n} samples need int64[{n}]")
+        if self.n_spikes.size and int(self.n_spikes.min()) < 0:
+            raise DataError("EventSet: a list has a negative length; make the data anew")
+        starts = np.zeros(n + 1, np.int64)
+        np.cumsum(self.n_spikes.sum(axis=1, dtype=np.int64), out=starts[1:])
+        if starts[-1] != self.ids.size:
+            raise DataError(f"EventSet: the lists hold {starts[-1]} spikes but there are {self.ids.size} ids")
+        if self.ids.size and not 0 <= int(self.ids.min()) <= int(self.ids.max()) < self.n_neurons:
+            raise DataError(
+                f"EventSet: ids run from {self.ids.min()} to {self.ids.max()}; allowed: 0 to {self.n_neurons - 1}"
+            )
+        if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.n_classes:
+            raise DataError(
+                f"EventSet: labels run from {self.labels.min()} to {self.labels.max()}; allowed: 0 to {self.n_classes - 1}"
+            )
+        object.__setattr__(self, "sample_starts", starts)
+
+    @classmethod
+    def from_events(
+        cls,
+        events: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
+        labels: npt.ArrayLike,
+        *,
+        n_units: int,
+        n_steps: int,
+        dt_us: float,
+        n_classes: int | None = None,
+        pool: int = 1,
+        groups: Mapping[str, npt.ArrayLike] | None = None,
+        description: Mapping[str, Any] | None = None,
+    ) -> EventSet:
+        """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens."""
+        binned = bin_events(events, n_units=n_units, n_steps=n_steps, dt_us=dt_us, pool=pool, source="from_events")
+        classes = np.asarray(labels).astype(np.int64)
+        return cls(
+            ids=binned.ids,
+            n_spikes=binned.n_spikes,
+            labels=classes,
+            n_neurons=binned.n_neurons,
+            n_classes=(int(classes.max()) + 1 if classes.size else 0) if n_classes is None else n_classes,
+            groups={name: np.asarray(group).astype(np.int64) for name, group in (groups or {}).items()},
+            n_lost=binned.n_lost,
+            description=dict(description or {}),
+        )
+
+    # ---- looked at ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.n_spikes.shape[0])
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return int(self.n_spikes.shape[1])
+
+    def activity(self) -> float:
+        """Spikes per neuron and time step, averaged over all samples."""
+        return self.ids.size / max(1, self.n_spikes.size * self.n_neurons)
+
+    # ---- batches -----------------------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        indices: Sequence[int] | Array,
+        rng: tuple[int, int] | None = None,
+        augment: Augment | None = None,
+    ) -> SpikeBatch:
+        """The chosen samples as time-major spike lists, in the order asked for.
+
+        Args:
+            indices: int[B], numbers of the samples.
+            rng: `(seed, epoch)`, needed with `augment`: with the sample's number it decides the augmentation.
+            augment: how the samples are changed; None leaves them as they are.
+
+        Raises:
+            IndexError: a number that no sample has.
+            ConfigError: `augment` without `rng`.
+        """
+        chosen = np.asarray(indices)
+        if chosen.size == 0:
+            chosen = chosen.astype(np.int64)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise IndexError(f"batch: indices are {chosen.dtype}{list(chosen.shape)}; give a flat list of sample numbers")
+        chosen = chosen.astype(np.int64, copy=False)
+        if chosen.size and (chosen.min() < 0 or chosen.max() >= len(self)):
+            raise IndexError(f"batch: indices run from {chosen.min()} to {chosen.max()}; allowed: 0 to {len(self) - 1}")
+        if augment:
+            if rng is None:
+                raise ConfigError("batch: augment is given but rng is not; give rng=(seed, epoch)")
+            return self._augmented(chosen, rng, augment)
+        return self._plain(chosen)
+
+    def _plain(self, chosen: npt.NDArray[np.int64]) -> SpikeBatch:
+        n_spikes = self.n_spikes[chosen].astype(np.int64)
+        starts = np.cumsum(n_spikes, axis=1) - n_spikes + self.sample_starts[chosen][:, None]
+        n_spikes, starts = n_spikes.T.reshape(-1), starts.T.reshape(-1)
+        offsets = np.zeros(n_spikes.size + 1, np.int64)
+        np.cumsum(n_spikes, out=offsets[1:])
+        entry = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], n_spikes)
+        return self._spike_batch(self.ids[entry], offsets, n_spikes, chosen.size)
+
+    def _augmented(self, chosen: npt.NDArray[np.int64], rng: tuple[int, int], augment: Augment) -> SpikeBatch:
+        n_samples, n_steps, n_neurons = chosen.size, self.n_steps, self.n_neurons
+        n_spikes = self.n_spikes[chosen].astype(np.int64)
+        row = np.repeat(np.arange(n_samples * n_steps), n_spikes.reshape(-1))
+        sample, step = np.divmod(row, max(1, n_steps))
+        parts = [self.ids[self.sample_starts[s] : self.sample_starts[s + 1]] for s in chosen]
+        unit = np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
+        sample, step, unit = augment.apply(
+            sample, step, unit, indices=chosen, n_steps=n_steps, n_neurons=n_neurons, seed=rng[0], epoch=rng[1]
+        )
+        cell = _distinct((step * n_samples + sample) * n_neurons + unit, n_steps * n_samples * n_neurons)
+        row, unit = np.divmod(cell, n_neurons)
+        counts = np.bincount(row, minlength=n_steps * n_samples)
+        offsets = np.zeros(counts.size + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        return self._spike_batch(unit.astype(self.ids.dtype), offsets, counts, n_samples)
+
+    def _spike_batch(
+        self, ids: Array, offsets: npt.NDArray[np.int64], n_spikes: npt.NDArray[np.int64], n_samples: int
+    ) -> SpikeBatch:
+        return SpikeBatch(
+            offsets=torch.from_numpy(offsets),
+            ids=torch.from_numpy(np.ascontiguousarray(ids)),
+            n_spikes=torch.from_numpy(n_spikes.astype(np.int32)),
+            n_steps=self.n_steps,
+            n_samples=n_samples,
+            n_neurons=self.n_neurons,
+        )
+
+
+def _distinct(cell: npt.NDArray[np.int64], n_cells: int) -> npt.NDArray[np.int64]:
+    """The numbers in `cell`, each once, ascending."""
+    if n_cells > _MAX_CELLS_PER_SPIKE * cell.size:
+        return np.unique(cell)
+    # reading a byte mask from end to end costs less than sorting
+    marked = np.zeros(n_cells, bool)
+    marked[cell] = True
+    return np.flatnonzero(marked)

@@ -1,0 +1,75 @@
+"""Data sets by name: which there are, what parameters each takes, and loading them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.errors import ConfigError
+
+#: names that `load` knows; each is a module here with `SPLITS`, `DEFAULTS` and `load(split, data_dir, cache_dir, ...)`
+NAMES = ("digits",)
+
+
+def split_names(name: str) -> tuple[str, ...]:
+    """The parts that a data set comes in, such as ("train", "test")."""
+    return tuple(_module(name).SPLITS)
+
+
+def defaults(name: str) -> Mapping[str, Any]:
+    """The parameters that a data set takes, with the values it has when none are given."""
+    return MappingProxyType(_module(name).DEFAULTS)
+
+
+def load(
+    name: str,
+    *,
+    split: str = "train",
+    data_dir: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    download: bool = False,
+    **parameters: Any,
+) -> EventSet:
+    """One part of a data set as spike lists.
+
+    Args:
+        name: one of `NAMES`.
+        split: one of `split_names(name)`.
+        data_dir: folder of the files, for sets that are read from files; others do not look at it.
+        cache_dir: where converted sets are kept; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
+        download: let Tonic fetch files that are missing.
+        parameters: those of `defaults(name)`; None means the default.
+
+    Raises:
+        ConfigError: a name, split, parameter or value that does not exist.
+        DataError: files that are missing, damaged or in another format.
+        MissingDependencyError: the package that reads this set is not installed.
+    """
+    module = _module(name)
+    if split not in module.SPLITS:
+        raise ConfigError(f"load: {name} has no split {split!r}; allowed: {', '.join(module.SPLITS)}")
+    unknown = [key for key in parameters if key not in module.DEFAULTS]
+    if unknown:
+        raise ConfigError(
+            f"load: {name} has no parameter {unknown[0]!r} (given: {parameters[unknown[0]]!r}); "
+            f"allowed: {', '.join(module.DEFAULTS)}"
+        )
+    given = {key: value for key, value in parameters.items() if value is not None}
+    loaded: EventSet = module.load(
+        split=split,
+        data_dir=None if data_dir is None else Path(data_dir).expanduser(),
+        cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
+        download=download,
+        **{**module.DEFAULTS, **given},
+    )
+    return loaded
+
+
+def _module(name: str) -> ModuleType:
+    if name not in NAMES:
+        raise ConfigError(f"datasets: there is no data set {name!r}; allowed: {', '.join(NAMES)}")
+    return importlib.import_module(f"sparsesnn.datasets.{name}")
