@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from sparsesnn.surrogate import KINDS, Surrogate
 SLOPES = {"fast_sigmoid": 3.0, "straight_through": 1.0, "sigmoid": 2.5, "atan": 2.0, "triangle": 0.4, "boxcar": 0.3}
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 T, B, N = 6, 3, 5
+Replaced = Callable[[np.ndarray], tuple[Parameters, list[np.ndarray]]]
 N_PRE = (4, 3)
 
 
@@ -64,10 +66,42 @@ def test_smooth_step_has_the_surrogate_as_derivative(kind: str) -> None:
     np.testing.assert_allclose(difference, reference.surrogate_derivative(surrogate, x), rtol=1e-6, atol=1e-9)
 
 
+def check_central_differences(p: Parameters, inputs: list[np.ndarray], rng: np.random.Generator) -> None:
+    """Of the twin's loss Σ d_out·s, along one random direction per tensor, which sees all its elements at once."""
+    d_out, h = rng.normal(size=(T, B, N)), 1e-6
+    record = reference.layer_forward(p, inputs, smooth=True)
+    held = record.s if p.population.detach_reset else None
+    gradients = reference.layer_backward(p, record, d_out)
+
+    def check(name: str, value: np.ndarray, gradient: np.ndarray, replaced: Replaced) -> None:
+        direction = rng.normal(size=value.shape)
+        plus, minus = (
+            float((reference.layer_forward(*replaced(x), smooth=True, held=held).spikes[:-1] * d_out).sum())
+            for x in (value + h * direction, value - h * direction)
+        )
+        want = pytest.approx(float((gradient * direction).sum()), rel=1e-6, abs=1e-7)
+        assert (plus - minus) / (2 * h) == want, (name, p.population)
+
+    for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
+        if getattr(p, name) is not None:
+            check(name, getattr(p, name), getattr(gradients, name), lambda x, n=name: (replace(p, **{n: x}), inputs))
+    for k in range(len(inputs)):
+        others = lambda new, old, k=k: [new if j == k else x for j, x in enumerate(old)]  # noqa: E731
+        check(
+            f"weight {k}",
+            p.weights[k],
+            gradients.weights[k],
+            lambda x, others=others: (replace(p, weights=tuple(others(x, p.weights))), inputs),
+        )
+        check(f"input {k}", inputs[k], gradients.inputs[k], lambda x, others=others: (p, others(x, inputs)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
-def test_backward_against_central_differences(model: type[Population], reset: str, reset_decays: bool, kind: str) -> None:
+def test_backward_against_central_differences(
+    model: type[Population], reset: str, reset_decays: bool, kind: str
+) -> None:
     rng = np.random.default_rng(KINDS.index(kind))
     for detach, recurrent, delays in [(True, True, (0, 1)), (False, True, (2,)), (False, False, (1,))]:
         p = make_parameters(
@@ -81,36 +115,7 @@ def test_backward_against_central_differences(model: type[Population], reset: st
             surrogate=Surrogate(kind, SLOPES[kind]),
             recurrent=recurrent,
         )
-        inputs = make_inputs(rng, delays)
-        d_out = rng.normal(size=(T, B, N))
-        record = reference.layer_forward(p, inputs, smooth=True)
-        held = record.s if detach else None
-        gradients = reference.layer_backward(p, record, d_out)
-
-        def loss(changed: Parameters, changed_inputs: list[np.ndarray]) -> float:
-            r = reference.layer_forward(changed, changed_inputs, smooth=True, held=held)  # noqa: B023
-            return float((r.spikes[:-1] * d_out).sum())  # noqa: B023
-
-        def check(name: str, value: np.ndarray, gradient: np.ndarray, with_value: object) -> None:
-            # a random direction checks all elements at once
-            direction, h = rng.normal(size=value.shape), 1e-6
-            plus, minus = (loss(*with_value(value + sign * h * direction)) for sign in (1, -1))  # noqa: B023
-            difference, product = (plus - minus) / (2 * h), float((gradient * direction).sum())
-            assert difference == pytest.approx(product, rel=1e-6, abs=1e-7), (name, detach, recurrent)  # noqa: B023
-
-        for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
-            if getattr(p, name) is not None:
-                check(name, getattr(p, name), getattr(gradients, name), lambda x, n=name: (replace(p, **{n: x}), inputs))  # noqa: B023
-        for k in range(len(delays)):
-
-            def with_weight(x: np.ndarray, k: int = k) -> tuple[Parameters, list[np.ndarray]]:
-                return replace(p, weights=tuple(x if j == k else w for j, w in enumerate(p.weights))), inputs  # noqa: B023
-
-            def with_input(x: np.ndarray, k: int = k) -> tuple[Parameters, list[np.ndarray]]:
-                return p, [x if j == k else y for j, y in enumerate(inputs)]  # noqa: B023
-
-            check(f"weight {k}", p.weights[k], gradients.weights[k], with_weight)
-            check(f"input {k}", inputs[k], gradients.inputs[k], with_input)
+        check_central_differences(p, make_inputs(rng, delays), rng)
 
 
 def test_network_backward_against_central_differences() -> None:
@@ -121,8 +126,14 @@ def test_network_backward_against_central_differences() -> None:
             "b": CubaLIF(3, reset="zero", grad_threshold=-math.inf, detach_reset=False),
             "out": LI(2, bias=True),
         },
-        (Connection("input", "a"), Connection("input", "b", 1), Connection("a", "b"), Connection("b", "out"), Connection("a", "out", 2)),
-    )  # fmt: skip
+        (
+            Connection("input", "a"),
+            Connection("input", "b", 1),
+            Connection("a", "b"),
+            Connection("b", "out"),
+            Connection("a", "out", 2),
+        ),
+    )
     model = Model(network, backend="dense", seed=3).double()
     parameters = {name: Parameters.from_layer(layer) for name, layer in model.layers.items()}
     rng = np.random.default_rng(0)
@@ -145,7 +156,10 @@ def test_network_backward_against_central_differences() -> None:
                 return loss({**parameters, name: replace(p, weights=weights)})
 
             difference = (moved(h) - moved(-h)) / (2 * h)
-            assert difference == pytest.approx(float((gradients[name].weights[k] * direction).sum()), rel=1e-6), (name, k)
+            assert difference == pytest.approx(float((gradients[name].weights[k] * direction).sum()), rel=1e-6), (
+                name,
+                k,
+            )
 
 
 # ---- link 2: the surrogate backward against autograd --------------------------------------------------------------

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sparsesnn.errors import DescriptionError, NumericError
+from sparsesnn.init import init_activity
+from sparsesnn.module import Model
+from sparsesnn.network import Network, parse_net
+from sparsesnn.spikes import SpikeBatch
+
+
+def poisson(n: int, rate: float, seed: int = 0) -> SpikeBatch:
+    generator = torch.Generator().manual_seed(seed)
+    return SpikeBatch.from_dense((torch.rand(31, 7, n, generator=generator) < rate).float())
+
+
+def network(**arguments: object) -> Network:
+    return parse_net("60-70r-50c-11", grad_threshold=0.5, alpha=0.8, **arguments)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("target", [0.01, 0.1, 0.5])
+def test_activity_is_reached_from_silent_and_saturated_starts(scale: float, target: float) -> None:
+    model = Model(network(), backend="dense")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    data = [poisson(60, 0.05, seed=k) for k in range(2)]
+    reached = init_activity(model, iter(data), target, tolerance=0.2)
+    with torch.no_grad():
+        outputs = [model(x) for x in data]
+    for name in ("hidden1", "hidden2"):
+        assert reached[name] == pytest.approx(target, rel=0.2)
+        assert sum(o.activity()[name] for o in outputs) / 2 == pytest.approx(reached[name], rel=1e-5)
+    potentials = torch.cat([o.potentials.flatten() for o in outputs])
+    assert reached["output"] == pytest.approx(float(potentials.std(correction=0)), rel=1e-5)
+    assert reached["output"] == pytest.approx(1.0, rel=1e-4)
+
+
+def test_one_gain_for_incoming_and_recurrent_weights() -> None:
+    model = Model(network(), backend="dense", seed=3)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    init_activity(model, [poisson(60, 0.05)], 0.1)
+    gains = {name: (p / before[name]).detach() for name, p in model.named_parameters()}
+    gain = gains["layers.hidden1.weights.0"]
+    torch.testing.assert_close(gain, torch.full_like(gain, float(gain[0, 0])))
+    recurrent = gains["layers.hidden1.recurrent_weight"]
+    torch.testing.assert_close(recurrent, torch.full_like(recurrent, float(gain[0, 0])))
+    assert float(gain[0, 0]) != pytest.approx(1)
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+def test_dict_scales_the_named_populations_only() -> None:
+    model = Model(network(), backend="dense")
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    reached = init_activity(model, [poisson(60, 0.1)], {"hidden2": 0.2}, readout_std=None)
+    assert reached["hidden2"] == pytest.approx(0.2, rel=0.1)
+    assert set(reached) == {"hidden1", "hidden2", "output"}
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"layers.hidden2.weights.0"}
+
+
+def test_mean_shift_makes_the_drive_common() -> None:
+    silent = []
+    for mean_shift in (0.0, 1.0):
+        model = Model(parse_net("60-200-3"), backend="dense")
+        x = poisson(60, 0.1)
+        init_activity(model, [x], 0.05, mean_shift=mean_shift)
+        assert (float(model.layers["hidden"].weights[0].detach().mean()) > 0.01) == bool(mean_shift)
+        silent.append(int((model(x).counts("hidden").sum(0) == 0).sum()))
+    assert silent[1] < silent[0]
+
+
+def test_silent_input() -> None:
+    model = Model(network(), backend="dense")
+    with pytest.raises(DescriptionError, match="'hidden1' receives no spikes in 2 batches"):
+        init_activity(model, [poisson(60, 0.0)] * 2, 0.1)
+    with pytest.raises(DescriptionError, match="'output' receives no spikes"):
+        init_activity(model, [poisson(60, 0.0)], {})
+
+
+def test_no_data() -> None:
+    model = Model(network(), backend="dense")
+    for data in ([], [poisson(60, 0.1).samples([])], [poisson(60, 0.1).steps(3, 3)]):
+        with pytest.raises(DescriptionError, match="without a sample or step"):
+            init_activity(model, data, 0.1)
+
+
+def test_weights_that_cannot_be_scaled() -> None:
+    for value, error, message in [
+        (0.0, DescriptionError, "weights into 'hidden1' are all zero"),
+        (math.nan, NumericError, "weights into 'hidden1' hold NaN"),
+        (-1.0, DescriptionError, r"'hidden1' is to reach activity 0\.1, but gains from 1 to .* give 0 to 0;"),
+    ]:
+        model = Model(network(), backend="dense")
+        with torch.no_grad():
+            model.layers["hidden1"].weights[0].fill_(value)
+        with pytest.raises(error, match=message):
+            init_activity(model, [poisson(60, 0.1)], 0.1)
+
+
+def test_bias_alone_is_too_active() -> None:
+    model = Model(network(bias=True), backend="dense")
+    with torch.no_grad():
+        model.layers["hidden1"].bias.fill_(5.0)
+        before = model.layers["hidden1"].weights[0].clone()
+    with pytest.raises(DescriptionError, match=r"'hidden1' is to reach activity 0\.1, but gains from .* to 1 give"):
+        init_activity(model, [poisson(60, 0.1)], 0.1)
+    torch.testing.assert_close(model.layers["hidden1"].weights[0], before)
+
+
+def test_a_jump_over_the_target_warns() -> None:
+    """One neuron that sees one spike: its activity is 0 or 1."""
+    model = Model(parse_net("1-1-1"), backend="dense")
+    with torch.no_grad():
+        model.layers["hidden"].weights[0].fill_(0.3)
+    one = SpikeBatch.from_lists([[[0]]], 1)
+    with pytest.warns(UserWarning, match=r"'hidden' reached activity [01], not 0\.6 ± 10%, in 12 passes: it jumps"):
+        reached = init_activity(model, [one], 0.6, max_passes=12, readout_std=None)
+    assert reached["hidden"] == 1
+
+
+def test_errors_of_the_target() -> None:
+    model = Model(network(), backend="dense")
+    with pytest.raises(
+        DescriptionError, match=r"'output' is no spiking population; there are \['hidden1', 'hidden2'\]"
+    ):
+        init_activity(model, [poisson(60, 0.1)], {"output": 0.1})
+    for target in (0.0, 1.0, -0.1, math.nan):
+        with pytest.raises(DescriptionError, match="target of 'hidden1' is .*; allowed: above 0, below 1"):
+            init_activity(model, [poisson(60, 0.1)], target)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.loss import DECODINGS, activity_regulariser, cross_entropy, decode
+from sparsesnn.module import Model, Output
+from sparsesnn.network import parse_net
+from sparsesnn.spikes import SpikeBatch
+
+
+def leaky(potentials: Tensor) -> Output:
+    return Output(potentials, {}, {}, "output")
+
+
+def spiking(**spikes: Tensor | SpikeBatch) -> Output:
+    return Output(None, spikes, {}, list(spikes)[-1])
+
+
+V = torch.tensor([[[0.0, 3.0, -1.0, 1.0]], [[2.0, 1.0, 5.0, 0.5]], [[1.0, 0.0, 2.0, -4.0]]])  # [T=3, B=1, N=4]
+
+
+@pytest.mark.parametrize(
+    ("decoding", "want"),
+    [
+        ("max", [2.0, 3.0, 5.0, 1.0]),
+        ("mean", [1.0, 4 / 3, 2.0, -2.5 / 3]),
+        ("sum", [3.0, 4.0, 6.0, -2.5]),
+        ("last", [1.0, 0.0, 2.0, -4.0]),
+    ],
+)
+def test_over_time(decoding: str, want: list[float]) -> None:
+    torch.testing.assert_close(decode(leaky(V), decoding, 4), torch.tensor([want]))
+
+
+def test_population_code_averages_potentials_before_time() -> None:
+    """Classes are neurons 0, 1 and 2, 3: means (1.5, 0), (1.5, 2.75), (0.5, -1)."""
+    torch.testing.assert_close(decode(leaky(V), "max", 2), torch.tensor([[1.5, 2.75]]))
+    torch.testing.assert_close(decode(leaky(V), "last", 2), torch.tensor([[0.5, -1.0]]))
+
+
+def test_counts_and_population_code_of_spikes() -> None:
+    dense = torch.tensor([[[1.0, 1, 0, 0, 0, 1]], [[1, 0, 0, 1, 0, 0]]])
+    for spikes in (dense, SpikeBatch.from_dense(dense)):
+        assert decode(spiking(output=spikes), "count", 6).tolist() == [[2, 1, 0, 1, 0, 1]]
+        assert decode(spiking(output=spikes), "count", 3).tolist() == [[3, 1, 1]]
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_gradients_reach_the_network(decoding: str) -> None:
+    net = "6-8-10s" if decoding == "count" else "6-8-10"
+    model = Model(parse_net(net, grad_threshold=-math.inf), backend="dense")
+    output = model(SpikeBatch.from_dense((torch.rand(9, 3, 6) < 0.5).float()))
+    loss = cross_entropy(output, torch.tensor([0, 4, 2]), decoding, 5)
+    loss.backward()
+    assert loss.ndim == 0
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_cross_entropy_by_hand() -> None:
+    loss = cross_entropy(leaky(V), torch.tensor([2]), "max", 4)
+    want = -5 + math.log(math.exp(2) + math.exp(3) + math.exp(5) + math.exp(1))
+    assert float(loss) == pytest.approx(want, rel=1e-6)
+    smoothed = cross_entropy(leaky(V), torch.tensor([2]), "max", 4, label_smoothing=0.2)
+    assert float(smoothed) == pytest.approx(want + 5 - 0.8 * 5 - 0.05 * 11, rel=1e-6)
+
+
+def test_errors_of_decode() -> None:
+    with pytest.raises(DescriptionError, match="decoding is 'median'; allowed: max, mean, sum, last, count"):
+        decode(leaky(V), "median", 4)
+    with pytest.raises(DescriptionError, match="'count' reads spikes, but 'output' is an LI readout"):
+        decode(leaky(V), "count", 4)
+    with pytest.raises(DescriptionError, match="'max' reads potentials, but 'output' fires; use 'count'"):
+        decode(spiking(output=torch.zeros(2, 1, 4)), "max", 4)
+    with pytest.raises(ShapeError, match=r"'output' has 4 neurons for 3 classes; give it 3, or k·3"):
+        decode(leaky(V), "max", 3)
+    with pytest.raises(ShapeError, match="has 4 neurons for 5 classes"):
+        decode(spiking(output=torch.zeros(2, 1, 4)), "count", 5)
+    with pytest.raises(ShapeError, match="'output' has 0 time steps"):
+        decode(leaky(torch.zeros(0, 1, 4)), "max", 4)
+    for n_classes in (0, -2, 2.0, True):
+        with pytest.raises(DescriptionError, match="n_classes is"):
+            decode(leaky(V), "max", n_classes)  # type: ignore[arg-type]
+
+
+def test_errors_of_labels() -> None:
+    for labels in (
+        torch.tensor([1, 2]),
+        torch.tensor([1.0]),
+        torch.tensor([[1]]),
+        torch.tensor([1], dtype=torch.int32),
+    ):
+        with pytest.raises(ShapeError, match=r"labels are torch\.\w+ with shape .* give int64 with shape \(1,\)"):
+            cross_entropy(leaky(V), labels, "max", 4)
+    for label in (-1, 4, -100):
+        with pytest.raises(ShapeError, match=f"labels run from {label} to {label}; allowed: 0 to 3"):
+            cross_entropy(leaky(V), torch.tensor([label]), "max", 4)
+    with pytest.raises(ShapeError, match="0 samples"):
+        cross_entropy(leaky(torch.zeros(3, 0, 4)), torch.zeros(0, dtype=torch.int64), "max", 4)
+
+
+def test_activity_regulariser_by_hand() -> None:
+    """T = 2, B = 2: activities 1, 0.25 and 0; mean 5/12."""
+    spikes = torch.tensor([[[1.0, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 0, 0]]])
+    for s in (spikes, SpikeBatch.from_dense(spikes)):
+        output = spiking(hidden=s)
+        lower = activity_regulariser(output, lower=0.5, strength_lower=2.0)
+        assert float(lower) == pytest.approx(2 * (0.25**2 + 0.5**2) / 3)
+        upper = activity_regulariser(output, upper=0.25, strength_upper=3.0)
+        assert float(upper) == pytest.approx(3 * (5 / 12 - 0.25) ** 2)
+        assert float(activity_regulariser(output, lower=0.5, upper=0.25)) == pytest.approx(
+            float(lower) / 2 + float(upper) / 3
+        )
+        assert float(activity_regulariser(output, upper=0.5)) == 0
+
+
+def test_activity_regulariser_sums_populations_and_takes_dicts() -> None:
+    output = spiking(a=torch.ones(2, 1, 3), b=torch.zeros(2, 1, 5))
+    assert float(activity_regulariser(output, lower=0.1)) == pytest.approx(0.01)
+    assert float(activity_regulariser(output, lower={"a": 0.1}, upper={"b": 0.5})) == 0
+    assert float(activity_regulariser(output, upper={"a": 0.5})) == pytest.approx(0.25)
+
+
+def test_activity_regulariser_pushes_activity() -> None:
+    """A gradient step on the lower bound raises the activity, one on the upper bound reduces it."""
+    for bounds, sign in [({"lower": 0.5}, 1), ({"upper": 0.01}, -1)]:
+        torch.manual_seed(0)
+        model = Model(parse_net("20-30-2", grad_threshold=-math.inf), backend="dense")
+        with torch.no_grad():
+            model.layers["hidden"].weights[0].mul_(3)
+        x = SpikeBatch.from_dense((torch.rand(20, 4, 20) < 0.3).float())
+        before = model(x)
+        activity_regulariser(before, **bounds).backward()
+        weight = model.layers["hidden"].weights[0]
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad / weight.grad.abs().max()
+        assert sign * (model(x).activity()["hidden"] - before.activity()["hidden"]) > 0
+
+
+def test_errors_of_the_regulariser() -> None:
+    output = spiking(hidden=torch.zeros(2, 1, 3))
+    with pytest.raises(DescriptionError, match="lower and upper are both None"):
+        activity_regulariser(output)
+    with pytest.raises(DescriptionError, match=r"lower: 'out' is no spiking population; there are \['hidden'\]"):
+        activity_regulariser(output, lower={"out": 0.1})
+    with pytest.raises(DescriptionError, match="upper: 'hidden' has 1.5; allowed: 0 to 1"):
+        activity_regulariser(output, upper=1.5)
+    with pytest.raises(DescriptionError, match="no spiking population"):
+        activity_regulariser(leaky(V), lower=0.1)

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.surrogate import KINDS, Surrogate
+
+
+def branched() -> Network:
+    return Network(
+        {"input": Input(7), "a": LIF(9, recurrent=True), "b": CubaLIF(5), "out": LI(3)},
+        (Connection("input", "a", 2), Connection("a", "b"), Connection("input", "b", 1), Connection("b", "out")),
+    )
+
+
+# ---- populations ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Input(0), "Input: n is 0; give a whole number of neurons"),
+        (lambda: LIF(2.0), "LIF: n is 2.0"),
+        (lambda: LI(True), "LI: n is True"),
+        (lambda: LIF(3, beta=1.1), r"LIF: beta is 1\.1; allowed: 0 to 1"),
+        (lambda: LIF(3, beta=math.nan), "LIF: beta is nan"),
+        (lambda: LIF(3, beta="slow"), "LIF: beta"),
+        (lambda: LIF(3, beta=(0.1, 0.2)), r"LIF: beta has 2 values; give one number, or one per neuron \(3\)"),
+        (lambda: CubaLIF(3, alpha=-0.1), r"CubaLIF: alpha is -0\.1; allowed: 0 to 1"),
+        (lambda: LIF(3, threshold=0.0), "LIF: threshold is 0"),
+        (lambda: LIF(3, grad_threshold=math.inf), "LIF: grad_threshold is inf"),
+        (lambda: LIF(3, reset="soft"), "LIF: reset is 'soft'; allowed: 'subtract', 'zero', 'none'"),
+        (lambda: LIF(3, activity="forced"), "LIF: activity is 'forced'; allowed: 'natural', 'fixed'"),
+        (lambda: LIF(3, gain=math.inf), "LIF: gain is inf; give a finite number"),
+        (lambda: LIF(3, surrogate="atan"), "LIF: surrogate is 'atan'; use sparsesnn.fast_sigmoid"),
+        (lambda: LIF(3, reset="zero", reset_decays=True), "reset_decays has a meaning only with reset='subtract'"),
+        (lambda: LIF(3, capacity=4), "LIF: capacity is 4; allowed: 1 to 3"),
+        (lambda: LIF(3, capacity=0), "LIF: capacity is 0"),
+        (lambda: LIF(3, activity="fixed"), "activity='fixed' fills lists to a capacity; set capacity"),
+        (lambda: LI(3, gain=math.nan), "LI: gain is nan"),
+    ],
+)
+def test_populations_that_have_no_meaning(make: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        make()
+
+
+def test_populations_are_values() -> None:
+    assert LIF(3, beta=[0.1, 0.2, 0.3]) == LIF(3, beta=(0.1, 0.2, 0.3))
+    assert hash(LIF(3)) == hash(LIF(3)) and LIF(3) != CubaLIF(3)
+    with pytest.raises(AttributeError):
+        LIF(3).n = 4  # type: ignore[misc]
+
+
+# ---- networks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("populations", "connections", "message"),
+    [
+        ({"a": LIF(3)}, [], "'a' has no incoming connection"),
+        ({}, [], "no Input population"),
+        ({"1st": Input(3)}, [], "population name '1st'"),
+        ({"a-b": Input(3)}, [], "population name 'a-b'"),
+        ({"i": Input(3), "a": "LIF"}, [], "population 'a' is 'LIF'; allowed: Input, LIF, CubaLIF, LI"),
+        ({"i": Input(3)}, [("i", "x")], r"connection i->x: no population 'x'; there are \['i'\]"),
+        ({"i": Input(3), "j": Input(3)}, [("i", "j")], "i->j: an Input receives nothing"),
+        ({"i": Input(3), "o": LI(3), "p": LI(3)}, [("i", "o"), ("o", "p")], "o->p: an LI readout does not fire"),
+        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("a", "a")], "a->a: say recurrent=True"),
+        ({"i": Input(3), "a": LIF(3), "b": LIF(3)}, [("i", "a"), ("i", "b"), ("b", "a")], "b->a points backwards"),
+        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("i", "a")], "two connections join the same two populations"),
+    ],
+)
+def test_networks_that_have_no_meaning(populations: Any, connections: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        Network(populations, tuple(Connection(*c) for c in connections))
+
+
+@pytest.mark.parametrize("delay", [-1, 1.0, True, "1"])
+def test_delays_that_have_no_meaning(delay: Any) -> None:
+    with pytest.raises(DescriptionError, match="connection a->b: delay is .*; give 0, 1, 2"):
+        Connection("a", "b", delay)
+
+
+def test_looking_at_a_network() -> None:
+    network = branched()
+    assert network.inputs == ("input",) and network.output == "out"
+    assert [c.pre for c in network.incoming("b")] == ["a", "input"], "in the order of their description"
+    assert {name: network.history(name) for name in network.populations} == {"input": 2, "a": 1, "b": 0, "out": 0}
+    assert network.n_weights() == 7 * 9 + 9 * 9 + 9 * 5 + 7 * 5 + 5 * 3
+    with pytest.raises(TypeError):
+        network.populations["a"] = LIF(3)  # type: ignore[index]
+
+
+def test_chain() -> None:
+    one = Network.chain(Input(3), LIF(4), LI(2), delay=1)
+    assert list(one.populations) == ["input", "hidden", "output"]
+    assert one.connections == (Connection("input", "hidden", 1), Connection("hidden", "output", 1))
+    assert list(Network.chain(Input(3), LIF(4), LIF(4), LI(2)).populations) == ["input", "hidden1", "hidden2", "output"]
+    assert list(Network.chain(Input(3), LI(2)).populations) == ["input", "output"]
+    with pytest.raises(DescriptionError, match="a chain needs an Input and at least one more"):
+        Network.chain(Input(3))
+
+
+def test_with_population() -> None:
+    network = branched().with_population("a", beta=0.5, capacity=3)
+    assert network.populations["a"] == LIF(9, recurrent=True, beta=0.5, capacity=3)
+    assert network.populations["b"] == CubaLIF(5) and network.connections == branched().connections
+    with pytest.raises(DescriptionError, match="no population 'c'; there are"):
+        branched().with_population("c", beta=0.5)
+    with pytest.raises(DescriptionError, match=r"a: unknown arguments \['alpha'\]; allowed: \["):
+        branched().with_population("a", alpha=0.5)
+
+
+# ---- JSON ----------------------------------------------------------------------------------------------------------
+
+decay = st.floats(0, 1)
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> Population:
+    n = draw(st.integers(1, 4))
+    model = draw(st.sampled_from([LIF, CubaLIF]))
+    reset = draw(st.sampled_from(["subtract", "zero", "none"]))
+    capacity = draw(st.none() | st.integers(1, n))
+    arguments: dict[str, Any] = {
+        "beta": draw(decay | st.tuples(*[decay] * n)),
+        "threshold": draw(st.floats(0.01, 1e6)),
+        "grad_threshold": draw(st.just(-math.inf) | st.floats(-5, 5) | st.tuples(*[st.floats(-5, 5)] * n)),
+        "reset": reset,
+        "reset_decays": draw(st.booleans()) and reset == "subtract",
+        "detach_reset": draw(st.booleans()),
+        "surrogate": Surrogate(draw(st.sampled_from(KINDS)), draw(st.floats(0.1, 100))),
+        "recurrent": draw(st.booleans()),
+        "bias": draw(st.booleans()),
+        "gain": draw(st.floats(-10, 10)),
+        "capacity": capacity,
+        "activity": "natural" if capacity is None else draw(st.sampled_from(["natural", "fixed"])),
+        "learn_beta": draw(st.booleans()),
+        "learn_threshold": draw(st.booleans()),
+    }
+    if model is CubaLIF:
+        arguments |= {"alpha": draw(decay), "learn_alpha": draw(st.booleans())}
+    return model(n, **arguments)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(populations(), max_size=3), st.integers(0, 3))
+def test_json_round_trip(hidden: list[Population], delay: int) -> None:
+    network = Network.chain(Input(3), *hidden, LI(2, beta=(0.25, 0.5), bias=True, learn_beta=True), delay=delay)
+    assert Network.from_json(network.to_json()) == network
+    assert Network.from_json(network.to_json(indent=None)) == network
+    assert Network.from_dict(json.loads(json.dumps(network.to_dict()))) == network
+
+
+def test_json_defaults_and_infinity() -> None:
+    text = """{"populations": {"i": {"model": "Input", "n": 3},
+                               "h": {"model": "LIF", "n": 4, "grad_threshold": "-inf"}},
+               "connections": [{"pre": "i", "post": "h"}]}"""
+    assert Network.from_json(text).populations["h"] == LIF(4, grad_threshold=-math.inf)
+    assert '"-inf"' in Network.from_json(text).to_json()
+
+
+def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    data = branched().to_dict()
+    here: Any = data
+    for key in path[:-1]:
+        here = here[key]
+    here[path[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"populations": {}}, r"keys are \['populations'\]; give 'populations' and 'connections'"),
+        (changed(("version",), 1), "keys are .*'version'"),
+        (
+            changed(("populations", "a", "model"), "Lif"),
+            "population 'a': model is 'Lif'; allowed: Input, LIF, CubaLIF, LI",
+        ),
+        (changed(("populations", "a", "tau"), 3), r"population 'a' \(LIF\): unknown \['tau'\]; allowed: \["),
+        (changed(("populations", "a"), {"model": "LIF"}), r"population 'a' \(LIF\): .*missing .*'n'"),
+        (changed(("populations", "a", "beta"), "fast"), "LIF: beta"),
+        (
+            changed(("populations", "a", "surrogate"), {"kind": "atan", "width": 1}),
+            "population 'a': surrogate: .*'width'",
+        ),
+        (changed(("populations", "a", "surrogate"), {"kind": "step"}), "surrogate: kind is 'step'"),
+        (changed(("connections", 0, "weight"), 3), "connection: .*'weight'; allowed: pre, post, delay"),
+        (changed(("connections", 0), {"pre": "input"}), "connection: .*'post'"),
+        (changed(("connections", 0, "delay"), 1.5), r"connection input->a: delay is 1\.5"),
+    ],
+)
+def test_dicts_that_have_no_meaning(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        Network.from_dict(data)
+
+
+def test_text_that_is_no_network() -> None:
+    with pytest.raises(DescriptionError, match="network: not JSON"):
+        Network.from_json('{"populations": ')
+    with pytest.raises(DescriptionError, match="the JSON is a list; give an object"):
+        Network.from_json("[]")
+
+
+# ---- parse_net -----------------------------------------------------------------------------------------------------
+
+
+def test_parse_net() -> None:
+    assert parse_net("700-256r-20") == Network.chain(Input(700), LIF(256, recurrent=True), LI(20))
+    assert parse_net(" 3-4c-5rc-2 ", beta=0.5, alpha=0.25, capacity=2) == Network.chain(
+        Input(3),
+        CubaLIF(4, beta=0.5, alpha=0.25, capacity=2),
+        CubaLIF(5, beta=0.5, alpha=0.25, capacity=2, recurrent=True),
+        LI(2, beta=0.5),
+    )
+    assert parse_net("3-4-2", alpha=0.25).populations["hidden"] == LIF(4), "LIF has no alpha"
+    last = LIF(2, reset="zero", grad_threshold=-math.inf)
+    assert parse_net("3-4-2s", reset="zero", grad_threshold=0.5, capacity=2).populations["output"] == last
+    assert parse_net("3-4-2sc").populations["output"] == CubaLIF(2, grad_threshold=-math.inf)
+    assert parse_net("3-2") == Network.chain(Input(3), LI(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("700", "write sizes joined by '-'"),
+        ("", "write sizes joined by '-'"),
+        ("700-0-20", "write sizes joined by '-'"),
+        ("700-x-20", "write sizes joined by '-'"),
+        ("700--20", "write sizes joined by '-'"),
+        ("700-256q-20", "write sizes joined by '-'"),
+        ("700r-256-20", "the first size is the input and takes no letter"),
+        ("700-256s-20", "'s' is for the last one"),
+        ("700-256-20r", "the readout takes no letter but 's'"),
+    ],
+)
+def test_texts_that_describe_no_net(text: str, message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        parse_net(text)
+
+
+def test_unknown_defaults() -> None:
+    with pytest.raises(DescriptionError, match=r"net: unknown arguments \['tau'\]; allowed: \["):
+        parse_net("3-4-2", tau=3)
+
+
+def test_replace_checks_again() -> None:
+    with pytest.raises(DescriptionError, match="capacity is 9"):
+        replace(LIF(4), capacity=9)

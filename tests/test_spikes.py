@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsesnn.errors import ShapeError, SpikeListError
+from sparsesnn.spikes import SpikeBatch, id_dtype
+
+
+def with_near_spikes() -> SpikeBatch:
+    """T = 2, B = 2, N = 5: list 0 fires 1, 3 and nearly 0, 4; list 1 is empty; list 2 fires 2; list 3 nearly 2."""
+    return SpikeBatch(
+        offsets=torch.tensor([0, 4, 4, 5, 6]),
+        ids=torch.from_numpy(np.array([1, 3, 0, 4, 2, 2], np.uint16)),
+        n_spikes=torch.tensor([2, 0, 1, 0], dtype=torch.int32),
+        n_steps=2,
+        n_samples=2,
+        n_neurons=5,
+        dropped=torch.tensor([0, 3, 1, 0], dtype=torch.int32),
+    )
+
+
+@st.composite
+def dense_spikes(draw: st.DrawFn) -> torch.Tensor:
+    shape = [draw(st.integers(0, 5)), draw(st.integers(0, 4)), draw(st.integers(1, 9))]
+    size = int(np.prod(shape))
+    return torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size))).float().reshape(shape)
+
+
+# ---- made from -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(dense_spikes())
+def test_dense_round_trip(dense: torch.Tensor) -> None:
+    batch = SpikeBatch.from_dense(dense)
+    assert torch.equal(batch.to_dense(), dense)
+    assert torch.equal(batch.counts(), dense.sum(0))
+    assert batch.n_spikes.sum() == dense.sum() and len(batch) == dense.shape[1]
+    assert batch.activity() == pytest.approx(float(dense.mean()) if dense.numel() else 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(dense_spikes())
+def test_lists_round_trip(dense: torch.Tensor) -> None:
+    lists = [[dense[t, b].nonzero().flatten().tolist()[::-1] for t in range(len(dense))] for b in range(dense.shape[1])]
+    batch = SpikeBatch.from_lists(lists, dense.shape[2])
+    want = dense if dense.shape[1] else dense[:0]  # without a sample, lists say nothing of the steps
+    assert torch.equal(batch.to_dense(), want)
+
+
+def test_batch_first_and_non_contiguous() -> None:
+    dense = (torch.rand(5, 3, 7) < 0.4).float()
+    want = SpikeBatch.from_dense(dense)
+    for got in (
+        SpikeBatch.from_dense(dense.transpose(0, 1).contiguous(), batch_first=True),
+        SpikeBatch.from_dense(dense.repeat_interleave(2, dim=2)[..., ::2]),
+        SpikeBatch.from_dense(dense.bool()),
+        SpikeBatch.from_dense(dense.to(torch.int64)),
+    ):
+        assert torch.equal(got.offsets, want.offsets) and torch.equal(got.ids.int(), want.ids.int())
+
+
+def test_ids_are_uint16_while_they_fit() -> None:
+    for n, dtype in [(65_536, torch.uint16), (65_537, torch.int32)]:
+        batch = SpikeBatch.from_lists([[[n - 1, 0]]], n)
+        assert batch.ids.dtype == id_dtype(n) == dtype
+        assert batch.ids.tolist() == [0, n - 1]
+        assert batch.to_dense()[0, 0, -1] == 1
+
+
+def test_from_events() -> None:
+    """dt = 1 ms: before 0 and after the end is left out, double events make one spike, an edge starts a step."""
+    first = (np.array([-0.1, 0.0, 999.9, 1000.0, 2500.0, 2600.0, 3000.0]), np.array([1, 2, 0, 3, 4, 4, 1]))
+    second = (np.array([]), np.array([], dtype=int))
+    batch = SpikeBatch.from_events([first, second], n_steps=3, n_neurons=5, dt_us=1000.0)
+    assert batch.n_spikes.tolist() == [2, 0, 1, 0, 1, 0]
+    assert batch.ids.tolist() == [0, 2, 3, 4]
+    assert SpikeBatch.from_events([], n_steps=3, n_neurons=5, dt_us=1.0).to_dense().shape == (3, 0, 5)
+
+
+def test_errors_of_the_constructors() -> None:
+    with pytest.raises(ShapeError, match=r"from_lists: samples have \[1, 2\] steps; .*pad"):
+        SpikeBatch.from_lists([[[0]], [[0], []]], 3)
+    with pytest.raises(SpikeListError, match="spike ids run from 0 to 3; allowed: 0 to 2"):
+        SpikeBatch.from_lists([[[0, 3]]], 3)
+    with pytest.raises(SpikeListError, match="spike ids run from -1 to 2; allowed: 0 to 2"):
+        SpikeBatch.from_lists([[[-1, 2]]], 3)
+    with pytest.raises(SpikeListError, match=r"ids of list 1 \(step 1\) do not ascend"):
+        SpikeBatch.from_lists([[[0], [1, 1]]], 3)
+    with pytest.raises(ShapeError, match=r"from_dense: shape is \(3, 4\)"):
+        SpikeBatch.from_dense(torch.zeros(3, 4))
+    for bad in (2.0, 0.5, float("nan"), -1.0):
+        with pytest.raises(SpikeListError, match="entries must be 0 or 1"):
+            SpikeBatch.from_dense(torch.full((1, 1, 1), bad))
+
+
+def test_errors_of_events() -> None:
+    def make(t_us: list[float], unit: list[int]) -> SpikeBatch:
+        good = (np.zeros(1), np.zeros(1, int))
+        return SpikeBatch.from_events([good, (np.array(t_us), np.array(unit))], n_steps=3, n_neurons=5, dt_us=10.0)
+
+    with pytest.raises(ShapeError, match=r"sample 1 has t_us \(2,\) and unit \(1,\); give equal lengths"):
+        make([1, 2], [0])
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(SpikeListError, match="sample 1 has times that are NaN or infinite"):
+            make([bad], [0])
+    with pytest.raises(SpikeListError, match="sample 1 has units 0 to 5; allowed: 0 to 4"):
+        make([1, 2], [0, 5])
+    with pytest.raises(SpikeListError, match="sample 1 has units -1 to -1"):
+        make([1], [-1])
+
+
+# ---- looked at -----------------------------------------------------------------------------------------------------
+
+
+def test_near_spikes_are_listed_but_do_not_count() -> None:
+    batch = with_near_spikes().validate()
+    assert batch.n_listed.tolist() == [4, 0, 1, 1]
+    assert batch.list_index().tolist() == [0, 0, 0, 0, 2, 3]
+    assert batch.fired().tolist() == [True, True, False, False, True, False]
+    dense = batch.to_dense()
+    assert dense.nonzero().tolist() == [[0, 0, 1], [0, 0, 3], [1, 0, 2]]
+    assert batch.counts().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 0, 0]]
+    assert batch.activity() == pytest.approx(3 / 20)
+    assert batch.n_dropped() == 4
+
+
+def test_gradients_flow_to_all_listed_neurons() -> None:
+    batch = with_near_spikes()
+    values = batch.entry_values().requires_grad_()
+    batch = replace(batch, values=values)
+    weight = torch.arange(20.0).reshape(2, 2, 5)
+    (batch.to_dense() * weight).sum().backward()
+    assert values.grad.tolist() == [1, 3, 0, 4, 12, 17]
+    values.grad = None
+    (batch.counts() * weight[0]).sum().backward()
+    assert values.grad.tolist() == [1, 3, 0, 4, 2, 7]
+    assert not batch.detach().values.requires_grad
+
+
+# ---- made into -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(dense_spikes(), st.data())
+def test_samples_and_steps(dense: torch.Tensor, data: st.DataObject) -> None:
+    n_steps, n_samples, _ = dense.shape
+    batch = SpikeBatch.from_dense(dense)
+    start = data.draw(st.integers(0, n_steps))
+    stop = data.draw(st.integers(start, n_steps))
+    assert torch.equal(batch.steps(start, stop).validate().to_dense(), dense[start:stop])
+    joined = batch.steps(0, start).then(batch.steps(start, n_steps)).validate()
+    assert torch.equal(joined.to_dense(), dense) and torch.equal(joined.offsets, batch.offsets)
+    chosen = data.draw(st.lists(st.integers(-n_samples, n_samples - 1), max_size=6)) if n_samples else []
+    index = torch.tensor(chosen, dtype=torch.int64)
+    assert torch.equal(batch.samples(chosen).validate().to_dense(), dense[:, index])
+    assert torch.equal(batch[::2].to_dense(), dense[:, ::2])
+    assert batch.silence(3).validate().to_dense().shape == (3, *dense.shape[1:])
+    assert batch.silence(3).n_spikes.sum() == 0
+
+
+def test_slices_keep_near_spikes_values_and_dropped() -> None:
+    batch = with_near_spikes()
+    batch = replace(batch, values=batch.entry_values().requires_grad_())
+    part = batch.samples([1, 0]).validate()
+    assert part.ids.tolist() == [1, 3, 0, 4, 2, 2] and part.n_spikes.tolist() == [0, 2, 0, 1]
+    assert part.dropped.tolist() == [3, 0, 0, 1]
+    assert part.values.requires_grad and part.values.tolist() == [1, 1, 0, 0, 0, 1]
+    assert batch[-1].n_samples == 1 and batch[-1].ids.tolist() == [2]
+    later = batch.steps(1, 2)
+    assert later.dropped.tolist() == [1, 0] and later.n_listed.tolist() == [1, 1]
+    both = batch.detach().then(later.detach())
+    assert both.n_steps == 3 and both.dropped.tolist() == [0, 3, 1, 0, 1, 0]
+    plain = SpikeBatch.from_dense(torch.ones(1, 2, 5))
+    mixed = plain.then(batch)
+    assert mixed.values.tolist() == [1] * 10 + [1, 1, 0, 0, 1, 0]
+
+
+def test_pin_keeps_the_lists() -> None:
+    batch = with_near_spikes()
+    assert torch.equal(batch.pin().to_dense(), batch.to_dense())
+
+
+def test_errors_of_slicing() -> None:
+    batch = with_near_spikes()
+    for bad in ([2], [-3], torch.tensor([0, 5])):
+        with pytest.raises(IndexError, match="is out of range for a batch of 2"):
+            batch.samples(bad)
+    with pytest.raises(ShapeError, match=r"index has shape \(1, 1\)"):
+        batch.samples(torch.tensor([[0]]))
+    for start, stop in [(-1, 1), (2, 1), (0, 3)]:
+        with pytest.raises(IndexError, match=f"steps: {start} to {stop} asked of a batch with 2 steps"):
+            batch.steps(start, stop)
+    with pytest.raises(ShapeError, match=r"then: B=1, N=5 cannot follow B=2, N=5"):
+        batch.then(batch.samples([0]))
+
+
+# ---- checked -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"offsets": torch.tensor([0, 4, 4, 5, 6], dtype=torch.int32)}, ShapeError, r"offsets is torch\.int32"),
+        ({"ids": torch.tensor([1, 3, 0, 4, 2, 2])}, ShapeError, r"ids is torch\.int64.*torch\.uint16"),
+        ({"n_spikes": torch.tensor([[2, 0, 1, 0]], dtype=torch.int32)}, ShapeError, r"n_spikes is .*\(1, 4\)"),
+        ({"n_spikes": torch.zeros(8, dtype=torch.int32)[::2]}, ShapeError, "contiguous"),
+        ({"n_steps": 3}, ShapeError, "T=3 and B=2 need 7 offsets and 6 n_spikes; got 5 and 4"),
+        ({"offsets": torch.tensor([0, 4, 3, 5, 6])}, SpikeListError, r"must rise from 0 to the number of ids \(6\)"),
+        ({"offsets": torch.tensor([1, 4, 4, 5, 6])}, SpikeListError, "must rise from 0"),
+        ({"offsets": torch.tensor([0, 4, 4, 5, 7])}, SpikeListError, "must rise from 0"),
+        ({"n_spikes": torch.tensor([2, 1, 1, 0], dtype=torch.int32)}, SpikeListError, "list 1 has 0 ids but says 1"),
+        ({"n_spikes": torch.tensor([-1, 0, 1, 0], dtype=torch.int32)}, SpikeListError, "list 0 has 4 ids but says -1"),
+        ({"n_neurons": 4}, SpikeListError, "ids run from 0 to 4; allowed: 0 to 3"),
+        (
+            {"n_spikes": torch.tensor([3, 0, 1, 0], dtype=torch.int32)},
+            SpikeListError,
+            r"list 0 \(step 0\) do not ascend",
+        ),
+    ],
+)
+def test_validate_names_what_is_wrong(changes: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        replace(with_near_spikes(), **changes).validate()
+
+
+def test_validate_finds_duplicates_among_near_spikes() -> None:
+    ids = torch.from_numpy(np.array([1, 3, 4, 4, 2, 2], np.uint16))
+    with pytest.raises(SpikeListError, match=r"list 0 \(step 0\) do not ascend"):
+        replace(with_near_spikes(), ids=ids).validate()
