@@ -47,7 +47,7 @@ def run_layer(
     inputs: list[Tensor | None] = [*(s.values for s in sources), *parameters.values()]
     save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     call = _Call(
-        spec=_spec(layer, save, parameters),
+        spec=_spec(layer, save, parameters, 0 if state is None else state.step),
         n_steps=n_steps,
         n_samples=n_samples,
         sources=tuple(s.detach() for s in sources),
@@ -63,7 +63,9 @@ def run_layer(
         result = call.run([x.detach() if x is not None else None for x in inputs])
     i_syn = call.result["i_syn"]
     after = LayerState(
-        v=torch.from_numpy(call.result["v"]), i_syn=None if i_syn is None else torch.from_numpy(i_syn), history=None
+        v=torch.from_numpy(call.result["v"]),
+        i_syn=None if i_syn is None else torch.from_numpy(i_syn),
+        step=n_steps if state is None else state.step + n_steps,
     )
     if isinstance(layer.population, LI):
         return result, after
@@ -191,7 +193,7 @@ def _parameters(layer: Layer) -> dict[str, Tensor | None]:
     }
 
 
-def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None]) -> _core.LayerSpec:
+def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_step: int) -> _core.LayerSpec:
     population = layer.population
     n_pre = sum(layer.n_pre) + (population.n if layer.recurrent_weight is not None else 0)
 
@@ -208,6 +210,7 @@ def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None]) -> _co
         "learn_beta": learns("beta"),
         "learn_threshold": learns("threshold"),
         "seed": layer.rotation_seed,
+        "first_step": first_step,
     }
     if isinstance(population, LI):
         return _core.LayerSpec(

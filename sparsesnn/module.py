@@ -28,11 +28,13 @@ class LayerState:
         v: float32[B, N], potential after the last step, before the reset that the next step applies.
         i_syn: float32[B, N], synaptic current (CubaLIF), else None.
         history: output of the last steps, as many as a later reader needs; None if none are needed.
+        step: steps run so far; the choice among candidates that overflow a capacity depends on it.
     """
 
     v: Tensor
     i_syn: Tensor | None = None
     history: LayerOutput | None = None
+    step: int = 0
 
 
 class Layer(nn.Module):

@@ -69,11 +69,12 @@ class Parameters:
 
 
 class State(NamedTuple):
-    """After the last step: v, i_syn, and the spikes sent in it, each [B, N]."""
+    """After the last step: v, i_syn, and the spikes sent in it, each [B, N]; and how many steps have run."""
 
     v: Array
     i_syn: Array
     spikes: Array
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Record:
         v, i_syn, s, spikes: [T + 1, B, N]; row -1 is the state before. `s` is v > θ, `spikes` is what was sent.
         listed: bool[T, B, N], spikes and near-spikes that found a slot.
         dropped: int32[T, B], candidates that did not.
+        first_step: steps that ran before this chunk.
     """
 
     inputs: tuple[Array, ...]
@@ -96,11 +98,12 @@ class Record:
     spikes: Array
     listed: Array
     dropped: Array
+    first_step: int = 0
 
     def state(self) -> State:
         """To pass to the next chunk."""
         last = len(self.listed) - 1
-        return State(self.v[last], self.i_syn[last], self.spikes[last])
+        return State(self.v[last], self.i_syn[last], self.spikes[last], self.first_step + last + 1)
 
 
 class Gradients(NamedTuple):
@@ -143,8 +146,9 @@ def layer_forward(
     shape = (n_steps + 1, inputs[0].shape[1], population.n)
     v, i_syn, s, spikes = (np.zeros(shape, dtype) for _ in range(4))
     listed, dropped = np.zeros((n_steps, *shape[1:]), bool), np.zeros((n_steps, shape[1]), np.int32)
+    first_step = 0
     if state is not None:
-        v[-1], i_syn[-1], spikes[-1] = state
+        v[-1], i_syn[-1], spikes[-1], first_step = state
         s[-1] = v[-1] > p.threshold if p.threshold is not None else 0
     for t in range(n_steps):
         i = np.zeros(shape[1:], dtype) + (0 if p.bias is None else p.bias)
@@ -163,8 +167,8 @@ def layer_forward(
             listed[t] = True
         else:
             s[t] = v[t] > p.threshold
-            spikes[t], listed[t], dropped[t] = make_lists(population, v[t], s[t] == 1, p.grad_threshold, seed, t)
-    return Record(tuple(inputs), shifts, v, i_syn, s, spikes, listed, dropped)
+            spikes[t], listed[t], dropped[t] = make_lists(population, v[t], s[t] == 1, p.grad_threshold, seed, first_step + t)
+    return Record(tuple(inputs), shifts, v, i_syn, s, spikes, listed, dropped, first_step)
 
 
 def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:

@@ -90,6 +90,7 @@ struct PyLayer {
       source.n_pre = from.n_pre;
       source.delay = from.delay;
       source.lists = checked_lists(from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
+      if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
       check_shape(from.weight, {static_cast<std::size_t>(from.n_pre), n}, "weight");
       source.weight = from.weight.data();
       in.sources.push_back(source);
@@ -238,14 +239,14 @@ void register_engine(nb::module_& m) {
           "__init__",
           [](LayerSpec* self, int model, int reset, bool detach_reset, int surrogate, float slope, float gain, int n,
              int tile_width, int capacity, bool fixed, bool save, bool learn_alpha, bool learn_beta, bool learn_threshold,
-             std::uint64_t seed) {
+             std::uint64_t seed, std::uint64_t first_step) {
             new (self) LayerSpec{static_cast<Model>(model), static_cast<Reset>(reset), detach_reset, surrogate, slope,
                                  gain, n, tile_width, capacity, fixed, save, learn_alpha, learn_beta, learn_threshold,
-                                 seed};
+                                 seed, first_step};
           },
           nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "n"_a,
           "tile_width"_a, "capacity"_a, "fixed"_a, "save"_a, "learn_alpha"_a, "learn_beta"_a, "learn_threshold"_a,
-          "seed"_a)
+          "seed"_a, "first_step"_a)
       .def_ro("n", &LayerSpec::n)
       .def_ro("save", &LayerSpec::save);
 

@@ -132,7 +132,7 @@ int select(const ForwardPass& pass, int t, int b) {
   const int n_tiles = spec.n_tiles();
   const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
                                       spec.n, spec.tile_width, spec.capacity, spec.fixed,
-                                      rotation(spec.seed, static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(b)));
+                                      rotation(spec.seed, spec.first_step + t, static_cast<std::uint64_t>(b)));
   if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
     for (int p = 0; p < n_tiles; ++p) {
       float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;

@@ -33,7 +33,8 @@ struct LayerSpec {
   bool fixed = false;      // fixed activity: lists are filled to capacity
   bool save = true;        // keep what the backward pass needs
   bool learn_alpha = false, learn_beta = false, learn_threshold = false;
-  std::uint64_t seed = 0;  // of the overflow rotation
+  std::uint64_t seed = 0;        // of the overflow rotation
+  std::uint64_t first_step = 0;  // steps that came before this call, for the rotation
 
   int n_tiles() const { return (n + tile_width - 1) / tile_width; }
   int n_padded() const { return n_tiles() * tile_width; }

@@ -1,0 +1,418 @@
+"""Links 3 and 4 of the gradient chain: the engine against PyTorch and against the reference; and what it promises."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from sparsesnn import _core, reference
+from sparsesnn.errors import NumericError, ShapeError, SpikeListError
+from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.module import Layer, Model, Output
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.reference import Parameters
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS, Surrogate
+
+SLOPES = {"fast_sigmoid": 5.0, "straight_through": 1.0, "sigmoid": 4.0, "atan": 2.0, "triangle": 1.0, "boxcar": 0.7}
+RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
+
+
+def random_spikes(seed: int, n_steps: int, n_samples: int, n: int, rate: float = 0.2) -> SpikeBatch:
+    generator = torch.Generator().manual_seed(seed)
+    return SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n, generator=generator) < rate).float())
+
+
+def strong_model(network: Network, seed: int, backend: str = "cpu", scale: float = 3.0) -> Model:
+    """A model whose weights are large enough, and whose biases are uneven enough, to make all layers fire."""
+    model = Model(network, seed=seed, backend=backend)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.mul_(scale)
+            if name.endswith("bias"):
+                parameter.copy_(torch.linspace(-0.1, 0.2, parameter.numel()))
+    return model
+
+
+def loss_of(output: Output, seed: int = 0) -> torch.Tensor:
+    """A loss that every spike count and every potential enters with a weight of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros(())
+    if output.potentials is not None:
+        total = total + (output.potentials * torch.randn(output.potentials.shape, generator=generator)).mean()
+    for name in output.spikes:
+        counts = output.counts(name)
+        total = total + (counts * torch.randn(counts.shape, generator=generator)).mean()
+    return total
+
+
+def gradients(model: Model, spikes: SpikeBatch) -> dict[str, torch.Tensor]:
+    loss_of(model(spikes)).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got - want).norm() / want.norm().clamp_min(1e-12))
+
+
+# ---- link 3: no capacity limit, every neuron listed, against PyTorch autograd --------------------------------------
+
+
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_equal_pytorch(model: type, reset: str, reset_decays: bool, kind: str) -> None:
+    for case, (detach, delay, recurrent) in enumerate(itertools.product([True, False], [0, 1], [False, True])):
+        arguments = {
+            "grad_threshold": -math.inf,
+            "reset": reset,
+            "reset_decays": reset_decays,
+            "detach_reset": detach,
+            "surrogate": Surrogate(kind, SLOPES[kind]),
+            "bias": bool(case % 2),
+        }
+        network = Network.chain(
+            Input(19), model(37, recurrent=recurrent, **arguments), model(21, **arguments), LI(5), delay=delay
+        )
+        spikes = random_spikes(case, 9, 3, 19)
+        sparse, dense = strong_model(network, case), strong_model(network, case, "dense")
+        with torch.no_grad():
+            for name, lists in sparse(spikes).spikes.items():
+                assert torch.equal(lists.to_dense(), dense(spikes).spikes[name]), "choose other weights: a spike hangs on one ulp"
+        got, want = gradients(sparse, spikes), gradients(dense, spikes)
+        assert got.keys() == want.keys()
+        for name in want:
+            assert relative_error(got[name], want[name]) <= 1e-5, (case, name)
+
+
+# ---- link 4: real thresholds, full lists, learnt parameters, against the reference in float32 ----------------------
+
+LIST_RULES = [
+    {"grad_threshold": 0.9},
+    {"grad_threshold": 0.2, "capacity": 7},
+    {"grad_threshold": -0.5, "capacity": 3},
+    {"grad_threshold": 1.0},
+    {"grad_threshold": 0.7, "capacity": 11, "activity": "fixed"},
+]
+
+
+@pytest.mark.parametrize("rules", LIST_RULES, ids=str)
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+def test_lists_and_gradients_equal_reference(model: type, reset: str, reset_decays: bool, rules: dict) -> None:
+    for case, (detach, delay, recurrent, n) in enumerate(
+        [(True, 0, False, 33), (False, 1, True, 70), (True, 2, True, 17), (False, 0, False, 130), (True, 1, True, 64)]
+    ):
+        learns = {"learn_beta": True, "learn_threshold": True, **({"learn_alpha": True} if model is CubaLIF else {})}
+        population = model(
+            n, reset=reset, reset_decays=reset_decays, detach_reset=detach, recurrent=recurrent, bias=True, gain=0.8, **rules, **learns
+        )
+        network = Network(
+            {"a": Input(23), "b": population, "c": model(n + 3, beta=0.9, **rules), "d": LI(5, learn_beta=True, bias=True)},
+            (Connection("a", "b", delay), Connection("a", "c", 1), Connection("b", "c"), Connection("c", "d", delay)),
+        )
+        module = strong_model(network, seed=case)
+        spikes = random_spikes(case, 8, 3, 23)
+        output = module(spikes)
+        parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in module.layers.items()}
+        records = reference.network_forward(network, parameters, spikes.to_dense().numpy(), seed=case)
+        for name, lists in output.spikes.items():
+            want = reference.to_lists(records[name])
+            np.testing.assert_array_equal(lists.ids.numpy(), want.ids, err_msg=f"{case} {name}")
+            np.testing.assert_array_equal(lists.offsets.numpy(), want.offsets)
+            np.testing.assert_array_equal(lists.n_spikes.numpy(), want.n_spikes)
+            if lists.dropped is not None:
+                np.testing.assert_array_equal(lists.dropped.numpy(), want.dropped)
+        # Any gradient of the list values and potentials will do; the same on both sides.
+        rng = np.random.default_rng(case)
+        d_out = {name: rng.normal(size=(8, 3, network.populations[name].n)).astype(np.float32) for name in records}
+        loss = (output.potentials * torch.from_numpy(d_out["d"])).sum()
+        for name, lists in output.spikes.items():
+            loss = loss + (lists.to_dense() * torch.from_numpy(d_out[name])).sum()
+        loss.backward()
+        want_all = reference.network_backward(network, parameters, records, d_out)
+        for name, layer in module.layers.items():
+            want = want_all[name]
+            pairs = [(w.grad, d) for w, d in zip(layer.weights, want.weights, strict=True)]
+            pairs += [
+                (getattr(layer, key).grad, getattr(want, key))
+                for key in ("recurrent_weight", "bias", "beta", "alpha", "threshold")
+                if isinstance(getattr(layer, key, None), torch.nn.Parameter)
+            ]
+            for k, (got, expected) in enumerate(pairs):
+                assert relative_error(got, torch.as_tensor(expected)) <= 2e-5, (case, name, k)
+
+
+def test_gradient_by_input_values_equals_reference() -> None:
+    layer = Layer(LIF(50, grad_threshold=0.5), n_pre=30)
+    with torch.no_grad():
+        layer.weights[0].mul_(4)
+    spikes = random_spikes(3, 7, 2, 30)
+    values = torch.ones(spikes.ids.numel(), requires_grad=True)
+    out, _ = layer(SpikeBatch(**{**vars(spikes), "values": values}))
+    d_out = torch.randn(7, 2, 50, generator=torch.Generator().manual_seed(1))
+    (out.to_dense() * d_out).sum().backward()
+    p = Parameters.from_layer(layer, np.float32)
+    record = reference.layer_forward(p, [spikes.to_dense().numpy()])
+    want = reference.layer_backward(p, record, d_out.numpy()).inputs[0].reshape(-1)
+    index = spikes.list_index() * 30 + spikes.ids.long()
+    assert relative_error(values.grad, torch.from_numpy(want)[index]) <= 1e-5
+
+
+def test_loss_curve_equals_pytorch() -> None:
+    network = parse_net("40-60r-10", grad_threshold=-math.inf)
+    labels = torch.tensor([0, 3, 9, 1, 1])
+    curves = []
+    for backend in ("cpu", "dense"):
+        model = strong_model(network, 0, backend)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        curve = []
+        for step in range(20):
+            optimiser.zero_grad()
+            potentials = model(random_spikes(step % 4, 12, 5, 40)).potentials
+            loss = torch.nn.functional.cross_entropy(potentials.mean(0), labels)
+            loss.backward()
+            optimiser.step()
+            curve.append(loss.item())
+        curves.append(curve)
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
+    assert curves[0][-1] < curves[0][0]
+
+
+# ---- bit for bit ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restore_engine() -> Iterator[None]:
+    threads, isa = _core.num_threads(), _core.build_info()["isa"]
+    yield
+    _core.set_num_threads(threads)
+    _core.set_isa(isa)
+
+
+def assert_bit_equal(got: torch.Tensor, want: torch.Tensor) -> None:
+    assert bits(got) == bits(want)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().numpy().tobytes()
+
+
+@pytest.mark.parametrize("net", ["50-130-37-10", "50-130r-70cr-10s", "700-1030c-20"])
+@pytest.mark.parametrize("capacity", [None, 9])
+def test_bit_equal_across_threads_isa_and_repeats(net: str, capacity: int | None, restore_engine: None) -> None:
+    network = parse_net(net, capacity=capacity, reset="zero", learn_beta=True, learn_threshold=True, bias=True)
+    spikes = random_spikes(0, 30, 13, network.populations["input"].n, 0.05)
+    model = strong_model(network, 0)
+
+    def run() -> list[torch.Tensor]:
+        model.zero_grad()
+        output = model(spikes)
+        loss_of(output).backward()
+        tensors = [p.grad for p in model.parameters()]
+        tensors += [t for lists in output.spikes.values() for t in (lists.ids, lists.offsets, lists.n_spikes)]
+        return [*tensors, *([] if output.potentials is None else [output.potentials.detach()])]
+
+    _core.set_num_threads(1)
+    _core.set_isa("base")
+    want = [t.clone() for t in run()]
+    assert all(lists.n_spikes.sum() > 0 for lists in model(spikes).spikes.values())
+    for isa, threads in itertools.product(_core.build_info()["isa_supported"], (1, 2, 3)):
+        _core.set_isa(isa)
+        _core.set_num_threads(threads)
+        for _ in range(2):
+            for got, expected in zip(run(), want, strict=True):
+                assert_bit_equal(got, expected)
+
+
+@pytest.mark.parametrize("net", ["20-40-30-5", "20-40cr-30r-5", "20-40r-6s"])
+@pytest.mark.parametrize("delay", [0, 1, 3])
+@pytest.mark.parametrize("capacity", [None, 4])
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_chunks_equal_one_call(net: str, delay: int, capacity: int | None, backend: str) -> None:
+    if backend == "dense" and capacity:
+        pytest.skip("the dense backend has no lists that could be full")
+    network = parse_net(net, capacity=capacity)
+    network = Network(network.populations, tuple(Connection(c.pre, c.post, delay) for c in network.connections))
+    model = strong_model(network, 1, backend)
+    spikes = random_spikes(2, 12, 3, 20)
+    whole = model(spikes)
+    state, parts = None, []
+    for start, stop in [(0, 1), (1, 3), (3, 10), (10, 12)]:
+        parts.append(model(spikes.steps(start, stop), state))
+        state = parts[-1].state
+    for name, lists in whole.spikes.items():
+        pieces = [p.spikes[name] for p in parts]
+        if backend == "dense":
+            assert torch.equal(torch.cat(pieces), lists)
+        else:
+            assert torch.equal(torch.cat([p.ids.int() for p in pieces]), lists.ids.int())
+            assert torch.equal(torch.cat([p.n_spikes for p in pieces]), lists.n_spikes)
+    # A matrix product of other height may sum in another order; the engine never does.
+    equal = torch.testing.assert_close if backend == "dense" else assert_bit_equal
+    if whole.potentials is not None:
+        equal(torch.cat([p.potentials for p in parts]), whole.potentials)
+    for name, after in whole.state.items():
+        equal(after.v, state[name].v)
+
+
+# ---- odd shapes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "n_samples", "net"),
+    [(1, 1, "1-1-1"), (1, 1, "1-1r-1s"), (5, 1, "3-65-2"), (0, 3, "4-5-2"), (4, 0, "4-5r-2"), (2, 7, "129-127-33")],
+)
+def test_odd_shapes(n_steps: int, n_samples: int, net: str) -> None:
+    network = parse_net(net, grad_threshold=0.0)
+    n = network.populations["input"].n
+    for rate in (0.0, 0.5, 1.0):
+        model, dense = strong_model(network, 0), strong_model(network, 0, "dense")
+        spikes = random_spikes(0, n_steps, n_samples, n, rate)
+        got, want = model(spikes), dense(spikes)
+        for name, lists in got.spikes.items():
+            assert torch.equal(lists.to_dense(), want.spikes[name])
+        if got.potentials is not None:
+            torch.testing.assert_close(got.potentials, want.potentials)
+        sum(got.counts(name).sum() for name in got.spikes).backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_more_than_65536_neurons_use_wider_ids() -> None:
+    population = LIF(65_537, beta=0.5)
+    first, second = Layer(population, n_pre=3), Layer(LI(4), n_pre=65_537)
+    with torch.no_grad():
+        first.weights[0].fill_(0.1)
+        first.weights[0][:, -2:] = 2.0
+        first.weights[0][:, 0] = 2.0
+    out, _ = first(SpikeBatch.from_lists([[[0, 2], []]], 3))
+    assert out.ids.dtype == torch.int32
+    assert out.ids.tolist()[:3] == [0, 65_535, 65_536]
+    potentials, _ = second(out)
+    torch.testing.assert_close(potentials[0, 0], second.weights[0][[0, 65_535, 65_536]].sum(0))
+    potentials.sum().backward()
+    assert second.weights[0].grad[65_536].abs().sum() > 0
+    assert first.weights[0].grad[2, 65_536] != 0
+
+
+# ---- what autograd users expect ------------------------------------------------------------------------------------
+
+
+def test_no_grad_stores_nothing_and_fires_the_same() -> None:
+    model = strong_model(parse_net("20-50r-5"), 0)
+    spikes = random_spikes(0, 10, 4, 20)
+    with torch.no_grad():
+        silent = model(spikes)
+    trained = model(spikes)
+    lists = silent.spikes["hidden"]
+    assert lists.values is None
+    assert int(lists.offsets[-1]) == int(lists.n_spikes.sum()), "near-spikes are of no use without a backward pass"
+    assert torch.equal(lists.to_dense(), trained.spikes["hidden"].to_dense())
+    assert torch.equal(silent.potentials, trained.potentials)
+
+
+def test_gradients_accumulate_and_split_over_samples() -> None:
+    model = strong_model(parse_net("20-50r-5"), 0)
+    spikes = random_spikes(0, 10, 6, 20)
+    model(spikes).potentials.sum().backward()
+    whole = {k: p.grad.clone() for k, p in model.named_parameters()}
+    model.zero_grad()
+    for half in (spikes[:2], spikes[2:]):
+        model(half).potentials.sum().backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, whole[name], rtol=1e-5, atol=1e-5)
+
+
+def test_writing_weights_between_forward_and_backward_is_caught() -> None:
+    model = strong_model(parse_net("20-50-5"), 0)
+    loss = model(random_spikes(0, 10, 6, 20)).potentials.sum()
+    with torch.no_grad():
+        model.layers["hidden"].weights[0].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    model = strong_model(parse_net("20-50-30-5"), 0)
+    model.layers["hidden1"].weights[0].requires_grad_(False)
+    model(random_spikes(0, 10, 6, 20)).potentials.sum().backward()
+    assert model.layers["hidden1"].weights[0].grad is None
+    assert model.layers["hidden2"].weights[0].grad.abs().sum() > 0
+
+
+def test_non_contiguous_weights_are_read_right() -> None:
+    layer = Layer(LIF(8), n_pre=5)
+    spikes = random_spikes(0, 6, 2, 5, 0.6)
+    weight = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    layer.weights[0] = torch.nn.Parameter(weight.T)
+    assert not layer.weights[0].is_contiguous()
+    out, _ = layer(spikes)
+    straight = Layer(LIF(8), n_pre=5)
+    straight.weights[0] = torch.nn.Parameter(weight.T.contiguous())
+    assert torch.equal(out.to_dense(), straight(spikes)[0].to_dense())
+
+
+# ---- hostile input -------------------------------------------------------------------------------------------------
+
+
+def broken(spikes: SpikeBatch, **changes: object) -> SpikeBatch:
+    return SpikeBatch(**{**vars(spikes), **changes})
+
+
+def test_hostile_lists_are_refused() -> None:
+    layer = Layer(LIF(8), n_pre=5)
+    good = SpikeBatch.from_lists([[[0, 2, 4], [1]]], 5)
+    ids = good.ids.clone()
+    ids[2] = 5
+    with pytest.raises(SpikeListError, match="list 0 holds id 5; allowed: 0 to 4"):
+        layer(broken(good, ids=ids))
+    ids = good.ids.clone()
+    ids[1] = 0
+    with pytest.raises(SpikeListError, match="list 0 does not ascend: id 0 after 0"):
+        layer(broken(good, ids=ids))
+    with pytest.raises(SpikeListError, match="list 1 has 1 ids but says 2 spikes"):
+        layer(broken(good, n_spikes=torch.tensor([3, 2], dtype=torch.int32)))
+    with pytest.raises(SpikeListError, match="offsets"):
+        layer(broken(good, offsets=torch.tensor([0, 9, 4])))
+    with pytest.raises(SpikeListError, match="offsets"):
+        layer(broken(good, offsets=torch.tensor([0, 3, 1 << 60])))
+    with pytest.raises(ShapeError, match="3 offsets and 3 n_spikes do not make lists"):
+        layer(broken(good, n_spikes=torch.tensor([3, 1, 0], dtype=torch.int32)))
+    with pytest.raises(ShapeError, match="ids must be uint16"):
+        layer(broken(good, ids=good.ids.int()))
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    layer = Layer(LIF(8, recurrent=True), n_pre=5)
+    spikes = random_spikes(0, 3, 2, 5)
+    with torch.no_grad():
+        layer.weights[0][3, 7] = math.nan
+    with pytest.raises(NumericError, match=r"weight holds NaN at \[3, 7\]"):
+        layer(spikes)
+    with torch.no_grad():
+        layer.weights[0].zero_()
+        layer.recurrent_weight[0, 2] = math.inf
+    with pytest.raises(NumericError, match=r"recurrent_weight holds infinity at \[0, 2\]"):
+        layer(spikes)
+
+
+def test_wrong_shapes_and_dtypes_are_refused() -> None:
+    layer = Layer(LIF(8), n_pre=5)
+    with pytest.raises(ShapeError, match="input has T=3, B=2, N=6; this layer needs T=3, B=2, N=5"):
+        layer(random_spikes(0, 3, 2, 6))
+    with pytest.raises(ShapeError, match="2 inputs; it has 1 sources"):
+        layer([random_spikes(0, 3, 2, 5)] * 2)
+    with pytest.raises(ShapeError, match="weight0 is torch.float64"):
+        layer.double()(random_spikes(0, 3, 2, 5))
+    model = Model(parse_net("6-5-2"))
+    with pytest.raises(ShapeError, match="input has 5 neurons; the network's 'input' has 6"):
+        model(random_spikes(0, 3, 2, 5))
+    state = model(random_spikes(0, 3, 2, 6)).state
+    with pytest.raises(ShapeError, match="state v has shape"):
+        model(random_spikes(0, 3, 4, 6), state)
