@@ -1,0 +1,50 @@
+# sparsesnn_add_isa_variants(<library> <source>) compiles <source> once per instruction set.
+#
+# Each copy is told its namespace (SPARSESNN_ISA = base, avx2 or avx512) and the bytes of a vector
+# (SPARSESNN_VECTOR_BYTES). The library's users see SPARSESNN_HAS_AVX2 and SPARSESNN_HAS_AVX512 where that copy exists.
+# No -mfma: a contracted multiply-add rounds once where the baseline rounds twice.
+include(CheckCXXCompilerFlag)
+include(CheckCXXSourceCompiles)
+
+set(sparsesnn_avx2_flags -mavx2 -mbmi -mbmi2 -mpopcnt -mlzcnt)
+set(sparsesnn_avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl ${sparsesnn_avx2_flags})
+
+function(sparsesnn_add_isa_variants library source)
+  add_library(${library}_base OBJECT "${source}")
+  set(variants base)
+  set(vector_bytes_base 16)
+  set(vector_bytes_avx2 32)
+  set(vector_bytes_avx512 64)
+
+  # The compiler says what it compiles for: CMAKE_SYSTEM_PROCESSOR names the machine, not always the target.
+  check_cxx_source_compiles("#if !defined(__x86_64__)\n#error other\n#endif\nint main() {}" SPARSESNN_TARGET_X86_64)
+  if(SPARSESNN_TARGET_X86_64)
+    foreach(isa IN ITEMS avx2 avx512)
+      list(JOIN sparsesnn_${isa}_flags " " flags)
+      string(TOUPPER ${isa} name)
+      check_cxx_compiler_flag("${flags}" SPARSESNN_COMPILER_HAS_${name})
+      if(SPARSESNN_COMPILER_HAS_${name})
+        add_library(${library}_${isa} OBJECT "${source}")
+        target_compile_options(${library}_${isa} PRIVATE ${sparsesnn_${isa}_flags})
+        target_compile_definitions(${library} PUBLIC SPARSESNN_HAS_${name})
+        list(APPEND variants ${isa})
+      endif()
+    endforeach()
+  endif()
+
+  set(text "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} -ffp-contract=off")
+  foreach(isa IN LISTS variants)
+    target_include_directories(${library}_${isa} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/host/src")
+    target_compile_options(${library}_${isa} PRIVATE -ffp-contract=off -Wall -Wextra)
+    target_compile_definitions(${library}_${isa} PRIVATE
+      SPARSESNN_ISA=${isa} SPARSESNN_VECTOR_BYTES=${vector_bytes_${isa}})
+    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${library}_${isa}>)
+    list(JOIN sparsesnn_${isa}_flags " " flags)
+    if(flags)
+      string(APPEND text "; ${isa}: ${flags}")
+    endif()
+  endforeach()
+  string(STRIP "${text}" text)
+  set(sparsesnn_flags_text "${text}" PARENT_SCOPE)
+  set(sparsesnn_variants "${variants}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,10 @@
+# Everything is instrumented or nothing: a race between instrumented and plain code is not seen.
+if(SPARSESNN_SANITIZE)
+  if(NOT SPARSESNN_SANITIZE MATCHES "^(address,undefined|address|undefined|thread)$")
+    message(FATAL_ERROR
+      "SPARSESNN_SANITIZE is '${SPARSESNN_SANITIZE}'; allowed: address,undefined or thread; leave it empty for none")
+  endif()
+  set(sanitize_flags "-fsanitize=${SPARSESNN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  add_compile_options(${sanitize_flags})
+  add_link_options(${sanitize_flags})
+endif()

@@ -1,0 +1,43 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "isa.h"
+#include "thread_pool.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsesnn {
+namespace {
+
+nb::dict build_info() {
+  nb::dict info;
+  info["version"] = SPARSESNN_VERSION;
+  info["compiler"] = SPARSESNN_COMPILER;
+  info["flags"] = SPARSESNN_FLAGS;
+  info["isa_built"] = isas_built();
+  info["isa_supported"] = isas_supported();
+  info["isa"] = isa_name();
+  info["threads"] = num_threads();
+  return info;
+}
+
+}  // namespace
+
+void register_build(nb::module_& m) {
+  // An exception here becomes the ImportError of the module.
+  set_isa_from_environment();
+  set_num_threads_from_environment();
+
+  m.attr("version") = SPARSESNN_VERSION;
+  m.def("build_info", &build_info, "What was built and what is in use; see sparsesnn.build_info.");
+  m.def("set_isa", &set_isa, "name"_a, "Chooses the instruction set; ValueError where this machine cannot run it.");
+  m.def("num_threads", &num_threads, "Threads that share the engine's work.");
+  // Waits for passes that run in other threads, which need the GIL to go on.
+  m.def("set_num_threads", &set_num_threads, "n"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Sets the number of threads, 1 to 1024; ValueError otherwise.");
+}
+
+}  // namespace sparsesnn

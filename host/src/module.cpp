@@ -1,0 +1,13 @@
+// sparsesnn._core: what the Python package sees of the C++ engine.
+#include <nanobind/nanobind.h>
+
+namespace sparsesnn {
+void register_build(nanobind::module_& m);   // build_bindings.cpp: instruction sets, threads, build_info
+void register_engine(nanobind::module_& m);  // engine_bindings.cpp: the passes of one layer
+}  // namespace sparsesnn
+
+NB_MODULE(_core, m) {
+  m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
+  sparsesnn::register_build(m);
+  sparsesnn::register_engine(m);
+}

@@ -1,0 +1,271 @@
+#include "thread_pool.h"
+
+#include <pthread.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace sparsesnn {
+namespace {
+
+// A cache line, so that what threads write at once lies apart.
+constexpr int line = 64;
+
+// Looks at a word this often, with a pause in between, before sleeping on it: a few microseconds, the time between two
+// passes of one call. Longer would take a processor from somebody else.
+constexpr int n_spins = 100;
+
+// -1 outside a parallel_for, else the index of the worker that this thread is.
+thread_local int this_worker = -1;
+
+// Makes the calling thread a worker for as long as this lives.
+struct AsWorker {
+  explicit AsWorker(int worker) { this_worker = worker; }
+  ~AsWorker() { this_worker = -1; }
+  AsWorker(const AsWorker&) = delete;
+  AsWorker& operator=(const AsWorker&) = delete;
+};
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns once `word` no longer holds `value`.
+template <class T>
+void wait_while(const std::atomic<T>& word, T value) {
+  for (int k = 0; k < n_spins; ++k) {
+    if (word.load(std::memory_order_acquire) != value) return;
+    pause();
+  }
+  word.wait(value, std::memory_order_acquire);
+}
+
+// The threads, and the one job they share.
+//
+// A job's number and its next item stand in one word, `claim_`, and an item is taken by a compare-exchange on it. The
+// job's description changes only while every item has ended and the word says `closed`, so a thread whose exchange
+// succeeds has read the description of just that job. A thread that wakes up late takes nothing, and nobody waits for
+// it.
+class Team {
+ public:
+  explicit Team(int n_threads) {
+    threads_.reserve(n_threads - 1);
+    try {
+      for (int worker = 1; worker < n_threads; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+  ~Team() { stop(); }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  // The caller works as worker 0.
+  void run(int n_items, detail::Body body, void* context) {
+    const std::uint32_t job = job_.load(std::memory_order_relaxed) + 1;
+    const std::uint64_t first_claim = static_cast<std::uint64_t>(job) << 32;
+    claim_.store(first_claim | closed, std::memory_order_relaxed);
+    // Released, so that who reads a new value here finds the old claim gone.
+    n_items_.store(n_items, std::memory_order_release);
+    body_.store(body, std::memory_order_release);
+    context_.store(context, std::memory_order_release);
+    n_left_.store(n_items, std::memory_order_relaxed);
+    failed_.store(false, std::memory_order_relaxed);
+    claim_.store(first_claim, std::memory_order_release);
+    job_.store(job, std::memory_order_release);
+    wake(std::min<std::size_t>(n_items - 1, threads_.size()));
+
+    {
+      const AsWorker caller(0);
+      work(0);
+    }
+    for (int left; (left = n_left_.load(std::memory_order_acquire)) != 0;) wait_while(n_left_, left);
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  static constexpr std::uint64_t closed = 0xffffffffu;  // as an item: more than any job has
+
+  void wake(std::size_t n) {
+    if (n == threads_.size()) return job_.notify_all();
+    for (; n > 0; --n) job_.notify_one();
+  }
+
+  void serve(int worker) {
+    const AsWorker self(worker);
+    std::uint32_t seen = 0;
+    for (;;) {
+      wait_while(job_, seen);
+      seen = job_.load(std::memory_order_acquire);
+      if (stopping_.load(std::memory_order_acquire)) return;
+      work(worker);
+    }
+  }
+
+  // Takes and runs items of the current job until none is left.
+  void work(int worker) {
+    int n_done = 0;
+    std::uint64_t claim = claim_.load(std::memory_order_acquire);
+    for (;;) {
+      const auto item = static_cast<std::int64_t>(claim & 0xffffffffu);
+      const int n_items = n_items_.load(std::memory_order_acquire);
+      const detail::Body body = body_.load(std::memory_order_acquire);
+      void* const context = context_.load(std::memory_order_acquire);
+      if (item >= n_items) break;
+      // Where this fails, `claim` is what stands there now: the same job while n_done > 0, as it cannot end before
+      // those items are counted.
+      if (!claim_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        continue;
+      if (!failed_.load(std::memory_order_relaxed)) {
+        try {
+          body(context, static_cast<int>(item), worker);
+        } catch (...) {
+          if (!failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
+        }
+      }
+      ++n_done;
+      ++claim;
+    }
+    if (n_done) finish(n_done);
+  }
+
+  void finish(int n_done) {
+    if (n_left_.fetch_sub(n_done, std::memory_order_acq_rel) == n_done) n_left_.notify_one();
+  }
+
+  void stop() {
+    stopping_.store(true, std::memory_order_release);
+    job_.fetch_add(1, std::memory_order_release);
+    job_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  alignas(line) std::atomic<std::uint64_t> claim_{0};  // job number · 2³² + next item
+  alignas(line) std::atomic<std::int32_t> n_left_{0};  // items that have not ended
+  alignas(line) std::atomic<std::uint32_t> job_{0};    // number of the last job; sleeping threads wait for it to change
+  std::atomic<std::int32_t> n_items_{0};
+  std::atomic<detail::Body> body_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> stopping_{false};
+  std::exception_ptr error_;  // written by the thread that set failed_, read once n_left_ is 0
+  std::vector<std::thread> threads_;
+};
+
+int processors() {
+#ifdef __linux__
+  for (int n = CPU_SETSIZE; n <= 1 << 20; n *= 2) {
+    cpu_set_t* set = CPU_ALLOC(n);
+    if (!set) break;
+    const bool known = sched_getaffinity(0, CPU_ALLOC_SIZE(n), set) == 0;
+    const int count = known ? CPU_COUNT_S(CPU_ALLOC_SIZE(n), set) : 0;
+    CPU_FREE(set);
+    if (count > 0) return count;
+  }
+#endif
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+struct Pool {
+  std::mutex calling;  // held while a job runs or the team changes
+  Team* team = nullptr;
+  std::atomic<int> n_threads{std::min(processors(), max_threads)};
+};
+
+void before_fork();
+void after_fork_in_parent();
+void after_fork_in_child();
+
+// Never destroyed: at the process's exit other threads may still be inside a call.
+Pool& pool() {
+  static Pool* const one = [] {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return new Pool;
+  }();
+  return *one;
+}
+
+// A fork copies memory but no threads. With the mutex held no job is half done, so the child only has to forget the
+// team, whose threads it does not have; its next call starts a new one.
+void before_fork() {
+  if (this_worker < 0) pool().calling.lock();
+}
+void after_fork_in_parent() {
+  if (this_worker < 0) pool().calling.unlock();
+}
+void after_fork_in_child() {
+  if (this_worker >= 0) return;
+  pool().team = nullptr;  // not deleted: it would join threads that are not there
+  pool().calling.unlock();
+}
+
+int checked_count(long long n, const std::string& asked) {
+  if (n < 1 || n > max_threads)
+    throw std::invalid_argument(asked + "; give a whole number from 1 to " + std::to_string(max_threads));
+  return static_cast<int>(n);
+}
+
+}  // namespace
+
+int num_threads() { return pool().n_threads.load(); }
+
+void set_num_threads(int n) {
+  checked_count(n, "number of threads is " + std::to_string(n));
+  if (this_worker >= 0) throw std::logic_error("set_num_threads was called inside a parallel_for; call it outside");
+  Pool& p = pool();
+  const std::lock_guard lock(p.calling);
+  if (n == p.n_threads.load()) return;
+  delete p.team;
+  p.team = nullptr;
+  p.n_threads.store(n);
+}
+
+void set_num_threads_from_environment() {
+  const char* text = std::getenv("SPARSESNN_THREADS");
+  if (!text || !*text) return;
+  const char* const end = text + std::strlen(text);
+  long long n = 0;
+  const auto [stop, error] = std::from_chars(text, end, n);
+  if (error != std::errc() || stop != end) n = 0;  // not a number: out of range either way
+  set_num_threads(checked_count(n, std::string("SPARSESNN_THREADS is '") + text + "'"));
+}
+
+void detail::parallel_for(int n_items, Body body, void* context) {
+  if (n_items <= 0) return;
+  if (this_worker >= 0) {
+    for (int item = 0; item < n_items; ++item) body(context, item, this_worker);
+    return;
+  }
+  Pool& p = pool();
+  const std::lock_guard lock(p.calling);
+  const int n_threads = p.n_threads.load();
+  if (n_threads == 1 || n_items == 1) {
+    const AsWorker caller(0);
+    for (int item = 0; item < n_items; ++item) body(context, item, 0);
+    return;
+  }
+  if (!p.team) p.team = new Team(n_threads);
+  p.team->run(n_items, body, context);
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,42 @@
+// One persistent pool of threads for the whole process.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+namespace sparsesnn {
+
+inline constexpr int max_threads = 1024;
+
+// Threads that share the work of a parallel_for, the caller among them. At first the number of processors this
+// process may run on.
+int num_threads();
+
+// Throws std::invalid_argument unless 1 <= n <= max_threads, std::logic_error inside a parallel_for.
+void set_num_threads(int n);
+
+// Applies the environment variable SPARSESNN_THREADS, if it is set and not empty; throws std::invalid_argument.
+void set_num_threads_from_environment();
+
+namespace detail {
+using Body = void (*)(void* context, int item, int worker);
+void parallel_for(int n_items, Body body, void* context);
+}  // namespace detail
+
+// Runs body(item, worker) once for each item in [0, n_items) and returns when all have ended.
+//
+// Items go to whichever thread is free, so a result must not depend on `worker` or on the order of items; `worker` is
+// in [0, num_threads()) and no two bodies run at once with the same one (the caller is 0). A parallel_for inside a
+// body runs its items one by one on that thread, with that thread's `worker`. Calls from several threads run one
+// after the other: a caller must not hold a lock that a body takes, so Python's GIL is released before.
+//
+// The first exception that a body throws is thrown here; items that had not begun by then are left out.
+template <class F>
+void parallel_for(int n_items, F&& body) {
+  using Function = std::remove_reference_t<F>;
+  detail::parallel_for(
+      n_items, [](void* context, int item, int worker) { (*static_cast<Function*>(context))(item, worker); },
+      const_cast<void*>(static_cast<const void*>(std::addressof(body))));
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,212 @@
+// Runs the engine without Python, for the sanitizers: every model, reset and list rule on odd shapes, and the promise
+// that threads and instruction sets do not change a bit. That the numbers are right is tests/test_engine.py's matter.
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "host/src/engine.h"
+#include "host/src/isa.h"
+#include "host/src/thread_pool.h"
+#include "tests/cpp/check.h"
+
+using namespace sparsesnn;
+
+namespace {
+
+struct OwnedLists {
+  std::vector<std::int64_t> offsets{0};
+  std::vector<std::uint16_t> ids;
+  std::vector<std::int32_t> n_spikes;
+
+  Lists view() const { return {offsets.data(), ids.data(), n_spikes.data(), false}; }
+};
+
+OwnedLists random_lists(std::mt19937& random, int n_lists, int n_neurons, double rate, bool near_spikes) {
+  OwnedLists lists;
+  std::bernoulli_distribution fires(rate);
+  for (int i = 0; i < n_lists; ++i) {
+    std::vector<std::uint16_t> near;
+    int n_spikes = 0;
+    for (int n = 0; n < n_neurons; ++n) {
+      if (!fires(random)) continue;
+      if (near_spikes && n % 3 == 0) {
+        near.push_back(static_cast<std::uint16_t>(n));
+      } else {
+        lists.ids.push_back(static_cast<std::uint16_t>(n));
+        ++n_spikes;
+      }
+    }
+    lists.ids.insert(lists.ids.end(), near.begin(), near.end());
+    lists.n_spikes.push_back(n_spikes);
+    lists.offsets.push_back(static_cast<std::int64_t>(lists.ids.size()));
+  }
+  return lists;
+}
+
+std::vector<float> random_floats(std::mt19937& random, std::size_t n, float low, float high) {
+  std::uniform_real_distribution<float> uniform(low, high);
+  std::vector<float> x(n);
+  for (float& value : x) value = uniform(random);
+  return x;
+}
+
+struct Shape {
+  int n, n_pre, n_steps, n_samples, delay, tile_width;
+};
+
+template <class T>
+void append(std::vector<unsigned char>& bytes, const Array<T>& array, std::size_t n) {
+  const auto* data = reinterpret_cast<const unsigned char*>(array.data());
+  if (array) bytes.insert(bytes.end(), data, data + n * sizeof(T));
+}
+
+// Every byte of a forward and a backward pass.
+std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool recurrent, unsigned seed) {
+  std::mt19937 random(seed);
+  const std::size_t n = shape.n;
+  const int n_lists = shape.n_steps * shape.n_samples;
+  const OwnedLists first = random_lists(random, n_lists, shape.n_pre, 0.3, false),
+                   second = random_lists(random, n_lists, 5, 0.4, true),
+                   own = random_lists(random, shape.n_samples, shape.n, 0.2, false);
+  const auto weight0 = random_floats(random, shape.n_pre * n, -0.4f, 0.8f),
+             weight1 = random_floats(random, 5 * n, -1, 1),
+             recurrent_weight = random_floats(random, n * n, -0.5f, 0.5f), alpha = random_floats(random, n, 0.5f, 0.9f),
+             beta = random_floats(random, n, 0.5f, 1), threshold = random_floats(random, n, 0.5f, 1),
+             grad_threshold = random_floats(random, n, 0.1f, 0.5f), bias = random_floats(random, n, -0.1f, 0.1f),
+             v = random_floats(random, n * shape.n_samples, -1, 2);
+  const bool spiking = spec.model != Model::li;
+
+  LayerInput input;
+  input.n_steps = shape.n_steps;
+  input.n_samples = shape.n_samples;
+  input.sources = {{first.view(), shape.n_steps, shape.n_pre, shape.delay, weight0.data()},
+                   {second.view(), shape.n_steps, 5, 0, weight1.data()}};
+  if (recurrent) {
+    input.recurrent_weight = recurrent_weight.data();
+    input.own_before = own.view();
+    input.has_own_before = true;
+  }
+  if (spec.model == Model::cuba_lif) input.alpha = alpha.data();
+  input.beta = beta.data();
+  if (spiking) input.threshold = threshold.data(), input.grad_threshold = grad_threshold.data();
+  input.bias = bias.data();
+  input.v = v.data();
+
+  const LayerOutput out = layer_forward(spec, input);
+  LayerSaved saved;
+  std::size_t n_slots = 0;
+  if (spiking) {
+    n_slots = static_cast<std::size_t>(out.offsets[n_lists]);
+    saved.lists = {out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
+    saved.fields = out.fields.data();
+    saved.silenced_offsets = out.silenced_offsets.data();
+    saved.silenced_ids = out.silenced_ids.data();
+    check_lists(saved.lists, n_lists, static_cast<std::int64_t>(n_slots), shape.n, "output");
+    for (int i = 0; i < n_lists; ++i) {
+      const auto n_listed = out.offsets[i + 1] - out.offsets[i];
+      CHECK(!spec.capacity || n_listed <= spec.capacity);
+      CHECK(!spec.fixed || (n_listed == spec.capacity && out.n_spikes[i] == spec.capacity));
+    }
+  } else {
+    saved.potentials = out.potentials.data();
+  }
+  const auto d_values = random_floats(random, n_slots, -1, 1),
+             d_potentials = random_floats(random, spiking ? 0 : n_lists * n, -1, 1);
+  const LayerGradients d = layer_backward(spec, input, saved, d_values.data(), d_potentials.data(),
+                                          {{true, true}, {false, true}, recurrent, true});
+
+  std::vector<unsigned char> bytes;
+  append(bytes, out.ids, n_slots * 2);
+  append(bytes, out.n_spikes, n_lists);
+  append(bytes, out.dropped, n_lists);
+  append(bytes, out.fields, n_slots * spec.n_fields());
+  append(bytes, out.v, n * shape.n_samples);
+  append(bytes, out.potentials, n_lists * n);
+  append(bytes, d.d_weight[0], shape.n_pre * n);
+  append(bytes, d.d_weight[1], 5 * n);
+  append(bytes, d.d_value[1], second.ids.size());
+  append(bytes, d.d_recurrent_weight, n * n);
+  append(bytes, d.d_bias, n);
+  append(bytes, d.d_alpha, n);
+  append(bytes, d.d_beta, n);
+  append(bytes, d.d_threshold, n);
+  return bytes;
+}
+
+void check_layer(const LayerSpec& spec, const Shape& shape, bool recurrent, unsigned seed) {
+  set_num_threads(1);
+  set_isa("base");
+  const auto want = run(spec, shape, recurrent, seed);
+  for (const std::string& isa : isas_supported())
+    for (int threads : {1, 3}) {
+      set_isa(isa);
+      set_num_threads(threads);
+      CHECK(run(spec, shape, recurrent, seed) == want);
+    }
+}
+
+void every_rule() {
+  const Shape shapes[] = {{1, 1, 1, 1, 0, 16}, {17, 9, 4, 3, 1, 16}, {70, 33, 5, 7, 0, 32}, {130, 20, 3, 2, 2, 64}};
+  unsigned seed = 0;
+  for (const Shape& shape : shapes)
+    for (int model = 0; model < 3; ++model)
+      for (int reset = 0; reset < 4; ++reset)
+        for (int rule = 0; rule < 4; ++rule) {
+          if (model == 2 && (reset || rule)) continue;
+          LayerSpec spec;
+          spec.model = static_cast<Model>(model);
+          spec.reset = static_cast<Reset>(reset);
+          spec.detach_reset = rule % 2;
+          spec.surrogate = static_cast<int>(++seed % 6);
+          spec.n = shape.n;
+          spec.tile_width = shape.tile_width;
+          spec.capacity = rule < 2 || model == 2 ? 0 : (shape.n + 4) / 5;
+          spec.fixed = rule == 3;
+          spec.learn_alpha = spec.model == Model::cuba_lif;
+          spec.learn_beta = spec.learn_threshold = true;
+          check_layer(spec, shape, model != 2 && seed % 2, seed);
+        }
+}
+
+void hostile_lists() {
+  const std::vector<std::uint16_t> ids{0, 2, 4, 1};
+  const auto check = [&](std::vector<std::int64_t> offsets, std::vector<std::int32_t> n_spikes, int n_neurons) {
+    check_lists({offsets.data(), ids.data(), n_spikes.data(), false}, 2, 4, n_neurons, "lists");
+  };
+  check({0, 3, 4}, {3, 1}, 5);
+  check({0, 3, 4}, {2, 0}, 5);
+  CHECK_THROWS(check({0, 3, 4}, {3, 1}, 4), "list 0 holds id 4; allowed: 0 to 3");
+  CHECK_THROWS(check({0, 4, 4}, {4, 0}, 5), "list 0 does not ascend: id 1 after 4");
+  CHECK_THROWS(check({0, 5, 4}, {3, 1}, 5), "list 0 has offsets that do not rise");
+  CHECK_THROWS(check({0, 3, 4}, {4, 1}, 5), "list 0 has 3 ids but says 4 spikes");
+  CHECK_THROWS(check({0, 3, 4}, {3, -1}, 5), "list 1 has 1 ids but says -1 spikes");
+  CHECK_THROWS(check({1, 3, 4}, {2, 1}, 5), "offsets must run from 0");
+  CHECK_THROWS(check({0, 3, 5}, {3, 2}, 5), "to the number of ids, 4");
+}
+
+void weights_that_are_not_finite() {
+  std::mt19937 random(0);
+  const OwnedLists lists = random_lists(random, 4, 3, 0.5, false);
+  std::vector<float> weight(3 * 20, 0.1f), ones(20, 1.0f);
+  weight[2 * 20 + 17] = std::nanf("");
+  LayerSpec spec;
+  spec.n = 20;
+  spec.tile_width = 16;
+  LayerInput input;
+  input.n_steps = input.n_samples = 2;
+  input.sources = {{lists.view(), 2, 3, 0, weight.data()}};
+  input.beta = input.threshold = input.grad_threshold = ones.data();
+  CHECK_THROWS(layer_forward(spec, input), "weight holds NaN at [2, 17]");
+  weight[2 * 20 + 17] = INFINITY;
+  CHECK_THROWS(layer_forward(spec, input), "weight holds infinity at [2, 17]");
+}
+
+}  // namespace
+
+int main() {
+  every_rule();
+  hostile_lists();
+  weights_that_are_not_finite();
+  return check::report("engine");
+}
