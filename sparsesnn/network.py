@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,11 @@ class Connection:
     delay: int = 0
 
     def __post_init__(self) -> None:
+        for end in (self.pre, self.post):
+            if not isinstance(end, str):
+                raise DescriptionError(
+                    f"connection {self.pre}->{self.post}: {end!r} is no name of a population; give text"
+                )
         if not isinstance(self.delay, int) or isinstance(self.delay, bool) or self.delay < 0:
             raise DescriptionError(f"connection {self.pre}->{self.post}: delay is {self.delay!r}; give 0, 1, 2, …")
 
@@ -51,7 +56,9 @@ class Network:
         order = {name: position for position, name in enumerate(self.populations)}
         for name, population in self.populations.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise DescriptionError(f"population name {name!r}: use letters, digits and _, not starting with a digit")
+                raise DescriptionError(
+                    f"population name {name!r}: use letters, digits and _, not starting with a digit"
+                )
             if not isinstance(population, (Input, LI, Population)):
                 raise DescriptionError(f"population {name!r} is {population!r}; allowed: {', '.join(MODELS)}")
             if not isinstance(population, Input) and not self.incoming(name):
@@ -61,7 +68,9 @@ class Network:
         for c in self.connections:
             for end in (c.pre, c.post):
                 if end not in order:
-                    raise DescriptionError(f"connection {c.pre}->{c.post}: no population {end!r}; there are {list(order)}")
+                    raise DescriptionError(
+                        f"connection {c.pre}->{c.post}: no population {end!r}; there are {list(order)}"
+                    )
             if isinstance(self.populations[c.post], Input):
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an Input receives nothing")
             if isinstance(self.populations[c.pre], LI):
@@ -146,6 +155,11 @@ class Network:
         """The inverse of `to_dict`; missing arguments take their defaults, unknown ones are an error."""
         if set(data) != {"populations", "connections"}:
             raise DescriptionError(f"network: keys are {sorted(data)}; give 'populations' and 'connections'")
+        for key, kind in (("populations", Mapping), ("connections", Sequence)):
+            if not isinstance(data[key], kind) or isinstance(data[key], str):
+                raise DescriptionError(
+                    f"network: {key!r} is {data[key]!r}; give {'an object' if kind is Mapping else 'a list'}"
+                )
         populations = {name: _population(name, fields_) for name, fields_ in data["populations"].items()}
         try:
             connections = tuple(Connection(**c) for c in data["connections"])
@@ -176,9 +190,11 @@ def _plain(value: Any) -> Any:
 
 
 def _population(name: str, data: Mapping[str, Any]) -> AnyPopulation:
+    if not isinstance(data, Mapping):
+        raise DescriptionError(f"population {name!r} is {data!r}; give an object with 'model' and its arguments")
     arguments = dict(data)
     model = arguments.pop("model", None)
-    if model not in MODELS:
+    if not isinstance(model, str) or model not in MODELS:
         raise DescriptionError(f"population {name!r}: model is {model!r}; allowed: {', '.join(MODELS)}")
     allowed = {f.name for f in fields(MODELS[model])}
     if unknown := set(arguments) - allowed:
@@ -192,7 +208,7 @@ def _population(name: str, data: Mapping[str, Any]) -> AnyPopulation:
         elif value in ("inf", "-inf"):
             arguments[key] = float(value)
         elif isinstance(value, list):
-            arguments[key] = tuple(float(v) for v in value)
+            arguments[key] = tuple(float(v) if v in ("inf", "-inf") else v for v in value)
     try:
         return MODELS[model](**arguments)
     except TypeError as error:
@@ -209,7 +225,9 @@ def parse_net(text: str, **defaults: Any) -> Network:
     parts = text.strip().split("-")
     matches = [re.fullmatch(r"([1-9][0-9]*)([rcs]*)", part) for part in parts]
     if len(parts) < 2 or None in matches:
-        raise DescriptionError(f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, c: CubaLIF)")
+        raise DescriptionError(
+            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, c: CubaLIF)"
+        )
     sizes = [(int(m[1]), m[2]) for m in matches if m]
     known = {f.name for f in fields(CubaLIF)}
     if unknown := set(defaults) - known:
@@ -221,7 +239,9 @@ def parse_net(text: str, **defaults: Any) -> Network:
         return model(n, **{**arguments, "recurrent": "r" in flags, **more})
 
     if sizes[0][1] or any("s" in flags for _, flags in sizes[:-1]):
-        raise DescriptionError(f"net {text!r}: the first size is the input and takes no letter; 's' is for the last one")
+        raise DescriptionError(
+            f"net {text!r}: the first size is the input and takes no letter; 's' is for the last one"
+        )
     hidden = [population(n, flags) for n, flags in sizes[1:-1]]
     n_out, flags = sizes[-1]
     if "s" in flags:

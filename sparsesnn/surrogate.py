@@ -30,7 +30,8 @@ class Surrogate:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise DescriptionError(f"surrogate: kind is {self.kind!r}; allowed: {', '.join(KINDS)}")
-        if not (isinstance(self.slope, (int, float)) and math.isfinite(self.slope) and self.slope > 0):
+        number = isinstance(self.slope, (int, float)) and not isinstance(self.slope, bool)
+        if not (number and math.isfinite(self.slope) and self.slope > 0):
             raise DescriptionError(f"surrogate {self.kind}: slope is {self.slope!r}; give a finite number above 0")
 
 

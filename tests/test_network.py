@@ -56,7 +56,8 @@ def test_populations_that_have_no_meaning(make: Any, message: str) -> None:
 
 def test_populations_are_values() -> None:
     assert LIF(3, beta=[0.1, 0.2, 0.3]) == LIF(3, beta=(0.1, 0.2, 0.3))
-    assert hash(LIF(3)) == hash(LIF(3)) and LIF(3) != CubaLIF(3)
+    assert hash(LIF(3)) == hash(LIF(3))
+    assert LIF(3) != CubaLIF(3)
     with pytest.raises(AttributeError):
         LIF(3).n = 4  # type: ignore[misc]
 
@@ -87,13 +88,14 @@ def test_networks_that_have_no_meaning(populations: Any, connections: Any, messa
 
 @pytest.mark.parametrize("delay", [-1, 1.0, True, "1"])
 def test_delays_that_have_no_meaning(delay: Any) -> None:
-    with pytest.raises(DescriptionError, match="connection a->b: delay is .*; give 0, 1, 2"):
+    with pytest.raises(DescriptionError, match=r"connection a->b: delay is .*; give 0, 1, 2"):
         Connection("a", "b", delay)
 
 
 def test_looking_at_a_network() -> None:
     network = branched()
-    assert network.inputs == ("input",) and network.output == "out"
+    assert network.inputs == ("input",)
+    assert network.output == "out"
     assert [c.pre for c in network.incoming("b")] == ["a", "input"], "in the order of their description"
     assert {name: network.history(name) for name in network.populations} == {"input": 2, "a": 1, "b": 0, "out": 0}
     assert network.n_weights() == 7 * 9 + 9 * 9 + 9 * 5 + 7 * 5 + 5 * 3
@@ -114,7 +116,8 @@ def test_chain() -> None:
 def test_with_population() -> None:
     network = branched().with_population("a", beta=0.5, capacity=3)
     assert network.populations["a"] == LIF(9, recurrent=True, beta=0.5, capacity=3)
-    assert network.populations["b"] == CubaLIF(5) and network.connections == branched().connections
+    assert network.populations["b"] == CubaLIF(5)
+    assert network.connections == branched().connections
     with pytest.raises(DescriptionError, match="no population 'c'; there are"):
         branched().with_population("c", beta=0.5)
     with pytest.raises(DescriptionError, match=r"a: unknown arguments \['alpha'\]; allowed: \["):
@@ -188,6 +191,19 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
             changed(("populations", "a", "model"), "Lif"),
             "population 'a': model is 'Lif'; allowed: Input, LIF, CubaLIF, LI",
         ),
+        (changed(("populations",), []), r"network: 'populations' is \[\]; give an object"),
+        (changed(("connections",), 3), "network: 'connections' is 3; give a list"),
+        (changed(("populations", "a"), 3), "population 'a' is 3; give an object with 'model'"),
+        (changed(("populations", "a", "model"), []), r"population 'a': model is \[\]; allowed: Input"),
+        (changed(("populations", "a", "recurrent"), "no"), "LIF: recurrent is 'no'; give True or False"),
+        (changed(("populations", "b", "learn_alpha"), 1), "CubaLIF: learn_alpha is 1; give True or False"),
+        (changed(("populations", "out", "bias"), None), "LI: bias is None; give True or False"),
+        (changed(("populations", "a", "capacity"), "2"), "LIF: capacity is '2'; allowed: 1 to 9"),
+        (changed(("populations", "a", "capacity"), 2.0), r"LIF: capacity is 2\.0; allowed: 1 to 9"),
+        (changed(("populations", "a", "capacity"), True), "LIF: capacity is True; allowed: 1 to 9"),
+        (changed(("populations", "a", "beta"), ["x"] * 9), "LIF: beta is 'x'; allowed: 0 to 1"),
+        (changed(("populations", "a", "beta"), [[1]] * 9), r"LIF: beta is \[1\]; allowed: 0 to 1"),
+        (changed(("connections", 0, "pre"), []), r"connection \[\]->a: \[\] is no name of a population"),
         (changed(("populations", "a", "tau"), 3), r"population 'a' \(LIF\): unknown \['tau'\]; allowed: \["),
         (changed(("populations", "a"), {"model": "LIF"}), r"population 'a' \(LIF\): .*missing .*'n'"),
         (changed(("populations", "a", "beta"), "fast"), "LIF: beta"),

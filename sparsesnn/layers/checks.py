@@ -34,6 +34,12 @@ def check_choice(model: str, name: str, value: object, allowed: Sequence[str]) -
         raise DescriptionError(f"{model}: {name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
 
 
+def check_flags(model: str, **flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise DescriptionError(f"{model}: {name} is {value!r}; give True or False")
+
+
 def check_finite(model: str, name: str, value: object) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         raise DescriptionError(f"{model}: {name} is {value!r}; give a finite number")

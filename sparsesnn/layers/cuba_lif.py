@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsesnn.layers.checks import PerNeuron, per_neuron
+from sparsesnn.layers.checks import PerNeuron, check_flags, per_neuron
 from sparsesnn.layers.lif import Population
 
 
@@ -24,4 +24,5 @@ class CubaLIF(Population):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_flags("CubaLIF", learn_alpha=self.learn_alpha)
         object.__setattr__(self, "alpha", per_neuron("CubaLIF", "alpha", self.alpha, self.n, 0.0, 1.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsesnn.layers.checks import PerNeuron, check_finite, check_size, per_neuron
+from sparsesnn.layers.checks import PerNeuron, check_finite, check_flags, check_size, per_neuron
 
 
 @dataclass(frozen=True)
@@ -29,3 +29,4 @@ class LI:
         check_size("LI", self.n)
         object.__setattr__(self, "beta", per_neuron("LI", "beta", self.beta, self.n, 0.0, 1.0))
         check_finite("LI", "gain", self.gain)
+        check_flags("LI", bias=self.bias, learn_beta=self.learn_beta)

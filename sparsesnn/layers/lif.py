@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers.checks import PerNeuron, check_choice, check_finite, check_size, per_neuron
+from sparsesnn.layers.checks import PerNeuron, check_choice, check_finite, check_flags, check_size, per_neuron
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 
 RESETS = ("subtract", "zero", "none")
@@ -68,9 +68,17 @@ class Population:
         if not isinstance(self.surrogate, Surrogate):
             raise DescriptionError(f"{model}: surrogate is {self.surrogate!r}; use sparsesnn.fast_sigmoid(slope=10)")
         if self.reset_decays and self.reset != "subtract":
-            raise DescriptionError(f"{model}: reset_decays has a meaning only with reset='subtract', not {self.reset!r}")
-        if self.capacity is not None and not 1 <= self.capacity <= self.n:
-            raise DescriptionError(f"{model}: capacity is {self.capacity}; allowed: 1 to {self.n} (its neurons), or None")
+            raise DescriptionError(
+                f"{model}: reset_decays has a meaning only with reset='subtract', not {self.reset!r}"
+            )
+        flags = ("reset_decays", "detach_reset", "recurrent", "bias", "learn_beta", "learn_threshold")
+        check_flags(model, **{name: getattr(self, name) for name in flags})
+        if self.capacity is not None and (
+            not isinstance(self.capacity, int) or isinstance(self.capacity, bool) or not 1 <= self.capacity <= self.n
+        ):
+            raise DescriptionError(
+                f"{model}: capacity is {self.capacity!r}; allowed: 1 to {self.n} (its neurons), or None"
+            )
         if self.activity == "fixed" and self.capacity is None:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
 
