@@ -46,9 +46,10 @@ def run_layer(layer: Layer, sources: Sequence[LayerOutput], state: LayerState | 
     n_samples, n = currents.shape[1:]
     v = _from_state(state.v if state else None, "v", currents, (n_samples, n))
     beta = cast(Tensor, layer.beta).clamp(0, 1)
+    step = (state.step if state else 0) + len(currents)
     if isinstance(population, LI):
         out, v = _integrate(currents, v, beta, population.gain)
-        return out, LayerState(v.detach())
+        return out, LayerState(v.detach(), step=step)
     before = state.history if state else None
     own = None
     if layer.recurrent_weight is not None:
@@ -63,7 +64,7 @@ def run_layer(layer: Layer, sources: Sequence[LayerOutput], state: LayerState | 
         i_syn = _from_state(state.i_syn if state else None, "i_syn", currents, (n_samples, n))
     spikes, v, i_syn = _fire(layer, population, currents, v, i_syn, own, beta)
     history = last_steps(before, spikes, layer.n_history) if layer.n_history else None
-    return spikes, LayerState(v.detach(), None if i_syn is None else i_syn.detach(), history)
+    return spikes, LayerState(v.detach(), None if i_syn is None else i_syn.detach(), history, step)
 
 
 def _integrate(currents: Tensor, v: Tensor, beta: Tensor, gain: float) -> tuple[Tensor, Tensor]:

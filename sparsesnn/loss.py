@@ -160,4 +160,4 @@ def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:
             f"decode: {name!r} has {n} neurons for {n_classes} classes; give it {n_classes}, or k·{n_classes} "
             "for a population code"
         )
-    return x.unflatten(-1, (n_classes, n // n_classes))
+    return x.reshape(*x.shape[:-1], n_classes, n // n_classes)

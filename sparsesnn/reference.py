@@ -34,7 +34,10 @@ MASK_64 = 2**64 - 1
 
 @dataclass(frozen=True)
 class Parameters:
-    """A population and the numbers it runs with: floats[M, N], [N, N], [N], and [] or [N] for β, α, θ, θ_grad."""
+    """A population and the numbers it runs with: floats[M, N], [N, N], [N], and [] or [N] for β, α, θ, θ_grad.
+
+    What a model does not have is None (α of LIF, θ of LI).
+    """
 
     population: LI | Population
     weights: tuple[Array, ...]
@@ -42,9 +45,9 @@ class Parameters:
     recurrent_weight: Array | None
     bias: Array | None
     beta: Array
-    alpha: Array | None = None
-    threshold: Array | None = None
-    grad_threshold: Array | None = None
+    alpha: Any = None
+    threshold: Any = None
+    grad_threshold: Any = None
 
     @classmethod
     def from_layer(cls, layer: Any, dtype: type = np.float64) -> Parameters:
@@ -167,7 +170,8 @@ def layer_forward(
             listed[t] = True
         else:
             s[t] = v[t] > p.threshold
-            spikes[t], listed[t], dropped[t] = make_lists(population, v[t], s[t] == 1, p.grad_threshold, seed, first_step + t)
+            step = first_step + t
+            spikes[t], listed[t], dropped[t] = make_lists(population, v[t], s[t] == 1, p.grad_threshold, seed, step)
     return Record(tuple(inputs), shifts, v, i_syn, s, spikes, listed, dropped, first_step)
 
 
@@ -223,26 +227,26 @@ def add_rows(i: Array, spikes: Array, weight: Array) -> None:
         i[b] += spikes[b, m] * weight[m]
 
 
-def rho(p: Parameters, v: Array, s: Array) -> Array:
+def rho(p: Parameters, v: Array, s: Array) -> Any:
     """Decay and reset of the potential of the step before."""
-    reset = getattr(p.population, "reset", "none")
-    if reset == "zero":
-        return p.beta * v * (1 - s)
-    if reset == "none":
-        return p.beta * v
-    return p.beta * (v - p.threshold * s) if p.population.reset_decays else p.beta * v - p.threshold * s
+    population, beta, threshold = p.population, p.beta, p.threshold
+    if isinstance(population, LI) or population.reset == "none":
+        return beta * v
+    if population.reset == "zero":
+        return beta * v * (1 - s)
+    return beta * (v - threshold * s) if population.reset_decays else beta * v - threshold * s
 
 
 def rho_derivatives(p: Parameters, v: Array, s: Array) -> tuple[Any, Any, Any, Any]:
     """∂ρ/∂v, ∂ρ/∂s, ∂ρ/∂β, ∂ρ/∂θ."""
-    reset = getattr(p.population, "reset", "none")
-    if reset == "zero":
-        return p.beta * (1 - s), -p.beta * v, v * (1 - s), 0
-    if reset == "none":
-        return p.beta, 0, v, 0
-    if p.population.reset_decays:
-        return p.beta, -p.beta * p.threshold, v - p.threshold * s, -p.beta * s
-    return p.beta, -p.threshold, v, -s
+    population, beta, threshold = p.population, p.beta, p.threshold
+    if isinstance(population, LI) or population.reset == "none":
+        return beta, 0, v, 0
+    if population.reset == "zero":
+        return beta * (1 - s), -beta * v, v * (1 - s), 0
+    if population.reset_decays:
+        return beta, -beta * threshold, v - threshold * s, -beta * s
+    return beta, -threshold, v, -s
 
 
 def _sum_to(x: Array, parameter: Array) -> Array:
@@ -253,7 +257,7 @@ def _sum_to(x: Array, parameter: Array) -> Array:
 
 
 def make_lists(
-    population: Population, v: Array, fired: Array, grad_threshold: Array | None, seed: int, step: int
+    population: Population, v: Array, fired: Array, grad_threshold: Array, seed: int, step: int
 ) -> tuple[Array, Array, Array]:
     """One step's lists as masks [B, N]: what is sent, what is listed; and int[B], the candidates dropped.
 
@@ -321,7 +325,7 @@ def to_lists(r: Record) -> Lists:
 # ---- surrogates ----------------------------------------------------------------------------------------------------
 
 
-def surrogate_derivative(surrogate: Surrogate, x: Array) -> Array:
+def surrogate_derivative(surrogate: Surrogate, x: Array) -> Any:
     """σ'(x), the table in `sparsesnn.surrogate`."""
     k = surrogate.slope
     if surrogate.kind == "fast_sigmoid":
@@ -338,7 +342,7 @@ def surrogate_derivative(surrogate: Surrogate, x: Array) -> Array:
     return k * (np.abs(x) < 0.5 / k).astype(x.dtype)
 
 
-def smooth_step(surrogate: Surrogate, x: Array) -> Array:
+def smooth_step(surrogate: Surrogate, x: Array) -> Any:
     """S(x) with S' = σ' and S(0) = 1/2: the step of the smooth twin."""
     k = surrogate.slope
     if surrogate.kind == "fast_sigmoid":

@@ -110,8 +110,11 @@ def test_state_carries_no_gradient() -> None:
     layer = Layer(LIF(4, recurrent=True), 3, backend="dense")
     out, state = layer(random_spikes(5, 2, 3))
     assert out.requires_grad
-    assert not state.v.requires_grad and not state.history.requires_grad
+    assert not state.v.requires_grad
+    assert not state.history.requires_grad
     assert state.history.shape == (1, 2, 4)
+    assert state.step == 5
+    assert layer(random_spikes(3, 2, 3), state)[1].step == 8
 
 
 @pytest.mark.parametrize("delay", [0, 1, 4, 9])
@@ -154,7 +157,8 @@ def test_float64_and_mixed_inputs() -> None:
 def test_no_step_and_no_sample(population: LI | LIF) -> None:
     layer = Layer(population, 3, backend="dense")
     out, state = layer(torch.zeros(0, 2, 3))
-    assert out.shape == (0, 2, 4) and state.v.shape == (2, 4)
+    assert out.shape == (0, 2, 4)
+    assert state.v.shape == (2, 4)
     out, _ = layer(torch.zeros(5, 0, 3))
     assert out.shape == (5, 0, 4)
 

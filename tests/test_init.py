@@ -130,5 +130,5 @@ def test_errors_of_the_target() -> None:
     ):
         init_activity(model, [poisson(60, 0.1)], {"output": 0.1})
     for target in (0.0, 1.0, -0.1, math.nan):
-        with pytest.raises(DescriptionError, match="target of 'hidden1' is .*; allowed: above 0, below 1"):
+        with pytest.raises(DescriptionError, match=r"target of 'hidden1' is .*; allowed: above 0, below 1"):
             init_activity(model, [poisson(60, 0.1)], target)

@@ -147,7 +147,7 @@ def test_errors_of_the_regulariser() -> None:
         activity_regulariser(output)
     with pytest.raises(DescriptionError, match=r"lower: 'out' is no spiking population; there are \['hidden'\]"):
         activity_regulariser(output, lower={"out": 0.1})
-    with pytest.raises(DescriptionError, match="upper: 'hidden' has 1.5; allowed: 0 to 1"):
+    with pytest.raises(DescriptionError, match=r"upper: 'hidden' has 1\.5; allowed: 0 to 1"):
         activity_regulariser(output, upper=1.5)
     with pytest.raises(DescriptionError, match="no spiking population"):
         activity_regulariser(leaky(V), lower=0.1)

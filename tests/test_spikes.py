@@ -41,7 +41,8 @@ def test_dense_round_trip(dense: torch.Tensor) -> None:
     batch = SpikeBatch.from_dense(dense)
     assert torch.equal(batch.to_dense(), dense)
     assert torch.equal(batch.counts(), dense.sum(0))
-    assert batch.n_spikes.sum() == dense.sum() and len(batch) == dense.shape[1]
+    assert batch.n_spikes.sum() == dense.sum()
+    assert len(batch) == dense.shape[1]
     assert batch.activity() == pytest.approx(float(dense.mean()) if dense.numel() else 0)
 
 
@@ -63,7 +64,8 @@ def test_batch_first_and_non_contiguous() -> None:
         SpikeBatch.from_dense(dense.bool()),
         SpikeBatch.from_dense(dense.to(torch.int64)),
     ):
-        assert torch.equal(got.offsets, want.offsets) and torch.equal(got.ids.int(), want.ids.int())
+        assert torch.equal(got.offsets, want.offsets)
+        assert torch.equal(got.ids.int(), want.ids.int())
 
 
 def test_ids_are_uint16_while_they_fit() -> None:
@@ -156,7 +158,8 @@ def test_samples_and_steps(dense: torch.Tensor, data: st.DataObject) -> None:
     stop = data.draw(st.integers(start, n_steps))
     assert torch.equal(batch.steps(start, stop).validate().to_dense(), dense[start:stop])
     joined = batch.steps(0, start).then(batch.steps(start, n_steps)).validate()
-    assert torch.equal(joined.to_dense(), dense) and torch.equal(joined.offsets, batch.offsets)
+    assert torch.equal(joined.to_dense(), dense)
+    assert torch.equal(joined.offsets, batch.offsets)
     chosen = data.draw(st.lists(st.integers(-n_samples, n_samples - 1), max_size=6)) if n_samples else []
     index = torch.tensor(chosen, dtype=torch.int64)
     assert torch.equal(batch.samples(chosen).validate().to_dense(), dense[:, index])
@@ -169,14 +172,19 @@ def test_slices_keep_near_spikes_values_and_dropped() -> None:
     batch = with_near_spikes()
     batch = replace(batch, values=batch.entry_values().requires_grad_())
     part = batch.samples([1, 0]).validate()
-    assert part.ids.tolist() == [1, 3, 0, 4, 2, 2] and part.n_spikes.tolist() == [0, 2, 0, 1]
+    assert part.ids.tolist() == [1, 3, 0, 4, 2, 2]
+    assert part.n_spikes.tolist() == [0, 2, 0, 1]
     assert part.dropped.tolist() == [3, 0, 0, 1]
-    assert part.values.requires_grad and part.values.tolist() == [1, 1, 0, 0, 0, 1]
-    assert batch[-1].n_samples == 1 and batch[-1].ids.tolist() == [2]
+    assert part.values.requires_grad
+    assert part.values.tolist() == [1, 1, 0, 0, 0, 1]
+    assert batch[-1].n_samples == 1
+    assert batch[-1].ids.tolist() == [2]
     later = batch.steps(1, 2)
-    assert later.dropped.tolist() == [1, 0] and later.n_listed.tolist() == [1, 1]
+    assert later.dropped.tolist() == [1, 0]
+    assert later.n_listed.tolist() == [1, 1]
     both = batch.detach().then(later.detach())
-    assert both.n_steps == 3 and both.dropped.tolist() == [0, 3, 1, 0, 1, 0]
+    assert both.n_steps == 3
+    assert both.dropped.tolist() == [0, 3, 1, 0, 1, 0]
     plain = SpikeBatch.from_dense(torch.ones(1, 2, 5))
     mixed = plain.then(batch)
     assert mixed.values.tolist() == [1] * 10 + [1, 1, 0, 0, 1, 0]
