@@ -96,7 +96,9 @@ def bin_events(
     """
     check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
     n_samples, n_neurons = len(events), pooled(n_units, pool)
-    n_events = np.array([_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)], int)
+    n_events = np.array(
+        [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)], int
+    )
     # float64 before any arithmetic: SHD keeps seconds as float16, whose steps are 0.5 ms after the first half second
     t_us = _concatenate([np.asarray(t, dtype=np.float64) for t, _ in events], np.float64)
     unit = _concatenate([np.asarray(u) if np.size(u) else np.empty(0, np.int64) for _, u in events], np.int64)
@@ -114,13 +116,14 @@ def bin_events(
     n_spikes = np.bincount(row, minlength=n_samples * n_steps).reshape(n_samples, n_steps)
     return Binned(
         ids=neuron.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32),
-        n_spikes=n_spikes.astype(_length_dtype(int(n_spikes.max(initial=0)))),
+        n_spikes=n_spikes.astype(length_dtype(int(n_spikes.max(initial=0)))),
         n_neurons=n_neurons,
         n_lost=int(inside.size - inside.sum()),
     )
 
 
-def _length_dtype(longest: int) -> type[np.uint8 | np.uint16 | np.int32]:
+def length_dtype(longest: int) -> type[np.uint8 | np.uint16 | np.int32]:
+    """The smallest of the types that lengths of lists are stored in."""
     return np.uint8 if longest < 1 << 8 else np.uint16 if longest < 1 << 16 else np.int32
 
 
@@ -131,7 +134,9 @@ def _concatenate(arrays: list[Array], dtype: type) -> Array:
 def _check_shape(t_us: npt.ArrayLike, unit: npt.ArrayLike, where: str) -> int:
     t_us, unit = np.asarray(t_us), np.asarray(unit)
     if t_us.ndim != 1 or t_us.shape != unit.shape:
-        raise DataError(f"{where} has times {list(t_us.shape)} and units {list(unit.shape)}; give one unit for each time")
+        raise DataError(
+            f"{where} has times {list(t_us.shape)} and units {list(unit.shape)}; give one unit for each time"
+        )
     if t_us.dtype.kind not in "fiu":
         raise DataError(f"{where} has times of the type {t_us.dtype}; give floating-point or integer times")
     if unit.size and unit.dtype.kind not in "iu":

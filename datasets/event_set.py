@@ -17,7 +17,7 @@ from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
 
 Array = npt.NDArray[Any]
 
-#: a batch is put in order by marking cells of [T, B, N] while there are at most this many cells a spike, else by sorting
+#: a batch is put in order by marking cells of [T, B, N] while a spike has at most this many cells, else by sorting
 _MAX_CELLS_PER_SPIKE = 256
 
 
@@ -62,7 +62,8 @@ class EventSet:
         want = np.uint16 if self.n_neurons <= MAX_UINT16_NEURONS else np.int32
         if self.ids.ndim != 1 or self.ids.dtype != want:
             raise DataError(
-                f"EventSet: ids are {self.ids.dtype}{list(self.ids.shape)}; {self.n_neurons} neurons need flat {want.__name__}"
+                f"EventSet: ids are {self.ids.dtype}{list(self.ids.shape)}; "
+                f"{self.n_neurons} neurons need flat {want.__name__}"
             )
         n = self.n_spikes.shape[0]
         for name, array in {"labels": self.labels, **self.groups}.items():
@@ -80,7 +81,8 @@ class EventSet:
             )
         if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.n_classes:
             raise DataError(
-                f"EventSet: labels run from {self.labels.min()} to {self.labels.max()}; allowed: 0 to {self.n_classes - 1}"
+                f"EventSet: labels run from {self.labels.min()} to {self.labels.max()}; "
+                f"allowed: 0 to {self.n_classes - 1}"
             )
         object.__setattr__(self, "sample_starts", starts)
 
@@ -149,7 +151,9 @@ class EventSet:
         if chosen.size == 0:
             chosen = chosen.astype(np.int64)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-            raise IndexError(f"batch: indices are {chosen.dtype}{list(chosen.shape)}; give a flat list of sample numbers")
+            raise IndexError(
+                f"batch: indices are {chosen.dtype}{list(chosen.shape)}; give a flat list of sample numbers"
+            )
         chosen = chosen.astype(np.int64, copy=False)
         if chosen.size and (chosen.min() < 0 or chosen.max() >= len(self)):
             raise IndexError(f"batch: indices run from {chosen.min()} to {chosen.max()}; allowed: 0 to {len(self) - 1}")

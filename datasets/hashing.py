@@ -45,7 +45,7 @@ def bits(key: UInt64s, counter: npt.ArrayLike) -> UInt64s:
 
 def uniform(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """float64[n] in [0, 1), a multiple of 2^-53."""
-    return (bits(key, counter) >> np.uint64(11)) * 2.0**-53
+    return (bits(key, counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def normal(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -12,7 +12,7 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 
 #: names that `load` knows; each is a module here with `SPLITS`, `DEFAULTS` and `load(split, data_dir, cache_dir, ...)`
-NAMES = ("digits",)
+NAMES = ("digits", "shd", "ssc", "synthetic")
 
 
 def split_names(name: str) -> tuple[str, ...]:

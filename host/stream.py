@@ -58,7 +58,9 @@ class Stream:
         if chosen.size == 0:
             chosen = chosen.astype(np.int64)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-            raise ConfigError(f"Stream: indices are {chosen.dtype}{list(chosen.shape)}; give a flat list of sample numbers")
+            raise ConfigError(
+                f"Stream: indices are {chosen.dtype}{list(chosen.shape)}; give a flat list of sample numbers"
+            )
         if chosen.size and (chosen.min() < 0 or chosen.max() >= len(event_set)):
             raise ConfigError(
                 f"Stream: indices run from {chosen.min()} to {chosen.max()}; allowed: 0 to {len(event_set) - 1}"
@@ -97,7 +99,9 @@ class Stream:
         Closing the iterator, or dropping it before its end, ends the thread. An error in the thread is raised here.
         """
         if not 0 <= start_batch <= len(self):
-            raise ConfigError(f"Stream: start_batch is {start_batch}; allowed: 0 to {len(self)}, the batches of an epoch")
+            raise ConfigError(
+                f"Stream: start_batch is {start_batch}; allowed: 0 to {len(self)}, the batches of an epoch"
+            )
         order = self.order(epoch)
         chosen = [order[k * self.batch_size : (k + 1) * self.batch_size] for k in range(start_batch, len(self))]
 
@@ -134,7 +138,7 @@ def _ahead(make: Callable[[int], Batch], n_batches: int, depth: int) -> Generato
                 if stop.is_set():
                     return
                 ready.put(make(k))
-        except BaseException as error:  # noqa: BLE001  whatever it is, the consumer must hear of it, or wait for ever
+        except BaseException as error:  # whatever it is: the consumer must hear of it, or wait for ever
             ready.put(error)
 
     thread = threading.Thread(target=produce, name="sparsesnn-stream", daemon=True)

@@ -1,0 +1,222 @@
+"""SHD and SSC, and any folder in their format: HDF5 files of spikes that an artificial cochlea made of speech.
+
+B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the Systematic Evaluation of
+Spiking Neural Networks", IEEE TNNLS 33, 2022. Licence: CC BY 4.0.
+
+A file holds, for each sample, `spikes/times` (seconds, float16) and `spikes/units` (0 to 699), `labels`,
+`extra/speaker` and, for the classes, `extra/keys`. Unit 0 is the highest tone. Tonic's class finds (or downloads) the
+file; the events are then read in blocks, for Tonic's reader opens the file anew for every sample. The events are
+Tonic's: times in whole microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn.datasets import cache
+from sparsesnn.datasets.binning import Binned, bin_events, check_window, step_us
+from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.errors import DataError, MissingDependencyError
+
+N_UNITS = 700
+DEFAULTS = {"dt_ms": 10.0, "n_steps": 100, "pool": 1}
+
+_KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
+_BLOCK_SAMPLES = 256
+_MAX_SAMPLES = 10_000_000
+
+#: makes Tonic's data set: from its class (or a subclass) and the folder to save to
+Make = Callable[[type, str], Any]
+
+
+def load(
+    class_name: str,
+    make: Make,
+    file_name: str,
+    *,
+    split: str,
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    download: bool,
+    dt_ms: float,
+    n_steps: int,
+    pool: int,
+) -> EventSet:
+    """One split of SHD or SSC.
+
+    Args:
+        class_name: Tonic's class, "SHD" or "SSC".
+        make: constructs it for this split.
+        file_name: the split's file.
+        data_dir: the folder that holds the folder `class_name` (Tonic's `save_to`), or the folder of the file itself.
+        dt_ms: width of a step, milliseconds, to the nanosecond.
+        n_steps: T; events at T·dt and later are left out and counted in `n_lost`.
+        pool: neighbouring units that share a neuron; neuron = unit // pool.
+
+    Raises:
+        DataError: the file is missing, damaged or not in the format; the message names file, sample and value.
+    """
+    dt_us = step_us(dt_ms)
+    check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=N_UNITS)
+    path = _find(class_name, make, file_name, data_dir, download)
+    parameters = {
+        "name": class_name.lower(),
+        "split": split,
+        "source": cache.source_identity(path),
+        "dt_us": dt_us,
+        "n_steps": n_steps,
+        "pool": pool,
+    }
+
+    def build() -> EventSet:
+        dataset = _open_with_tonic(class_name, make, path)
+        return _convert(dataset, path, parameters, dt_us=dt_us, n_steps=n_steps, pool=pool)
+
+    return cache.load_or_build(parameters, build, cache_dir)
+
+
+def read_events(path: Path) -> Iterator[list[tuple[npt.NDArray[np.float64], npt.NDArray[Any]]]]:
+    """The events of a file, block by block of samples: `(t_us, unit)` for each, t_us in whole microseconds."""
+    with _opened(path) as file:
+        times, units = file["spikes/times"], file["spikes/units"]
+        for start in range(0, len(times), _BLOCK_SAMPLES):
+            with _reading(path):
+                block = zip(times[start : start + _BLOCK_SAMPLES], units[start : start + _BLOCK_SAMPLES], strict=True)
+                # float64 first: a float16 product would overflow at 65 ms
+                events = [(np.floor(np.asarray(t, dtype=np.float64) * 1e6), np.asarray(u)) for t, u in block]
+            yield events
+
+
+def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, download: bool) -> Path:
+    if data_dir is None:
+        raise DataError(
+            f"{class_name.lower()}: no folder was given; give data_dir (--data), the folder that holds "
+            f"{class_name}/{file_name}, or one to download to together with download=True"
+        )
+    places = [data_dir / class_name / file_name, data_dir / file_name]
+    if download and not any(place.is_file() for place in places):
+        make(getattr(_tonic(class_name), class_name), str(data_dir))
+    for place in places:
+        if place.is_file():
+            return place
+    raise DataError(
+        f"{class_name.lower()}: neither {places[0]} nor {places[1]} exists; give the folder that holds one of them, "
+        "or download=True to let Tonic fetch the data set"
+    )
+
+
+def _tonic(class_name: str) -> Any:
+    try:
+        import tonic.datasets
+    except ImportError as error:
+        raise MissingDependencyError("tonic", "data", f"the data set '{class_name.lower()}'") from error
+    return tonic.datasets
+
+
+def _open_with_tonic(class_name: str, make: Make, path: Path) -> Any:
+    """Tonic's data set on a file that is known to be there, wherever it is and whether or not its archive is kept."""
+    _check(path)
+
+    def located(self: Any) -> bool:
+        self.location_on_system = str(path.parent)
+        return True
+
+    parent = getattr(_tonic(class_name), class_name)
+    with _reading(path):
+        return make(type(class_name, (parent,), {"_check_exists": located}), str(path.parent))
+
+
+def _check(path: Path) -> None:
+    """Raises `DataError` unless the file has the layout of the format."""
+    with _opened(path) as file:
+        import h5py
+
+        missing = [key for key in _KEYS if not isinstance(file.get(key), h5py.Dataset)]
+        if missing:
+            raise DataError(
+                f"{path}: has no {', '.join(missing)}; a file in SHD's format holds {', '.join(_KEYS)}; "
+                "check that it is complete and is SHD or SSC"
+            )
+        for key, kinds, what in (
+            ("spikes/times", "f", "floating-point times"),
+            ("spikes/units", "iu", "integer units"),
+        ):
+            element = h5py.check_vlen_dtype(file[key].dtype)
+            if file[key].ndim != 1 or element is None or np.dtype(element).kind not in kinds:
+                raise DataError(
+                    f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; "
+                    f"it must hold one array of {what} a sample"
+                )
+        for key in ("labels", "extra/speaker"):
+            if file[key].ndim != 1 or file[key].dtype.kind not in "iu":
+                raise DataError(f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; it must be flat integers")
+        lengths = {key: file[key].shape[0] for key in _KEYS[:4]}
+        if len(set(lengths.values())) > 1 or lengths["labels"] > _MAX_SAMPLES:
+            raise DataError(
+                f"{path}: the numbers of samples are {lengths}; they must be equal and at most {_MAX_SAMPLES:,}"
+            )
+
+
+def _convert(
+    dataset: Any, path: Path, parameters: dict[str, Any], *, dt_us: float, n_steps: int, pool: int
+) -> EventSet:
+    with _opened(path) as file, _reading(path):
+        labels = file["labels"][()].astype(np.int64)
+    classes = [
+        key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in np.ravel(dataset.classes)
+    ]
+    n_classes = len(classes) or int(labels.max(initial=-1)) + 1
+    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
+        raise DataError(
+            f"{path}: labels run from {labels.min()} to {labels.max()}, but extra/keys names {n_classes} classes; "
+            "check that labels and keys belong together"
+        )
+    parts: list[Binned] = []
+    first = 0
+    window: dict[str, Any] = {"n_units": N_UNITS, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
+    for events in read_events(path):
+        parts.append(bin_events(events, source=str(path), first_sample=first, **window))
+        first += len(events)
+    binned = Binned.join(parts or [bin_events([], **window)])
+    return EventSet(
+        ids=binned.ids,
+        n_spikes=binned.n_spikes,
+        labels=labels,
+        n_neurons=binned.n_neurons,
+        n_classes=n_classes,
+        groups={"speakers": np.asarray(dataset.speaker).astype(np.int64)},
+        n_lost=binned.n_lost,
+        description={
+            **parameters,
+            # without the time of change: a copy of the file elsewhere is the same data
+            "source": {key: value for key, value in parameters["source"].items() if key != "mtime_ns"},
+            "classes": classes,
+        },
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependencyError("h5py", "data", f"reading {path.name}") from error
+    with _reading(path):
+        file = h5py.File(path, "r")
+    with file:
+        yield file
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What HDF5 raises on damaged files, of many types, as one `DataError`."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, MemoryError) as error:
+        raise DataError(f"{path}: is damaged or no HDF5 file ({error}); get a fresh copy") from error

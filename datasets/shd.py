@@ -1,0 +1,30 @@
+"""Spiking Heidelberg Digits: spoken digits in German and English, 20 classes, 12 speakers; see `heidelberg`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.datasets import heidelberg
+from sparsesnn.datasets.event_set import EventSet
+
+SPLITS = ("train", "test")
+DEFAULTS = heidelberg.DEFAULTS
+
+
+def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download: bool, **window: Any) -> EventSet:
+    """One split of SHD (8,156 train, 2,264 test samples), or of a folder in its format with other samples."""
+
+    def make(dataset: Any, save_to: str) -> Any:
+        return dataset(save_to, train=split == "train")
+
+    return heidelberg.load(
+        "SHD",
+        make,
+        f"shd_{split}.h5",
+        split=split,
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        download=download,
+        **window,
+    )

@@ -1,0 +1,30 @@
+"""Spiking Speech Commands: spoken English words, 35 classes; see `heidelberg`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.datasets import heidelberg
+from sparsesnn.datasets.event_set import EventSet
+
+SPLITS = ("train", "valid", "test")
+DEFAULTS = heidelberg.DEFAULTS
+
+
+def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download: bool, **window: Any) -> EventSet:
+    """One split of SSC (75,466 train, 9,981 valid, 20,382 test samples), or of a folder in its format."""
+
+    def make(dataset: Any, save_to: str) -> Any:
+        return dataset(save_to, split=split)
+
+    return heidelberg.load(
+        "SSC",
+        make,
+        f"ssc_{split}.h5",
+        split=split,
+        data_dir=data_dir,
+        cache_dir=cache_dir,
+        download=download,
+        **window,
+    )
