@@ -1,0 +1,172 @@
+"""A trained network measured: one pass over a part of its data, or a run folder read back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
+from sparsesnn.host.stream import Stream
+from sparsesnn.loss import decode
+from sparsesnn.module import BACKENDS, Model
+from sparsesnn.network import Network
+from sparsesnn.train import checkpoint as ckpt
+from sparsesnn.train import prepare, schema
+from sparsesnn.train.checkpoint import CheckpointStore
+from sparsesnn.train.config import Config
+from sparsesnn.train.metrics import Progress, Tally
+
+
+@torch.no_grad()
+def evaluate(
+    model: Model,
+    stream: Stream,
+    *,
+    decoding: str,
+    n_classes: int,
+    after_batch: Callable[[], None] | None = None,
+) -> Tally:
+    """One pass over a stream without learning: loss (plain cross-entropy), accuracy, activity and dropped.
+
+    Args:
+        model, stream: neither is changed; the order of batches is that of epoch 0.
+        decoding, n_classes: see `sparsesnn.loss.decode`.
+        after_batch: called after every batch; may raise to stop.
+
+    Errors: `NumericError` if the outputs are not finite.
+    """
+    tally = Tally()
+    mark = time.perf_counter()
+    for spikes, labels in stream.epoch(0):
+        output = model(spikes)
+        logits = decode(output, decoding, n_classes)
+        loss = float(functional.cross_entropy(logits, labels))
+        if not math.isfinite(loss):
+            raise NumericError(
+                f"evaluation: the loss is {loss} after {tally.n_samples} samples; the weights are of no use"
+            )
+        tally.add(output, logits, labels, loss)
+        tally.seconds = time.perf_counter() - mark
+        if after_batch is not None:
+            after_batch()
+    return tally
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A trained network read back from its run folder.
+
+    Args:
+        model: with the weights that were asked for.
+        config: of the run.
+        network: that the model runs.
+        n_classes: of its data.
+        epoch: after which the weights were taken, counted from 1.
+    """
+
+    model: Model
+    config: Config
+    network: Network
+    n_classes: int
+    epoch: int
+
+
+def load_run(folder: str | Path, *, weights: str = "best", backend: str | None = None) -> SavedRun:
+    """Reads a run folder, or the `checkpoint.json` in it.
+
+    Args:
+        weights: "best" (chosen by validation; the last ones if there was none yet) or "last".
+        backend: None: the one it was trained with.
+
+    Errors: `CheckpointError` if it is missing or damaged; `ConfigError` for unknown `weights`.
+    """
+    if weights not in ("best", "last"):
+        raise ConfigError(f"weights: is {weights!r}; allowed: best, last")
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigError(f"backend: is {backend!r}; allowed: {', '.join(BACKENDS)}")
+    path = Path(folder)
+    store = CheckpointStore(path.parent if path.name == ckpt.NAME else path)
+    saved = store.read()
+    file = saved.best if weights == "best" and saved.best is not None else saved.tensors
+    tensors = store.tensors(file)
+    try:
+        config, network = Config.from_dict(saved.config), Network.from_dict(saved.network)
+        progress = schema.build(Progress, saved.progress, "progress")
+        n_classes = int(saved.data["n_classes"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
+    if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
+        raise CheckpointError(f"{store.path}: {file.file} is too small for its network; it belongs to another one")
+    model = Model(network, backend=backend or config.train.backend, seed=0)
+    ckpt.restore_model(model, tensors, str(store.folder / file.file))
+    epoch = progress.best_epoch if file is saved.best else progress.epoch
+    return SavedRun(model, config, network, n_classes, epoch)
+
+
+def evaluate_run(
+    folder: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    split: str = "test",
+    weights: str = "best",
+    backend: str | None = None,
+    threads: int = 0,
+) -> dict[str, Any]:
+    """What `sparsesnn eval` prints: accuracy, loss, n_samples, samples_per_s, activity, dropped, epoch, split, weights.
+
+    Args:
+        folder, weights, backend: see `load_run`.
+        data_dir: folder of the data; None: the one of the run.
+        split: "test", "valid" (the part that the run held out) or "train" (without it).
+        threads: worker threads; 0: all cores.
+
+    Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
+    """
+    run = load_run(folder, weights=weights, backend=backend)
+    prepare.set_threads(threads)
+    config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
+    part = _part(config, split)
+    n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
+    n_input = run.network.populations[run.network.inputs[0]].n
+    if n_neurons != n_input or n_classes > run.n_classes:
+        raise DataError(
+            f"{config.data.name}: the data has {n_neurons} neurons and {n_classes} classes, the network {n_input} and "
+            f"{run.n_classes}; give the data it was trained on (--data)"
+        )
+    tally = evaluate(
+        run.model,
+        prepare.eval_stream(config, part),
+        decoding=config.loss.decoding_for(run.network),
+        n_classes=run.n_classes,
+    )
+    return {
+        "split": split,
+        "weights": weights,
+        "epoch": run.epoch,
+        "accuracy": tally.accuracy,
+        "loss": tally.loss,
+        "n_samples": tally.n_samples,
+        "samples_per_s": tally.samples_per_s,
+        "activity": tally.activity,
+        "dropped": tally.dropped,
+    }
+
+
+def _part(config: Config, split: str) -> prepare.Part:
+    if split == "test":
+        test = prepare.load_split(config.data, "test")
+        return prepare.Part(test, np.arange(len(test)))
+    parts = prepare.load_parts(config.data)
+    if split == "train":
+        return parts.train
+    if parts.valid is None:
+        raise ConfigError("eval: the run has no validation part (data.valid is 'none'); allowed: --split test or train")
+    return parts.valid

@@ -1,0 +1,93 @@
+"""Files of a run that are either whole or not there, and the lock that keeps two processes out of one folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.errors import CheckpointError, ConfigError
+
+LOCK = ".lock"
+TEMPORARY = ".tmp"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes `path` so that a crash at any instant leaves the old file or the new one, never a part.
+
+    The bytes go to a temporary name in the same folder, are flushed to the disk, and take the name in one step.
+    Errors: `OSError`, such as a full disk; the temporary file is removed and an older `path` is untouched.
+    """
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and removals in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def strict_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON without NaN and infinity, which other readers refuse."""
+    return json.dumps(value, indent=indent, allow_nan=False)
+
+
+def read_json(path: Path, *, max_bytes: int = 64 << 20) -> Any:
+    """The content of a JSON file from an untrusted place.
+
+    Errors: `CheckpointError` if it is missing, too large, not UTF-8, not strict JSON or nested too deeply.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > max_bytes:
+        raise CheckpointError(f"{path}: is larger than {max_bytes:,} bytes; it is not one of ours")
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not a number of JSON")
+
+    try:
+        return json.loads(data.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is damaged or not JSON: {error}") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder for this process; the lock ends with the process, however it ends.
+
+    Errors: `ConfigError` if another process trains in the folder.
+    """
+    with (folder / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read(32).strip() or "unknown"
+            raise ConfigError(
+                f"out: {folder} is in use by another training run (process {holder}); "
+                "wait until it ends, or give another --out"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield

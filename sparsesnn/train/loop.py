@@ -1,0 +1,449 @@
+"""A run: data, network, epochs of training with validation, and one look at the test part at the end.
+
+Everything random is a function of (seed, epoch, sample), and everything else of the state that a checkpoint holds: so
+a run that was stopped, or killed, at any moment ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsesnn import __version__
+from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NumericError
+from sparsesnn.host.stream import Stream
+from sparsesnn.init import init_activity
+from sparsesnn.layers import Population
+from sparsesnn.loss import activity_regulariser, decode
+from sparsesnn.module import Model, Output
+from sparsesnn.train import checkpoint as ckpt
+from sparsesnn.train import optim, prepare, schema
+from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
+from sparsesnn.train.config import Config, LossConfig, differences
+from sparsesnn.train.evaluation import evaluate
+from sparsesnn.train.files import locked, write_atomically
+from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.report import Report, percent
+from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
+
+CONFIG = "config.toml"
+
+
+def train(
+    config: Config,
+    data_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    *,
+    report: Report | None = None,
+) -> Result:
+    """Trains as the configuration says and returns what `result.json` holds.
+
+    Args:
+        config: see `sparsesnn.train.Config.resolve`.
+        data_dir: folder of the data; None: the one in the configuration.
+        out: run folder, made if needed; None: runs/<data set>-<date>-<time>.
+        resume: go on from the folder's checkpoint; starts anew, and says so, if there is none.
+        report: where progress is shown; None: nowhere.
+
+    Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss not finite), `StoppedError` (a signal;
+    the checkpoint is written).
+    """
+    if data_dir is not None:
+        config = config.with_values({"data": {"dir": str(data_dir)}})
+    report = report or Report(quiet=True)
+    folder = Path(out) if out is not None else default_folder(config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out: {folder} cannot be made: {error.strerror}; give another --out") from None
+    with locked(folder):
+        saved = open_folder(folder, config, resume=resume, report=report)
+        if saved is not None and (folder / RESULT).exists():
+            if saved.progress.get("epoch", 0) >= config.train.epochs:
+                report.note(f"{folder}: the run is finished; its result stands")
+                return Result.read(folder)
+            (folder / RESULT).unlink()
+        prepare.set_threads(config.train.threads)
+        run = Run(config, folder, saved, report)
+        with stop_on_signals() as stop:
+            run.train(stop)
+            return run.finish(stop)
+
+
+def default_folder(config: Config) -> Path:
+    return Path("runs") / f"{config.data.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -> Checkpoint | None:
+    """The checkpoint to go on from, or None to start; writes the configuration of a new run.
+
+    Errors: `ConfigError` if the folder holds a run and `resume` is not set; `CheckpointError` if the checkpoint is
+    damaged or was made with another configuration.
+    """
+    store = CheckpointStore(folder)
+    if not resume:
+        taken = [name for name in (ckpt.NAME, METRICS, RESULT) if (folder / name).exists()]
+        if taken:
+            raise ConfigError(
+                f"out: {folder} holds a run already ({', '.join(taken)}); add --resume to go on with it, "
+                "or give another --out"
+            )
+    saved = store.read() if resume and store.exists() else None
+    if saved is not None:
+        try:
+            before = Config.from_dict(saved.config)
+        except ConfigError as error:
+            raise CheckpointError(f"{store.path}: its configuration is not one of ours: {error}") from None
+        if changed := differences(before, config):
+            raise CheckpointError(
+                f"{folder}: the run was started with another configuration: {'; '.join(changed)}; "
+                "resume with the same one (sparsesnn train --resume --out alone takes it from the folder), "
+                "or start anew in another --out"
+            )
+    elif resume:
+        report.note(f"{folder}: no checkpoint yet, starting from the beginning")
+    write_atomically(folder / CONFIG, config.to_toml().encode())
+    return saved
+
+
+class Run:
+    """One run in its folder, from the beginning or from a checkpoint."""
+
+    def __init__(self, config: Config, folder: Path, saved: Checkpoint | None, report: Report) -> None:
+        torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
+        self.config, self.folder, self.report = config, folder, report
+        self.parts = prepare.load_parts(config.data)
+        self.network = prepare.make_network(config, self.parts)
+        self.decoding = config.loss.decoding_for(self.network)
+        self.fingerprint = self.parts.fingerprint()
+        self.stream = prepare.train_stream(config, self.parts.train)
+        self.store = CheckpointStore(folder)
+        self.progress = Progress()
+        self.best: ckpt.TensorFile | None = None
+        self.model = Model(self.network, backend=config.train.backend, seed=config.train.seed)
+        self.optimiser = optim.make_optimiser(self.model, config.optim)
+        self._introduce()
+        if saved is None:
+            self._initialise()
+        else:
+            self._restore(saved)
+        self.metrics = MetricsFile(folder, self.progress.metrics_position)
+        self.tensorboard = TensorBoard(folder, self.progress.epoch + 1) if config.train.tensorboard else None
+        if self.tensorboard and self.tensorboard.writer is None:
+            self.report.note(
+                "note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without"
+            )
+        if saved is None:
+            self._save()
+        self._note_saved()
+
+    def _introduce(self) -> None:
+        parts = self.parts
+        n_parameters = sum(p.numel() for p in self.model.parameters())
+        sizes = " → ".join(
+            f"{name} {p.n:,}{' recurrent' if getattr(p, 'recurrent', False) else ''}"
+            for name, p in self.network.populations.items()
+        )
+        n_valid = len(parts.valid) if parts.valid else 0
+        train = parts.train.event_set
+        self.report.note(
+            f"data    {self.config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
+            f"({self.config.data.valid}), {len(parts.test):,} test samples, {parts.n_classes} classes, "
+            f"{train.n_steps} steps, input activity {train.activity():.4f}"
+            + (f", {train.n_lost:,} events outside the window" if train.n_lost else "")
+        )
+        self.report.note(f"net     {sizes}, {n_parameters:,} parameters, readout '{self.decoding}'")
+        self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
+
+    # ---- state -------------------------------------------------------------------------------------------------
+
+    def _initialise(self) -> None:
+        """Scales the initial weights on a few shuffled batches of training samples, without augmentation."""
+        init = self.config.init
+        if not init.activity and not init.layers:
+            return
+        spiking = [name for name, p in self.network.populations.items() if isinstance(p, Population)]
+        wanted = {**(dict.fromkeys(spiking, init.activity) if init.activity else {}), **init.layers}
+        stream = prepare.eval_stream(self.config, self.parts.train)
+        shuffled = Stream(
+            stream.event_set, stream.indices, stream.batch_size, shuffle=True, seed=stream.seed, prefetch=0
+        )
+        batches = [spikes for _, (spikes, _) in zip(range(init.n_batches), shuffled.epoch(0), strict=False)]
+        self.progress.init = init_activity(
+            self.model,
+            batches,
+            wanted,
+            tolerance=init.tolerance,
+            mean_shift=init.mean_shift,
+            readout_std=init.readout_std or None,
+        )
+        reached = ", ".join(f"{name} {value:.4f}" for name, value in self.progress.init.items() if name in wanted)
+        self.report.note(f"init    activity {reached}")
+
+    def _restore(self, saved: Checkpoint) -> None:
+        where = str(self.store.path)
+        if saved.data != self.fingerprint:
+            raise CheckpointError(
+                f"{where}: was made with other data ({_first_difference(saved.data, self.fingerprint)}); "
+                "give the same data, or start anew in another --out"
+            )
+        if saved.network != self.network.to_dict():
+            raise CheckpointError(f"{where}: belongs to another network; start anew in another --out")
+        try:
+            self.progress = schema.build(Progress, saved.progress, "progress")
+        except ConfigError as error:
+            raise CheckpointError(f"{where}: {error}") from None
+        p = self.progress
+        if min(p.epoch, p.batch, p.step, p.metrics_position) < 0 or p.batch > len(self.stream):
+            raise CheckpointError(f"{where}: stands at epoch {p.epoch}, batch {p.batch}, step {p.step}: out of range")
+        tensors = self.store.tensors(saved.tensors)
+        ckpt.restore_model(self.model, tensors, where)
+        ckpt.restore_optimiser(self.model, self.optimiser, tensors, optim.state_keys(self.config.optim), where)
+        try:
+            torch.set_rng_state(tensors["rng/torch"])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise CheckpointError(f"{where}: holds no state of the random generator: {error}") from None
+        self.best = saved.best
+        if self.best is not None:
+            self.store.tensors(self.best)  # better to learn of damage now than after the last epoch
+        self.report.note(f"resume  after epoch {p.epoch}, batch {p.batch} of {len(self.stream)}")
+
+    def _save(self) -> None:
+        """Writes a checkpoint of this moment."""
+        tensors = {
+            **ckpt.model_tensors(self.model),
+            **ckpt.optimiser_tensors(self.model, self.optimiser),
+            "rng/torch": torch.get_rng_state(),
+        }
+        self.store.write(
+            config=self.config.to_dict(),
+            progress=schema.plain(self.progress),
+            network=self.network.to_dict(),
+            data=self.fingerprint,
+            step=self.progress.step,
+            tensors=tensors,
+            best=self.best,
+            version=__version__,
+        )
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        p = self.progress
+        self.saved_at, self.saved_position = time.monotonic(), (p.epoch, p.batch, p.step)
+
+    # ---- epochs ------------------------------------------------------------------------------------------------
+
+    def train(self, stop: StopRequest) -> None:
+        """All epochs that are left."""
+        while self.progress.epoch < self.config.train.epochs:
+            self._train_epoch(stop)
+            started = time.perf_counter()
+            valid = self._evaluate(self.parts.valid, stop) if self.parts.valid else None
+            self._close_epoch(valid, time.perf_counter() - started)
+
+    def _train_epoch(self, stop: StopRequest) -> None:
+        p, n_batches = self.progress, len(self.stream)
+        self.report.begin_epoch(p.epoch + 1, self.config.train.epochs, p.batch, n_batches)
+        self.model.train()
+        waited_before = self.stream.wait_s - p.tally.waited_s
+        mark = time.perf_counter()
+        for spikes, labels in self.stream.epoch(p.epoch, p.batch):
+            output, logits, loss, norm = self._step(spikes, labels)
+            p.tally.add(output, logits, labels, loss)
+            p.tally.gradient_norm_sum += norm * labels.numel()
+            p.batch, p.step = p.batch + 1, p.step + 1
+            p.tally.seconds += time.perf_counter() - mark
+            p.tally.waited_s = self.stream.wait_s - waited_before
+            self.report.batch(p.tally)
+            if stop:
+                self._stopped(stop)
+            if self._checkpoint_due() and p.batch < n_batches:
+                self._save()
+            mark = time.perf_counter()
+
+    def _step(self, spikes: Any, labels: Tensor) -> tuple[Output, Tensor, float, float]:
+        """One optimiser step; the loss and the gradients are finite or nothing is changed."""
+        p, c = self.progress, self.config
+        optim.set_learning_rate(self.optimiser, optim.learning_rate(c.optim, p.step, len(self.stream), c.train.epochs))
+        self.optimiser.zero_grad(set_to_none=True)
+        output = self.model(spikes)
+        logits = decode(output, self.decoding, self.parts.n_classes)
+        loss = total_loss(output, logits, labels, c.loss)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise self._not_finite("loss", value)
+        loss.backward()
+        norm = optim.gradient_norm(self.model, c.optim.clip_norm)
+        if not math.isfinite(norm):
+            raise self._not_finite("norm of the gradients", norm)
+        self.optimiser.step()
+        return output, logits, value, norm
+
+    def _not_finite(self, what: str, value: float) -> NumericError:
+        p, o = self.progress, self.config.optim
+        clip = f"a lower optim.clip_norm ({o.clip_norm:g})" if o.clip_norm else "optim.clip_norm = 1"
+        return NumericError(
+            f"the {what} is {value} in epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1}); the weights of "
+            f"the last checkpoint are finite. Try a lower optim.lr ({o.lr:g}), {clip}, optim.warmup_epochs, "
+            "or a flatter surrogate (net.surrogate)"
+        )
+
+    def _checkpoint_due(self) -> bool:
+        c = self.config.train
+        by_time = c.checkpoint_seconds and time.monotonic() - self.saved_at >= c.checkpoint_seconds
+        by_batch = c.checkpoint_batches and self.progress.step - self.saved_position[2] >= c.checkpoint_batches
+        return bool(by_time or by_batch)
+
+    def _close_epoch(self, valid: Tally | None, valid_s: float) -> None:
+        """Validation chooses, the epoch is written down, and the checkpoint stands at the beginning of the next."""
+        p, t = self.progress, self.progress.tally
+        p.epoch, p.batch = p.epoch + 1, 0
+        better = valid is not None and (
+            p.best_epoch == 0
+            or valid.accuracy > p.best_accuracy
+            or (valid.accuracy == p.best_accuracy and valid.loss < p.best_loss)
+        )
+        if valid is not None and better:
+            p.best_epoch, p.best_accuracy, p.best_loss = p.epoch, valid.accuracy, valid.loss
+            self.best = self.store.write_best(p.epoch, ckpt.model_tensors(self.model))
+        record = {
+            "epoch": p.epoch,
+            "step": p.step,
+            "loss": t.loss,
+            "accuracy": t.accuracy,
+            "valid_loss": None if valid is None else valid.loss,
+            "valid_accuracy": None if valid is None else valid.accuracy,
+            "lr": self.optimiser.param_groups[0]["lr"],
+            "gradient_norm": t.gradient_norm_sum / max(1, t.n_samples),
+            "samples_per_s": t.samples_per_s,
+            "seconds": t.seconds,
+            "waited_s": t.waited_s,
+            "valid_seconds": valid_s,
+            "activity": t.activity,
+            "dropped": t.dropped,
+            "n_lost": self.fingerprint["n_lost"],
+        }
+        self.metrics.append(record)
+        p.metrics_position = self.metrics.position
+        p.trained_samples, p.trained_s = p.trained_samples + t.n_samples, p.trained_s + t.seconds
+        p.seconds += t.seconds + valid_s
+        p.tally = Tally()
+        self._save()
+        if self.tensorboard:
+            self.tensorboard.append(record)
+        self.report.end_epoch(record, best=better)
+
+    def _evaluate(self, part: prepare.Part, stop: StopRequest) -> Tally:
+        def check() -> None:
+            if stop:
+                self._stopped(stop)
+
+        return evaluate(
+            self.model,
+            prepare.eval_stream(self.config, part),
+            decoding=self.decoding,
+            n_classes=self.parts.n_classes,
+            after_batch=check,
+        )
+
+    def _stopped(self, stop: StopRequest) -> None:
+        self.report.close()
+        p = self.progress
+        if self.saved_position != (p.epoch, p.batch, p.step):
+            self._save()
+        raise StoppedError(
+            f"stopped by {stop.name} after epoch {p.epoch}, batch {p.batch}; the checkpoint is written; "
+            f"go on with: sparsesnn train --resume --out {self.folder}",
+            stop.signal,
+        )
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def finish(self, stop: StopRequest) -> Result:
+        """Tests the weights that validation chose, and for the record the last ones; writes result and pictures."""
+        p = self.progress
+        sha256 = ckpt.weights_sha256(self.model)
+        last = chosen = self._evaluate(self.parts.test, stop)
+        if self.best is not None and p.best_epoch != p.epoch:
+            ckpt.restore_model(self.model, self.store.tensors(self.best), self.best.file)
+            chosen = self._evaluate(self.parts.test, stop)
+        result = Result(
+            test_accuracy=chosen.accuracy,
+            test_accuracy_last=last.accuracy,
+            test_loss=chosen.loss,
+            valid_accuracy=p.best_accuracy if self.best is not None else None,
+            best_epoch=p.best_epoch if self.best is not None else p.epoch,
+            n_epochs=p.epoch,
+            samples_per_s=p.trained_samples / p.trained_s if p.trained_s > 0 else 0.0,
+            seconds=p.seconds,
+            activity=chosen.activity,
+            dropped=chosen.dropped,
+            n_test=len(self.parts.test),
+            n_valid=len(self.parts.valid) if self.parts.valid else 0,
+            n_train=len(self.parts.train),
+            n_lost=self.fingerprint["n_lost"],
+            n_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            weights_sha256=sha256,
+            config=self.config.to_dict(),
+            data=self.fingerprint,
+            version=__version__,
+        )
+        if self.config.train.plots:
+            self._plot(result)
+        result.write(self.folder)
+        if self.tensorboard:
+            self.tensorboard.close()
+        by = "validation" if self.best is not None else "being the last"
+        self.report.note(
+            f"test    {percent(result.test_accuracy)} with epoch {result.best_epoch}, chosen by {by}"
+            f" (valid {percent(result.valid_accuracy)}; last epoch: test {percent(result.test_accuracy_last)})"
+        )
+        self.report.note(f"result  {self.folder / RESULT}")
+        return result
+
+    def _plot(self, result: Result) -> None:
+        from sparsesnn.train import plots
+
+        test = self.parts.test
+        spikes = test.event_set.batch(test.indices[:1])
+        records = read_metrics(self.folder)
+        try:
+            title = f"{self.config.data.name}, {self.folder.name}"
+            plots.plot_curves(records, self.folder / "curves.png", best_epoch=result.best_epoch, title=title)
+            plots.plot_activity(records, self.folder / "activity.png", title=title)
+            with torch.no_grad():
+                logits = decode(self.model(spikes), self.decoding, self.parts.n_classes)[0].tolist()
+            label = int(test.event_set.labels[test.indices[0]])
+            plots.plot_raster(self.model, spikes, label, logits, self.folder / "raster.png", title="first test sample")
+        except MissingDependencyError as error:
+            self.report.note(f"plots   none: {error}")
+
+
+def total_loss(output: Output, logits: Tensor, labels: Tensor, config: LossConfig) -> Tensor:
+    """Cross-entropy, and the activity regulariser where a bound is set; float32[]."""
+    loss = functional.cross_entropy(logits, labels, label_smoothing=config.label_smoothing)
+    if config.lower or config.upper:
+        loss = loss + activity_regulariser(
+            output,
+            lower=config.lower or None,
+            upper=config.upper or None,
+            strength_lower=config.strength_lower,
+            strength_upper=config.strength_upper,
+        )
+    return loss
+
+
+def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    before, after = schema.flatten(old), schema.flatten(new)
+    for name in [*before, *after]:
+        if before.get(name) != after.get(name):
+            return f"{name}: {before.get(name)!r} then, {after.get(name)!r} now"
+    return "another order of keys"

@@ -1,0 +1,235 @@
+"""What is measured while training: sums over batches, one JSON line per epoch, TensorBoard, and the result."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sparsesnn.errors import CheckpointError
+from sparsesnn.module import Output
+from sparsesnn.train.files import read_json, strict_json, write_atomically
+
+METRICS = "metrics.jsonl"
+RESULT = "result.json"
+
+
+@dataclass
+class Tally:
+    """Sums over the batches of a pass; float64, so that a pass that was interrupted ends with the same sums.
+
+    Args:
+        n_samples, n_correct: samples seen, and classified right.
+        loss_sum: loss times samples.
+        activity_sum: per population, activity times samples.
+        dropped: per population, candidates that found no slot.
+        seconds: wall time.
+        waited_s: of these, spent waiting for batches.
+        gradient_norm_sum: norm of all gradients before clipping, times samples.
+    """
+
+    n_samples: int = 0
+    n_correct: int = 0
+    loss_sum: float = 0.0
+    activity_sum: dict[str, float] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    waited_s: float = 0.0
+    gradient_norm_sum: float = 0.0
+
+    def add(self, output: Output, logits: Tensor, labels: Tensor, loss: float) -> None:
+        """Counts one batch."""
+        n = labels.numel()
+        self.n_samples += n
+        self.n_correct += int((logits.detach().argmax(1) == labels).sum())
+        self.loss_sum += loss * n
+        for name, activity in output.activity().items():
+            self.activity_sum[name] = self.activity_sum.get(name, 0.0) + activity * n
+        for name, dropped in output.dropped().items():
+            self.dropped[name] = self.dropped.get(name, 0) + dropped
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / max(1, self.n_samples)
+
+    @property
+    def accuracy(self) -> float:
+        return self.n_correct / max(1, self.n_samples)
+
+    @property
+    def activity(self) -> dict[str, float]:
+        """Spikes per neuron and time step, per population."""
+        return {name: total / max(1, self.n_samples) for name, total in self.activity_sum.items()}
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.n_samples / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass
+class Progress:
+    """Where a run stands; with the tensors of the checkpoint, all that its future depends on.
+
+    Args:
+        epoch: epochs finished.
+        batch: batches done in the next one.
+        step: optimiser steps since the beginning.
+        tally: sums over those batches.
+        best_epoch, best_accuracy, best_loss: of the best validation so far; epochs count from 1, 0: none yet.
+        trained_samples, trained_s: samples trained and the seconds that took, over all finished epochs.
+        seconds: wall time of training and validation, over all finished epochs.
+        metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
+        init: activity per population after the initialisation.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    tally: Tally = field(default_factory=Tally)
+    best_epoch: int = 0
+    best_accuracy: float = 0.0
+    best_loss: float = math.inf
+    trained_samples: int = 0
+    trained_s: float = 0.0
+    seconds: float = 0.0
+    metrics_position: int = 0
+    init: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ends with, and `result.json` holds.
+
+    Args:
+        test_accuracy: on the test part, of the epoch that validation chose (of the last one without validation).
+        test_accuracy_last: the same after the last epoch; it takes no part in any choice.
+        test_loss: mean loss on the test part, of the chosen epoch.
+        valid_accuracy: best on the validation part; None without one.
+        best_epoch: the chosen epoch, counted from 1.
+        n_epochs: epochs trained.
+        samples_per_s: training samples per second, validation and test left out.
+        seconds: wall time of training and validation.
+        activity, dropped: per population, on the test part.
+        n_test, n_valid, n_train: samples of each part.
+        n_lost: events of the training file that fell outside the time window.
+        n_parameters: trained numbers.
+        weights_sha256: of all parameters and buffers after the last epoch.
+        config: the whole configuration.
+        data: what made the training data.
+        version: of sparsesnn.
+    """
+
+    test_accuracy: float
+    test_accuracy_last: float
+    test_loss: float
+    valid_accuracy: float | None
+    best_epoch: int
+    n_epochs: int
+    samples_per_s: float
+    seconds: float
+    activity: Mapping[str, float]
+    dropped: Mapping[str, int]
+    n_test: int
+    n_valid: int
+    n_train: int
+    n_lost: int
+    n_parameters: int
+    weights_sha256: str
+    config: Mapping[str, Any]
+    data: Mapping[str, Any]
+    version: str
+
+    def write(self, folder: Path) -> None:
+        write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Result:
+        """From a run folder; `CheckpointError` if `result.json` is missing or damaged."""
+        data = read_json(folder / RESULT)
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise CheckpointError(f"{folder / RESULT}: is not a result: {error}; delete it and resume") from None
+
+
+class MetricsFile:
+    """`metrics.jsonl`: one line per epoch, never two for the same one.
+
+    Args:
+        folder: of the run.
+        position: bytes that belong to the checkpoint; what an interrupted run wrote after it is cut off.
+    """
+
+    def __init__(self, folder: Path, position: int) -> None:
+        self.path = folder / METRICS
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < position:
+            raise CheckpointError(
+                f"{self.path}: has {size:,} bytes, the checkpoint says {position:,}; put the file back, "
+                "or start anew in another folder"
+            )
+        with self.path.open("ab") as file:
+            file.truncate(position)
+        self.position = position
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Adds a line and waits until it is on the disk."""
+        line = (strict_json(record) + "\n").encode()
+        try:
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be written: {error.strerror or error}; the last checkpoint is intact; "
+                "make room, then run again with --resume"
+            ) from error
+        self.position += len(line)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl`, one per epoch; empty if there are none yet."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is damaged: {error}") from None
+
+
+class TensorBoard:
+    """Writes the numbers of each record to `<run>/tensorboard`; does nothing if TensorBoard is not installed.
+
+    Args:
+        folder: of the run.
+        first_epoch: epochs from this one on are written anew after a resume.
+    """
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError:
+            self.writer = None
+        else:
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        if self.writer is None:
+            return
+        for key, value in record.items():
+            for name, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+                if key != "epoch" and isinstance(number, (int, float)):
+                    self.writer.add_scalar(f"{key}/{name}" if name else key, number, record["epoch"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,65 @@
+"""Optimisers by name, and the learning rate as a function of the step: nothing to save but the step itself."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from sparsesnn.train.config import OptimConfig
+
+
+def make_optimiser(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """The optimiser; weight decay acts on weights only, never on biases, decays and thresholds."""
+    weights = [
+        p for name, p in model.named_parameters() if "weight" in name.rpartition(".")[0] or name.endswith("weight")
+    ]
+    chosen = {id(p) for p in weights}
+    others = [p for p in model.parameters() if id(p) not in chosen]
+    groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
+    return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+
+
+def state_keys(config: OptimConfig) -> frozenset[str]:
+    """Names of the tensors that the optimiser keeps for a parameter once it has stepped."""
+    if config.name == "sgd":
+        return frozenset({"momentum_buffer"}) if config.momentum else frozenset()
+    return frozenset({"step", "exp_avg", "exp_avg_sq"})
+
+
+def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int, n_epochs: int) -> float:
+    """Learning rate of step 0, 1, 2, …
+
+    Warm-up: rises in a line over the first `warmup_epochs`. Then "constant", or "cosine" from `lr` to
+    `final_lr_factor`·`lr` at the last step (Loshchilov & Hutter 2017, without restarts).
+    """
+    warmup = config.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return config.lr * (step + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return config.lr
+    done = (step - warmup) / max(1.0, n_epochs * steps_per_epoch - 1 - warmup)
+    low = config.final_lr_factor
+    return config.lr * (low + (1 - low) * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+
+
+def gradient_norm(model: nn.Module, clip_norm: float) -> float:
+    """The norm of all gradients together; if `clip_norm` is above 0, scales them down to at most that norm."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if not gradients:
+        return 0.0
+    norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
+    if clip_norm and clip_norm < norm < math.inf:
+        for gradient in gradients:
+            gradient.mul_(clip_norm / norm)
+    return norm

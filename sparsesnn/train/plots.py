@@ -1,0 +1,161 @@
+"""Three pictures of a run: learning curves, a raster of one sample, and activity per population.
+
+Drawn after training, on figures of their own: no global matplotlib state, no window, no cost in the training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sparsesnn.errors import MissingDependencyError
+from sparsesnn.module import LayerOutput, Model
+from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# colours that people with any colour vision can tell apart (Okabe & Ito 2008)
+BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999"
+CYCLE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#f0e442", "#000000")
+
+#: a raster with more neurons than this draws points of one pixel
+_MANY_NEURONS = 256
+
+
+def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
+    """Loss and accuracy over epochs, training and validation, with the chosen epoch marked."""
+    figure = _figure(10, 4)
+    left, right = figure.subplots(1, 2)
+    epochs = [record["epoch"] for record in records]
+    for axes, key, scale in ((left, "loss", 1.0), (right, "accuracy", 100.0)):
+        marker = "o" if len(epochs) < 40 else None
+        axes.plot(epochs, [scale * r[key] for r in records], color=BLUE, marker=marker, markersize=3, label="training")
+        valid = [r[f"valid_{key}"] for r in records]
+        if all(value is not None for value in valid):
+            values = [scale * value for value in valid]
+            axes.plot(epochs, values, color=ORANGE, marker=marker, markersize=3, label="validation")
+        if best_epoch in epochs:
+            axes.axvline(best_epoch, color=GREY, linestyle=":", label=f"chosen epoch ({best_epoch})")
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+    left.set_ylabel("loss (cross-entropy)")
+    right.set_ylabel("accuracy, %")
+    right.legend(frameon=False)
+    _save(figure, path, title)
+
+
+def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
+    """Activity of every spiking population over epochs, and dropped candidates if there are any."""
+    dropped = any(any(record["dropped"].values()) for record in records)
+    figure = _figure(10 if dropped else 6.5, 4)
+    panels = figure.subplots(1, 2 if dropped else 1, squeeze=False)[0]
+    epochs = [record["epoch"] for record in records]
+    names = list(records[-1]["activity"]) if records else []
+    for axes, key, scale in zip(panels, ("activity", "dropped"), (100.0, 1.0), strict=False):
+        for k, name in enumerate(names):
+            values = [scale * record[key].get(name, 0) for record in records]
+            marker = "o" if len(epochs) < 40 else None
+            axes.plot(epochs, values, color=CYCLE[k % len(CYCLE)], marker=marker, markersize=3, label=name)
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, title="population")
+    panels[0].set_ylabel("activity, % of neurons that fire in a step")
+    if dropped:
+        panels[1].set_ylabel("candidates dropped in the epoch")
+    _save(figure, path, title)
+
+
+@torch.no_grad()
+def plot_raster(
+    model: Model, spikes: SpikeBatch, label: int, logits: Sequence[float], path: Path, *, title: str
+) -> None:
+    """One sample through the network: a raster per population and the readout.
+
+    Args:
+        spikes: B = 1.
+        label: its class.
+        logits: [C], what the network made of it; the readout panel names the two classes that matter.
+    """
+    output = model(spikes)
+    input_name = model.network.inputs[0]
+    rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
+    n_classes, predicted = len(logits), int(np.argmax(logits))
+    heights = [2.0] * len(rasters) + [2.0]
+    figure = _figure(9, 1.0 + sum(heights))
+    panels = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    for k, (axes, (name, lists)) in enumerate(zip(panels, rasters.items(), strict=False)):
+        n_neurons = model.network.populations[name].n
+        steps, neurons = _points(lists)
+        size = 1.5 if n_neurons > _MANY_NEURONS else 6.0
+        axes.scatter(steps, neurons, s=size, color=CYCLE[k % len(CYCLE)], marker="o", linewidths=0)
+        axes.set_ylim(-0.02 * n_neurons - 0.5, 1.02 * n_neurons - 0.5)
+        axes.set_ylabel(f"{name}\nneuron")
+        axes.set_title(f"{steps.size:,} spikes of {n_neurons:,} neurons", fontsize=8, loc="right", pad=2)
+    _readout(panels[-1], output.potentials, output.spikes.get(output.output), label, predicted, n_classes)
+    panels[-1].set_xlabel("time step")
+    panels[-1].set_xlim(-0.5, spikes.n_steps - 0.5)
+    verdict = "right" if predicted == label else "wrong"
+    _save(figure, path, f"{title}: class {label}, read as {predicted} ({verdict})")
+
+
+def _readout(
+    axes: Axes,
+    potentials: torch.Tensor | None,
+    spikes: LayerOutput | None,
+    label: int,
+    predicted: int,
+    n_classes: int,
+) -> None:
+    """Potential of every class over time, or its spikes so far."""
+    if potentials is not None:
+        traces = potentials[:, 0].unflatten(-1, (n_classes, -1)).mean(-1).numpy()
+        axes.set_ylabel("readout\npotential")
+    else:
+        assert spikes is not None, "a network without potentials ends in spikes"
+        dense = spikes.to_dense() if isinstance(spikes, SpikeBatch) else spikes
+        traces = dense[:, 0].unflatten(-1, (n_classes, -1)).sum(-1).cumsum(0).numpy()
+        axes.set_ylabel("readout\nspikes so far")
+    for c in range(n_classes):
+        if c not in (label, predicted):
+            axes.plot(traces[:, c], color=GREY, linewidth=0.7, alpha=0.6)
+    if predicted != label:
+        axes.plot(traces[:, predicted], color=RED, linewidth=1.8, label=f"class {predicted} (read)")
+    name = f"class {label} (right, and read)" if predicted == label else f"class {label} (right)"
+    axes.plot(traces[:, label], color=GREEN, linewidth=1.8, label=name)
+    axes.plot([], [], color=GREY, linewidth=0.7, label="other classes")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=3, borderpad=0)
+    axes.grid(alpha=0.3)
+
+
+def _points(lists: LayerOutput) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Step and neuron of every spike of sample 0."""
+    if isinstance(lists, SpikeBatch):
+        fired = lists.fired().numpy()
+        return lists.list_index().numpy()[fired] // lists.n_samples, lists.ids.numpy()[fired]
+    steps, neurons = torch.nonzero(lists[:, 0], as_tuple=True)
+    return steps.numpy(), neurons.numpy()
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib", "plot", "drawing plots") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    figure.suptitle(title, fontsize=10)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, dpi=120, format="png")
+    temporary.replace(path)

@@ -1,0 +1,137 @@
+"""From a configuration to what a run works on: the parts of the data, the network, and streams of batches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sparsesnn import _core, datasets
+from sparsesnn.datasets import Augment, EventSet
+from sparsesnn.errors import DataError
+from sparsesnn.host.stream import Stream
+from sparsesnn.network import Network
+from sparsesnn.train.config import Config, DataConfig
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some samples of an event set."""
+
+    event_set: EventSet
+    indices: Indices
+
+    def __len__(self) -> int:
+        return int(self.indices.size)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Training, validation (None without one) and test part of a data set."""
+
+    train: Part
+    valid: Part | None
+    test: Part
+
+    @property
+    def n_neurons(self) -> int:
+        return self.train.event_set.n_neurons
+
+    @property
+    def n_classes(self) -> int:
+        return self.train.event_set.n_classes
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What made the training part and how large it is; equal for equal data, wherever the files lie."""
+        source = self.train.event_set
+        return {
+            "description": json.loads(json.dumps(dict(source.description), default=str)),
+            "n_neurons": source.n_neurons,
+            "n_steps": source.n_steps,
+            "n_classes": source.n_classes,
+            "n_spikes": int(source.ids.size),
+            "n_lost": int(source.n_lost),
+            "n_train": len(self.train),
+            "n_valid": len(self.valid) if self.valid else 0,
+        }
+
+
+def set_threads(n_threads: int) -> None:
+    """Worker threads of the engine and of PyTorch; 0 leaves both at all cores."""
+    if n_threads:
+        torch.set_num_threads(n_threads)
+        _core.set_num_threads(n_threads)
+
+
+def load_split(config: DataConfig, split: str) -> EventSet:
+    """One split of the data set, through the event cache."""
+    return datasets.load(
+        config.name,
+        data_dir=config.dir or None,
+        cache_dir=config.cache_dir or None,
+        split=split,
+        download=config.download,
+        **config.options,
+    )
+
+
+def load_parts(config: DataConfig) -> Parts:
+    """All three parts; the validation part comes from the training part, or is the data set's own.
+
+    Errors: `DataError` for missing or damaged files, `ConfigError` for a validation part that cannot be made.
+    """
+    whole, test = load_split(config, "train"), load_split(config, "test")
+    if (test.n_neurons, test.n_steps) != (whole.n_neurons, whole.n_steps) or test.n_classes > whole.n_classes:
+        raise DataError(
+            f"{config.name}: the test part has N={test.n_neurons}, T={test.n_steps} and {test.n_classes} classes, "
+            f"the training part N={whole.n_neurons}, T={whole.n_steps} and {whole.n_classes}; use files of one data set"
+        )
+    everything = np.arange(len(whole))
+    valid: Part | None = None
+    if config.valid == "own":
+        own = load_split(config, "valid")
+        valid = Part(own, np.arange(len(own)))
+    elif config.valid != "none":
+        everything, held_out = datasets.split_validation(whole, config.valid)
+        valid = Part(whole, held_out)
+    parts = Parts(Part(whole, everything), valid, Part(test, np.arange(len(test))))
+    for name, part in (("training", parts.train), ("validation", parts.valid), ("test", parts.test)):
+        if part is not None and not len(part):
+            raise DataError(
+                f"{config.name}: the {name} part is empty; check the files, or data.valid ({config.valid!r})"
+            )
+    return parts
+
+
+def make_network(config: Config, parts: Parts) -> Network:
+    """The network that the configuration describes; `ConfigError` if it does not fit the data."""
+    return config.net.network(parts.n_neurons, parts.n_classes)
+
+
+def train_stream(config: Config, part: Part) -> Stream:
+    """Shuffled and augmented, both as the seed says."""
+    augment: Augment | None = config.augment if config.augment else None
+    return _stream(config, part, shuffle=True, augment=augment)
+
+
+def eval_stream(config: Config, part: Part) -> Stream:
+    """In the order of the data, without augmentation."""
+    return _stream(config, part, shuffle=False, augment=None)
+
+
+def _stream(config: Config, part: Part, *, shuffle: bool, augment: Augment | None) -> Stream:
+    return Stream(
+        part.event_set,
+        part.indices,
+        config.train.batch,
+        shuffle=shuffle,
+        seed=config.train.seed,
+        augment=augment,
+        prefetch=config.train.prefetch,
+    )

@@ -1,0 +1,91 @@
+"""What a person sees while a run trains: a progress bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from sparsesnn.train.metrics import Tally
+
+#: seconds between two updates of the bar: reading it must not cost what it measures
+UPDATE_S = 0.2
+
+
+class Report:
+    """Writes to `stream` (default: standard error); `quiet` leaves everything out."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.quiet = quiet
+        self.stream = stream or sys.stderr
+        self.bar: tqdm[Any] | None = None
+
+    @property
+    def in_terminal(self) -> bool:
+        return self.stream.isatty()
+
+    def note(self, text: str) -> None:
+        """One line, above the bar."""
+        if self.quiet:
+            return
+        if self.bar is not None:
+            self.bar.write(text, file=self.stream)
+        else:
+            print(text, file=self.stream, flush=True)
+
+    def begin_epoch(self, epoch: int, n_epochs: int, done: int, n_batches: int) -> None:
+        if self.quiet or not self.in_terminal:
+            return
+        self.bar = tqdm(
+            desc=f"epoch {epoch}/{n_epochs}",
+            total=n_batches,
+            initial=done,
+            unit="batch",
+            file=self.stream,
+            leave=False,
+            dynamic_ncols=True,
+            mininterval=UPDATE_S,
+        )
+
+    def batch(self, tally: Tally) -> None:
+        if self.bar is None:
+            return
+        self.bar.set_postfix_str(_summary(tally), refresh=False)
+        self.bar.update()
+
+    def end_epoch(self, record: Mapping[str, Any], *, best: bool) -> None:
+        """The line of a finished epoch."""
+        self.close()
+        valid = record["valid_accuracy"]
+        parts = [
+            f"epoch {record['epoch']:>3}",
+            f"loss {record['loss']:.4f}",
+            f"accuracy {percent(record['accuracy'])}",
+            f"valid {percent(valid)}{' *' if best else '  '}" if valid is not None else "",
+            f"{record['samples_per_s']:,.0f} samples/s",
+            f"activity {_per_layer(record['activity'], '.4f')}",
+            f"dropped {_per_layer(record['dropped'], ',d')}" if any(record["dropped"].values()) else "dropped 0",
+        ]
+        self.note("  ".join(part for part in parts if part))
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def _summary(tally: Tally) -> str:
+    return (
+        f"loss {tally.loss:.3f}, accuracy {percent(tally.accuracy)}, {tally.samples_per_s:,.0f} samples/s, "
+        f"activity {_per_layer(tally.activity, '.3f')}, dropped {_per_layer(tally.dropped, ',d')}"
+    )
+
+
+def _per_layer(values: Mapping[str, float], form: str) -> str:
+    return " ".join(f"{name} {value:{form}}" for name, value in values.items()) or "-"

@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM end a run after the batch that is running, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from sparsesnn.errors import SparseSnnError
+
+
+class StoppedError(SparseSnnError):
+    """The run was stopped by a signal, after its checkpoint was written.
+
+    Attributes:
+        signal: its number; the command line exits with 128 + signal.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+class StopRequest:
+    """Says whether a signal has come; 0 until then."""
+
+    signal: int = 0
+
+    def __bool__(self) -> bool:
+        return self.signal != 0
+
+    @property
+    def name(self) -> str:
+        return "Ctrl-C" if self.signal == signal.SIGINT else signal.Signals(self.signal).name
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Within the block SIGINT and SIGTERM are noted; a second one acts as usual, for those who cannot wait.
+
+    Outside the main thread Python allows no handlers: there nothing is noted.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        request.signal = number
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

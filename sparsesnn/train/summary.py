@@ -1,0 +1,35 @@
+"""Several seeds of one configuration: mean and spread."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.train.files import strict_json, write_atomically
+from sparsesnn.train.metrics import Result
+
+SUMMARY = "summary.json"
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and sample standard deviation (n - 1); the latter is None for a single value."""
+    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
+
+
+def write_summary(folder: Path, seeds: Sequence[int], results: Sequence[Result]) -> list[str]:
+    """Writes `summary.json`; returns the lines that say the same to a person."""
+    summary: dict[str, Any] = {"seeds": list(seeds)}
+    for name in ("test_accuracy", "test_accuracy_last", "valid_accuracy", "samples_per_s", "seconds"):
+        values = [getattr(result, name) for result in results]
+        if all(value is not None for value in values):
+            summary[name] = {**spread(values), "values": values}
+    write_atomically(folder / SUMMARY, (strict_json(summary, indent=2) + "\n").encode())
+    lines = []
+    for name in ("test_accuracy", "valid_accuracy"):
+        if name in summary:
+            mean, sd = summary[name]["mean"], summary[name]["sd"] or 0.0
+            tail = "" if len(seeds) == 1 else f" ± {100 * sd:.2f}"
+            lines.append(f"{name.replace('_', ' ')} {100 * mean:.2f}{tail} % ({len(seeds)} seeds, mean ± sd)")
+    return lines
