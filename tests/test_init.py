@@ -7,7 +7,7 @@ import torch
 
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.init import init_activity
-from sparsesnn.module import Model
+from sparsesnn.module import BACKENDS, Model
 from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 
@@ -21,10 +21,11 @@ def network(**arguments: object) -> Network:
     return parse_net("60-70r-50c-11", grad_threshold=0.5, alpha=0.8, **arguments)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("target", [0.01, 0.1, 0.5])
-def test_activity_is_reached_from_silent_and_saturated_starts(scale: float, target: float) -> None:
-    model = Model(network(), backend="dense")
+def test_activity_is_reached_from_silent_and_saturated_starts(scale: float, target: float, backend: str) -> None:
+    model = Model(network(), backend=backend)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(scale)
@@ -121,6 +122,18 @@ def test_a_jump_over_the_target_warns() -> None:
     with pytest.warns(UserWarning, match=r"'hidden' reached activity [01], not 0\.6 ± 10%, in 12 passes: it jumps"):
         reached = init_activity(model, [one], 0.6, max_passes=12, readout_std=None)
     assert reached["hidden"] == 1
+
+
+def test_capacity_bounds_what_can_be_reached() -> None:
+    """The activity that counts is what finds a slot: at most 7 of 70."""
+    for target, message in [(0.05, None), (0.3, r"'hidden1' is to reach activity 0\.3, but .* to 0\.1; .* capacity")]:
+        model = Model(network(capacity=7), backend="cpu")
+        if message is None:
+            reached = init_activity(model, [poisson(60, 0.1)], {"hidden1": target}, readout_std=None)
+            assert reached["hidden1"] == pytest.approx(target, rel=0.1)
+            continue
+        with pytest.raises(DescriptionError, match=message):
+            init_activity(model, [poisson(60, 0.1)], {"hidden1": target})
 
 
 def test_errors_of_the_target() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.loss import DECODINGS, activity_regulariser, cross_entropy, decode
-from sparsesnn.module import Model, Output
+from sparsesnn.module import BACKENDS, Model, Output
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 
@@ -50,10 +50,11 @@ def test_counts_and_population_code_of_spikes() -> None:
         assert decode(spiking(output=spikes), "count", 3).tolist() == [[3, 1, 1]]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decoding", DECODINGS)
-def test_gradients_reach_the_network(decoding: str) -> None:
+def test_gradients_reach_the_network(decoding: str, backend: str) -> None:
     net = "6-8-10s" if decoding == "count" else "6-8-10"
-    model = Model(parse_net(net, grad_threshold=-math.inf), backend="dense")
+    model = Model(parse_net(net, grad_threshold=-math.inf), backend=backend)
     output = model(SpikeBatch.from_dense((torch.rand(9, 3, 6) < 0.5).float()))
     loss = cross_entropy(output, torch.tensor([0, 4, 2]), decoding, 5)
     loss.backward()
@@ -125,11 +126,12 @@ def test_activity_regulariser_sums_populations_and_takes_dicts() -> None:
     assert float(activity_regulariser(output, upper={"a": 0.5})) == pytest.approx(0.25)
 
 
-def test_activity_regulariser_pushes_activity() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_activity_regulariser_pushes_activity(backend: str) -> None:
     """A gradient step on the lower bound raises the activity, one on the upper bound reduces it."""
     for bounds, sign in [({"lower": 0.5}, 1), ({"upper": 0.01}, -1)]:
         torch.manual_seed(0)
-        model = Model(parse_net("20-30-2", grad_threshold=-math.inf), backend="dense")
+        model = Model(parse_net("20-30-2", grad_threshold=-math.inf), backend=backend)
         with torch.no_grad():
             model.layers["hidden"].weights[0].mul_(3)
         x = SpikeBatch.from_dense((torch.rand(20, 4, 20) < 0.3).float())
