@@ -275,7 +275,7 @@ class TrainConfig:
             ("epochs", 1, 1_000_000),
             ("batch", 1, 1_000_000),
             ("seed", 0, 2**63 - 1),
-            ("threads", 0, 4096),
+            ("threads", 0, 1024),
             ("prefetch", 0, 1000),
             ("checkpoint_seconds", 0, 1e9),
             ("checkpoint_batches", 0, 1_000_000_000),
@@ -364,10 +364,10 @@ class Config:
 
 #: what differs from the defaults of the dataclasses, per data set
 DATASET_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "digits": {"data": {"valid": "random:0.1"}},
+    "digits": {"data": {"valid": "random:0.2"}, "optim": {"lr": 1e-2}, "train": {"epochs": 30}},
     "shd": {"data": {"valid": "speakers:0,1"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 50}},
-    "ssc": {"data": {"valid": "own"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 50}},
-    "synthetic": {"data": {"valid": "random:0.1"}, "train": {"epochs": 5}},
+    "ssc": {"data": {"valid": "own"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 30}},
+    "synthetic": {"optim": {"lr": 5e-3}, "train": {"epochs": 5}},
 }
 
 #: keys that may change between a run and its continuation: they have no part in the numbers

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparsesnn import _core, datasets
+from sparsesnn import datasets
 from sparsesnn.datasets import Augment, EventSet
 from sparsesnn.errors import DataError
 from sparsesnn.host.stream import Stream
 from sparsesnn.network import Network
+from sparsesnn.runtime import set_num_threads
 from sparsesnn.train.config import Config, DataConfig
 
 Indices = npt.NDArray[np.int64]
@@ -66,7 +67,7 @@ def set_threads(n_threads: int) -> None:
     """Worker threads of the engine and of PyTorch; 0 leaves both at all cores."""
     if n_threads:
         torch.set_num_threads(n_threads)
-        _core.set_num_threads(n_threads)
+        set_num_threads(n_threads)
 
 
 def load_split(config: DataConfig, split: str) -> EventSet:
