@@ -1,8 +1,9 @@
 """Raw events into spike lists: a time and a unit each become a step and a neuron.
 
 An event at `t_us` falls into step floor(t_us / dt_us) and onto neuron unit // pool. Several events of one neuron in one
-step make one spike. Events before 0, or in step T and later, are left out and counted. This is what Tonic's `ToFrame`
-with `time_window=dt_us, start_time=0` makes, with the counts in its frames capped at 1.
+step make one spike. Events before 0, or in step T and later, are left out and counted. The order of the events does not
+matter. For events in order of time this is what Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)`
+makes, with the counts in its frames capped at 1.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Binned:
 
 
 def step_us(dt_ms: float) -> float:
-    """A time step in microseconds, to the nanosecond: 4.1 ms are 4100 µs and not 4099.9999999999995."""
+    """A time step in microseconds, to the nanosecond: 2.01 ms are 2010 µs and not 2009.9999999999998."""
+    if isinstance(dt_ms, bool) or not isinstance(dt_ms, (int, float)) or not 0 < dt_ms < 1e9:
+        raise ConfigError(f"binning: dt_ms is {dt_ms!r}; give a number of milliseconds above 0")
     return round(dt_ms * 1e6) / 1e3
 
 

@@ -92,7 +92,11 @@ def load_or_build(
         check_content: compare the checksum of a file that is read, about half a second for a gigabyte.
     """
     key = cache_key(parameters)
-    path = cache_path(default_dir() if cache_dir is None else cache_dir, parameters)
+    try:
+        path = cache_path(default_dir() if cache_dir is None else cache_dir, parameters)
+    except RuntimeError as error:  # this user has no home folder
+        _log.warning("no folder for the event cache (%s); this run goes on without; set SPARSESNN_CACHE", error)
+        return build()
     try:
         return read(path, key, check_content=check_content)
     except FileNotFoundError:

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsesnn.datasets.binning import Binned, bin_events, pooled, step_us
+from sparsesnn.errors import ConfigError, DataError
+
+
+def reference(events, *, n_units, n_steps, dt_us, pool):
+    """Event by event, with a dictionary of sets: `lists[s][t]` and the events lost."""
+    lists, n_lost = [], 0
+    for times, units in events:
+        steps: dict[int, set[int]] = {}
+        for time, unit in zip(times, units, strict=True):
+            step = math.floor(time / dt_us)
+            if 0 <= step < n_steps:
+                steps.setdefault(step, set()).add(unit // pool)
+            else:
+                n_lost += 1
+        lists.append([sorted(steps.get(t, ())) for t in range(n_steps)])
+    return lists, n_lost
+
+
+def as_lists(binned: Binned) -> list[list[list[int]]]:
+    lengths = binned.n_spikes
+    pieces = np.split(binned.ids, np.cumsum(lengths.reshape(-1).astype(np.int64))[:-1])
+    n_steps = lengths.shape[1]
+    return [[pieces[s * n_steps + t].tolist() for t in range(n_steps)] for s in range(lengths.shape[0])]
+
+
+@given(data=st.data(), n_units=st.integers(1, 13), n_steps=st.integers(1, 7), pool=st.integers(1, 5))
+def test_equals_the_slow_reference(data, n_units, n_steps, pool):
+    pool = min(pool, n_units)
+    dt_us = data.draw(st.sampled_from([1.0, 3.0, 10.0, 2.5]))
+    # borders of steps, both sides of the window, and times between
+    time = st.one_of(
+        st.integers(-2, n_steps + 2).map(lambda k: k * dt_us),
+        st.floats(-3 * dt_us, (n_steps + 3) * dt_us, allow_nan=False),
+    )
+    sample = st.lists(st.tuples(time, st.integers(0, n_units - 1)), max_size=20)
+    samples = data.draw(st.lists(sample, max_size=4))
+    events = [([t for t, _ in s], [u for _, u in s]) for s in samples]
+    window = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
+    binned = bin_events([(np.array(t, float), np.array(u, int)) for t, u in events], **window)
+    lists, n_lost = reference(events, **window)
+    assert as_lists(binned) == lists
+    assert binned.n_lost == n_lost
+    assert binned.n_neurons == math.ceil(n_units / pool)
+
+
+def test_order_of_events_does_not_matter():
+    rng = np.random.default_rng(3)
+    time, unit = rng.uniform(-5, 120, 300), rng.integers(0, 17, 300)
+    order = rng.permutation(300)
+    window = {"n_units": 17, "n_steps": 11, "dt_us": 10.0}
+    one, other = bin_events([(time, unit)], **window), bin_events([(time[order], unit[order])], **window)
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.n_spikes, other.n_spikes)
+    assert one.n_lost == other.n_lost > 0
+
+
+def test_float16_times_are_widened_before_any_arithmetic():
+    # 60000 us / 7 in float16 would be 8568 or 8576, and the product of larger times infinite
+    time = np.array([60000.0, 7000.0], np.float16)
+    binned = bin_events([(time, np.array([0, 1], np.uint16))], n_units=2, n_steps=10_000, dt_us=7.0)
+    steps = np.flatnonzero(binned.n_spikes[0])
+    np.testing.assert_array_equal(steps, [7000 // 7, 60000 // 7])
+
+
+def test_types_are_the_smallest_that_fit():
+    dense = (np.zeros(300), np.arange(300))
+    assert bin_events([dense], n_units=300, n_steps=2, dt_us=1.0).n_spikes.dtype == np.uint16
+    assert bin_events([dense], n_units=300, n_steps=2, dt_us=1.0, pool=2).n_spikes.dtype == np.uint8
+    assert bin_events([dense], n_units=65_536, n_steps=2, dt_us=1.0).ids.dtype == np.uint16
+    assert bin_events([dense], n_units=65_537, n_steps=2, dt_us=1.0).ids.dtype == np.int32
+    largest = bin_events([([0.0], [65_535])], n_units=65_536, n_steps=1, dt_us=1.0)
+    assert largest.ids.tolist() == [65_535]
+
+
+def test_parts_join():
+    a = bin_events([(np.zeros(300), np.arange(300)), ([], [])], n_units=300, n_steps=2, dt_us=1.0)
+    b = bin_events([([1.5, 9.0], [299, 0])], n_units=300, n_steps=2, dt_us=1.0)
+    joined = Binned.join([a, b])
+    assert as_lists(joined) == as_lists(a) + as_lists(b)
+    assert joined.n_lost == 1
+
+
+def test_no_samples_and_empty_samples():
+    none = bin_events([], n_units=5, n_steps=3, dt_us=1.0)
+    assert none.ids.size == 0
+    assert none.n_spikes.shape == (0, 3)
+    empty = bin_events([([], []), ([], [])], n_units=5, n_steps=3, dt_us=1.0)
+    assert empty.ids.size == 0
+    assert empty.n_spikes.tolist() == [[0, 0, 0]] * 2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_times_that_are_no_numbers_are_an_error_that_names_the_sample(bad):
+    events = [([1.0], [0]), ([1.0, bad], [0, 1])]
+    with pytest.raises(DataError, match=r"file\.h5: sample 8 has times such as .*\(1 in all\).*remove those events"):
+        bin_events(events, n_units=2, n_steps=3, dt_us=1.0, source="file.h5", first_sample=7)
+
+
+@pytest.mark.parametrize("unit", [-1, 700, 2**40])
+def test_units_out_of_range_are_an_error(unit):
+    with pytest.raises(DataError, match=rf"sample 0 has units such as {unit} .*allowed: 0 to 699"):
+        bin_events([([1.0], [unit])], n_units=700, n_steps=3, dt_us=1.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([([1.0, 2.0], [0])], r"times \[2\] and units \[1\]"),
+        ([(np.zeros((2, 2)), np.zeros((2, 2), int))], r"times \[2, 2\]"),
+        ([([1.0], [0.5])], "units of the type float64"),
+        ([(["now"], [0])], "times of the type <U3"),
+        ([([1j], [0])], "times of the type complex128"),
+    ],
+)
+def test_arrays_of_the_wrong_form_are_errors(events, message):
+    with pytest.raises(DataError, match=message):
+        bin_events(events, n_units=2, n_steps=3, dt_us=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_steps": 0}, "n_steps is 0"),
+        ({"n_steps": 2.0}, "n_steps is 2.0"),
+        ({"n_steps": True}, "n_steps is True"),
+        ({"dt_us": 0.0}, "time step is 0.0"),
+        ({"dt_us": math.nan}, "time step is nan"),
+        ({"dt_us": math.inf}, "time step is inf"),
+        ({"pool": 0}, "pool is 0"),
+        ({"pool": 6}, "pool is 6.* 1 to 5"),
+    ],
+)
+def test_parameters_without_meaning_are_errors(change, message):
+    with pytest.raises(ConfigError, match=message):
+        bin_events([], **{"n_units": 5, "n_steps": 3, "dt_us": 1.0, **change})
+
+
+def test_pooling_covers_all_units():
+    assert [pooled(700, pool) for pool in (1, 5, 7, 699, 700)] == [700, 140, 100, 2, 1]
+    assert pooled(701, 5) == 141
+
+
+def test_step_is_resolved_to_the_nanosecond():
+    assert step_us(2.01) == 2010.0
+    assert step_us(10) == 10_000.0
+    assert step_us(0.000_001) == 0.001
+    for bad in (0, -1, math.nan, math.inf, "10", True):
+        with pytest.raises(ConfigError, match="dt_ms is"):
+            step_us(bad)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsesnn.datasets import EventSet, split_validation
+from sparsesnn.errors import ConfigError
+
+
+def make(labels, speakers=None) -> EventSet:
+    labels = np.asarray(labels, np.int64)
+    return EventSet(
+        ids=np.empty(0, np.uint16),
+        n_spikes=np.zeros((labels.size, 1), np.uint8),
+        labels=labels,
+        n_neurons=1,
+        n_classes=int(labels.max(initial=0)) + 1,
+        groups={} if speakers is None else {"speakers": np.asarray(speakers, np.int64)},
+    )
+
+
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=10, max_size=60).filter(lambda v: max(map(v.count, v)) > 1),
+    share=st.floats(0.01, 0.99),
+    seed=st.integers(0, 9),
+)
+def test_random_parts_are_stratified_and_cover_all_samples_once(labels, share, seed):
+    event_set = make(labels)
+    train, valid = split_validation(event_set, f"random:{share!r}", seed=seed)
+    assert sorted([*train, *valid]) == list(range(len(labels)))
+    assert (np.diff(train) > 0).all()
+    assert (np.diff(valid) > 0).all()
+    for label in set(labels):
+        n, held = labels.count(label), int((event_set.labels[valid] == label).sum())
+        assert held <= n - 1
+        assert held == min(max(1, round(share * n)), n - 1)
+
+
+def test_random_follows_the_seed():
+    event_set = make([0, 1] * 40)
+    one, same, other = (split_validation(event_set, "random:0.25", seed=seed)[1] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert set(one) != set(other)
+
+
+def test_groups_are_held_out_whole():
+    event_set = make([0, 1, 0, 1, 0], speakers=[4, 5, 6, 4, 2])
+    train, valid = split_validation(event_set, "speakers:4, 5")
+    assert train.tolist() == [2, 4]
+    assert valid.tolist() == [0, 1, 3]
+
+
+def test_none_holds_nothing_out():
+    train, valid = split_validation(make([0, 1]), "none")
+    assert train.tolist() == [0, 1]
+    assert valid.tolist() == []
+    assert valid.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("random", "asks for no share.*between 0 and 1"),
+        ("random:0", "asks for no share"),
+        ("random:1", "asks for no share"),
+        ("random:nan", "asks for no share"),
+        ("random:many", "asks for no share"),
+        ("rooms:1", r"names no group of this data set \(groups: speakers\)"),
+        ("none:1", "names no group"),
+        ("", "names no group"),
+        ("speakers:", "does not list numbers"),
+        ("speakers:four", "does not list numbers"),
+        ("speakers:4,9,7", "names speakers 7, 9, of whom there are no samples; there are 4, 5"),
+        ("speakers:4,5", "holds out 2 of 2 samples; both parts need at least one"),
+    ],
+)
+def test_other_forms_are_errors(how, message):
+    with pytest.raises(ConfigError, match=message):
+        split_validation(make([0, 1], speakers=[4, 5]), how)
+
+
+def test_classes_of_one_sample_cannot_be_split():
+    with pytest.raises(ConfigError, match="holds out 0 of 2"):
+        split_validation(make([0, 1]), "random:0.5")
