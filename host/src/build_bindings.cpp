@@ -3,6 +3,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include "build_config.h"
 #include "isa.h"
 #include "thread_pool.h"
 

@@ -1,0 +1,57 @@
+"""Spiking neural networks, trained at a cost proportional to the spikes that happen.
+
+A `Network` describes populations and connections, `Model` runs and trains it as a `torch.nn.Module`, a `SpikeBatch`
+is what goes in. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.loss`, `sparsesnn --help` is the command line.
+"""
+
+from __future__ import annotations
+
+try:
+    from sparsesnn._core import version as __version__
+except ModuleNotFoundError as error:
+    if error.name != "sparsesnn._core":
+        raise
+    raise ImportError(
+        f"sparsesnn was imported from {__path__[0]}, which has no compiled engine (sparsesnn._core). In the source tree "
+        "run: pip install -e . (or ./dev test), which builds it; if sparsesnn is installed already, this folder hides "
+        "the installation: start Python from another directory"
+    ) from error
+
+from sparsesnn import errors
+from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.module import Layer, LayerState, Model, Output
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
+
+__all__ = [
+    # describe
+    "Network",
+    "Connection",
+    "parse_net",
+    "Input",
+    "LIF",
+    "CubaLIF",
+    "LI",
+    "Surrogate",
+    "fast_sigmoid",
+    "straight_through",
+    "sigmoid",
+    "atan",
+    "triangle",
+    "boxcar",
+    # run and train
+    "Model",
+    "Layer",
+    "LayerState",
+    "Output",
+    "SpikeBatch",
+    # the engine
+    "build_info",
+    "num_threads",
+    "set_num_threads",
+    "set_isa",
+    "errors",
+    "__version__",
+]

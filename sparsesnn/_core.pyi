@@ -1,0 +1,68 @@
+"""
+The compiled engine of sparsesnn; use it through the sparsesnn package.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+version: str = ...
+
+def build_info() -> dict:
+    """What was built and what is in use; see sparsesnn.build_info."""
+
+def set_isa(name: str) -> None:
+    """
+    Chooses the instruction set; ValueError where this machine cannot run it.
+    """
+
+def num_threads() -> int:
+    """Threads that share the engine's work."""
+
+def set_num_threads(n: int) -> None:
+    """Sets the number of threads, 1 to 1024; ValueError otherwise."""
+
+class LayerSpec:
+    """The numbers that define one layer's passes; see host/src/layer.h."""
+
+    def __init__(self, *, model: int, reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, n: int, tile_width: int, capacity: int, fixed: bool, save: bool, learn_alpha: bool, learn_beta: bool, learn_threshold: bool, seed: int, first_step: int) -> None: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def save(self) -> bool: ...
+
+class Lists:
+    """
+    Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B].
+    """
+
+    def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]) -> None: ...
+
+class Source:
+    """
+    A sending population: its lists, size, delay and float32 weight [M, N].
+    """
+
+    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> None: ...
+
+class LayerCall:
+    """
+    One call of a layer: its spec, sources, parameters [N] and initial state [B, N].
+    """
+
+    def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None) -> None: ...
+
+def forward(layer: LayerCall) -> dict:
+    """
+    Runs a layer over a sequence; returns lists, slot fields, state, potentials.
+    """
+
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool) -> dict:
+    """
+    Gradients of a layer by its weights, list values and learnt parameters.
+    """

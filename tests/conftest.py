@@ -1,0 +1,41 @@
+"""What all tests share: settings of the engine are put back, and Hypothesis does not race a busy machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+import sparsesnn
+
+# On a loaded machine an example may take any time; the examples themselves are the same in each run.
+settings.register_profile("sparsesnn", deadline=None, derandomize=True)
+settings.load_profile("sparsesnn")
+
+
+@pytest.fixture(autouse=True)
+def engine_settings_are_restored() -> Iterator[None]:
+    """Threads, instruction set and PyTorch's seed do not leak from one test into the next."""
+    isa, threads = sparsesnn.build_info()["isa"], sparsesnn.num_threads()
+    torch.manual_seed(0)
+    yield
+    sparsesnn.set_isa(isa)
+    sparsesnn.set_num_threads(threads)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> int:
+    """The test runs with 1, 2 and 3 threads."""
+    sparsesnn.set_num_threads(request.param)
+    return int(request.param)
+
+
+@pytest.fixture(params=["base", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest) -> str:
+    """The test runs with each instruction set; those that this machine cannot run are skipped, and counted."""
+    if request.param not in sparsesnn.build_info()["isa_supported"]:
+        pytest.skip(f"this machine or this build has no {request.param}")
+    sparsesnn.set_isa(request.param)
+    return str(request.param)

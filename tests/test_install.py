@@ -1,0 +1,113 @@
+"""Wheel, sdist → wheel, and editable installation, each used in a fresh virtual environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml")
+FOLDERS = ("cmake", "codelets", "datasets", "host", "launch", "sparsesnn")
+USE = """
+import sparsesnn, sparsesnn.codelets, sparsesnn.datasets, sparsesnn.host, sparsesnn.launch, sparsesnn.layers, sparsesnn.partition
+import torch
+layer = sparsesnn.Layer(sparsesnn.LIF(5), n_pre=3)
+out, state = layer(sparsesnn.SpikeBatch.from_dense(torch.ones(2, 1, 3)))
+print(out.n_steps, sparsesnn.__version__, sparsesnn.__file__)
+"""
+
+pytestmark = [pytest.mark.install, pytest.mark.slow, pytest.mark.xdist_group("install")]
+
+pytest.importorskip("scikit_build_core", reason="needs scikit-build-core and nanobind, in the extra 'dev'")
+pytest.importorskip("nanobind", reason="needs scikit-build-core and nanobind, in the extra 'dev'")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    # No index: what is installed comes from this source tree, and its dependencies are at hand already.
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONWARNINGS": "ignore"}
+    result = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
+    return result.stdout
+
+
+def fresh_environment(folder: Path) -> Path:
+    """A virtual environment with pip that sees the packages of this one, but not its sparsesnn; returns its Python."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    # A folder that a .pth file adds comes last, and its own .pth files (editable installations) are not read.
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def source_tree(folder: Path) -> Path:
+    """A copy of what belongs to the package, so that a build finds nothing else."""
+    folder.mkdir()
+    for name in SOURCES:
+        shutil.copy(ROOT / name, folder)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    return folder
+
+
+def use(python: Path, cwd: Path) -> Path:
+    """Imports and runs the package from another directory; returns where it was imported from."""
+    n_steps, version, file = run(python, "-c", USE, cwd=cwd).split(maxsplit=2)
+    assert n_steps == "2"
+    assert run(python.parent / "sparsesnn", "--version", cwd=cwd).split() == ["sparsesnn", version]
+    return Path(file.strip())
+
+
+def test_sdist_to_wheel(tmp_path: Path) -> None:
+    source = source_tree(tmp_path / "source")
+    build = f"import scikit_build_core.build as b; print(b.build_sdist({str(tmp_path)!r}))"
+    sdist = tmp_path / run(sys.executable, "-c", build, cwd=source).split()[-1]
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"CMakeLists.txt", "LICENSE", "cmake/isa.cmake", "host/src/module.cpp", "sparsesnn/_core.pyi"} <= names
+
+    python = fresh_environment(tmp_path / "venv")
+    pip = (python, "-m", "pip")
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path / "wheels", sdist, cwd=tmp_path)
+    (wheel,) = (tmp_path / "wheels").glob("sparsesnn-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {
+        "sparsesnn/__init__.py",
+        "sparsesnn/_core.pyi",
+        "sparsesnn/py.typed",
+        "sparsesnn/codelets/simd.h",
+        "sparsesnn/datasets/__init__.py",
+        "sparsesnn/host/stream.py",
+        "sparsesnn/launch/__init__.py",
+    } <= names
+    assert [name for name in names if name.endswith(".cpp") or name.startswith(("tests/", "sparsesnn/host/src"))] == []
+    assert len([name for name in names if name.startswith("sparsesnn/_core.") and name.endswith(".so")]) == 1
+
+    run(*pip, "install", "--no-deps", wheel, cwd=tmp_path)
+    assert tmp_path / "venv" in use(python, tmp_path).parents
+
+
+def test_editable(tmp_path: Path) -> None:
+    source = source_tree(tmp_path / "source")
+    python = fresh_environment(tmp_path / "venv")
+    run(python, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--editable", source, cwd=tmp_path)
+    assert use(python, tmp_path) == source / "sparsesnn" / "__init__.py"
+    # From the root of the source tree as well, where the folder sparsesnn/ has no compiled engine.
+    assert use(python, source) == source / "sparsesnn" / "__init__.py"
+    # A file written after the installation is found.
+    (source / "datasets" / "written_later.py").write_text("answer = 42\n")
+    (source / "sparsesnn" / "written_later.py").write_text("answer = 43\n")
+    code = "import sparsesnn.datasets.written_later as a, sparsesnn.written_later as b; print(a.answer, b.answer)"
+    assert run(python, "-c", code, cwd=tmp_path).split() == ["42", "43"]
