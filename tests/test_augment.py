@@ -70,15 +70,15 @@ def test_seed_epoch_and_sample_all_count(event_set):
     assert (base != dense(event_set, [0], ALL, seed=7, epoch=3)).any()
 
 
+GOLDEN = [(4, 6), (4, 10), (6, 7), (7, 9), (11, 17), (12, 13), (12, 15), (15, 18), (15, 19)]
+
+
 def test_result_is_fixed():
     """Figures are compared over versions and machines: what a seed means must never change."""
     event_set = EventSet.from_events([(np.arange(5.0, 17.0), np.arange(5, 17))], [0], n_units=24, n_steps=24, dt_us=1.0)
     batch = event_set.batch([0], rng=(1, 2), augment=ALL)
     step = batch.list_index().tolist()
     assert list(zip(step, batch.ids.tolist(), strict=True)) == GOLDEN
-
-
-GOLDEN = [(4, 6), (4, 10), (6, 7), (7, 9), (11, 17), (12, 13), (12, 15), (15, 18), (15, 19)]
 
 
 def test_drop_leaves_out_the_share_and_adds_nothing(event_set):
