@@ -2,6 +2,6 @@
 
 if not __name__.startswith("sparsesnn."):
     raise ImportError(
-        f"this folder holds sparsesnn's device-neutral C++ kernels, imported as '{__name__}'; import sparsesnn.codelets instead "
+        f"this folder holds sparsesnn's C++ kernels, imported as '{__name__}'; import sparsesnn.codelets instead "
         "(it lies beside the package in the source tree and is installed inside it)"
     )

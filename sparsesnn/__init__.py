@@ -1,7 +1,7 @@
 """Spiking neural networks, trained at a cost proportional to the spikes that happen.
 
 A `Network` describes populations and connections, `Model` runs and trains it as a `torch.nn.Module`, a `SpikeBatch`
-is what goes in. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.loss`, `sparsesnn --help` is the command line.
+is what goes in. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.loss`; the command line is `sparsesnn --help`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ except ModuleNotFoundError as error:
     if error.name != "sparsesnn._core":
         raise
     raise ImportError(
-        f"sparsesnn was imported from {__path__[0]}, which has no compiled engine (sparsesnn._core). In the source tree "
-        "run: pip install -e . (or ./dev test), which builds it; if sparsesnn is installed already, this folder hides "
+        f"sparsesnn was imported from {__path__[0]}, which has no compiled engine (sparsesnn._core). In the source "
+        "tree run: pip install -e . (or ./dev test), which builds it; if sparsesnn is installed already, this folder hides "
         "the installation: start Python from another directory"
     ) from error
 

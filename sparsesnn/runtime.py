@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from sparsesnn import _core
 from sparsesnn.errors import ConfigError
@@ -27,8 +27,7 @@ class BuildInfo(TypedDict):
 
 def build_info() -> BuildInfo:
     """What was built and what is in use, as plain data for logs and bug reports."""
-    info: BuildInfo = _core.build_info()
-    return info
+    return cast(BuildInfo, _core.build_info())
 
 
 def num_threads() -> int:
