@@ -1,46 +1,109 @@
-// Gradients of deliver.
+// Gradients of deliver, for one tile and a chunk of rows (t, b).
 //
-//   d_weight[m, n] += d_current[n]                     for m that fired
-//   d_value[slot]   = Σ_n weight[m, n]·d_current[n]    for every listed m: spikes and near-spikes
+//   d_weight[m, n] += Σ_{rows in which m fired}  d_current[row, n]
+//   share[event]    = Σ_n weight[m, n]·d_current[row, n]            event: m is listed in `row`, spike or near-spike
 //
-// weight, d_weight: [M, W], the tile's columns; only this tile writes its d_weight. d_value: the tile's share; the
-// engine adds the shares of all tiles in ascending order. One pass over the list serves both gradients.
-// Cost: 4·W bytes read (weight) and 8·W read and written (d_weight) an id, 2·W multiply-adds.
+// Events come sorted by sender m, so that a sender's weights and its gradient stay in registers while the rows of
+// d_current, which fit L2, are gathered once for both gradients: no read-modify-write, no row of weights twice.
+// Within a sender, spikes come before near-spikes, each by step descending, then sample ascending: the order of sums.
+//
+// d_current: [rows, W], the tile's columns; owned by the tile. weight, d_weight: [M, N] row-major, of which the tile
+// reads and writes its own columns. share: [events], the tile's part of ∂L/∂value; the engine adds those of all tiles.
+// Cost: 4·W bytes read an event, 2·W flops for each of the two gradients, and 12·W bytes a sender.
 #pragma once
 
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// Σ a[n]·b[n] over W elements in the fixed order of simd.h; b is held in registers by the caller.
-template <int W>
-inline float dot(const float* a, const Vector (&b)[W / vector_width]) {
-  Vector lanes[dot_vectors];
-  for (int k = 0; k < dot_vectors; ++k) lanes[k] = load(a + k * vector_width) * b[k];
-  for (int k = dot_vectors; k < W / vector_width; ++k) lanes[k % dot_vectors] += load(a + k * vector_width) * b[k];
-  return sum_lanes(lanes);
-}
+// A sender's events are [starts[2m], starts[2m + 1]) spikes and [starts[2m + 1], starts[2m + 2]) near-spikes.
+struct SenderEvents {
+  const std::int32_t* starts = nullptr;  // [2·M + 1]
+  const std::uint32_t* rows = nullptr;   // [events]
+};
 
-template <int W>
-inline void load_tile(Vector (&x)[W / vector_width], const float* p) {
-  for (int k = 0; k < W / vector_width; ++k) x[k] = load(p + k * vector_width);
-}
+// Dot products that wait for the sum over their lanes: a vector's worth of them is added in one go.
+class PendingDots {
+ public:
+  explicit PendingDots(float* out) : out_(out) {}
 
-// `d_weight` or `d_value` may be null: that gradient is not wanted.
-template <int W, class Id>
-inline void deliver_grad(const float* d_current, const float* weight, float* d_weight, float* d_value, const Id* ids,
-                         std::int64_t n_spikes, std::int64_t n_listed) {
-  Vector d[W / vector_width];
-  load_tile<W>(d, d_current);
-  for (std::int64_t j = 0; j < n_listed; ++j) {
-    const std::size_t row = static_cast<std::size_t>(ids[j]) * W;
-    if (d_value) d_value[j] = dot<W>(weight + row, d);
-    if (d_weight && j < n_spikes)
-      for (int k = 0; k < W / vector_width; ++k) {
-        float* p = d_weight + row + k * vector_width;
-        store(p, load(p) + d[k]);
-      }
+  void add(Vector lanes) {
+    rows_[n_] = lanes;
+    if (++n_ < vector_width) return;
+    store(out_, sum_rows(rows_));
+    out_ += vector_width;
+    n_ = 0;
   }
+
+  void finish() {
+    for (int r = 0; r < n_; ++r) out_[r] = sum_lanes(rows_[r]);
+  }
+
+ private:
+  Vector rows_[vector_width];
+  int n_ = 0;
+  float* out_;
+};
+
+// The first `n` of W columns of a row, the others 0.
+template <int W>
+inline void load_columns(Vector (&x)[W / vector_width], const float* row, int n) {
+  alignas(64) float whole[W];
+  if (n < W) {
+    std::memset(whole, 0, sizeof(whole));
+    std::memcpy(whole, row, sizeof(float) * static_cast<std::size_t>(n));
+    row = whole;
+  }
+  for (int k = 0; k < W / vector_width; ++k) x[k] = load(row + k * vector_width);
+}
+
+template <int W>
+inline void store_columns(float* row, const Vector (&x)[W / vector_width], int n) {
+  alignas(64) float whole[W];
+  float* out = n < W ? whole : row;
+  for (int k = 0; k < W / vector_width; ++k) store(out + k * vector_width, x[k]);
+  if (n < W) std::memcpy(row, whole, sizeof(float) * static_cast<std::size_t>(n));
+}
+
+// The 16 lanes of Σ a[n]·b[n] over W elements, folded to one vector.
+template <int W>
+inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vector_width]) {
+  Vector lanes[dot_vectors];
+  for (int k = 0; k < dot_vectors; ++k) lanes[k] = a[k] * b[k];
+  for (int k = dot_vectors; k < W / vector_width; ++k) lanes[k % dot_vectors] += a[k] * b[k];
+  return fold_lanes(lanes);
+}
+
+// weight and share, or d_weight, may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride;
+// `n_columns` of its W columns exist.
+template <int W>
+inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight,
+                         float* d_weight, std::size_t row_stride, int n_columns, float* share) {
+  constexpr int n_vectors = W / vector_width;
+  PendingDots dots(share);
+  for (int m = 0; m < n_pre; ++m) {
+    const std::int32_t begin = events.starts[2 * m], near = events.starts[2 * m + 1], end = events.starts[2 * m + 2];
+    if (begin == end) continue;
+    Vector w[n_vectors] = {}, sum[n_vectors] = {};
+    if (weight) load_columns<W>(w, weight + m * row_stride, n_columns);
+    if (d_weight) load_columns<W>(sum, d_weight + m * row_stride, n_columns);
+    for (std::int32_t j = begin; j < near; ++j) {
+      const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
+      Vector d[n_vectors];
+      for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
+      for (int k = 0; k < n_vectors; ++k) sum[k] += d[k];
+      if (weight) dots.add(dot<W>(w, d));
+    }
+    if (weight)
+      for (std::int32_t j = near; j < end; ++j) {
+        const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
+        Vector d[n_vectors];
+        for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
+        dots.add(dot<W>(w, d));
+      }
+    if (d_weight && near > begin) store_columns<W>(d_weight + m * row_stride, sum, n_columns);
+  }
+  if (weight) dots.finish();
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

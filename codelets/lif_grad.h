@@ -1,9 +1,10 @@
-// Gradient of step, for one sample and all neurons of the population (padded to `n`, a multiple of 16).
+// Gradient of step, for one sample and `n` neurons, a multiple of 16.
 //
 //   δ[t] = γ(t)·δ[t+1] + q[t] at listed neurons,  δ[t] = β·δ[t+1] elsewhere         δ = ∂L/∂v,  q = σ'·e
 //   LIF      ∂L/∂i = g·δ              CubaLIF    ∂L/∂i_syn ← α·∂L/∂i_syn + g·δ,  ∂L/∂i = ∂L/∂i_syn
 //
-// d_v, d_i_syn: running over t, backwards. d_current: written. Cost: one pass over N plus the listed slots.
+// d_v, d_i_syn: running over t, backwards. d_current: written; `copy`, if not null, gets the same.
+// Cost: one pass over N plus the listed slots.
 #pragma once
 
 #include "simd.h"
@@ -14,16 +15,17 @@ inline void decay_all(float* d_v, const float* beta, int n) {
   for (int k = 0; k < n; k += vector_width) store(d_v + k, load(d_v + k) * load(beta + k));
 }
 
-inline void current_grad(float* d_current, const float* d_v, float* d_i_syn, const float* alpha, float gain, int n) {
+inline void current_grad(float* d_current, float* copy, const float* d_v, float* d_i_syn, const float* alpha, float gain,
+                         int n) {
   const Vector g = broadcast(gain);
-  if (!d_i_syn) {
-    for (int k = 0; k < n; k += vector_width) store(d_current + k, g * load(d_v + k));
-    return;
-  }
   for (int k = 0; k < n; k += vector_width) {
-    const Vector d = load(alpha + k) * load(d_i_syn + k) + g * load(d_v + k);
-    store(d_i_syn + k, d);
+    Vector d = g * load(d_v + k);
+    if (d_i_syn) {
+      d += load(alpha + k) * load(d_i_syn + k);
+      store(d_i_syn + k, d);
+    }
     store(d_current + k, d);
+    if (copy) store(copy + k, d);
   }
 }
 

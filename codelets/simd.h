@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -66,13 +67,47 @@ inline Vector where_greater(Vector a, Vector b, Vector x) {
   return x;
 }
 
-// The sum of the 16 lanes: l += l + 8, then l + 4, l + 2, l + 1.
-inline float sum_lanes(const Vector (&lanes)[dot_vectors]) {
-  float x[dot_lanes];
-  for (int k = 0; k < dot_vectors; ++k) store(x + k * vector_width, lanes[k]);
-  for (int half = dot_lanes / 2; half >= 1; half /= 2)
-    for (int l = 0; l < half; ++l) x[l] += x[l + half];
-  return x[0];
+// The 16 lanes of a dot product, added by halves down to one vector: l += l + 8, and so on while that is wider.
+inline Vector fold_lanes(Vector (&lanes)[dot_vectors]) {
+  for (int half = dot_vectors / 2; half >= 1; half /= 2)
+    for (int k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
+
+// Sums the lanes of one vector by halves.
+inline float sum_lanes(Vector x) {
+  float lane[vector_width];
+  store(lane, x);
+  for (int half = vector_width / 2; half >= 1; half /= 2)
+    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+  return lane[0];
+}
+
+// One level of sum_rows: x and y hold groups of `Group` lanes, one group a row; adds the halves of each group and puts
+// the groups of y behind those of x.
+template <int Group, int... Lane>
+inline Vector fold_groups(Vector x, Vector y, std::integer_sequence<int, Lane...>) {
+  constexpr int half = Group / 2, groups = vector_width / Group;
+  constexpr auto source = [](int lane) {
+    const int row = lane / half;
+    return (row / groups) * vector_width + (row % groups) * Group + lane % half;
+  };
+  return __builtin_shufflevector(x, y, source(Lane)...) + __builtin_shufflevector(x, y, source(Lane) + half...);
+}
+
+template <int Group>
+inline void fold_rows(Vector* rows) {
+  if constexpr (Group > 1) {
+    for (int r = 0; r < Group / 2; ++r)
+      rows[r] = fold_groups<Group>(rows[2 * r], rows[2 * r + 1], std::make_integer_sequence<int, vector_width>());
+    fold_rows<Group / 2>(rows);
+  }
+}
+
+// Lane r of the result is sum_lanes(rows[r]), to the bit; `rows` is used up. Two shuffles a row instead of a chain.
+inline Vector sum_rows(Vector (&rows)[vector_width]) {
+  fold_rows<vector_width>(rows);
+  return rows[0];
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -20,8 +20,9 @@ SlotBuffer::~SlotBuffer() { std::free(data); }
 
 namespace {
 
-// Bytes of current gradients that the backward pass keeps between its two halves; a quarter of a usual L3 share.
-constexpr std::size_t backward_chunk_bytes = 4u << 20;
+// Rows (t, b) of current gradients that the backward pass keeps between its two halves: 256 kB a tile of 64 neurons,
+// which leaves half of the smallest usual L2 to the rest.
+constexpr int backward_chunk_rows = 1024;
 
 // Tiles' columns of a [M, N] weight, one after another: [P][M][W]. Also the place where NaN and infinity are found.
 Array<float> pack(const float* weight, int n_pre, const LayerSpec& spec, const char* name) {
@@ -52,16 +53,16 @@ Array<float> pack(const float* weight, int n_pre, const LayerSpec& spec, const c
   throw InputError("NumericError", std::string(name) + " changed while it was read; do not write weights during a call");
 }
 
-Array<float> unpack(const Array<float>& packed, int n_pre, const LayerSpec& spec) {
-  const int w = spec.tile_width, n = spec.n;
-  Array<float> weight(static_cast<std::size_t>(n_pre) * n);
-  parallel_for(spec.n_tiles(), [&](int p, int) {
-    const int first = p * w, width = std::min(w, n - first);
-    const float* in = packed.data() + static_cast<std::size_t>(p) * n_pre * w;
-    for (int m = 0; m < n_pre; ++m, in += w)
-      std::memcpy(weight.data() + static_cast<std::size_t>(m) * n + first, in, sizeof(float) * width);
-  });
-  return weight;
+// Rows [N, N] padded to [N, P·W]; the weight itself where nothing is to pad.
+const float* pad_rows(const float* weight, const LayerSpec& spec, Array<float>& padded) {
+  const std::size_t n = static_cast<std::size_t>(spec.n), row = static_cast<std::size_t>(spec.n_padded());
+  if (!weight || n == row) return weight;
+  padded = Array<float>(n * row);
+  for (std::size_t m = 0; m < n; ++m) {
+    std::memcpy(padded.data() + m * row, weight + m * n, sizeof(float) * n);
+    std::memset(padded.data() + m * row + n, 0, sizeof(float) * (row - n));
+  }
+  return padded.data();
 }
 
 // Per-neuron parameters, padded so that a padded neuron never fires.
@@ -135,15 +136,14 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
 }
 
 // Sources with packed weights; `packed` keeps those alive.
-std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, const std::vector<bool>& with_weight,
-                                 std::vector<Array<float>>& packed) {
+std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, std::vector<Array<float>>& packed) {
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
     sources[k].lists = from.lists;
     sources[k].n_pre = from.n_pre;
     sources[k].delay = from.delay;
-    packed.push_back(with_weight[k] ? pack(from.weight, from.n_pre, spec, "weight") : Array<float>());
+    packed.push_back(pack(from.weight, from.n_pre, spec, "weight"));
     sources[k].weight = packed.back().data();
   }
   return sources;
@@ -258,7 +258,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
 
   const Padded neuron(spec, input);
   std::vector<Array<float>> packed;
-  const std::vector<Source> sources = make_sources(spec, input, std::vector<bool>(input.sources.size(), true), packed);
+  const std::vector<Source> sources = make_sources(spec, input, packed);
   const Array<float> recurrent =
       input.recurrent_weight ? pack(input.recurrent_weight, spec.n, spec, "recurrent_weight") : Array<float>();
 
@@ -342,17 +342,81 @@ void parameter_grads(const LayerSpec& spec, const LayerSaved& saved, const float
   sum(spec.learn_threshold, out.d_threshold);
 }
 
-// Adds the tiles' shares of ∂L/∂value, in the order of tiles.
-void add_shares(const Source& source, int n_tiles, float* d_value) {
-  constexpr std::int64_t piece = 4096;
-  parallel_for(static_cast<int>((source.d_value_stride + piece - 1) / piece), [&](int k, int) {
-    const std::int64_t from = k * piece, to = std::min(source.d_value_stride, from + piece);
-    float* out = d_value + source.first_slot;
-    for (std::int64_t j = from; j < to; ++j) out[j] = source.d_value[j];
-    for (int p = 1; p < n_tiles; ++p) {
-      const float* share = source.d_value + p * source.d_value_stride;
-      for (std::int64_t j = from; j < to; ++j) out[j] += share[j];
+// What one chunk of steps received from one sender, sorted by sending neuron (codelets/deliver_grad.h).
+struct Events {
+  Array<std::int32_t> starts;  // [2·M + 1]
+  Array<std::uint32_t> rows;   // row (t - t0)·B + b of each event
+  Array<std::uint32_t> slots;  // its slot in the sender's lists, from first_slot on
+  std::int64_t first_slot = 0;
+  std::size_t n = 0;
+};
+
+// A sender as the backward pass has it. Own lists of a recurrent layer: delay 1, and `before` in front.
+struct SenderInput {
+  Lists lists;
+  int n_pre, delay;
+  const Lists* before;  // one step, or null
+  bool with_near;       // near-spikes matter only where the gradient of the list values is wanted
+};
+
+// Calls visit(row, lists, list) for all lists that arrive in steps t0..t1-1: steps descending, samples ascending.
+template <class Visit>
+void visit_rows(const SenderInput& from, int t0, int t1, int n_samples, Visit&& visit) {
+  for (int t = t1 - 1; t >= t0; --t)
+    for (int b = 0; b < n_samples; ++b) {
+      const auto row = static_cast<std::uint32_t>((t - t0) * n_samples + b);
+      if (t >= from.delay)
+        visit(row, from.lists, static_cast<std::int64_t>(t - from.delay) * n_samples + b);
+      else if (from.before && t == from.delay - 1)
+        visit(row, *from.before, static_cast<std::int64_t>(b));
     }
+}
+
+template <class Id>
+Events sort_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
+  Events events;
+  const std::size_t n_starts = 2 * static_cast<std::size_t>(from.n_pre) + 1;
+  events.starts = Array<std::int32_t>::zeros(n_starts);
+  events.first_slot = from.lists.offsets[static_cast<std::int64_t>(std::max(0, t0 - from.delay)) * n_samples];
+  const auto each_event = [&](auto&& body) {
+    visit_rows(from, t0, t1, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
+      const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
+      const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
+      const Id* ids = static_cast<const Id*>(lists.ids);
+      for (std::int64_t j = begin; j < end; ++j) body(2 * static_cast<std::size_t>(ids[j]) + (j >= near), row, j);
+    });
+  };
+  std::int32_t* starts = events.starts.data();
+  each_event([&](std::size_t group, std::uint32_t, std::int64_t) { ++starts[group]; });
+  std::int32_t n = 0;
+  for (std::size_t g = 0; g < n_starts; ++g) {
+    const std::int32_t count = starts[g];
+    starts[g] = n;
+    n += count;
+  }
+  events.n = static_cast<std::size_t>(n);
+  events.rows = Array<std::uint32_t>(events.n);
+  events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
+  each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
+    const std::int32_t at = starts[group]++;
+    events.rows[at] = row;
+    if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
+  });
+  for (std::size_t g = n_starts - 1; g > 0; --g) starts[g] = starts[g - 1];  // each now holds the next one's start
+  starts[0] = 0;
+  return events;
+}
+
+// d_value[slot] = Σ over tiles, ascending, of their shares.
+void add_shares(const Events& events, const float* shares, int n_tiles, float* d_value) {
+  constexpr std::size_t piece = 4096;
+  parallel_for(static_cast<int>((events.n + piece - 1) / piece), [&](int k, int) {
+    const std::size_t from = k * piece, to = std::min(events.n, from + piece);
+    float sum[piece];
+    std::memcpy(sum, shares + from, sizeof(float) * (to - from));
+    for (int p = 1; p < n_tiles; ++p)
+      for (std::size_t j = from; j < to; ++j) sum[j - from] += shares[p * events.n + j];
+    for (std::size_t j = from; j < to; ++j) d_value[events.first_slot + events.slots[j]] = sum[j - from];
   });
 }
 
@@ -362,42 +426,53 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                               const float* d_values, const float* d_potentials, const Wanted& wanted) {
   check_layer(spec, input);
   const Kernels& kernels = chosen_kernels();
-  const int n_steps = input.n_steps, n_samples = input.n_samples, n_tiles = spec.n_tiles(), w = spec.tile_width;
+  const int n_steps = input.n_steps, n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const std::size_t row = static_cast<std::size_t>(spec.n_padded()), n_sources = input.sources.size();
+  const std::size_t n = static_cast<std::size_t>(spec.n);
   const bool spiking = spec.model != Model::li, recurrent = input.recurrent_weight != nullptr;
   const std::int64_t n_slots = spiking ? saved.lists.offsets[static_cast<std::int64_t>(n_steps) * n_samples] : 0;
-
   const Padded neuron(spec, input);
-  std::vector<Array<float>> packed, d_packed(n_sources);
-  std::vector<Source> sources = make_sources(spec, input, wanted.value, packed);
+
+  // Gradients that grow over the chunks, and who sent: the sources, then the layer itself.
   LayerGradients out;
   out.d_weight.resize(n_sources);
   out.d_value.resize(n_sources);
+  std::vector<SenderInput> sender_inputs;
+  std::vector<Sender> senders;
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
-    if (wanted.weight[k]) {
-      d_packed[k] = Array<float>::zeros(static_cast<std::size_t>(n_tiles) * from.n_pre * w);
-      sources[k].d_weight = d_packed[k].data();
-    }
-    if (wanted.value[k])
-      out.d_value[k] = Array<float>::zeros(
-          from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples]);
+    const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples];
+    if (wanted.weight[k]) out.d_weight[k] = Array<float>::zeros(from.n_pre * n);
+    if (wanted.value[k]) out.d_value[k] = Array<float>::zeros(n_values);
+    sender_inputs.push_back({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]});
+    senders.push_back({from.n_pre, wanted.value[k] ? from.weight : nullptr, out.d_weight[k].data(), nullptr, nullptr,
+                       nullptr, 0});
   }
-  const Array<float> recurrent_weight =
-      recurrent ? pack(input.recurrent_weight, spec.n, spec, "recurrent_weight") : Array<float>();
-  const Array<float> d_recurrent = wanted.recurrent_weight
-                                       ? Array<float>::zeros(static_cast<std::size_t>(n_tiles) * spec.n * w)
-                                       : Array<float>();
+  if (wanted.recurrent_weight) {
+    out.d_recurrent_weight = Array<float>::zeros(n * n);
+    sender_inputs.push_back({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false});
+    senders.push_back({spec.n, nullptr, out.d_recurrent_weight.data(), nullptr, nullptr, nullptr, 0});
+  }
+
+  const int chunk = std::clamp(backward_chunk_rows / std::max(1, n_samples), 1, std::max(1, n_steps));
+  const int n_chunks = (n_steps + chunk - 1) / chunk, n_senders = static_cast<int>(senders.size());
+  std::vector<Events> events(static_cast<std::size_t>(n_chunks) * n_senders);
+  parallel_for(static_cast<int>(events.size()), [&](int item, int) {
+    const SenderInput& from = sender_inputs[item % n_senders];
+    const int t0 = item / n_senders * chunk, t1 = std::min(n_steps, t0 + chunk);
+    events[item] = from.lists.wide ? sort_by_sender<std::uint32_t>(from, t0, t1, n_samples)
+                                   : sort_by_sender<std::uint16_t>(from, t0, t1, n_samples);
+  });
+
+  Array<float> padded;
+  const float* recurrent_weight = pad_rows(input.recurrent_weight, spec, padded);
   const Array<float> d_bias = wanted.bias ? Array<float>::zeros(row) : Array<float>();
   const bool learns_readout_beta = !spiking && spec.learn_beta;
   const Array<float> d_beta_by_sample = learns_readout_beta ? Array<float>::zeros(n_samples * row) : Array<float>();
-
   Array<float> d_slots(n_slots);
   if (n_slots) std::memcpy(d_slots.data(), d_values, sizeof(float) * n_slots);
   const Array<float> d_v = Array<float>::zeros(n_samples * row);
   const Array<float> d_i_syn = spec.model == Model::cuba_lif ? Array<float>::zeros(n_samples * row) : Array<float>();
-  const std::size_t step_bytes = std::max<std::size_t>(1, n_samples * row * sizeof(float));
-  const int chunk = std::clamp(static_cast<int>(backward_chunk_bytes / step_bytes), 1, std::max(1, n_steps));
   const Array<float> d_current(static_cast<std::size_t>(chunk) * n_samples * row);
   const Array<float> d_current_next = recurrent ? Array<float>(n_samples * row) : Array<float>();
 
@@ -410,10 +485,7 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                           n_slots,
                           saved.silenced_offsets,
                           saved.silenced_ids,
-                          recurrent_weight.data(),
-                          d_recurrent.data(),
-                          input.own_before,
-                          input.has_own_before,
+                          recurrent_weight,
                           d_slots.data(),
                           saved.potentials,
                           input.v,
@@ -422,44 +494,42 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                           d_v.data(),
                           d_i_syn.data(),
                           d_current.data(),
+                          chunk * n_samples,
                           d_current_next.data(),
                           d_bias.data(),
-                          sources.data(),
-                          static_cast<int>(n_sources)};
+                          senders.data(),
+                          n_senders};
 
   // Backwards through time, a chunk of steps at a time: first ∂L/∂i, sample by sample; then, tile by tile, the weight
-  // gradients and the tiles' shares of the input gradients; then the sum of the shares.
+  // gradients and the tiles' shares of the list gradients; then the sum of the shares.
   std::vector<Array<float>> shares(n_sources);
-  for (int t1 = n_steps; t1 > 0; t1 -= chunk) {
-    const int t0 = std::max(0, t1 - chunk);
+  for (int c = n_chunks - 1; c >= 0; --c) {
+    const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
     parallel_for(n_samples, [&](int b, int) { kernels.state_grad(pass, b, t0, t1); });
-    for (std::size_t k = 0; k < n_sources; ++k) {
-      if (!wanted.value[k]) continue;
-      Source& source = sources[k];
-      const std::int64_t from = std::max(0, t0 - source.delay), to = std::max(0, t1 - source.delay);
-      source.first_slot = source.lists.offsets[from * n_samples];
-      source.d_value_stride = source.lists.offsets[to * n_samples] - source.first_slot;
-      const std::size_t needed = static_cast<std::size_t>(source.d_value_stride) * n_tiles;
-      if (shares[k].size() < needed || !shares[k]) shares[k] = Array<float>(needed + needed / 8);
-      source.d_value = shares[k].data();
+    for (int k = 0; k < n_senders; ++k) {
+      const Events& from = events[c * n_senders + k];
+      senders[k].starts = from.starts.data();
+      senders[k].rows = from.rows.data();
+      senders[k].n_events = from.n;
+      if (!senders[k].weight) continue;
+      const std::size_t needed = from.n * n_tiles;
+      if (!shares[k] || shares[k].size() < needed) shares[k] = Array<float>(needed + needed / 8);
+      senders[k].shares = shares[k].data();
     }
     parallel_for(n_tiles, [&](int p, int) { kernels.weight_grad(pass, p, t0, t1); });
     for (std::size_t k = 0; k < n_sources; ++k)
-      if (wanted.value[k]) add_shares(sources[k], n_tiles, out.d_value[k].data());
+      if (senders[k].weight) add_shares(events[c * n_senders + k], senders[k].shares, n_tiles, out.d_value[k].data());
   }
 
-  for (std::size_t k = 0; k < n_sources; ++k)
-    if (wanted.weight[k]) out.d_weight[k] = unpack(d_packed[k], input.sources[k].n_pre, spec);
-  if (wanted.recurrent_weight) out.d_recurrent_weight = unpack(d_recurrent, spec.n, spec);
   if (wanted.bias) {
-    out.d_bias = Array<float>(spec.n);
-    std::memcpy(out.d_bias.data(), d_bias.data(), sizeof(float) * spec.n);
+    out.d_bias = Array<float>(n);
+    std::memcpy(out.d_bias.data(), d_bias.data(), sizeof(float) * n);
   }
   if (spiking && spec.learns()) parameter_grads(spec, saved, d_slots.data(), n_slots, out);
   if (learns_readout_beta) {
-    out.d_beta = Array<float>::zeros(spec.n);
+    out.d_beta = Array<float>::zeros(n);
     for (int b = 0; b < n_samples; ++b)
-      for (int n = 0; n < spec.n; ++n) out.d_beta[n] += d_beta_by_sample[b * row + n];
+      for (std::size_t k = 0; k < n; ++k) out.d_beta[k] += d_beta_by_sample[b * row + k];
   }
   return out;
 }

@@ -221,28 +221,13 @@ void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b
     fill_block<Id16>(pass, out, block, b0, b1);
 }
 
-// Σ_n weight[m, n]·d[n] over all tiles, ascending.
-template <int W>
-inline float dot_row(const float* weight, const float* d, std::uint32_t m, int n_tiles, std::size_t n_pre) {
-  float sum = 0.0f;
-  for (int tile = 0; tile < n_tiles; ++tile) {
-    Vector x[W / vector_width];
-    load_tile<W>(x, d + tile * W);
-    sum += dot<W>(weight + (tile * n_pre + m) * W, x);
-  }
-  return sum;
-}
-
-inline float dot_row_any(const LayerSpec& spec, const float* weight, const float* d, std::uint32_t m) {
-  const std::size_t n = static_cast<std::size_t>(spec.n);
-  switch (spec.tile_width) {
-    case 16:
-      return dot_row<16>(weight, d, m, spec.n_tiles(), n);
-    case 32:
-      return dot_row<32>(weight, d, m, spec.n_tiles(), n);
-    default:
-      return dot_row<64>(weight, d, m, spec.n_tiles(), n);
-  }
+// Σ_n a[n]·b[n] over a whole row, n a multiple of 16, in 16 lanes.
+inline float dot_row(const float* a, const float* b, std::size_t n) {
+  Vector lanes[dot_vectors] = {};
+  for (std::size_t k = 0; k < n; k += dot_lanes)
+    for (int l = 0; l < dot_vectors; ++l)
+      lanes[l] += load(a + k + l * vector_width) * load(b + k + l * vector_width);
+  return sum_lanes(fold_lanes(lanes));
 }
 
 inline std::uint32_t id_at(const Lists& lists, std::int64_t slot) {
@@ -258,7 +243,10 @@ void listed_grad(const BackwardPass& pass, std::int64_t i, float* d_v, const flo
   for (std::int64_t j = begin; j < end; ++j) {
     const std::uint32_t n = id_at(pass.lists, j);
     float e = pass.d_slots[j];
-    if (d_current_next) e += dot_row_any(spec, pass.recurrent_weight, d_current_next, n);
+    if (d_current_next) {
+      const std::size_t row = static_cast<std::size_t>(spec.n_padded());
+      e += dot_row(pass.recurrent_weight + n * row, d_current_next, row);
+    }
     pass.d_slots[j] = slope[j] * e;
   }
   if (!gamma) {
@@ -307,67 +295,46 @@ void readout_grad(const BackwardPass& pass, std::int64_t i, int sample, float* d
 
 void state_grad(const BackwardPass& pass, int sample, int t0, int t1) {
   const LayerSpec& spec = *pass.spec;
-  const std::size_t row = static_cast<std::size_t>(spec.n_padded());
-  float* d_v = pass.d_v + sample * row;
-  float* d_i_syn = at(pass.d_i_syn, sample * row);
-  float* next = at(pass.d_current_next, sample * row);
+  const std::size_t n = static_cast<std::size_t>(spec.n_padded()), w = static_cast<std::size_t>(spec.tile_width);
+  float* d_v = pass.d_v + sample * n;
+  float* d_i_syn = at(pass.d_i_syn, sample * n);
+  float* d_current_next = at(pass.d_current_next, sample * n);
   for (int t = t1 - 1; t >= t0; --t) {
     const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
-    float* d_current = pass.d_current + (static_cast<std::size_t>(t - t0) * pass.n_samples + sample) * row;
-    const float* d_current_next = !next                  ? nullptr
-                                  : t + 1 == pass.n_steps ? nullptr
-                                  : t + 1 < t1            ? d_current + pass.n_samples * row
-                                                          : next;
     if (spec.model == Model::li)
       readout_grad(pass, i, sample, d_v);
     else
-      listed_grad(pass, i, d_v, d_current_next);
-    current_grad(d_current, d_v, d_i_syn, pass.neuron.alpha, spec.gain, static_cast<int>(row));
+      listed_grad(pass, i, d_v, t + 1 < pass.n_steps ? d_current_next : nullptr);
+    const std::size_t row = static_cast<std::size_t>(t - t0) * pass.n_samples + sample;
+    for (std::size_t p = 0; p * w < n; ++p)
+      current_grad(pass.d_current + (p * pass.n_rows + row) * w, at(d_current_next, p * w), d_v + p * w,
+                   at(d_i_syn, p * w), pass.neuron.alpha ? pass.neuron.alpha + p * w : nullptr, spec.gain,
+                   static_cast<int>(w));
   }
-  if (next)
-    std::memcpy(next, pass.d_current + static_cast<std::size_t>(sample) * row, sizeof(float) * row);
-}
-
-template <int W>
-inline void deliver_grad_list(const float* d_current, const float* weight, float* d_weight, float* d_value,
-                              const Lists& lists, std::int64_t list) {
-  const std::int64_t begin = lists.offsets[list], n_spikes = lists.n_spikes[list];
-  const std::int64_t n_listed = d_value ? lists.offsets[list + 1] - begin : n_spikes;
-  if (lists.wide)
-    deliver_grad<W>(d_current, weight, d_weight, d_value, static_cast<const Id32*>(lists.at(begin)), n_spikes, n_listed);
-  else
-    deliver_grad<W>(d_current, weight, d_weight, d_value, static_cast<const Id16*>(lists.at(begin)), n_spikes, n_listed);
 }
 
 template <int W>
 void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1) {
   const LayerSpec& spec = *pass.spec;
-  const std::size_t first = static_cast<std::size_t>(tile) * W, row = static_cast<std::size_t>(spec.n_padded());
-  float* d_recurrent = at(pass.d_recurrent_weight, first * spec.n);
-  for (int t = t1 - 1; t >= t0; --t)
-    for (int b = 0; b < pass.n_samples; ++b) {
-      const float* d_current = pass.d_current + (static_cast<std::size_t>(t - t0) * pass.n_samples + b) * row + first;
-      if (pass.d_bias)
-        for (int k = 0; k < W; k += vector_width)
-          store(pass.d_bias + first + k, load(pass.d_bias + first + k) + load(d_current + k));
-      for (int k = 0; k < pass.n_sources; ++k) {
-        const Source& source = pass.sources[k];
-        if (t < source.delay || (!source.d_weight && !source.d_value)) continue;
-        const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-        const std::size_t slab = first * static_cast<std::size_t>(source.n_pre);
-        float* d_value = source.d_value ? source.d_value + tile * source.d_value_stride +
-                                              (source.lists.offsets[list] - source.first_slot)
-                                        : nullptr;
-        deliver_grad_list<W>(d_current, source.weight ? source.weight + slab : nullptr, at(source.d_weight, slab), d_value,
-                             source.lists, list);
+  const std::size_t first = static_cast<std::size_t>(tile) * W, n = static_cast<std::size_t>(spec.n);
+  const int n_columns = __builtin_popcountll(valid_word(spec, tile));
+  const float* d_current = pass.d_current + static_cast<std::size_t>(tile) * pass.n_rows * W;
+  if (pass.d_bias) {
+    Vector sum[W / vector_width];
+    for (int k = 0; k < W / vector_width; ++k) sum[k] = load(pass.d_bias + first + k * vector_width);
+    for (int t = t1 - 1; t >= t0; --t)
+      for (int b = 0; b < pass.n_samples; ++b) {
+        const float* row = d_current + (static_cast<std::size_t>(t - t0) * pass.n_samples + b) * W;
+        for (int k = 0; k < W / vector_width; ++k) sum[k] += load(row + k * vector_width);
       }
-      if (!d_recurrent) continue;
-      if (t > 0)
-        deliver_grad_list<W>(d_current, nullptr, d_recurrent, nullptr, pass.lists,
-                             static_cast<std::int64_t>(t - 1) * pass.n_samples + b);
-      else if (pass.has_own_before)
-        deliver_grad_list<W>(d_current, nullptr, d_recurrent, nullptr, pass.own_before, b);
-    }
+    for (int k = 0; k < W / vector_width; ++k) store(pass.d_bias + first + k * vector_width, sum[k]);
+  }
+  for (int k = 0; k < pass.n_senders; ++k) {
+    const Sender& from = pass.senders[k];
+    if (!from.weight && !from.d_weight) continue;
+    deliver_grad<W>(d_current, {from.starts, from.rows}, from.n_pre, from.weight ? from.weight + first : nullptr,
+                    at(from.d_weight, first), n, n_columns, at(from.shares, tile * from.n_events));
+  }
 }
 
 void weight_grad(const BackwardPass& pass, int tile, int t0, int t1) {

@@ -69,10 +69,17 @@ struct Source {
   int n_pre = 0;
   int delay = 0;                  // the layer's step t reads list t - delay
   const float* weight = nullptr;  // [P][M][W], packed
-  float* d_weight = nullptr;      // [P][M][W], or null
-  float* d_value = nullptr;       // [P][slots of the chunk]: each tile's share, or null
-  std::int64_t d_value_stride = 0;
-  std::int64_t first_slot = 0;    // the chunk's first slot in `lists`
+};
+
+// A population that sent to the layer (itself too), seen backwards: what a chunk of steps received from it, by sender.
+struct Sender {
+  int n_pre = 0;
+  const float* weight = nullptr;         // [M, N]; null where the gradient of its list values is not wanted
+  float* d_weight = nullptr;             // [M, N] or null
+  const std::int32_t* starts = nullptr;  // see SenderEvents in codelets/deliver_grad.h
+  const std::uint32_t* rows = nullptr;
+  float* shares = nullptr;               // [P][events] or null
+  std::size_t n_events = 0;
 };
 
 // Growing store of slot records. Its memory functions live in engine.cpp, outside the per-instruction-set builds.
@@ -144,21 +151,19 @@ struct BackwardPass {
   std::int64_t n_slots;
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
-  const float* recurrent_weight;         // [P][N][W] or null
-  float* d_recurrent_weight;             // [P][N][W] or null
-  Lists own_before;                      // own lists of the step before the sequence, [B]
-  bool has_own_before;
+  const float* recurrent_weight;  // [N, P·W] or null
   float* d_slots;              // [slots], in: ∂L/∂value; out: σ'·e
   const float* potentials;     // [T, B, N] of a readout, for ∂L/∂β
   const float* initial_v;      // [B, N] of a readout, or null
   const float* d_potentials;   // [T, B, N] of a readout
   float* d_beta_by_sample;     // [B, P·W] of a readout that learns β, or null
   float *d_v, *d_i_syn;        // [B, P·W], running
-  float* d_current;            // [steps of the chunk, B, P·W]
+  float* d_current;            // [P][steps of the chunk, B][W]
+  int n_rows;                  // rows that d_current has room for, a tile
   float* d_current_next;       // [B, P·W], of the step after the one at hand; null if not recurrent
   float* d_bias;               // [P·W] or null
-  const Source* sources;
-  int n_sources;
+  const Sender* senders;       // of the chunk at hand
+  int n_senders;
 };
 
 // The passes, built once per instruction set.

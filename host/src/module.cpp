@@ -7,6 +7,8 @@ void register_engine(nanobind::module_& m);  // engine_bindings.cpp: the passes 
 }  // namespace sparsesnn
 
 NB_MODULE(_core, m) {
+  // A graph that is alive when Python ends (a loss in a notebook, say) still holds its layers; that is no leak.
+  nanobind::set_leak_warnings(false);
   m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
