@@ -304,19 +304,15 @@ class Config:
         given: dict[str, Any] = {}
         for layer in layers:
             _check_sections(layer)
-            if "text" in layer.get(
-                "net", {}
-            ):  # a text given later replaces a description given before, and the reverse
-                given["net"] = {
-                    k: v for k, v in given.get("net", {}).items() if k not in ("populations", "connections")
-                }
-            elif "populations" in layer.get("net", {}):
-                given.pop("net", None)
+            # a text given later replaces a description given before, and the reverse
+            net = layer.get("net", {})
+            if "text" in net or "populations" in net:
+                given["net"] = {k: v for k, v in given.get("net", {}).items() if (k in DESCRIBED) != ("text" in net)}
             given = schema.merge(given, layer)
         net = given.get("net", {})
-        if "populations" in net and (others := sorted(set(net) - {"populations", "connections"})):
+        if "populations" in net and (others := sorted(set(net) - set(DESCRIBED))):
             raise ConfigError(
-                f"net: populations describe the whole network; {', '.join(others)} would have no effect, remove"
+                f"net: populations describe the whole network, {', '.join(others)} would have no effect; remove them"
             )
         name = given.get("data", {}).get("name", DataConfig.name)
         if name not in datasets.NAMES:

@@ -72,8 +72,9 @@ def train(
                 return Result.read(folder)
             (folder / RESULT).unlink()
         prepare.set_threads(config.train.threads)
-        run = Run(config, folder, saved, report)
+        parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
         with stop_on_signals() as stop:
+            run = Run(config, parts, folder, saved, report)
             run.train(stop)
             return run.finish(stop)
 
@@ -117,10 +118,11 @@ def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -
 class Run:
     """One run in its folder, from the beginning or from a checkpoint."""
 
-    def __init__(self, config: Config, folder: Path, saved: Checkpoint | None, report: Report) -> None:
+    def __init__(
+        self, config: Config, parts: prepare.Parts, folder: Path, saved: Checkpoint | None, report: Report
+    ) -> None:
         torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
-        self.config, self.folder, self.report = config, folder, report
-        self.parts = prepare.load_parts(config.data)
+        self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
         self.decoding = config.loss.decoding_for(self.network)
         self.fingerprint = self.parts.fingerprint()
@@ -272,7 +274,7 @@ class Run:
     def _step(self, spikes: Any, labels: Tensor) -> tuple[Output, Tensor, float, float]:
         """One optimiser step; the loss and the gradients are finite or nothing is changed."""
         p, c = self.progress, self.config
-        optim.set_learning_rate(self.optimiser, optim.learning_rate(c.optim, p.step, len(self.stream), c.train.epochs))
+        optim.set_learning_rate(self.optimiser, self._learning_rate(p.step))
         self.optimiser.zero_grad(set_to_none=True)
         output = self.model(spikes)
         logits = decode(output, self.decoding, self.parts.n_classes)
@@ -286,6 +288,9 @@ class Run:
             raise self._not_finite("norm of the gradients", norm)
         self.optimiser.step()
         return output, logits, value, norm
+
+    def _learning_rate(self, step: int) -> float:
+        return optim.learning_rate(self.config.optim, step, len(self.stream), self.config.train.epochs)
 
     def _not_finite(self, what: str, value: float) -> NumericError:
         p, o = self.progress, self.config.optim
@@ -321,7 +326,7 @@ class Run:
             "accuracy": t.accuracy,
             "valid_loss": None if valid is None else valid.loss,
             "valid_accuracy": None if valid is None else valid.accuracy,
-            "lr": self.optimiser.param_groups[0]["lr"],
+            "lr": self._learning_rate(p.step - 1),
             "gradient_norm": t.gradient_norm_sum / max(1, t.n_samples),
             "samples_per_s": t.samples_per_s,
             "seconds": t.seconds,

@@ -1,0 +1,293 @@
+"""Checkpoints: whole at every instant, and damage of any kind is an error that names the file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.layers import LI, LIF, Input
+from sparsesnn.module import Model
+from sparsesnn.network import Network
+from sparsesnn.train.checkpoint import (
+    FORMAT,
+    Checkpoint,
+    CheckpointStore,
+    model_tensors,
+    optimiser_tensors,
+    restore_model,
+    restore_optimiser,
+    weights_sha256,
+)
+from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+
+ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})
+
+
+def make_model(n: int = 5, seed: int = 0) -> Model:
+    return Model(Network.chain(Input(7), LIF(n, recurrent=True, bias=True), LI(3)), backend="dense", seed=seed)
+
+
+def write(store: CheckpointStore, step: int = 1, seed: int = 0, **more: Any) -> Checkpoint:
+    values: dict[str, Any] = {
+        "config": {"a": 1},
+        "progress": {"epoch": step},
+        "network": {},
+        "data": {},
+        "tensors": model_tensors(make_model(seed=seed)),
+        "best": None,
+        "version": "1",
+    }
+    return store.write(step=step, **{**values, **more})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path)
+
+
+def test_what_is_written_is_read(store: CheckpointStore) -> None:
+    model = make_model()
+    best = store.write_best(3, model_tensors(model))
+    made = write(store, best=best, tensors={**model_tensors(model), "rng/torch": torch.get_rng_state()})
+    read = store.read()
+    assert read == made
+    for file in (read.tensors, best):
+        other = make_model(seed=1)
+        assert weights_sha256(other) != weights_sha256(model)
+        restore_model(other, store.tensors(file), "here")
+        assert weights_sha256(other) == weights_sha256(model)
+
+
+def test_only_the_newest_files_stay(store: CheckpointStore) -> None:
+    best = store.write_best(1, model_tensors(make_model()))
+    write(store, 1, best=best)
+    (store.folder / ".ckpt-000000009.safetensors.tmp").write_bytes(b"half")
+    (store.folder / "ckpt-000000009.safetensors").write_bytes(b"never named")
+    (store.folder / "mine.safetensors").write_bytes(b"not ours")
+    better = store.write_best(2, model_tensors(make_model(seed=2)))
+    write(store, 2, best=better)
+    assert sorted(path.name for path in store.folder.iterdir()) == [
+        "best-000002.safetensors",
+        "checkpoint.json",
+        "ckpt-000000002.safetensors",
+        "mine.safetensors",
+    ]
+
+
+def test_a_new_tensor_file_without_its_json_changes_nothing(store: CheckpointStore) -> None:
+    made = write(store, 1)
+    store._write_tensors("ckpt-000000002.safetensors", model_tensors(make_model(seed=5)))  # killed right here
+    assert store.read() == made
+    assert store.tensors(made.tensors)
+
+
+def test_a_full_disk_leaves_the_older_checkpoint(store: CheckpointStore) -> None:
+    made = write(store, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # writing beyond fails, as on a full disk
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .* the checkpoint before it is intact.*--resume"):
+            write(store, 2, seed=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.read() == made
+    assert store.tensors(made.tensors)
+    assert not list(store.folder.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "ckpt-000000001.safetensors"])
+def test_no_damage_goes_unnoticed(store: CheckpointStore, name: str) -> None:
+    made = write(store, 1)
+    path = store.folder / name
+    whole = path.read_bytes()
+    rng = random.Random(1)
+
+    def load() -> None:
+        assert store.read() == made, "a changed checkpoint was read as another one"
+        store.tensors(store.read().tensors)
+
+    lengths = [0, 1, len(whole) // 2, len(whole) - 2, *(rng.randrange(len(whole) - 1) for _ in range(20))]
+    for length in lengths:
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=name):
+            load()
+    harmless = 0
+    for _ in range(200):
+        data = bytearray(whole)
+        data[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        try:
+            load()  # the only harmless flips: white space between the entries of the JSON
+            assert json.loads(data) == json.loads(whole)
+            harmless += 1
+        except CheckpointError:
+            pass
+    assert harmless == 0 if name.endswith("safetensors") else harmless < 60
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"cannot be read|has no"):
+        load()
+
+
+def sealed(body: Any) -> bytes:
+    """A document whose digest is right, as someone who means harm would make it."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    document = {"format": FORMAT, "format_version": 1, "sha256": hashlib.sha256(text).hexdigest(), "body": body}
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "damaged or not JSON"),
+        (b"\xff\xfe\x00", "damaged or not JSON"),
+        (b"[" * 100_000, "damaged or not JSON"),
+        (b'{"format": NaN}', "NaN is not a number"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "damaged or not JSON"),
+        (b"[]", "is not a checkpoint"),
+        (b"null", "is not a checkpoint"),
+        (b'{"format": "other"}', "is not a checkpoint"),
+        (json.dumps({"format": FORMAT, "format_version": 99}).encode(), "format version is 99; this sparsesnn reads 1"),
+        (json.dumps({"format": FORMAT, "format_version": 1, "body": []}).encode(), "damaged"),
+        (sealed({}), "config is None; it must be a dict"),
+        (sealed({"config": {}, "progress": 3}), "progress is 3"),
+    ],
+)
+def test_hostile_json(store: CheckpointStore, data: bytes, message: str) -> None:
+    store.path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=message):
+        store.read()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"file": "../../etc/passwd", "n_bytes": 1, "sha256": ""},
+        {"file": "/etc/passwd", "n_bytes": 1, "sha256": ""},
+        {"file": "ckpt-1.safetensors/../x", "n_bytes": 1, "sha256": ""},
+        {"file": "ckpt-1.safetensors", "n_bytes": "1", "sha256": ""},
+        {"file": 3, "n_bytes": 1, "sha256": ""},
+        {},
+    ],
+)
+def test_a_checkpoint_names_only_files_beside_it(store: CheckpointStore, entry: dict[str, Any]) -> None:
+    body = {"config": {}, "progress": {}, "network": {}, "data": {}, "tensors": entry, "best": None, "version": "1"}
+    store.path.write_bytes(sealed(body))
+    with pytest.raises(CheckpointError, match="does not name a tensor file"):
+        store.read()
+
+
+def test_a_file_that_is_larger_than_any_checkpoint_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "big.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: takes no room
+    with pytest.raises(CheckpointError, match="larger than"):
+        read_json(path, max_bytes=1000)
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 7, b"\xff" * 64, (1 << 62).to_bytes(8, "little") + b"{}"])
+def test_a_tensor_file_with_the_right_digest_and_no_tensors(store: CheckpointStore, data: bytes) -> None:
+    made = write(store, 1)
+    path = store.folder / made.tensors.file
+    path.write_bytes(data)
+    forged = type(made.tensors)(made.tensors.file, len(data), hashlib.sha256(data).hexdigest())
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        store.tensors(forged)
+
+
+def test_tensors_of_another_network() -> None:
+    tensors = model_tensors(make_model())
+    with pytest.raises(CheckpointError, match=r"weight is .*the network needs"):
+        restore_model(make_model(6), tensors, "here")
+    with pytest.raises(CheckpointError, match=r"belongs to another network: missing \['layers.hidden.bias'\]"):
+        restore_model(make_model(), {k: v for k, v in tensors.items() if not k.endswith("bias")}, "here")
+    with pytest.raises(CheckpointError, match="holds NaN"):
+        restore_model(make_model(), {k: v * torch.nan for k, v in tensors.items()}, "here")
+    wrong = {k: v.double() for k, v in tensors.items()}
+    model = make_model(seed=3)
+    before = weights_sha256(model)
+    with pytest.raises(CheckpointError, match="float64"):
+        restore_model(model, wrong, "here")
+    assert weights_sha256(model) == before, "a refused checkpoint must not change the model"
+
+
+def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:
+    def step(model: Model, optimiser: torch.optim.Optimizer, k: int) -> None:
+        for n, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.full_like(parameter, 0.1 * k - 0.03 * n)
+        optimiser.step()
+
+    model, copy = make_model(), make_model(seed=1)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for k in range(3):
+        step(model, optimiser, k)
+    tensors = {**model_tensors(model), **optimiser_tensors(model, optimiser)}
+    assert {key.rpartition("/")[2] for key in tensors if key.startswith("optim/")} == ADAM_KEYS
+    restored = torch.optim.AdamW(copy.parameters(), lr=0.01)
+    restore_model(copy, tensors, "here")
+    restore_optimiser(copy, restored, tensors, ADAM_KEYS, "here")
+    for k in range(3):
+        step(model, optimiser, k)
+        step(copy, restored, k)
+    assert weights_sha256(model) == weights_sha256(copy)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"optim/layers.nobody.bias/step": torch.tensor(1.0)}, "no such parameter"),
+        ({"optim/layers.hidden.bias/step": torch.tensor(1.0)}, r"is \['step'\]; needed"),
+        ({"optim/layers.hidden.bias/exp_avg": torch.zeros(4)}, "the network needs"),
+    ],
+)
+def test_optimiser_state_that_does_not_fit(tensors: dict[str, torch.Tensor], message: str) -> None:
+    model = make_model()
+    with pytest.raises(CheckpointError, match=message):
+        restore_optimiser(model, torch.optim.AdamW(model.parameters()), tensors, ADAM_KEYS, "here")
+
+
+def test_the_digest_sees_the_last_bit() -> None:
+    model = make_model()
+    before = weights_sha256(model)
+    with torch.no_grad():
+        bias = model.layers["output"].weights[0]
+        bias[0, 0] = torch.nextafter(bias[0, 0], torch.tensor(9.0))
+    assert weights_sha256(model) != before
+
+
+def test_files_are_whole_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, "not bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_is_strict() -> None:
+    with pytest.raises(ValueError, match="Out of range float"):
+        strict_json({"loss": float("nan")})
+
+
+def test_a_folder_is_locked_for_one_process(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ConfigError, match=r"in use by another .*process \d+"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def test_pickles_are_not_read(store: CheckpointStore) -> None:
+    made = write(store, 1)
+    path = store.folder / made.tensors.file
+    torch.save({"x": torch.zeros(3)}, path)
+    data = path.read_bytes()
+    forged = type(made.tensors)(made.tensors.file, len(data), hashlib.sha256(data).hexdigest())
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        store.tensors(forged)

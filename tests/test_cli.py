@@ -1,0 +1,226 @@
+"""The command line: help that teaches, exit codes, precedence, and messages instead of tracebacks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparsesnn
+from sparsesnn.cli import main
+from sparsesnn.train import Config
+from sparsesnn.train.schema import read_toml
+
+SMALL = """\
+[data]
+name = "synthetic"
+n_neurons = 17
+n_classes = 3
+n_steps = 11
+n_samples = 40
+activity = 0.2
+[net]
+text = "auto-9r-auto"
+[init]
+activity = 0.1
+tolerance = 0.5
+[train]
+epochs = 1
+batch = 8
+tensorboard = false
+plots = false
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main([str(a) for a in arguments])
+
+
+def printed_config(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert run("train", *arguments, "--print-config") == 0
+    return read_toml(capsys.readouterr().out, "printed")
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["info"]])
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*command, "--help")
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "usage: sparsesnn" in out
+    if command == ["train"]:
+        assert "--net 700-256r-20" in out
+        assert "speakers:4,5" in out
+        assert "--resume" in out
+        options = set(re.findall(r"^  (--[a-z-]+)", out, re.MULTILINE))
+        assert {
+            "--config",
+            "--data",
+            "--net",
+            "--valid",
+            "--backend",
+            "--epochs",
+            "--seed",
+            "--seeds",
+            "--out",
+        } <= options
+
+
+def test_help_answers_without_importing_training() -> None:
+    code = "import sys, sparsesnn.cli as c; c._parser(); print('sparsesnn.train' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert out.stdout.strip() == "False"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("--version")
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"sparsesnn {sparsesnn.__version__}\n"
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 2
+    assert "usage: sparsesnn" in capsys.readouterr().out
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == sparsesnn.build_info()
+    assert run("info") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"version        {sparsesnn.__version__}" in lines
+
+
+def test_the_file_overrides_the_data_set_and_options_override_the_file(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = printed_config(
+        capsys, "--config", small, "--epochs", 7, "--lr", 0.5, "--net", "17-4-3", "--valid", "none", "--seed", 3,
+        "--batch", 5, "--backend", "dense", "--data", "/d", "--threads", 2, "--no-tensorboard", "--no-plots",
+        "--set", "net.surrogate.slope=25", "--set", "net.reset=zero", "--set", "init.activity=0.2",
+    )  # fmt: skip
+    assert table["net"]["text"] == "17-4-3"
+    assert (table["net"]["surrogate"]["slope"], table["net"]["reset"]) == (25.0, "zero")
+    assert (table["data"]["n_neurons"], table["data"]["dir"], table["data"]["valid"]) == (17, "/d", "none")
+    assert table["init"]["activity"] == 0.2
+    assert table["optim"]["lr"] == 0.5
+    wanted = {
+        "epochs": 7,
+        "seed": 3,
+        "batch": 5,
+        "backend": "dense",
+        "threads": 2,
+        "tensorboard": False,
+        "plots": False,
+    }
+    assert wanted.items() <= table["train"].items()
+
+
+@pytest.mark.parametrize("name", ["digits", "shd", "ssc", "synthetic"])
+def test_the_printed_configuration_is_whole_and_means_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", name, "--print-config") == 0
+    text = capsys.readouterr().out
+    assert Config.from_toml(text) == Config.resolve({"data": {"name": name}})
+    assert Config.from_toml(text).to_toml() == text
+
+
+def test_train_print_rerun_and_eval(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--config", small, "--out", tmp_path / "a", "--seed", 5) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "", "progress goes to standard error"
+    assert "epoch   1" in shown.err
+    first = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert run("train", "--config", tmp_path / "a" / "config.toml", "--out", tmp_path / "b", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert json.loads((tmp_path / "b" / "result.json").read_text())["weights_sha256"] == first["weights_sha256"]
+    assert run("eval", tmp_path / "a", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == first["test_accuracy"]
+    assert run("eval", tmp_path / "a", "--split", "valid", "--threads", 1) == 0
+    assert f"valid accuracy {100 * first['valid_accuracy']:.2f} %" in capsys.readouterr().out
+    assert run("train", "--config", small, "--out", tmp_path / "a") == 2
+    assert "sparsesnn: error: out:" in capsys.readouterr().err
+    assert run("train", "--resume", "--out", tmp_path / "a") == 0, "the configuration comes from the folder"
+    assert "the run is finished" in capsys.readouterr().err
+    assert run("train", "--resume", "--out", tmp_path / "a", "--lr", 0.5) == 1
+    assert "optim.lr: 0.005 → 0.5" in capsys.readouterr().err
+
+
+def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "three"
+    for more in ([], ["--resume"]):
+        assert run("train", "--config", small, "--out", out, "--seeds", "0,3", *more) == 0
+    results = [json.loads((out / f"seed-{seed}" / "result.json").read_text()) for seed in (0, 3)]
+    assert [r["config"]["train"]["seed"] for r in results] == [0, 3]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["seeds"] == [0, 3]
+    assert summary["test_accuracy"]["values"] == [r["test_accuracy"] for r in results]
+    assert "(2 seeds, mean ± sd)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train"], 2, "which data set? give digits, shd, ssc or synthetic"),
+        (["train", "mnist"], 2, "data.name: is 'mnist'; allowed: digits, shd, ssc, synthetic"),
+        (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
+        (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),
+        (["train", "digits", "--backend", "gpu"], 2, "train.backend: is 'gpu'; allowed: cpu, dense"),
+        (["train", "digits", "--net", "128-x-10", "--out", "OUT"], 2, "net: net '128-x-10': write sizes joined by"),
+        (["train", "digits", "--net", "100-9-10", "--out", "OUT"], 2, "write --net 128-9-10"),
+        (["train", "digits", "--resume"], 2, "--resume: which run?"),
+        (["train", "--resume", "--out", "OUT"], 2, "holds no run"),
+        (["train", "digits", "--seeds", "a,b"], 2, "--seeds: is 'a,b'"),
+        (["train", "digits", "--seeds", "1,1"], 2, "names a seed twice"),
+        (["train", "digits", "--seeds", "1,2", "--seed", "1"], 2, "give one of them"),
+        (["train", "--config", "OUT/absent.toml"], 2, "--config: OUT/absent.toml cannot be read"),
+        (["train", "shd", "--data", "OUT", "--out", "OUT/run"], 1, "OUT"),
+        (["eval", "OUT"], 1, "has no checkpoint.json; give the folder of a run"),
+    ],
+)
+def test_errors_are_one_line_and_say_what_to_do(
+    arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "shd" in arguments:
+        pytest.importorskip("tonic", reason="Tonic is optional")
+    assert run(*(a.replace("OUT", str(tmp_path)) for a in arguments)) == code
+    shown = capsys.readouterr()
+    last = shown.err.strip().splitlines()[-1]
+    assert last.startswith("sparsesnn: error: ")
+    assert message.replace("OUT", str(tmp_path)) in last
+    assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train", "digits", "--epochs", "many"], ["eval"], ["traim"], ["train", "--foo"]]
+)
+def test_options_that_do_not_exist(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+    assert "usage: sparsesnn" in capsys.readouterr().err
+
+
+def test_a_config_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert run("train", "--config", path) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_as_a_module() -> None:
+    command = [sys.executable, "-m", "sparsesnn", "--version"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    assert out.stdout == f"sparsesnn {sparsesnn.__version__}\n"

@@ -1,0 +1,212 @@
+"""The configuration: round trips, precedence, and errors that name the key."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsesnn import datasets
+from sparsesnn.errors import ConfigError
+from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.network import Connection, Network
+from sparsesnn.train.config import Config, differences
+from sparsesnn.train.schema import flatten, merge, read_assignment
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
+@pytest.mark.parametrize("name", datasets.NAMES)
+def test_every_data_set_has_a_whole_configuration_that_reads_back(name: str) -> None:
+    config = Config.resolve({"data": {"name": name}})
+    assert Config.from_toml(config.to_toml()) == config
+    assert Config.from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False))) == config
+    assert set(config.to_dict()["data"]) >= set(datasets.defaults(name))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.name)
+def test_recipes_are_valid(path: Path) -> None:
+    assert Config.from_toml(path.read_text(), path.name).data.name in datasets.NAMES
+
+
+def test_infinity_and_lists_survive_toml_and_json() -> None:
+    config = Config.resolve({"net": {"grad_threshold": -math.inf, "beta": [0.5, 0.25, 0.125]}})
+    for again in (Config.from_toml(config.to_toml()), Config.from_dict(json.loads(json.dumps(config.to_dict())))):
+        assert again == config
+        assert again.net.grad_threshold == -math.inf
+        assert again.net.beta == (0.5, 0.25, 0.125)
+
+
+@given(
+    table=st.fixed_dictionaries(
+        {
+            "optim": st.fixed_dictionaries(
+                {
+                    "lr": st.floats(0, 1e3),
+                    "name": st.sampled_from(["adam", "adamw", "sgd"]),
+                    "warmup_epochs": st.floats(0, 99),
+                }
+            ),
+            "train": st.fixed_dictionaries({"seed": st.integers(0, 2**63 - 1), "epochs": st.integers(1, 1000)}),
+            "net": st.fixed_dictionaries(
+                {"beta": st.floats(0, 1), "threshold": st.floats(1e-3, 100), "bias": st.booleans()}
+            ),
+            "augment": st.fixed_dictionaries({"event_drop": st.floats(0, 1), "time_shift": st.integers(0, 99)}),
+        }
+    )
+)
+def test_any_values_survive_toml_and_json_exactly(table: dict[str, Any]) -> None:
+    config = Config.resolve(table)
+    assert Config.from_toml(config.to_toml()) == config
+    assert Config.from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False))) == config
+    flat = flatten(config.to_dict())
+    assert all(flat[key] == value for key, value in flatten(table).items())
+
+
+def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
+    file = {"data": {"name": "digits"}, "train": {"epochs": 7, "batch": 11}}
+    config = Config.resolve(file, {"train": {"epochs": 9}})
+    assert (config.train.epochs, config.train.batch) == (9, 11)
+    assert config.optim.lr == Config.resolve({"data": {"name": "digits"}}).optim.lr
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"optim": {"learning_rte": 1.0}}, "optim: unknown key 'learning_rte'; .*allowed: name, lr, "),
+        ({"optim": {"momentun": 0.5}}, "did you mean 'momentum'"),
+        ({"trian": {"epochs": 1}}, "unknown key 'trian'; did you mean 'train'.* allowed: data, net, loss"),
+        ({"net": {"surrogate": {"kidn": "atan"}}}, "net.surrogate: unknown key 'kidn'; did you mean 'kind'"),
+        ({"net": {"surrogate": {"kind": "tanh"}}}, "kind is 'tanh'; allowed: fast_sigmoid"),
+        ({"data": {"name": "mnist"}}, "data.name: is 'mnist'; allowed: digits"),
+        ({"data": {"name": "digits", "n_setps": 3}}, "data: unknown key 'n_setps'; did you mean 'n_steps'"),
+        ({"data": {"name": "digits", "n_steps": "long"}}, "data.n_steps: is 'long' .*give a int"),
+        ({"data": 3}, "data: is 3; give a table"),
+        ({"train": {"epochs": 2.5}}, r"train.epochs: is 2.5 \(float\); give a whole number"),
+        ({"train": {"epochs": 0}}, "train.epochs: is 0; allowed: 1 to"),
+        ({"train": {"epochs": True}}, "train.epochs: is True"),
+        ({"train": {"tensorboard": 1}}, "train.tensorboard: is 1 .*give true or false"),
+        ({"train": {"backend": "cuda"}}, "train.backend: is 'cuda'; allowed: cpu, dense"),
+        ({"optim": {"lr": math.nan}}, "optim.lr: is NaN"),
+        ({"optim": {"lr": math.inf}}, "optim.lr: is inf; allowed: 0 to below inf"),
+        ({"optim": {"lr": -1.0}}, "optim.lr: is -1.0"),
+        ({"optim": {"schedule": "step"}}, "optim.schedule: is 'step'; allowed: cosine, constant"),
+        ({"loss": {"label_smoothing": 1.0}}, "loss.label_smoothing"),
+        ({"loss": {"decoding": "best"}}, "loss.decoding: is 'best'; allowed: auto, max"),
+        ({"init": {"layers": {"hidden": "much"}}}, "init.layers.hidden: is 'much'"),
+        ({"augment": {"event_drop": 1.5}}, "event_drop is 1.5"),
+        (
+            {"net": {"populations": {"input": {"model": "Input", "n": 3}}, "beta": 0.5}},
+            "populations describe the whole network, beta would",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.resolve(table)
+
+
+@pytest.mark.parametrize("text", ["[data", "a = 1\na = 2", "[" * 20_000])
+def test_text_that_is_not_toml(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.toml: is not TOML"):
+        Config.from_toml(text, "mine.toml")
+
+
+def test_a_text_becomes_a_network_with_the_arguments_of_the_section() -> None:
+    table = {
+        "text": "auto-5r-6c-auto", "beta": 0.5, "alpha": 0.25, "capacity": 3, "delay": 1,
+        "surrogate": {"kind": "atan", "slope": 2.0}, "readout_beta": 0.75, "readout_bias": True,
+    }  # fmt: skip
+    network = Config.resolve({"net": table}).net.network(7, 3)
+    populations = network.populations
+    assert populations["input"] == Input(7)
+    hidden = populations["hidden1"], populations["hidden2"]
+    assert isinstance(hidden[0], LIF)
+    assert hidden[0].recurrent
+    assert (hidden[0].beta, hidden[0].capacity, hidden[0].surrogate.kind) == (0.5, 3, "atan")
+    assert isinstance(hidden[1], CubaLIF)
+    assert hidden[1].alpha == 0.25
+    assert populations["output"] == LI(3, beta=0.75, bias=True)
+    assert {c.delay for c in network.connections} == {1}
+
+
+def test_a_spiking_readout_is_read_by_counts() -> None:
+    config = Config.resolve({"net": {"text": "auto-5-autos"}})
+    network = config.net.network(7, 3)
+    assert isinstance(network.populations["output"], LIF)
+    assert config.loss.decoding_for(network) == "count"
+    wrong = Config.resolve({"net": {"text": "auto-5-autos"}, "loss": {"decoding": "max"}})
+    with pytest.raises(ConfigError, match="'output' is spiking; allowed: count"):
+        wrong.loss.decoding_for(network)
+
+
+def test_a_network_that_does_not_fit_the_data_comes_with_the_text_that_does() -> None:
+    with pytest.raises(ConfigError, match=r"data has 13 neurons and 4 classes; write --net 13-256r-8-4$"):
+        Config.resolve({"net": {"text": "700-256r-8-20"}}).net.network(13, 4)
+    with pytest.raises(ConfigError, match=r"write --net 13-256r-7s$"):
+        Config.resolve({"net": {"text": "700-256r-20s"}}).net.network(13, 7)
+    with pytest.raises(ConfigError, match="net: net '700-x-20'"):
+        Config.resolve({"net": {"text": "700-x-20"}}).net.network(700, 20)
+
+
+def test_a_population_code_fits() -> None:
+    assert Config.resolve({"net": {"text": "13-5-12"}}).net.network(13, 4).populations["output"].n == 12
+
+
+def test_a_network_can_be_described_population_by_population() -> None:
+    network = Network(
+        {"a": Input(7), "b": LIF(5, grad_threshold=-math.inf), "c": CubaLIF(4), "d": LI(3)},
+        (Connection("a", "b"), Connection("b", "c", 2), Connection("a", "c"), Connection("c", "d")),
+    )
+    config = Config.resolve({"net": network.to_dict()})
+    for again in (Config.from_toml(config.to_toml()), Config.from_dict(json.loads(json.dumps(config.to_dict())))):
+        assert again.net.network(7, 3) == network
+    assert set(config.to_dict()["net"]) == {"populations", "connections"}
+    with pytest.raises(ConfigError, match="set n = 9 for 'a' and n = 2 for 'd'"):
+        config.net.network(9, 2)
+    replaced = Config.resolve({"net": network.to_dict()}, {"net": {"text": "7-8-3"}})
+    assert replaced.net.network(7, 3).populations["hidden"].n == 8
+
+
+def test_differences_that_forbid_to_continue() -> None:
+    old = Config.resolve({"data": {"name": "digits"}, "optim": {"schedule": "cosine"}})
+    assert differences(old, old.with_values({"train": {"threads": 3}, "data": {"dir": "/elsewhere"}})) == []
+    changed = differences(old, old.with_values({"train": {"seed": 9}, "net": {"beta": 0.5}}))
+    assert changed == ["net.beta: 0.95 → 0.5", "train.seed: 0 → 9"]
+    assert differences(old, old.with_values({"train": {"epochs": 99}})) == ["train.epochs: 30 → 99"]
+    steady = old.with_values({"optim": {"schedule": "constant"}})
+    assert differences(steady, steady.with_values({"train": {"epochs": 99}})) == []
+    assert differences(steady, steady.with_values({"train": {"epochs": 3}})) == ["train.epochs: 30 → 3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("optim.lr=1e-3", {"optim": {"lr": 1e-3}}),
+        ("net.reset = zero", {"net": {"reset": "zero"}}),
+        ("net.surrogate.slope=25", {"net": {"surrogate": {"slope": 25}}}),
+        ("net.grad_threshold=-inf", {"net": {"grad_threshold": -math.inf}}),
+        ("train.plots=false", {"train": {"plots": False}}),
+        ("data.valid=speakers:4,5", {"data": {"valid": "speakers:4,5"}}),
+        ("net.beta=[0.5, 0.25]", {"net": {"beta": [0.5, 0.25]}}),
+    ],
+)
+def test_assignments(text: str, table: dict[str, Any]) -> None:
+    assert read_assignment(text) == table
+
+
+@pytest.mark.parametrize("text", ["lr=1", "optim.lr", "optim..lr=1", "=3"])
+def test_assignments_without_a_section_or_a_value(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write section\.key=value"):
+        read_assignment(text)
+
+
+def test_merge_leaves_its_arguments_alone() -> None:
+    low: dict[str, Any] = {"a": {"b": 1}}
+    assert merge(low, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert low == {"a": {"b": 1}}

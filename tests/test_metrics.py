@@ -1,0 +1,106 @@
+"""Sums over batches, metrics.jsonl and result.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsesnn.errors import CheckpointError
+from sparsesnn.module import Output
+from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.summary import write_summary
+
+RESULT_EXAMPLE = Result(
+    test_accuracy=0.75, test_accuracy_last=0.5, test_loss=0.7, valid_accuracy=None, best_epoch=3, n_epochs=4,
+    samples_per_s=12.5, seconds=3.5, activity={"hidden": 0.02}, dropped={"hidden": 0}, n_test=4, n_valid=0, n_train=9,
+    n_lost=0, n_parameters=77, weights_sha256="ab", config={"net": {}}, data={}, version="1",
+)  # fmt: skip
+
+
+def output(spikes: torch.Tensor) -> Output:
+    return Output(potentials=None, spikes={"output": spikes}, state={}, output="output")
+
+
+def test_a_tally_weighs_batches_by_their_samples() -> None:
+    tally = Tally()
+    first, second = torch.zeros(5, 3, 2), torch.ones(5, 1, 2)
+    tally.add(output(first), torch.tensor([[1.0, 0], [0, 1], [1, 0]]), torch.tensor([0, 1, 1]), loss=1.0)
+    tally.add(output(second), torch.tensor([[0.0, 1]]), torch.tensor([1]), loss=5.0)
+    assert (tally.n_samples, tally.n_correct, tally.accuracy, tally.loss) == (4, 3, 0.75, 2.0)
+    assert tally.activity == {"output": 0.25}
+    assert tally.dropped == {"output": 0}
+
+
+def test_an_empty_tally_has_no_nan() -> None:
+    tally = Tally()
+    assert (tally.loss, tally.accuracy, tally.samples_per_s, tally.activity) == (0.0, 0.0, 0.0, {})
+
+
+def test_lines_after_the_checkpoint_are_cut_off(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path, 0)
+    metrics.append({"epoch": 1})
+    position = metrics.position
+    metrics.append({"epoch": 2})
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"epoch": 3, "lo')  # killed while it wrote
+    again = MetricsFile(tmp_path, position)
+    again.append({"epoch": 2, "again": True})
+    assert read_metrics(tmp_path) == [{"epoch": 1}, {"epoch": 2, "again": True}]
+
+
+def test_a_file_that_is_shorter_than_the_checkpoint_says(tmp_path: Path) -> None:
+    MetricsFile(tmp_path, 0).append({"epoch": 1})
+    with pytest.raises(CheckpointError, match=r"has 13 bytes, the checkpoint says 99; put the file back"):
+        MetricsFile(tmp_path, 99)
+
+
+def test_no_nan_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Out of range float"):
+        MetricsFile(tmp_path, 0).append({"loss": float("nan")})
+    assert read_metrics(tmp_path) == []
+    with pytest.raises(ValueError, match="Out of range float"):
+        dataclasses.replace(RESULT_EXAMPLE, seconds=float("inf")).write(tmp_path)
+    assert not (tmp_path / RESULT).exists()
+
+
+def test_damaged_lines(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_text('{"epoch": 1}\n{"ep')
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: is damaged"):
+        read_metrics(tmp_path)
+
+
+def test_a_result_reads_back(tmp_path: Path) -> None:
+    RESULT_EXAMPLE.write(tmp_path)
+    assert Result.read(tmp_path) == RESULT_EXAMPLE
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"test_accuracy": 1}', '{"x": NaN}'])
+def test_a_result_that_is_not_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / RESULT).write_text(text)
+    with pytest.raises(CheckpointError, match=r"result\.json"):
+        Result.read(tmp_path)
+
+
+def test_the_summary_of_seeds(tmp_path: Path) -> None:
+    results = [dataclasses.replace(RESULT_EXAMPLE, test_accuracy=a) for a in (0.5, 0.75, 1.0)]
+    lines = write_summary(tmp_path, [0, 1, 2], results)
+    assert lines == ["test accuracy 75.00 ± 25.00 % (3 seeds, mean ± sd)"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["test_accuracy"] == {"mean": 0.75, "sd": 0.25, "values": [0.5, 0.75, 1.0]}
+    assert "valid_accuracy" not in summary
+    assert write_summary(tmp_path, [7], results[:1]) == ["test accuracy 50.00 % (1 seeds, mean ± sd)"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_files(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is optional")
+    board = TensorBoard(tmp_path, 1)
+    board.append({"epoch": 1, "loss": 0.5, "valid_loss": None, "activity": {"hidden": 0.25}})
+    board.close()
+    data = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+    assert b"activity/hidden" in data
+    assert b"valid_loss" not in data

@@ -1,0 +1,81 @@
+"""The three pictures: they exist, are pictures, and show what they should."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparsesnn.errors import MissingDependencyError
+from sparsesnn.module import Model
+from sparsesnn.network import parse_net
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.train import plots
+
+pytest.importorskip("matplotlib", reason="matplotlib is optional")
+
+
+def records(n: int, *, dropped: int = 0, valid: bool = True) -> list[dict[str, Any]]:
+    return [
+        {
+            "epoch": k + 1,
+            "loss": math.exp(-k),
+            "accuracy": 1 - math.exp(-k),
+            "valid_loss": 0.5 if valid else None,
+            "valid_accuracy": 0.5 if valid else None,
+            "activity": {"hidden1": 0.01 * k, "hidden2": 0.02},
+            "dropped": {"hidden1": dropped * k, "hidden2": 0},
+        }
+        for k in range(n)
+    ]
+
+
+def is_picture(path: Path, least_width: int) -> bool:
+    data = path.read_bytes()
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20], "big") >= least_width
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 100])
+@pytest.mark.parametrize("valid", [True, False])
+def test_curves(tmp_path: Path, n: int, valid: bool) -> None:
+    plots.plot_curves(records(n, valid=valid), tmp_path / "curves.png", best_epoch=min(2, n), title="t")
+    assert is_picture(tmp_path / "curves.png", 1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+@pytest.mark.parametrize("dropped", [0, 5])
+def test_activity_gets_a_second_panel_where_something_was_dropped(tmp_path: Path, dropped: int) -> None:
+    plots.plot_activity(records(4, dropped=dropped), tmp_path / "activity.png", title="t")
+    assert is_picture(tmp_path / "activity.png", 1000) == (dropped > 0)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+@pytest.mark.parametrize("net", ["13-300r-6-3", "13-5-9", "13-5-3s"])
+def test_raster(tmp_path: Path, backend: str, net: str) -> None:
+    model = Model(parse_net(net), backend=backend)
+    spikes = SpikeBatch.from_dense((torch.rand(11, 1, 13) < 0.3).float())
+    plots.plot_raster(model, spikes, 1, [0.0, 0.5, 1.0], tmp_path / "raster.png", title="t")
+    assert is_picture(tmp_path / "raster.png", 1000)
+
+
+def test_both_backends_draw_the_same_points() -> None:
+    dense = (torch.rand(11, 1, 13) < 0.3).float()
+    for got in (plots._points(SpikeBatch.from_dense(dense)), plots._points(dense)):
+        assert torch.equal(
+            torch.stack([torch.as_tensor(x.astype("int64")) for x in got], 1), torch.nonzero(dense[:, 0])
+        )
+
+
+def test_a_sample_without_spikes(tmp_path: Path) -> None:
+    spikes = SpikeBatch.from_lists([[[] for _ in range(4)]], 13)
+    plots.plot_raster(Model(parse_net("13-5-3")), spikes, 0, [0.0, 0.0, 0.0], tmp_path / "raster.png", title="t")
+    assert is_picture(tmp_path / "raster.png", 1000)
+
+
+def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'sparsesnn\[plot\]'"):
+        plots.plot_curves(records(2), tmp_path / "curves.png", best_epoch=1, title="t")
