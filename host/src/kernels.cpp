@@ -37,23 +37,28 @@ inline void deliver_list(float* current, const float* weight, const void* ids, s
 }
 
 // One record per listed neuron: σ', γ, and the traces (LayerSpec::n_fields).
-inline void store_records(const ForwardPass& pass, const ForwardItem& item, const StepState& s, const StepParameters& p,
-                          std::uint64_t listed, std::uint64_t fired) {
-  const LayerSpec& spec = *pass.spec;
-  const int n_fields = spec.n_fields();
-  SlotBuffer& slots = pass.slots[item.tile * pass.n_blocks + item.block];
-  slots.reserve(static_cast<std::size_t>(__builtin_popcountll(listed)) * n_fields);
+template <int W>
+inline void store_records(const LayerSpec& spec, int n_fields, SlotBuffer& slots, const StepState& s,
+                          const StepParameters& p, std::uint64_t listed, std::uint64_t fired) {
+  const int n_listed = __builtin_popcountll(listed);
+  slots.reserve(static_cast<std::size_t>(n_listed) * n_fields);
   float* out = slots.data + slots.size;
-  if (s.reset_gamma) std::memset(s.reset_gamma, 0, sizeof(float) * spec.tile_width);
+  slots.size += static_cast<std::size_t>(n_listed) * n_fields;
+  const auto kind = static_cast<SurrogateKind>(spec.surrogate);
+  if (n_fields == 1 && n_listed <= W / 8) {  // the usual case: a few neurons, and σ' is all
+    surrogate_at(kind, spec.slope, s.v, p.threshold, listed, out);
+    return;
+  }
+  alignas(64) float slope[W];
+  surrogate_row<W>(kind, spec.slope, s.v, p.threshold, slope);
+  if (s.reset_gamma) std::memset(s.reset_gamma, 0, sizeof(float) * W);
   for (std::uint64_t bits = listed; bits; bits &= bits - 1) {
     const int k = __builtin_ctzll(bits);
-    const float v = s.v[k];
-    const float slope = surrogate(static_cast<SurrogateKind>(spec.surrogate), spec.slope, v - p.threshold[k]);
-    *out++ = slope;
+    *out++ = slope[k];
     if (spec.stores_decay()) {
       const bool cleared = spec.reset == Reset::zero && (fired >> k & 1);
       const float by_reset =
-          spec.detach_reset ? 0.0f : rho_by_spike(spec.reset, v, p.beta[k], p.threshold[k]) * slope;
+          spec.detach_reset ? 0.0f : rho_by_spike(spec.reset, s.v[k], p.beta[k], p.threshold[k]) * slope[k];
       *out++ = (cleared ? 0.0f : p.beta[k]) + by_reset;
       if (s.reset_gamma) s.reset_gamma[k] = by_reset;
     }
@@ -61,13 +66,16 @@ inline void store_records(const ForwardPass& pass, const ForwardItem& item, cons
     if (s.v_by_beta) *out++ = s.v_by_beta[k];
     if (s.v_by_threshold) *out++ = s.v_by_threshold[k] - 1.0f;
   }
-  slots.size = static_cast<std::size_t>(out - slots.data);
 }
 
 // Deliver, step and select, fused: currents live in registers and on the stack only.
 template <int W>
-void forward_tile(const ForwardPass& pass, const ForwardItem& item) {
-  const LayerSpec& spec = *pass.spec;
+void forward_tile(const ForwardPass& shared, const ForwardItem& work) {
+  // Copies: a store through a pointer cannot change them, so the loops need not read them again.
+  const ForwardPass pass = shared;
+  const ForwardItem item = work;
+  const LayerSpec spec = *pass.spec;
+  const int n_fields = spec.n_fields();
   const std::size_t first = static_cast<std::size_t>(item.tile) * W;  // neuron
   const std::uint64_t valid = valid_word(spec, item.tile);
   const StepParameters p{pass.neuron.alpha ? pass.neuron.alpha + first : nullptr, pass.neuron.beta + first,
@@ -75,6 +83,7 @@ void forward_tile(const ForwardPass& pass, const ForwardItem& item) {
                          pass.neuron.grad_threshold ? pass.neuron.grad_threshold + first : nullptr, spec.gain};
   const float* recurrent_weight =
       pass.recurrent_weight ? pass.recurrent_weight + first * static_cast<std::size_t>(spec.n) : nullptr;
+  const std::size_t words = static_cast<std::size_t>(item.tile) * words_stride(pass);
   alignas(64) float current[W];
 
   for (int t = item.t0; t < item.t1; ++t)
@@ -93,10 +102,11 @@ void forward_tile(const ForwardPass& pass, const ForwardItem& item) {
       if (item.own_ids) deliver_list<W>(current, recurrent_weight, item.own_ids, item.n_own, item.own_wide);
 
       const std::size_t state = (static_cast<std::size_t>(item.tile) * pass.n_samples + b) * W;
+      const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
       if (spec.model == Model::li) {
         step_readout<W>(pass.v + state, p, current);
-        float* out = pass.potentials + (static_cast<std::size_t>(t) * pass.n_samples + b) * spec.n + first;
-        std::memcpy(out, pass.v + state, sizeof(float) * __builtin_popcountll(valid));
+        std::memcpy(pass.potentials + list * spec.n + first, pass.v + state,
+                    sizeof(float) * __builtin_popcountll(valid));
         continue;
       }
       const StepState s{pass.v + state, at(pass.i_syn, state), at(pass.v_by_alpha, state),
@@ -105,13 +115,12 @@ void forward_tile(const ForwardPass& pass, const ForwardItem& item) {
       std::uint64_t fired = 0, listed = 0;
       step<W>(spec.reset, s, p, current, fired, listed);
       if (!spec.save && !spec.fixed) listed = fired;
-      const std::size_t list = static_cast<std::size_t>(item.tile) * pass.n_steps * pass.n_samples +
-                               static_cast<std::size_t>(t) * pass.n_samples + b;
-      pass.fired[list] = fired;
-      pass.listed[list] = listed;
+      pass.fired[words + list] = fired;
+      pass.listed[words + list] = listed;
       // Fixed activity may list any neuron, so every record is kept.
       const std::uint64_t stored = spec.fixed ? valid : listed;
-      if (spec.save && (stored || s.reset_gamma)) store_records(pass, item, s, p, stored, fired);
+      if (n_fields && (stored || s.reset_gamma))
+        store_records<W>(spec, n_fields, pass.slots[item.tile * pass.n_blocks + item.block], s, p, stored, fired);
     }
 }
 
