@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return int(options.run(options))
+        with warnings.catch_warnings():  # puts back how warnings are shown, which the next line changes
+            warnings.showwarning = _warn
+            return int(options.run(options))
     except (ConfigError, DescriptionError) as error:
         return _fail(error, 2)
     except SparseSnnError as error:
@@ -57,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as head, has gone
         sys.stderr.close()
         return 1
+
+
+def _warn(message: Warning | str, *_: Any) -> None:
+    """A warning in one line, without the file and line of the source that a user of the command cannot change."""
+    print(f"sparsesnn: warning: {message}", file=sys.stderr)
 
 
 def _fail(message: object, code: int, kind: str = "error: ") -> int:
