@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -38,14 +39,16 @@ class Report:
     def begin_epoch(self, epoch: int, n_epochs: int, done: int, n_batches: int) -> None:
         if self.quiet or not self.in_terminal:
             return
+        size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing where a terminal says it has 0 columns
         self.bar = tqdm(
             desc=f"epoch {epoch}/{n_epochs}",
             total=n_batches,
             initial=done,
-            unit="batch",
+            bar_format="{desc} {percentage:3.0f}% |{bar:10}| {remaining} left{postfix}",
             file=self.stream,
             leave=False,
-            dynamic_ncols=True,
+            ncols=size.columns,
+            nrows=size.lines,
             mininterval=UPDATE_S,
         )
 
@@ -66,7 +69,7 @@ class Report:
             f"valid {percent(valid)}{' *' if best else '  '}" if valid is not None else "",
             f"{record['samples_per_s']:,.0f} samples/s",
             f"activity {_per_layer(record['activity'], '.4f')}",
-            f"dropped {_per_layer(record['dropped'], ',d')}" if any(record["dropped"].values()) else "dropped 0",
+            _dropped(record["dropped"]),
         ]
         self.note("  ".join(part for part in parts if part))
 
@@ -83,9 +86,13 @@ def percent(share: float | None) -> str:
 def _summary(tally: Tally) -> str:
     return (
         f"loss {tally.loss:.3f}, accuracy {percent(tally.accuracy)}, {tally.samples_per_s:,.0f} samples/s, "
-        f"activity {_per_layer(tally.activity, '.3f')}, dropped {_per_layer(tally.dropped, ',d')}"
+        f"activity {_per_layer(tally.activity, '.3f')}, {_dropped(tally.dropped)}"
     )
 
 
 def _per_layer(values: Mapping[str, float], form: str) -> str:
     return " ".join(f"{name} {value:{form}}" for name, value in values.items()) or "-"
+
+
+def _dropped(values: Mapping[str, int]) -> str:
+    return f"dropped {_per_layer(values, ',d') if any(values.values()) else 0}"
