@@ -109,8 +109,7 @@ inline void step(Reset reset, const StepState& s, const StepParameters& p, const
 template <int W>
 inline void step_readout(float* v, const StepParameters& p, const float* current) {
   const Vector gain = broadcast(p.gain);
-  for (int k = 0; k < W; k += vector_width)
-    store(v + k, load(p.beta + k) * load(v + k) + gain * load(current + k));
+  for (int k = 0; k < W; k += vector_width) store(v + k, load(p.beta + k) * load(v + k) + gain * load(current + k));
 }
 
 // ∂ρ/∂s at v, one neuron: what the reset itself contributes to the gradient of a spike.

@@ -15,8 +15,8 @@ inline void decay_all(float* d_v, const float* beta, int n) {
   for (int k = 0; k < n; k += vector_width) store(d_v + k, load(d_v + k) * load(beta + k));
 }
 
-inline void current_grad(float* d_current, float* copy, const float* d_v, float* d_i_syn, const float* alpha, float gain,
-                         int n) {
+inline void current_grad(float* d_current, float* copy, const float* d_v, float* d_i_syn, const float* alpha,
+                         float gain, int n) {
   const Vector g = broadcast(gain);
   for (int k = 0; k < n; k += vector_width) {
     Vector d = g * load(d_v + k);

@@ -111,7 +111,8 @@ def bin_events(
     allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
     _check_all((unit >= 0) & (unit < n_units), unit, sample, source, first_sample, "units", allowed)
 
-    step = np.floor(t_us / dt_us)
+    with np.errstate(over="ignore"):  # a time so late that its step is infinite is beyond the window
+        step = np.floor(t_us / dt_us)
     inside = (step >= 0) & (step < n_steps)
     row = sample[inside] * n_steps + step[inside].astype(np.int64)
     cell = np.unique(row * n_neurons + unit[inside].astype(np.int64) // pool)

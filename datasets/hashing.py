@@ -27,7 +27,8 @@ def _mix(z: UInt64s) -> UInt64s:
     """SplitMix64's finaliser: a bijection of uint64; arrays only, where wrapping is silent."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    return z ^ (z >> np.uint64(31))
+    mixed: UInt64s = z ^ (z >> np.uint64(31))
+    return mixed
 
 
 def keys(seed: int, *words: int | npt.ArrayLike) -> UInt64s:
@@ -45,12 +46,14 @@ def bits(key: UInt64s, counter: npt.ArrayLike) -> UInt64s:
 
 def uniform(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """float64[n] in [0, 1), a multiple of 2^-53."""
-    return (bits(key, counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    fraction: npt.NDArray[np.float64] = (bits(key, counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return fraction
 
 
 def normal(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """float64[n], mean 0 and variance 0.9994: one of 4,096 quantiles of the normal distribution."""
-    return _NORMAL[(bits(key, counter) >> np.uint64(52)).astype(np.intp)]
+    quantile: npt.NDArray[np.float64] = _NORMAL[(bits(key, counter) >> np.uint64(52)).astype(np.intp)]
+    return quantile
 
 
 def permutation(n: int, key: UInt64s) -> npt.NDArray[np.int64]:

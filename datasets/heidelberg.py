@@ -11,6 +11,9 @@ Tonic's: times in whole microseconds.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +33,19 @@ DEFAULTS = {"dt_ms": 10.0, "n_steps": 100, "pool": 1}
 _KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
 _BLOCK_SAMPLES = 256
 _MAX_SAMPLES = 10_000_000
+
+#: reads a file from end to end; its arguments are the search path of modules, the file and the size of a block
+_PROBE = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import h5py
+with h5py.File(sys.argv[2], "r") as file:
+    for key in ("labels", "extra/speaker", "extra/keys"):
+        file[key][()]
+    for key in ("spikes/times", "spikes/units"):
+        for start in range(0, len(file[key]), int(sys.argv[3])):
+            file[key][start : start + int(sys.argv[3])]
+"""
 
 #: makes Tonic's data set: from its class (or a subclass) and the folder to save to
 Make = Callable[[type, str], Any]
@@ -75,6 +91,7 @@ def load(
     }
 
     def build() -> EventSet:
+        _probe(path)
         dataset = _open_with_tonic(class_name, make, path)
         return _convert(dataset, path, parameters, dt_us=dt_us, n_steps=n_steps, pool=pool)
 
@@ -86,9 +103,9 @@ def read_events(path: Path) -> Iterator[list[tuple[npt.NDArray[np.float64], npt.
     with _opened(path) as file:
         times, units = file["spikes/times"], file["spikes/units"]
         for start in range(0, len(times), _BLOCK_SAMPLES):
-            with _reading(path):
-                block = zip(times[start : start + _BLOCK_SAMPLES], units[start : start + _BLOCK_SAMPLES], strict=True)
-                # float64 first: a float16 product would overflow at 65 ms
+            block = zip(times[start : start + _BLOCK_SAMPLES], units[start : start + _BLOCK_SAMPLES], strict=True)
+            # float64 first: a float16 product would overflow at 65 ms
+            with np.errstate(all="ignore"):  # NaN and infinite times are found, and named, when they are binned
                 events = [(np.floor(np.asarray(t, dtype=np.float64) * 1e6), np.asarray(u)) for t, u in block]
             yield events
 
@@ -117,6 +134,22 @@ def _tonic(class_name: str) -> Any:
     except ImportError as error:
         raise MissingDependencyError("tonic", "data", f"the data set '{class_name.lower()}'") from error
     return tonic.datasets
+
+
+def _probe(path: Path) -> None:
+    """Raises `DataError` if another process that reads the file is killed by it.
+
+    The HDF5 library follows the addresses that lists of varying length are stored by, and a damaged one ends the
+    process with a segmentation fault. Once for each conversion, a process that may die tries the file first.
+    """
+    if not sys.executable:  # an embedded interpreter cannot start another
+        return
+    command = [sys.executable, "-I", "-c", _PROBE, json.dumps(sys.path), str(path), str(_BLOCK_SAMPLES)]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if ended.returncode < 0:
+        raise DataError(
+            f"{path}: is damaged: the HDF5 library ended with signal {-ended.returncode} on it; get a fresh copy"
+        )
 
 
 def _open_with_tonic(class_name: str, make: Make, path: Path) -> Any:
@@ -153,9 +186,12 @@ def _check(path: Path) -> None:
                     f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; "
                     f"it must hold one array of {what} a sample"
                 )
-        for key in ("labels", "extra/speaker"):
-            if file[key].ndim != 1 or file[key].dtype.kind not in "iu":
-                raise DataError(f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; it must be flat integers")
+        if file["labels"].ndim != 1 or file["labels"].dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: labels is {file['labels'].dtype}{list(file['labels'].shape)}; it must be flat integers"
+            )
+        if file["extra/speaker"].ndim != 1:
+            raise DataError(f"{path}: extra/speaker is {list(file['extra/speaker'].shape)}; it must be flat")
         lengths = {key: file[key].shape[0] for key in _KEYS[:4]}
         if len(set(lengths.values())) > 1 or lengths["labels"] > _MAX_SAMPLES:
             raise DataError(
@@ -166,8 +202,11 @@ def _check(path: Path) -> None:
 def _convert(
     dataset: Any, path: Path, parameters: dict[str, Any], *, dt_us: float, n_steps: int, pool: int
 ) -> EventSet:
-    with _opened(path) as file, _reading(path):
+    with _opened(path) as file:
         labels = file["labels"][()].astype(np.int64)
+        speakers = file["extra/speaker"][()]
+        if speakers.dtype.kind not in "iu":  # names, numbered in their order
+            speakers = np.unique(speakers, return_inverse=True)[1]
     classes = [
         key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in np.ravel(dataset.classes)
     ]
@@ -190,7 +229,7 @@ def _convert(
         labels=labels,
         n_neurons=binned.n_neurons,
         n_classes=n_classes,
-        groups={"speakers": np.asarray(dataset.speaker).astype(np.int64)},
+        groups={"speakers": speakers.astype(np.int64)},
         n_lost=binned.n_lost,
         description={
             **parameters,
@@ -207,9 +246,7 @@ def _opened(path: Path) -> Iterator[Any]:
         import h5py
     except ImportError as error:
         raise MissingDependencyError("h5py", "data", f"reading {path.name}") from error
-    with _reading(path):
-        file = h5py.File(path, "r")
-    with file:
+    with _reading(path), h5py.File(path, "r") as file:
         yield file
 
 
@@ -218,5 +255,5 @@ def _reading(path: Path) -> Iterator[None]:
     """What HDF5 raises on damaged files, of many types, as one `DataError`."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, ValueError, MemoryError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
         raise DataError(f"{path}: is damaged or no HDF5 file ({error}); get a fresh copy") from error

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from sparsesnn import errors
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
 from sparsesnn.module import Layer, LayerState, Model, Output
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
@@ -34,6 +34,7 @@ __all__ = [
     "LIF",
     "CubaLIF",
     "LI",
+    "decays",
     "Surrogate",
     "fast_sigmoid",
     "straight_through",

@@ -1,4 +1,4 @@
-"""The command line: `sparsesnn train`, `sparsesnn eval`, `sparsesnn info`.
+"""The command line: `sparsesnn train`, `sparsesnn eval`, `sparsesnn bench`, `sparsesnn info`.
 
 Exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal when stopped (130 for Ctrl-C).
 """
@@ -38,6 +38,12 @@ examples:
   sparsesnn eval runs/a --weights last --split valid --json"""
 
 
+BENCH_EXAMPLES = """\
+examples:
+  sparsesnn bench step
+  sparsesnn bench step --net 700-1024r-20 --backend dense --json"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     parser = _parser()
@@ -47,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         with warnings.catch_warnings():  # puts back how warnings are shown, which the next line changes
-            warnings.showwarning = _warn
+            warnings.showwarning = _warn  # type: ignore[assignment]
             return int(options.run(options))
     except (ConfigError, DescriptionError) as error:
         return _fail(error, 2)
@@ -82,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_train(commands)
     _add_eval(commands)
+    _add_bench(commands)
     _add_info(commands)
     return parser
 
@@ -293,6 +300,51 @@ def _eval(options: argparse.Namespace) -> int:
     print(f"loss {result['loss']:.4f}, {result['samples_per_s']:,.0f} samples/s")
     for name, activity in result["activity"].items():
         print(f"{name}: activity {activity:.4f}, dropped {result['dropped'][name]:,}")
+    return 0
+
+
+# ---- bench -----------------------------------------------------------------------------------------------------
+
+
+def _add_bench(commands: Any) -> None:
+    parser = commands.add_parser("bench", help="measure speed and memory", description="Benchmarks on this machine.")
+    what = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
+    step = what.add_parser(
+        "step",
+        help="one training step",
+        description="Times forward, backward and Adam of one batch, and says where the time goes.",
+        epilog=BENCH_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    step.set_defaults(run=_bench_step)
+    step.add_argument("--net", default="700-1024-1024-20", metavar="TEXT", help="the network (default: %(default)s)")
+    step.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
+    step.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
+    activity = "spikes per neuron and step (default: %(default)s)"
+    step.add_argument("--input-activity", type=float, default=0.015, metavar="A", help=activity)
+    step.add_argument(
+        "--hidden-activity", type=float, default=0.02, metavar="A", help=activity + ", by scaling weights"
+    )
+    step.add_argument("--backend", default="cpu", choices=("cpu", "dense"), help="default: %(default)s")
+    step.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
+    step.add_argument("--repeats", type=int, default=15, metavar="N", help="timed steps (default: %(default)s)")
+    step.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _bench_step(options: argparse.Namespace) -> int:
+    from sparsesnn.bench import Workload, bench_step
+    from sparsesnn.train.prepare import set_threads
+
+    set_threads(options.threads)
+    workload = Workload(
+        net=options.net,
+        n_steps=options.steps,
+        n_samples=options.batch,
+        input_activity=options.input_activity,
+        hidden_activity=options.hidden_activity,
+    )
+    result = bench_step(workload, options.backend, repeats=options.repeats)
+    print(json.dumps(result.to_dict(), allow_nan=False) if options.json else result.table())
     return 0
 
 

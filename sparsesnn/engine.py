@@ -93,11 +93,9 @@ class _Call:
 
     def layer_call(self, parameters: Sequence[Tensor | None]) -> _core.LayerCall:
         """The engine's view of the call; `parameters` in the order of `names`."""
-        arrays = {
-            name: None if x is None else _array(x, name) for name, x in zip(self.names, parameters, strict=True)
-        }
+        arrays = {name: None if x is None else _array(x, name) for name, x in zip(self.names, parameters, strict=True)}
         sources = [
-            _core.Source(_lists(source), source.n_neurons, delay, arrays[f"weight{k}"])
+            _core.Source(_lists(source), source.n_neurons, delay, _present(arrays[f"weight{k}"]))
             for k, (source, delay) in enumerate(zip(self.sources, self.delays, strict=True))
         ]
         return _core.LayerCall(
@@ -177,7 +175,7 @@ def _parameters(layer: Layer) -> dict[str, Tensor | None]:
     n = layer.population.n
 
     def per_neuron(name: str, decay: bool = False) -> Tensor | None:
-        value = getattr(layer, name, None)
+        value: Tensor | None = getattr(layer, name, None)
         if value is None:
             return None
         return (value.clamp(0, 1) if decay else value).expand(n)
@@ -201,7 +199,7 @@ def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_
         value = parameters[name]
         return save and value is not None and value.requires_grad
 
-    common = {
+    common: dict[str, Any] = {
         "gain": population.gain,
         "n": population.n,
         "tile_width": cpu_tile_width(population.n, n_pre),
@@ -243,6 +241,11 @@ def _array(x: Tensor, name: str) -> np.ndarray:
     if x.dtype != torch.float32 or x.device.type != "cpu":
         raise ShapeError(f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu")
     return x.detach().contiguous().numpy()
+
+
+def _present(array: np.ndarray | None) -> np.ndarray:
+    assert array is not None, "every source has a weight"
+    return array
 
 
 def _tensor(array: np.ndarray | None) -> Tensor | None:

@@ -108,9 +108,15 @@ class Layer(nn.Module):
         """
         sources = [inputs] if isinstance(inputs, (SpikeBatch, Tensor)) else list(inputs)
         if len(sources) != len(self.n_pre):
-            raise ShapeError(f"{type(self.population).__name__}: {len(sources)} inputs; it has {len(self.n_pre)} sources")
-        run = engine.run_layer if self.backend == "cpu" else dense.run_layer
-        return run(self, sources, state)
+            raise ShapeError(
+                f"{type(self.population).__name__}: {len(sources)} inputs; it has {len(self.n_pre)} sources"
+            )
+        if self.backend == "dense":
+            return dense.run_layer(self, sources, state)
+        lists = [source for source in sources if isinstance(source, SpikeBatch)]
+        if len(lists) != len(sources):
+            raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
+        return engine.run_layer(self, lists, state)
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,9 @@ class Output:
 
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step of every spiking population."""
-        return {k: s.activity() if isinstance(s, SpikeBatch) else float(s.detach().mean()) for k, s in self.spikes.items()}
+        return {
+            k: s.activity() if isinstance(s, SpikeBatch) else float(s.detach().mean()) for k, s in self.spikes.items()
+        }
 
     def dropped(self) -> dict[str, int]:
         """Candidates that found no slot, per spiking population."""
@@ -164,7 +172,7 @@ class Model(nn.Module):
             if isinstance(population, Input):
                 continue
             incoming = network.incoming(name)
-            self.layers[name] = Layer(
+            layer = Layer(
                 population,
                 [network.populations[c.pre].n for c in incoming],
                 delays=[c.delay for c in incoming],
@@ -172,7 +180,8 @@ class Model(nn.Module):
                 history=network.history(name),
                 generator=generator,
             )
-            self.layers[name].rotation_seed = seed
+            layer.rotation_seed = seed
+            self.layers[name] = layer
 
     def forward(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None = None) -> Output:
         """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`)."""
@@ -188,15 +197,18 @@ class Model(nn.Module):
             inputs = []
             for c in self.network.incoming(name):
                 before = past[c.pre].history if c.pre in past else None
-                inputs.append(outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay))
+                inputs.append(
+                    outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay)
+                )
             outputs[name], states[name] = layer(inputs, past.get(name))
         if depth := self.network.history(source):
             empty = torch.empty(spikes.n_samples, 0)
             before = past[source].history if source in past else None
             states[source] = LayerState(empty, history=last_steps(before, first, depth))
+        last = outputs[self.network.output]
         readout = isinstance(self.network.populations[self.network.output], LI)
         return Output(
-            potentials=outputs[self.network.output] if readout else None,
+            potentials=last if readout and isinstance(last, Tensor) else None,
             spikes={k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)},
             state=states,
             output=self.network.output,
@@ -210,6 +222,8 @@ def _n_steps(x: LayerOutput) -> int:
 def _join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
     if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
         return before.then(x)
+    if isinstance(before, SpikeBatch) or isinstance(x, SpikeBatch):
+        raise ShapeError("state: its history is of the other backend; pass the state that this model returned")
     return torch.cat([before, x])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -99,7 +100,7 @@ class Network:
         names = ["input", *hidden, "output"]
         return cls(
             dict(zip(names, populations, strict=True)),
-            tuple(Connection(pre, post, delay) for pre, post in zip(names, names[1:], strict=False)),
+            tuple(Connection(pre, post, delay) for pre, post in itertools.pairwise(names)),
         )
 
     # ---- looked at ---------------------------------------------------------------------------------------------
@@ -210,9 +211,10 @@ def _population(name: str, data: Mapping[str, Any]) -> AnyPopulation:
         elif isinstance(value, list):
             arguments[key] = tuple(float(v) if v in ("inf", "-inf") else v for v in value)
     try:
-        return MODELS[model](**arguments)
+        population: AnyPopulation = MODELS[model](**arguments)
     except TypeError as error:
         raise DescriptionError(f"population {name!r} ({model}): {error}") from None
+    return population
 
 
 def parse_net(text: str, **defaults: Any) -> Network:

@@ -58,7 +58,9 @@ class SpikeBatch:
                 f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
                 "pad the shorter with empty lists"
             )
-        rows = [np.sort(np.asarray(list(lists[b][t]), dtype=np.int64)) for t in range(n_steps) for b in range(n_samples)]
+        rows = [
+            np.sort(np.asarray(list(lists[b][t]), dtype=np.int64)) for t in range(n_steps) for b in range(n_samples)
+        ]
         n_spikes = np.array([len(row) for row in rows], dtype=np.int32)
         ids = np.concatenate(rows) if rows else np.empty(0, np.int64)
         return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
@@ -67,7 +69,9 @@ class SpikeBatch:
     def from_dense(cls, spikes: Tensor, *, batch_first: bool = False) -> SpikeBatch:
         """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1."""
         if spikes.ndim != 3:
-            raise ShapeError(f"from_dense: shape is {tuple(spikes.shape)}; give [T, B, N], or [B, T, N] with batch_first")
+            raise ShapeError(
+                f"from_dense: shape is {tuple(spikes.shape)}; give [T, B, N], or [B, T, N] with batch_first"
+            )
         dense = spikes.detach().transpose(0, 1) if batch_first else spikes.detach()
         if not bool(((dense == 0) | (dense == 1)).all()):
             raise SpikeListError("from_dense: entries must be 0 or 1; a list says who fired, not how often")
@@ -91,7 +95,9 @@ class SpikeBatch:
         for b, (t_us, unit) in enumerate(events):
             t_us, unit = np.asarray(t_us, dtype=np.float64), np.asarray(unit)
             if t_us.shape != unit.shape or t_us.ndim != 1:
-                raise ShapeError(f"from_events: sample {b} has t_us {t_us.shape} and unit {unit.shape}; give equal lengths")
+                raise ShapeError(
+                    f"from_events: sample {b} has t_us {t_us.shape} and unit {unit.shape}; give equal lengths"
+                )
             if not np.isfinite(t_us).all():
                 raise SpikeListError(f"from_events: sample {b} has times that are NaN or infinite; remove those events")
             if unit.size and (unit.min() < 0 or unit.max() >= n_neurons):
@@ -273,7 +279,9 @@ class SpikeBatch:
             bad = int(np.flatnonzero((n_spikes < 0) | (n_spikes > n_listed))[0])
             raise SpikeListError(f"SpikeBatch: list {bad} has {n_listed[bad]} ids but says {n_spikes[bad]} spikes")
         if ids.size and (ids.min() < 0 or ids.max() >= self.n_neurons):
-            raise SpikeListError(f"SpikeBatch: ids run from {ids.min()} to {ids.max()}; allowed: 0 to {self.n_neurons - 1}")
+            raise SpikeListError(
+                f"SpikeBatch: ids run from {ids.min()} to {ids.max()}; allowed: 0 to {self.n_neurons - 1}"
+            )
         rising = np.ones(ids.size + 1, bool)
         rising[1:-1] = np.diff(ids) > 0
         rising[offsets] = True

@@ -72,6 +72,12 @@ def test_float16_times_are_widened_before_any_arithmetic():
     np.testing.assert_array_equal(steps, [7000 // 7, 60000 // 7])
 
 
+def test_times_of_any_size_are_lost_in_silence():
+    binned = bin_events([([1e308, -1e308, 1e-308], [0, 0, 0])], n_units=1, n_steps=2, dt_us=0.001)
+    assert binned.n_lost == 2
+    assert binned.n_spikes.tolist() == [[1, 0]]
+
+
 def test_types_are_the_smallest_that_fit():
     dense = (np.zeros(300), np.arange(300))
     assert bin_events([dense], n_units=300, n_steps=2, dt_us=1.0).n_spikes.dtype == np.uint16

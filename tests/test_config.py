@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparsesnn import datasets
 from sparsesnn.errors import ConfigError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
 from sparsesnn.network import Connection, Network
 from sparsesnn.train.config import Config, differences
 from sparsesnn.train.schema import flatten, merge, read_assignment
@@ -99,6 +99,8 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"loss": {"label_smoothing": 1.0}}, "loss.label_smoothing"),
         ({"loss": {"decoding": "best"}}, "loss.decoding: is 'best'; allowed: auto, max"),
         ({"init": {"layers": {"hidden": "much"}}}, "init.layers.hidden: is 'much'"),
+        ({"net": {"tau_range": [5.0]}}, r"net.tau_range: is \[5.0\]; give two time constants"),
+        ({"net": {"tau_range": [9.0, 5.0]}}, r"net.tau_range: is \[9.0, 5.0\]"),
         ({"augment": {"event_drop": 1.5}}, "event_drop is 1.5"),
         (
             {"net": {"populations": {"input": {"model": "Input", "n": 3}}, "beta": 0.5}},
@@ -210,3 +212,11 @@ def test_merge_leaves_its_arguments_alone() -> None:
     low: dict[str, Any] = {"a": {"b": 1}}
     assert merge(low, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
     assert low == {"a": {"b": 1}}
+
+
+def test_tau_range_spreads_the_decays_of_hidden_neurons() -> None:
+    config = Config.resolve({"data": {"name": "digits"}, "net": {"text": "6-4r-2", "tau_range": [5.0, 50.0]}})
+    network = config.net.network(6, 2)
+    assert network.populations["hidden"].beta == decays((5.0, 50.0), 4)
+    assert network.populations["output"].beta == 0.95
+    assert Config.from_toml(config.to_toml()) == config

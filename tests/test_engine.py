@@ -84,7 +84,9 @@ def test_gradients_equal_pytorch(model: type, reset: str, reset_decays: bool, ki
         sparse, dense = strong_model(network, case), strong_model(network, case, "dense")
         with torch.no_grad():
             for name, lists in sparse(spikes).spikes.items():
-                assert torch.equal(lists.to_dense(), dense(spikes).spikes[name]), "choose other weights: a spike hangs on one ulp"
+                assert torch.equal(lists.to_dense(), dense(spikes).spikes[name]), (
+                    "choose other weights: a spike hangs on one ulp"
+                )
         got, want = gradients(sparse, spikes), gradients(dense, spikes)
         assert got.keys() == want.keys()
         for name in want:
@@ -111,10 +113,23 @@ def test_lists_and_gradients_equal_reference(model: type, reset: str, reset_deca
     ):
         learns = {"learn_beta": True, "learn_threshold": True, **({"learn_alpha": True} if model is CubaLIF else {})}
         population = model(
-            n, reset=reset, reset_decays=reset_decays, detach_reset=detach, recurrent=recurrent, bias=True, gain=0.8, **rules, **learns
+            n,
+            reset=reset,
+            reset_decays=reset_decays,
+            detach_reset=detach,
+            recurrent=recurrent,
+            bias=True,
+            gain=0.8,
+            **rules,
+            **learns,
         )
         network = Network(
-            {"a": Input(23), "b": population, "c": model(n + 3, beta=0.9, **rules), "d": LI(5, learn_beta=True, bias=True)},
+            {
+                "a": Input(23),
+                "b": population,
+                "c": model(n + 3, beta=0.9, **rules),
+                "d": LI(5, learn_beta=True, bias=True),
+            },
             (Connection("a", "b", delay), Connection("a", "c", 1), Connection("b", "c"), Connection("c", "d", delay)),
         )
         module = strong_model(network, seed=case)

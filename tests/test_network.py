@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import KINDS, Surrogate
 
@@ -274,3 +274,11 @@ def test_unknown_defaults() -> None:
 def test_replace_checks_again() -> None:
     with pytest.raises(DescriptionError, match="capacity is 9"):
         replace(LIF(4), capacity=9)
+
+
+def test_decays_spread_time_constants_on_a_logarithmic_scale() -> None:
+    betas = decays((8, 128), 4)
+    tau = [-1 / math.log(beta) for beta in betas]
+    assert tau == pytest.approx([8 * 2**0.5, 16 * 2**0.5, 32 * 2**0.5, 64 * 2**0.5])
+    with pytest.raises(DescriptionError, match=r"tau_range is \[5, 2\]; give 0 < low <= high"):
+        decays((5, 2), 3)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "isa.h"
+#include "phases.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
@@ -26,6 +27,7 @@ constexpr int backward_chunk_rows = 1024;
 
 // Tiles' columns of a [M, N] weight, one after another: [P][M][W]. Also the place where NaN and infinity are found.
 Array<float> pack(const float* weight, int n_pre, const LayerSpec& spec, const char* name) {
+  const PhaseTimer timer(Phase::pack);
   const int w = spec.tile_width, n = spec.n, n_tiles = spec.n_tiles();
   Array<float> packed(static_cast<std::size_t>(n_tiles) * n_pre * w);
   std::vector<char> finite(n_tiles);
@@ -50,7 +52,8 @@ Array<float> pack(const float* weight, int n_pre, const LayerSpec& spec, const c
       throw InputError("NumericError", std::string(name) + " holds " + (std::isnan(weight[k]) ? "NaN" : "infinity") +
                                            " at [" + std::to_string(k / n) + ", " + std::to_string(k % n) +
                                            "]; weights must be finite: lower the learning rate or clip gradients");
-  throw InputError("NumericError", std::string(name) + " changed while it was read; do not write weights during a call");
+  throw InputError("NumericError",
+                   std::string(name) + " changed while it was read; do not write weights during a call");
 }
 
 // Rows [N, N] padded to [N, P·W]; the weight itself where nothing is to pad.
@@ -127,8 +130,8 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
       (spec.model == Model::cuba_lif && !input.alpha))
     throw InputError("ShapeError", "layer: alpha, beta, threshold or grad_threshold is missing for this model");
   if (spec.capacity < 0 || spec.capacity > spec.n || (spec.fixed && !spec.capacity))
-    throw InputError("ShapeError", "layer: capacity " + std::to_string(spec.capacity) + " for " + std::to_string(spec.n) +
-                                       " neurons; give 1 to n, and one with fixed activity");
+    throw InputError("ShapeError", "layer: capacity " + std::to_string(spec.capacity) + " for " +
+                                       std::to_string(spec.n) + " neurons; give 1 to n, and one with fixed activity");
   for (const SourceInput& source : input.sources)
     if (source.n_list_steps < input.n_steps - source.delay)
       throw InputError("ShapeError", "layer: a source covers " + std::to_string(source.n_list_steps) + " steps, " +
@@ -151,6 +154,7 @@ std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input,
 
 // Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache.
 void run_by_tile(const Kernels& kernels, const ForwardPass& pass, int block_size) {
+  const PhaseTimer timer(Phase::forward);
   const int n_tiles = pass.spec->n_tiles();
   parallel_for(n_tiles * pass.n_blocks, [&](int item, int) {
     const int p = item / pass.n_blocks, block = item % pass.n_blocks;
@@ -162,6 +166,7 @@ void run_by_tile(const Kernels& kernels, const ForwardPass& pass, int block_size
 // Recurrent: sample by sample, step by step; what a sample fired is its own input one step later.
 void run_by_sample(const Kernels& kernels, const ForwardPass& pass, const LayerInput& input, std::int32_t* dropped,
                    bool wide) {
+  const PhaseTimer timer(Phase::forward);
   const LayerSpec& spec = *pass.spec;
   parallel_for(pass.n_samples, [&](int b, int) {
     Array<unsigned char> own(static_cast<std::size_t>(spec.n) * (wide ? 4 : 2));
@@ -189,6 +194,7 @@ void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offset
 
 // Turns masks and slot records into the population's lists.
 void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_size, LayerOutput& out) {
+  const PhaseTimer timer(Phase::collect);
   const LayerSpec& spec = *pass.spec;
   const std::int64_t n_lists = static_cast<std::int64_t>(pass.n_steps) * pass.n_samples;
   const bool silenced = spec.stores_silenced();
@@ -210,9 +216,9 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_si
   out.ids = Array<unsigned char>(static_cast<std::size_t>(n_slots) * (out.wide ? 4 : 2));
   out.fields = Array<float>(static_cast<std::size_t>(n_slots) * spec.n_fields());
   if (spec.save) out.values = Array<float>(n_slots);
-  const ListsOut lists{out.offsets.data(), out.n_spikes.data(), out.ids.data(),
-                       out.wide,           out.values.data(),   out.fields.data(),
-                       n_slots,            out.silenced_offsets.data(), out.silenced_ids.data()};
+  const ListsOut lists{out.offsets.data(),     out.n_spikes.data(), out.ids.data(), out.wide,
+                       out.values.data(),      out.fields.data(),   n_slots,        out.silenced_offsets.data(),
+                       out.silenced_ids.data()};
   parallel_for(pass.n_blocks, [&](int block, int) {
     const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
     kernels.fill(pass, lists, block, b0, b1);
@@ -226,7 +232,8 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
     throw InputError("SpikeListError", std::string(name) + ": list " + std::to_string(i) + " " + what);
   };
   if (lists.offsets[0] != 0 || lists.offsets[n_lists] != n_ids)
-    fail(0, "to " + std::to_string(n_lists) + ": offsets must run from 0 to the number of ids, " + std::to_string(n_ids));
+    fail(0,
+         "to " + std::to_string(n_lists) + ": offsets must run from 0 to the number of ids, " + std::to_string(n_ids));
   for (std::int64_t i = 0; i < n_lists; ++i) {
     const std::int64_t begin = lists.offsets[i], end = lists.offsets[i + 1], n_spikes = lists.n_spikes[i];
     if (begin < 0 || end < begin || end > n_ids) fail(i, "has offsets that do not rise");
@@ -267,11 +274,13 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   const auto trace = [&](bool wanted) { return wanted ? Array<float>::zeros(v.size()) : Array<float>(); };
   const bool learns = spec.learns() && spiking;
   const Array<float> v_by_alpha = trace(learns && spec.learn_alpha), i_syn_by_alpha = trace(learns && spec.learn_alpha),
-                     v_by_beta = trace(learns && spec.learn_beta), v_by_threshold = trace(learns && spec.learn_threshold),
+                     v_by_beta = trace(learns && spec.learn_beta),
+                     v_by_threshold = trace(learns && spec.learn_threshold),
                      reset_gamma = trace(learns && !spec.detach_reset);
   const auto words = [&](bool wanted) { return wanted ? Array<std::uint64_t>(n_words) : Array<std::uint64_t>(); };
   const bool limited = spiking && spec.capacity > 0;
-  const Array<std::uint64_t> fired = words(spiking), listed = words(spiking), sent = words(limited), near = words(limited);
+  const Array<std::uint64_t> fired = words(spiking), listed = words(spiking), sent = words(limited),
+                             near = words(limited);
 
   const int block_size = by_sample ? 1 : std::clamp((n_samples + 5) / 6, 1, 16);
   const int n_blocks = (n_samples + block_size - 1) / block_size;
@@ -407,8 +416,22 @@ Events sort_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
   return events;
 }
 
+// The events of all chunks and senders: [chunk][sender].
+void sort_events(const std::vector<SenderInput>& senders, int chunk, int n_steps, int n_samples,
+                 std::vector<Events>& events) {
+  const PhaseTimer timer(Phase::sort);
+  const int n_senders = static_cast<int>(senders.size());
+  parallel_for(static_cast<int>(events.size()), [&](int item, int) {
+    const SenderInput& from = senders[item % n_senders];
+    const int t0 = item / n_senders * chunk, t1 = std::min(n_steps, t0 + chunk);
+    events[item] = from.lists.wide ? sort_by_sender<std::uint32_t>(from, t0, t1, n_samples)
+                                   : sort_by_sender<std::uint16_t>(from, t0, t1, n_samples);
+  });
+}
+
 // d_value[slot] = Σ over tiles, ascending, of their shares.
 void add_shares(const Events& events, const float* shares, int n_tiles, float* d_value) {
+  const PhaseTimer timer(Phase::sum_shares);
   constexpr std::size_t piece = 4096;
   parallel_for(static_cast<int>((events.n + piece - 1) / piece), [&](int k, int) {
     const std::size_t from = k * piece, to = std::min(events.n, from + piece);
@@ -445,8 +468,8 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
     if (wanted.weight[k]) out.d_weight[k] = Array<float>::zeros(from.n_pre * n);
     if (wanted.value[k]) out.d_value[k] = Array<float>::zeros(n_values);
     sender_inputs.push_back({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]});
-    senders.push_back({from.n_pre, wanted.value[k] ? from.weight : nullptr, out.d_weight[k].data(), nullptr, nullptr,
-                       nullptr, 0});
+    senders.push_back(
+        {from.n_pre, wanted.value[k] ? from.weight : nullptr, out.d_weight[k].data(), nullptr, nullptr, nullptr, 0});
   }
   if (wanted.recurrent_weight) {
     out.d_recurrent_weight = Array<float>::zeros(n * n);
@@ -457,12 +480,7 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   const int chunk = std::clamp(backward_chunk_rows / std::max(1, n_samples), 1, std::max(1, n_steps));
   const int n_chunks = (n_steps + chunk - 1) / chunk, n_senders = static_cast<int>(senders.size());
   std::vector<Events> events(static_cast<std::size_t>(n_chunks) * n_senders);
-  parallel_for(static_cast<int>(events.size()), [&](int item, int) {
-    const SenderInput& from = sender_inputs[item % n_senders];
-    const int t0 = item / n_senders * chunk, t1 = std::min(n_steps, t0 + chunk);
-    events[item] = from.lists.wide ? sort_by_sender<std::uint32_t>(from, t0, t1, n_samples)
-                                   : sort_by_sender<std::uint16_t>(from, t0, t1, n_samples);
-  });
+  sort_events(sender_inputs, chunk, n_steps, n_samples, events);
 
   Array<float> padded;
   const float* recurrent_weight = pad_rows(input.recurrent_weight, spec, padded);
@@ -505,7 +523,10 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   std::vector<Array<float>> shares(n_sources);
   for (int c = n_chunks - 1; c >= 0; --c) {
     const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
-    parallel_for(n_samples, [&](int b, int) { kernels.state_grad(pass, b, t0, t1); });
+    {
+      const PhaseTimer timer(Phase::state_grad);
+      parallel_for(n_samples, [&](int b, int) { kernels.state_grad(pass, b, t0, t1); });
+    }
     for (int k = 0; k < n_senders; ++k) {
       const Events& from = events[c * n_senders + k];
       senders[k].starts = from.starts.data();
@@ -516,7 +537,10 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
       if (!shares[k] || shares[k].size() < needed) shares[k] = Array<float>(needed + needed / 8);
       senders[k].shares = shares[k].data();
     }
-    parallel_for(n_tiles, [&](int p, int) { kernels.weight_grad(pass, p, t0, t1); });
+    {
+      const PhaseTimer timer(Phase::weight_grad);
+      parallel_for(n_tiles, [&](int p, int) { kernels.weight_grad(pass, p, t0, t1); });
+    }
     for (std::size_t k = 0; k < n_sources; ++k)
       if (senders[k].weight) add_shares(events[c * n_senders + k], senders[k].shares, n_tiles, out.d_value[k].data());
   }

@@ -77,7 +77,7 @@ struct LayerOutput {
   Array<float> fields;                    // [n_fields][S]
   Array<std::int64_t> silenced_offsets;
   Array<std::uint32_t> silenced_ids;
-  Array<float> v, i_syn;     // [B, N]
+  Array<float> v, i_syn;    // [B, N]
   Array<float> potentials;  // [T, B, N] of a readout
 };
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "engine.h"
+#include "phases.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,8 +51,8 @@ struct PyLists {
 
 Lists checked_lists(const PyLists& from, int n_neurons, int n_samples, int* n_steps, const char* name) {
   const std::size_t n_lists = from.n_spikes.size();
-  if (from.offsets.ndim() != 1 || from.ids.ndim() != 1 || from.n_spikes.ndim() != 1 || from.offsets.size() != n_lists + 1 ||
-      (n_samples ? n_lists % n_samples : n_lists) != 0)
+  if (from.offsets.ndim() != 1 || from.ids.ndim() != 1 || from.n_spikes.ndim() != 1 ||
+      from.offsets.size() != n_lists + 1 || (n_samples ? n_lists % n_samples : n_lists) != 0)
     throw InputError("ShapeError", std::string(name) + ": " + std::to_string(from.offsets.size()) + " offsets and " +
                                        std::to_string(n_lists) + " n_spikes do not make lists for " +
                                        std::to_string(n_samples) + " samples");
@@ -189,18 +190,21 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
     alive.push_back(saved["ids"]);
     alive.push_back(saved["n_spikes"]);
     const std::size_t n_slots = own.ids.size();
-    if (own.n_spikes.size() != lists || !d_values) throw InputError("ShapeError", "backward: lists or d_values are missing");
+    if (own.n_spikes.size() != lists || !d_values)
+      throw InputError("ShapeError", "backward: lists or d_values are missing");
     kept.fields = array("fields", float{}, {static_cast<std::size_t>(spec.n_fields()), n_slots});
     d_slots = floats(d_values, {n_slots}, "d_values");
     if (spec.stores_silenced()) {
       kept.silenced_offsets = array("silenced_offsets", std::int64_t{}, {lists + 1});
-      kept.silenced_ids = array("silenced_ids", std::uint32_t{}, {static_cast<std::size_t>(kept.silenced_offsets[lists])});
+      kept.silenced_ids =
+          array("silenced_ids", std::uint32_t{}, {static_cast<std::size_t>(kept.silenced_offsets[lists])});
     }
   }
   LayerGradients out;
   {
     nb::gil_scoped_release release;
-    out = layer_backward(spec, input, kept, d_slots, d_out, {wanted_weight, wanted_value, wanted_recurrent, wanted_bias});
+    out =
+        layer_backward(spec, input, kept, d_slots, d_out, {wanted_weight, wanted_value, wanted_recurrent, wanted_bias});
   }
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
@@ -217,6 +221,13 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   result["beta"] = to_numpy(out.d_beta, {n});
   result["threshold"] = to_numpy(out.d_threshold, {n});
   return result;
+}
+
+nb::dict phase_seconds(bool reset) {
+  nb::dict seconds;
+  for (std::size_t k = 0; k < phase_names.size(); ++k)
+    seconds[phase_names[k]] = 1e-9 * static_cast<double>(reset ? phase_ns[k].exchange(0) : phase_ns[k].load());
+  return seconds;
 }
 
 // Raises the exception of sparsesnn.errors that the engine named.
@@ -238,11 +249,24 @@ void register_engine(nb::module_& m) {
       .def(
           "__init__",
           [](LayerSpec* self, int model, int reset, bool detach_reset, int surrogate, float slope, float gain, int n,
-             int tile_width, int capacity, bool fixed, bool save, bool learn_alpha, bool learn_beta, bool learn_threshold,
-             std::uint64_t seed, std::uint64_t first_step) {
-            new (self) LayerSpec{static_cast<Model>(model), static_cast<Reset>(reset), detach_reset, surrogate, slope,
-                                 gain, n, tile_width, capacity, fixed, save, learn_alpha, learn_beta, learn_threshold,
-                                 seed, first_step};
+             int tile_width, int capacity, bool fixed, bool save, bool learn_alpha, bool learn_beta,
+             bool learn_threshold, std::uint64_t seed, std::uint64_t first_step) {
+            new (self) LayerSpec{static_cast<Model>(model),
+                                 static_cast<Reset>(reset),
+                                 detach_reset,
+                                 surrogate,
+                                 slope,
+                                 gain,
+                                 n,
+                                 tile_width,
+                                 capacity,
+                                 fixed,
+                                 save,
+                                 learn_alpha,
+                                 learn_beta,
+                                 learn_threshold,
+                                 seed,
+                                 first_step};
           },
           nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "n"_a,
           "tile_width"_a, "capacity"_a, "fixed"_a, "save"_a, "learn_alpha"_a, "learn_beta"_a, "learn_threshold"_a,
@@ -256,14 +280,18 @@ void register_engine(nb::module_& m) {
   nb::class_<PySource>(m, "Source", "A sending population: its lists, size, delay and float32 weight [M, N].")
       .def(nb::init<PyLists, int, int, In<float>>(), "lists"_a, "n_pre"_a, "delay"_a, "weight"_a);
 
-  nb::class_<PyLayer>(m, "LayerCall", "One call of a layer: its spec, sources, parameters [N] and initial state [B, N].")
+  nb::class_<PyLayer>(m, "LayerCall",
+                      "One call of a layer: its spec, sources, parameters [N] and initial state [B, N].")
       .def(nb::init<LayerSpec, int, int, std::vector<PySource>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<In<float>>, std::optional<In<float>>, std::optional<PyLists>>(),
-           "spec"_a, "n_steps"_a, "n_samples"_a, "sources"_a, "recurrent_weight"_a.none(), "alpha"_a.none(), "beta"_a.none(),
-           "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(), "i_syn"_a.none(),
-           "own_before"_a.none());
+                    std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
+                    std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
+                    std::optional<PyLists>>(),
+           "spec"_a, "n_steps"_a, "n_samples"_a, "sources"_a, "recurrent_weight"_a.none(), "alpha"_a.none(),
+           "beta"_a.none(), "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(),
+           "i_syn"_a.none(), "own_before"_a.none());
 
+  m.def("phase_seconds", &phase_seconds, "reset"_a,
+        "Wall time by phase since the process began, or since the last call with reset=True.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
   m.def("backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
         "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,

@@ -109,8 +109,12 @@ void forward_tile(const ForwardPass& shared, const ForwardItem& work) {
                     sizeof(float) * __builtin_popcountll(valid));
         continue;
       }
-      const StepState s{pass.v + state, at(pass.i_syn, state), at(pass.v_by_alpha, state),
-                        at(pass.i_syn_by_alpha, state), at(pass.v_by_beta, state), at(pass.v_by_threshold, state),
+      const StepState s{pass.v + state,
+                        at(pass.i_syn, state),
+                        at(pass.v_by_alpha, state),
+                        at(pass.i_syn_by_alpha, state),
+                        at(pass.v_by_beta, state),
+                        at(pass.v_by_threshold, state),
                         at(pass.reset_gamma, state)};
       std::uint64_t fired = 0, listed = 0;
       step<W>(spec.reset, s, p, current, fired, listed);
@@ -234,8 +238,7 @@ void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b
 inline float dot_row(const float* a, const float* b, std::size_t n) {
   Vector lanes[dot_vectors] = {};
   for (std::size_t k = 0; k < n; k += dot_lanes)
-    for (int l = 0; l < dot_vectors; ++l)
-      lanes[l] += load(a + k + l * vector_width) * load(b + k + l * vector_width);
+    for (int l = 0; l < dot_vectors; ++l) lanes[l] += load(a + k + l * vector_width) * load(b + k + l * vector_width);
   return sum_lanes(fold_lanes(lanes));
 }
 
@@ -360,7 +363,6 @@ void weight_grad(const BackwardPass& pass, int tile, int t0, int t1) {
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA), forward, select,     sent_ids,   count,
-                      fill,                           state_grad, weight_grad};
+const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA), forward, select, sent_ids, count, fill, state_grad, weight_grad};
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -27,11 +27,11 @@ struct LayerSpec {
   int surrogate = 0;  // SurrogateKind
   float slope = 10.0f;
   float gain = 1.0f;
-  int n = 0;               // N
-  int tile_width = 64;     // W: 16, 32 or 64
-  int capacity = 0;        // K, 0: no limit
-  bool fixed = false;      // fixed activity: lists are filled to capacity
-  bool save = true;        // keep what the backward pass needs
+  int n = 0;            // N
+  int tile_width = 64;  // W: 16, 32 or 64
+  int capacity = 0;     // K, 0: no limit
+  bool fixed = false;   // fixed activity: lists are filled to capacity
+  bool save = true;     // keep what the backward pass needs
   bool learn_alpha = false, learn_beta = false, learn_threshold = false;
   std::uint64_t seed = 0;        // of the overflow rotation
   std::uint64_t first_step = 0;  // steps that came before this call, for the rotation
@@ -43,7 +43,8 @@ struct LayerSpec {
   bool learns() const { return save && (learn_alpha || learn_beta || learn_threshold); }
   // Floats stored per listed slot: σ', then γ if stored, then ∂v/∂α, ∂v/∂β, ∂(v - θ)/∂θ where learnt.
   int n_fields() const {
-    return save ? 1 + int(stores_decay()) + (learns() ? int(learn_alpha) + int(learn_beta) + int(learn_threshold) : 0) : 0;
+    return save ? 1 + int(stores_decay()) + (learns() ? int(learn_alpha) + int(learn_beta) + int(learn_threshold) : 0)
+                : 0;
   }
   // γ of an unlisted neuron that fired also differs from β: those ids are kept too.
   bool stores_silenced() const { return save && reset == Reset::zero && capacity > 0; }
@@ -78,7 +79,7 @@ struct Sender {
   float* d_weight = nullptr;             // [M, N] or null
   const std::int32_t* starts = nullptr;  // see SenderEvents in codelets/deliver_grad.h
   const std::uint32_t* rows = nullptr;
-  float* shares = nullptr;               // [P][events] or null
+  float* shares = nullptr;  // [P][events] or null
   std::size_t n_events = 0;
 };
 
@@ -113,8 +114,8 @@ struct ForwardPass {
   float *v, *i_syn;
   // ∂v/∂α, ∂i_syn/∂α, ∂v/∂β, ∂v/∂θ, and the reset's own part of γ at the step before; [P][B][W] where learnt
   float *v_by_alpha, *i_syn_by_alpha, *v_by_beta, *v_by_threshold, *reset_gamma;
-  // select: one bit per neuron of the tile, [P][T·B]. Candidates; then what is sent as spikes and listed as near-spikes,
-  // which are other arrays only where a capacity may drop some.
+  // select: one bit per neuron of the tile, [P][T·B]. Candidates; then what is sent as spikes and listed as
+  // near-spikes, which are other arrays only where a capacity may drop some.
   std::uint64_t *fired, *listed, *sent, *near;
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks;
@@ -146,23 +147,23 @@ struct BackwardPass {
   const LayerSpec* spec;
   NeuronParameters neuron;
   int n_steps, n_samples;
-  Lists lists;                 // the layer's own output
-  const float* fields;         // [n_fields][slots]
+  Lists lists;          // the layer's own output
+  const float* fields;  // [n_fields][slots]
   std::int64_t n_slots;
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
   const float* recurrent_weight;  // [N, P·W] or null
-  float* d_slots;              // [slots], in: ∂L/∂value; out: σ'·e
-  const float* potentials;     // [T, B, N] of a readout, for ∂L/∂β
-  const float* initial_v;      // [B, N] of a readout, or null
-  const float* d_potentials;   // [T, B, N] of a readout
-  float* d_beta_by_sample;     // [B, P·W] of a readout that learns β, or null
-  float *d_v, *d_i_syn;        // [B, P·W], running
-  float* d_current;            // [P][steps of the chunk, B][W]
-  int n_rows;                  // rows that d_current has room for, a tile
-  float* d_current_next;       // [B, P·W], of the step after the one at hand; null if not recurrent
-  float* d_bias;               // [P·W] or null
-  const Sender* senders;       // of the chunk at hand
+  float* d_slots;                 // [slots], in: ∂L/∂value; out: σ'·e
+  const float* potentials;        // [T, B, N] of a readout, for ∂L/∂β
+  const float* initial_v;         // [B, N] of a readout, or null
+  const float* d_potentials;      // [T, B, N] of a readout
+  float* d_beta_by_sample;        // [B, P·W] of a readout that learns β, or null
+  float *d_v, *d_i_syn;           // [B, P·W], running
+  float* d_current;               // [P][steps of the chunk, B][W]
+  int n_rows;                     // rows that d_current has room for, a tile
+  float* d_current_next;          // [B, P·W], of the step after the one at hand; null if not recurrent
+  float* d_bias;                  // [P·W] or null
+  const Sender* senders;          // of the chunk at hand
   int n_senders;
 };
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from sparsesnn.errors import DescriptionError
 
@@ -18,13 +19,14 @@ def check_size(model: str, n: object) -> None:
 
 def per_neuron(model: str, name: str, value: object, n: int, low: float, high: float) -> PerNeuron:
     """`value` as a float or a tuple of `n` floats, each in [low, high] (infinite bounds are reached only by bounds)."""
-    values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    many = isinstance(value, Sequence) and not isinstance(value, str)
+    values: tuple[Any, ...] = tuple(value) if isinstance(value, Sequence) and many else (value,)
     if len(values) not in (1, n):
         raise DescriptionError(f"{model}: {name} has {len(values)} values; give one number, or one per neuron ({n})")
     for x in values:
         if not isinstance(x, (int, float)) or isinstance(x, bool) or math.isnan(x) or not low <= x <= high:
             raise DescriptionError(f"{model}: {name} is {x!r}; allowed: {low:g} to {high:g}")
-    if isinstance(value, Sequence):
+    if many:
         return tuple(float(x) for x in values)
     return float(values[0])
 

@@ -15,7 +15,7 @@ from typing import Any
 from sparsesnn import datasets
 from sparsesnn.datasets import Augment
 from sparsesnn.errors import ConfigError, DescriptionError
-from sparsesnn.layers import LI, CubaLIF
+from sparsesnn.layers import LI, CubaLIF, Population, decays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.loss import OVER_TIME
 from sparsesnn.module import BACKENDS
@@ -60,6 +60,8 @@ class NetConfig:
         text: such as "700-256r-20", see `sparsesnn.parse_net`; "auto" as first or last size is that of the data.
         delay: of all connections, steps.
         capacity: most ids per list; 0: no limit.
+        tau_range: [low, high], time constants in steps: β of the hidden neurons is then exp(-1/τ) with τ spread evenly
+            between them on a logarithmic scale, neuron by neuron, in place of `beta`. Empty: every neuron has `beta`.
         readout_beta, readout_bias, readout_learn_beta: of the LI readout.
         populations, connections: the form of `Network.to_dict`; then all other keys of the section have no meaning.
 
@@ -82,12 +84,19 @@ class NetConfig:
     learn_alpha: bool = False
     learn_beta: bool = False
     learn_threshold: bool = False
+    tau_range: tuple[float, ...] = ()
     readout_beta: PerNeuron = 0.95
     readout_bias: bool = False
     readout_learn_beta: bool = False
     surrogate: Surrogate = field(default_factory=fast_sigmoid)
     populations: dict[str, Any] = field(default_factory=dict)
     connections: tuple[dict[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.tau_range and not (len(self.tau_range) == 2 and 0 < self.tau_range[0] <= self.tau_range[1] < math.inf):
+            raise ConfigError(
+                f"net.tau_range: is {list(self.tau_range)}; give two time constants in steps, [low, high], or [] for none"
+            )
 
     def network(self, n_neurons: int, n_classes: int) -> Network:
         """The network for data with that many input neurons and classes.
@@ -115,6 +124,10 @@ class NetConfig:
         arguments = {f.name: getattr(self, f.name) for f in fields(CubaLIF) if hasattr(self, f.name)}
         arguments["capacity"] = self.capacity or None
         network = parse_net("-".join(parts), **arguments)
+        if self.tau_range:
+            for name, population in network.populations.items():
+                if isinstance(population, Population):
+                    network = network.with_population(name, beta=decays(self.tau_range, population.n))
         if isinstance(network.populations[network.output], LI):
             network = network.with_population(
                 network.output, beta=self.readout_beta, bias=self.readout_bias, learn_beta=self.readout_learn_beta

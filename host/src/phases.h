@@ -1,0 +1,35 @@
+// Wall time by phase, summed over all calls of the process; for benchmarks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace sparsesnn {
+
+enum class Phase : int { pack, forward, collect, sort, state_grad, weight_grad, sum_shares, count_ };
+
+inline constexpr std::array<const char*, static_cast<std::size_t>(Phase::count_)> phase_names{
+    "pack", "forward", "collect", "sort", "state_grad", "weight_grad", "sum_shares"};
+
+inline std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Phase::count_)> phase_ns{};
+
+// Adds the time until its end to a phase. A few per call of a layer, so it costs nothing.
+class PhaseTimer {
+ public:
+  explicit PhaseTimer(Phase phase) : phase_(phase), start_(Clock::now()) {}
+  ~PhaseTimer() {
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count();
+    phase_ns[static_cast<std::size_t>(phase_)].fetch_add(ns, std::memory_order_relaxed);
+  }
+  PhaseTimer(const PhaseTimer&) = delete;
+  PhaseTimer& operator=(const PhaseTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Phase phase_;
+  Clock::time_point start_;
+};
+
+}  // namespace sparsesnn

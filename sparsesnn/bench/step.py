@@ -1,0 +1,184 @@
+"""Times one training step and says where the time goes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import platform
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from sparsesnn import _core
+from sparsesnn.bench.workload import Workload
+from sparsesnn.module import Model, Output
+from sparsesnn.spikes import SpikeBatch
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What `bench_step` measured.
+
+    Args:
+        samples_per_s: batch over the median time of a step.
+        step_ms: median time of a step.
+        step_ms_all: every timed step.
+        forward_ms, backward_ms, optimiser_ms: medians of its parts.
+        phases_ms: mean time in each phase of the engine (cpu backend); "other" is Python, PyTorch and allocation.
+        activity: spikes per neuron and step, measured, per population, with the input.
+        listed: spikes and near-spikes per neuron and step, likewise.
+        dropped: candidates without a slot.
+        loss: of the first step.
+        peak_bytes: highest memory of the process during the steps above what it held before them, with the gradients
+            but without weights, optimiser state and data. None where the system does not say.
+        weight_bytes, optimiser_bytes: of the parameters, and of Adam's two moments.
+        backend, isa, threads, machine, workload: what ran where.
+    """
+
+    samples_per_s: float
+    step_ms: float
+    step_ms_all: list[float]
+    forward_ms: float
+    backward_ms: float
+    optimiser_ms: float
+    phases_ms: dict[str, float]
+    activity: dict[str, float]
+    listed: dict[str, float]
+    dropped: dict[str, int]
+    loss: float
+    peak_bytes: int | None
+    weight_bytes: int
+    optimiser_bytes: int
+    backend: str
+    isa: str
+    threads: int
+    machine: str
+    workload: dict[str, Any]
+
+    def table(self) -> str:
+        """For people."""
+        w = self.workload
+        lines = [
+            f"{w['net']}, T={w['n_steps']}, batch {w['n_samples']}, backend {self.backend}, {self.isa}, "
+            f"{self.threads} threads, {self.machine}",
+            f"{self.samples_per_s:,.0f} samples/s   step {self.step_ms:.1f} ms = forward {self.forward_ms:.1f} "
+            f"+ backward {self.backward_ms:.1f} + optimiser {self.optimiser_ms:.1f}",
+            "activity   " + "   ".join(f"{name} {a:.4f}" for name, a in self.activity.items()),
+        ]
+        if self.phases_ms:
+            lines.append("phases, ms " + "   ".join(f"{name} {ms:.2f}" for name, ms in self.phases_ms.items()))
+        if self.peak_bytes is not None:
+            lines.append(
+                f"memory     {self.peak_bytes / 2**20:.0f} MiB above the process with its weights "
+                f"({self.weight_bytes / 2**20:.0f} MiB), Adam's state ({self.optimiser_bytes / 2**20:.0f} MiB) and data"
+            )
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, warm_up: int = 3) -> StepResult:
+    """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted."""
+    spikes, labels = workload.spikes(), workload.labels()
+    model = workload.model(backend, spikes)
+    # lr 0: the update costs what it costs, and the activity stays what it was
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    output, first_loss, _ = _step(model, optimiser, spikes, labels)  # makes the optimiser's state
+    activity = {"input": spikes.activity(), **output.activity()}
+    listed = {
+        name: lists.ids.numel() / max(1, lists.n_steps * lists.n_samples * lists.n_neurons)
+        for name, lists in output.spikes.items()
+        if isinstance(lists, SpikeBatch)
+    }
+    dropped = output.dropped()
+    del output
+    optimiser.zero_grad(set_to_none=True)
+    gc.collect()
+    before = _start_peak()
+    for _ in range(warm_up):
+        _step(model, optimiser, spikes, labels)
+    _core.phase_seconds(reset=True)
+    times = [_step(model, optimiser, spikes, labels)[2] for _ in range(repeats)]
+    phases = {name: 1e3 * seconds / repeats for name, seconds in _core.phase_seconds(reset=True).items()}
+    totals = [1e3 * sum(t) for t in times]
+    if backend == "cpu":
+        phases["optimiser"] = 1e3 * sum(t[2] for t in times) / repeats
+        phases["other"] = sum(totals) / repeats - sum(phases.values())
+    parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    return StepResult(
+        samples_per_s=1e3 * workload.n_samples / median(totals),
+        step_ms=median(totals),
+        step_ms_all=totals,
+        forward_ms=1e3 * median(t[0] for t in times),
+        backward_ms=1e3 * median(t[1] for t in times),
+        optimiser_ms=1e3 * median(t[2] for t in times),
+        phases_ms=phases if backend == "cpu" else {},
+        activity=activity,
+        listed=listed,
+        dropped=dropped,
+        loss=first_loss,
+        peak_bytes=None if before is None else _peak() - before,
+        weight_bytes=parameter_bytes,
+        optimiser_bytes=2 * parameter_bytes,
+        backend=backend,
+        isa=_core.build_info()["isa"],
+        threads=_core.num_threads() if backend == "cpu" else torch.get_num_threads(),
+        machine=_machine(),
+        workload=asdict(workload),
+    )
+
+
+def _step(
+    model: Model, optimiser: torch.optim.Optimizer, spikes: SpikeBatch, labels: torch.Tensor
+) -> tuple[Output, float, tuple[float, float, float]]:
+    """One training step; the output, its loss and the seconds of forward, backward and update."""
+    optimiser.zero_grad(set_to_none=True)
+    start = time.perf_counter()
+    output = model(spikes)
+    logits = output.counts() if output.potentials is None else output.potentials.mean(0)
+    loss = functional.cross_entropy(logits, labels)
+    forward = time.perf_counter()
+    loss.backward()
+    backward = time.perf_counter()
+    optimiser.step()
+    end = time.perf_counter()
+    return output, loss.item(), (forward - start, backward - forward, end - backward)
+
+
+def _start_peak() -> int | None:
+    """Resets the kernel's high-water mark of this process (Linux) and returns the memory in use."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier steps freed is no part of what the process needs
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return None
+    return _status("VmRSS")
+
+
+def _peak() -> int:
+    return _status("VmHWM")
+
+
+def _status(key: str) -> int:
+    """Bytes of an entry of /proc/self/status, which is in kB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return 1024 * int(line.split()[1])
+    raise OSError(f"/proc/self/status has no {key}")
+
+
+def _machine() -> str:
+    """Name of the processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

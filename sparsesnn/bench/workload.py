@@ -1,0 +1,81 @@
+"""A training step to time: a network with wanted activities, random input spikes, random labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import ConfigError
+from sparsesnn.init import init_activity
+from sparsesnn.layers import Population
+from sparsesnn.module import Model
+from sparsesnn.network import Network, parse_net
+from sparsesnn.spikes import SpikeBatch
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is timed: forward, cross-entropy of the time-mean of the readout, backward, Adam.
+
+    Args:
+        net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20".
+        n_steps, n_samples: T and B.
+        input_activity: probability that an input neuron fires in a step.
+        hidden_activity: spikes per neuron and step that every hidden population is scaled to.
+        grad_threshold: secondary gradient threshold of the hidden populations.
+        seed: of weights, spikes and labels.
+    """
+
+    net: str = "700-1024-1024-20"
+    n_steps: int = 100
+    n_samples: int = 48
+    input_activity: float = 0.015
+    hidden_activity: float = 0.02
+    grad_threshold: float = 0.9
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_steps", "n_samples"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"bench: {name} is {getattr(self, name)}; give at least 1")
+        for name in ("input_activity", "hidden_activity"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"bench: {name} is {getattr(self, name)}; allowed: above 0, below 1")
+
+    def spikes(self) -> SpikeBatch:
+        """Bernoulli spikes, the same for every backend."""
+        n = next(iter(self.network().populations.values())).n
+        generator = torch.Generator().manual_seed(self.seed)
+        steps = [
+            SpikeBatch.from_dense((torch.rand(1, self.n_samples, n, generator=generator) < self.input_activity).float())
+            for _ in range(self.n_steps)
+        ]
+        batch = steps[0]
+        for step in steps[1:]:
+            batch = batch.then(step)
+        return batch
+
+    def labels(self) -> Tensor:
+        """int64[B], random classes."""
+        n_classes = self.network().populations["output"].n
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        return torch.randint(0, n_classes, (self.n_samples,), generator=generator)
+
+    def network(self) -> Network:
+        """The description."""
+        return parse_net(self.net, grad_threshold=self.grad_threshold)
+
+    def model(self, backend: str, spikes: SpikeBatch) -> Model:
+        """The network with weights scaled, on the engine, until each hidden population is as active as wanted."""
+        network = self.network()
+        model = Model(network, seed=self.seed)
+        hidden = {k: self.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}
+        if hidden:
+            init_activity(model, [spikes], hidden, tolerance=0.02)
+        if backend == "cpu":
+            return model
+        other = Model(network, seed=self.seed, backend=backend)
+        other.load_state_dict(model.state_dict())
+        return other

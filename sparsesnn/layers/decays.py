@@ -1,0 +1,26 @@
+"""Decays from time constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sparsesnn.errors import DescriptionError
+
+
+def decays(tau_range: Sequence[float], n: int) -> tuple[float, ...]:
+    """exp(-1/τ) for `n` neurons whose time constants τ lie evenly, on a logarithmic scale, between two bounds.
+
+    Many time scales in one population: `LIF(256, beta=decays((8, 120), 256), learn_beta=True)`.
+
+    Args:
+        tau_range: lowest and highest time constant, in steps (τ in ms over dt in ms), above 0.
+        n: neurons; the first has the shortest time constant.
+
+    Errors: `DescriptionError` for bounds that are not positive and ascending.
+    Source: Perez-Nieves et al. 2021, heterogeneous time constants (there drawn at random).
+    """
+    low, high = tau_range
+    if not 0 < low <= high < math.inf:
+        raise DescriptionError(f"decays: tau_range is {list(tau_range)}; give 0 < low <= high, in steps")
+    return tuple(math.exp(-1.0 / (low * (high / low) ** ((k + 0.5) / n))) for k in range(n))
