@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsesnn import datasets
+from sparsesnn.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", datasets.NAMES)
+def test_every_data_set_says_what_it_takes(name):
+    assert set(datasets.split_names(name)) >= {"train", "test"}
+    assert "n_steps" in datasets.defaults(name)
+    with pytest.raises(TypeError):
+        datasets.defaults(name)["n_steps"] = 3
+    with pytest.raises(ConfigError, match=f"{name} has no split 'validation'; allowed: train"):
+        datasets.load(name, split="validation")
+    with pytest.raises(ConfigError, match=f"{name} has no parameter 'steps' .given: 3.; allowed: .*n_steps"):
+        datasets.load(name, steps=3)
+
+
+def test_none_means_the_default():
+    one = datasets.load("synthetic", n_samples=3, n_steps=None)
+    assert one.n_steps == datasets.defaults("synthetic")["n_steps"]
+
+
+def test_unknown_names_are_errors():
+    for call in (datasets.load, datasets.split_names, datasets.defaults):
+        with pytest.raises(ConfigError, match="there is no data set 'mnist'; allowed: digits, shd, ssc, synthetic"):
+            call("mnist")
+
+
+def test_the_folder_refuses_to_be_imported_bare():
+    assert datasets.__file__ is not None
+    spec = importlib.util.spec_from_file_location("datasets", Path(datasets.__file__))
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ImportError, match="imported as 'datasets'; import sparsesnn.datasets instead"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_importing_loads_no_optional_package(tmp_path):
+    program = (
+        "import sys, sparsesnn.datasets, sparsesnn.host.stream\n"
+        "print(sorted({'tonic', 'h5py', 'sklearn', 'matplotlib', 'tensorboard'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
+    )
+    assert ended.stdout == "[]\n"
