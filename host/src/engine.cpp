@@ -11,13 +11,14 @@
 namespace sparsesnn {
 
 void SlotBuffer::grow(std::size_t n) {
-  room = std::max<std::size_t>({n, room + room / 2, 1024});
-  void* grown = std::realloc(data, room * sizeof(float));
-  if (!grown) throw std::bad_alloc();
-  data = static_cast<float*>(grown);
+  room = std::max<std::size_t>({n, 2 * room, 4000});
+  float* grown = static_cast<float*>(allocate(room * sizeof(float)));
+  if (size) std::memcpy(grown, data, size * sizeof(float));
+  release(data);
+  data = grown;
 }
 
-SlotBuffer::~SlotBuffer() { std::free(data); }
+SlotBuffer::~SlotBuffer() { release(data); }
 
 namespace {
 

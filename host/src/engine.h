@@ -1,7 +1,6 @@
 // The event-sparse CPU engine: runs the passes of one layer over a whole sequence, forward and backward.
 #pragma once
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "layer.h"
+#include "memory.h"
 
 namespace sparsesnn {
 
@@ -19,9 +19,7 @@ class Array {
   Array() = default;
   explicit Array(std::size_t n) : size_(n) {
     if (n > (static_cast<std::size_t>(-1) >> 1) / sizeof(T)) throw std::bad_alloc();
-    const std::size_t bytes = (n * sizeof(T) + 63) / 64 * 64;
-    data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes ? bytes : 64)));
-    if (!data_) throw std::bad_alloc();
+    data_.reset(static_cast<T*>(allocate(n * sizeof(T))));
   }
   static Array zeros(std::size_t n) {
     Array a(n);
@@ -42,7 +40,7 @@ class Array {
 
  private:
   struct Free {
-    void operator()(T* p) const { std::free(p); }
+    void operator()(T* p) const { sparsesnn::release(p); }
   };
   std::unique_ptr<T, Free> data_;
   std::size_t size_ = 0;

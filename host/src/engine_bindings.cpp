@@ -119,14 +119,14 @@ template <class T>
 nb::object to_numpy(Array<T>& array, std::vector<std::size_t> shape) {
   if (!array) return nb::none();
   T* data = array.release();
-  nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
+  nb::capsule owner(data, [](void* p) noexcept { release(p); });
   return nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner));
 }
 
 nb::object ids_to_numpy(Array<unsigned char>& ids, bool wide, std::size_t n) {
   if (!ids) return nb::none();
   void* data = ids.release();
-  nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
+  nb::capsule owner(data, [](void* p) noexcept { release(p); });
   if (wide) return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(data, 1, &n, owner));
   return nb::cast(nb::ndarray<nb::numpy, std::uint16_t>(data, 1, &n, owner));
 }

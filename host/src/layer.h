@@ -84,7 +84,8 @@ struct Sender {
 };
 
 // Growing store of slot records. Its memory functions live in engine.cpp, outside the per-instruction-set builds.
-struct SlotBuffer {
+// On cache lines of its own, two for the prefetcher's sake: neighbours belong to other threads.
+struct alignas(128) SlotBuffer {
   float* data = nullptr;
   std::size_t size = 0, room = 0;
 

@@ -100,7 +100,7 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     del output
     optimiser.zero_grad(set_to_none=True)
     gc.collect()
-    before = _start_peak()
+    before = start_peak()
     for _ in range(warm_up):
         _step(model, optimiser, spikes, labels)
     _core.phase_seconds(reset=True)
@@ -123,7 +123,7 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
         listed=listed,
         dropped=dropped,
         loss=first_loss,
-        peak_bytes=None if before is None else _peak() - before,
+        peak_bytes=None if before is None else peak_bytes() - before,
         weight_bytes=parameter_bytes,
         optimiser_bytes=2 * parameter_bytes,
         backend=backend,
@@ -151,7 +151,7 @@ def _step(
     return output, loss.item(), (forward - start, backward - forward, end - backward)
 
 
-def _start_peak() -> int | None:
+def start_peak() -> int | None:
     """Resets the kernel's high-water mark of this process (Linux) and returns the memory in use."""
     try:
         ctypes.CDLL(None).malloc_trim(0)  # what earlier steps freed is no part of what the process needs
@@ -161,7 +161,7 @@ def _start_peak() -> int | None:
     return _status("VmRSS")
 
 
-def _peak() -> int:
+def peak_bytes() -> int:
     return _status("VmHWM")
 
 

@@ -1,0 +1,75 @@
+#include "memory.h"
+
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+namespace sparsesnn {
+namespace {
+
+constexpr std::size_t line = 64;                           // the header before each block, and its alignment
+constexpr std::size_t smallest_kept = 16 * 1024;           // smaller blocks are malloc's own business
+constexpr std::size_t most_kept = std::size_t{256} << 20;  // bytes kept while nobody uses them
+
+// Up to a quarter more: four sizes for each power of two, so that lists of nearly equal length share blocks.
+std::size_t rounded(std::size_t n_bytes) {
+  if (n_bytes < smallest_kept) return (n_bytes + line - 1) / line * line;
+  const std::size_t step = std::bit_floor(n_bytes) / 4;
+  return (n_bytes + step - 1) / step * step;
+}
+
+struct Kept {
+  std::mutex mutex;
+  std::unordered_map<std::size_t, std::vector<void*>> blocks;  // by size
+  std::size_t n_bytes = 0;
+};
+
+// Never destroyed: arrays may outlive the statics of this file.
+Kept& kept() {
+  static Kept* const one = new Kept;
+  return *one;
+}
+
+}  // namespace
+
+void* allocate(std::size_t n_bytes) {
+  if (n_bytes > SIZE_MAX / 4) throw std::bad_alloc();
+  const std::size_t size = rounded(n_bytes) + line;
+  if (size >= smallest_kept) {
+    Kept& k = kept();
+    const std::lock_guard lock(k.mutex);
+    if (const auto found = k.blocks.find(size); found != k.blocks.end() && !found->second.empty()) {
+      void* block = found->second.back();
+      found->second.pop_back();
+      k.n_bytes -= size;
+      return static_cast<char*>(block) + line;
+    }
+  }
+  void* block = std::aligned_alloc(line, size);
+  if (!block) throw std::bad_alloc();
+  *static_cast<std::size_t*>(block) = size;
+  return static_cast<char*>(block) + line;
+}
+
+void release(void* memory) noexcept {
+  if (!memory) return;
+  void* block = static_cast<char*>(memory) - line;
+  const std::size_t size = *static_cast<std::size_t*>(block);
+  if (size >= smallest_kept) try {
+      Kept& k = kept();
+      const std::lock_guard lock(k.mutex);
+      if (k.n_bytes + size <= most_kept) {
+        k.blocks[size].push_back(block);
+        k.n_bytes += size;
+        return;
+      }
+    } catch (...) {  // no memory to note it down: give it back
+    }
+  std::free(block);
+}
+
+}  // namespace sparsesnn

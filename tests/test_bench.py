@@ -1,0 +1,42 @@
+"""The step benchmark measures what it says; speed itself is no matter of tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparsesnn.bench import Workload, bench_step
+from sparsesnn.cli import main
+from sparsesnn.errors import ConfigError
+
+SMALL = Workload(net="40-64-32r-5", n_steps=20, n_samples=6, input_activity=0.1, hidden_activity=0.05)
+
+
+def test_activity_is_reached_and_both_backends_compute_the_same_loss() -> None:
+    sparse, dense = (bench_step(SMALL, backend, repeats=2, warm_up=1) for backend in ("cpu", "dense"))
+    for name in ("hidden1", "hidden2"):
+        assert sparse.activity[name] == pytest.approx(0.05, rel=0.1)
+        assert sparse.listed[name] >= sparse.activity[name]
+    assert sparse.loss == pytest.approx(dense.loss, rel=1e-5)
+    assert sparse.samples_per_s == pytest.approx(1e3 * 6 / sparse.step_ms)
+    assert {"forward", "weight_grad", "optimiser", "other"} <= sparse.phases_ms.keys()
+    assert all(ms > 0 for name, ms in sparse.phases_ms.items() if name != "other")
+    assert not dense.phases_ms
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--net", "30-20-4", "--steps", "10", "--batch", "4", "--input-activity", "0.2", "--repeats", "2"]
+    assert main(["bench", "step", *small, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["workload"]["net"] == "30-20-4"
+    assert {"samples_per_s", "activity", "dropped", "peak_bytes", "isa", "threads"} <= result.keys()
+    assert main(["bench", "step", *small]) == 0
+    assert "samples/s" in capsys.readouterr().out
+
+
+def test_activities_without_meaning_are_refused() -> None:
+    with pytest.raises(ConfigError, match="hidden_activity is 0; allowed: above 0, below 1"):
+        Workload(hidden_activity=0)
+    with pytest.raises(ConfigError, match="n_steps is 0"):
+        Workload(n_steps=0)
