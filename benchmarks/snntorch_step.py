@@ -59,13 +59,14 @@ def snntorch_step(workload: Workload, repeats: int) -> dict[str, Any]:
         optimiser.step()
         return loss.item(), time.perf_counter() - start
 
+    adam_bytes = 2 * sum(p.numel() * p.element_size() for p in linears.parameters())
     before = start_peak()
     loss, _ = step()
     times = [step()[1] for _ in range(repeats)]
     return {
         "samples_per_s": workload.n_samples / median(times),
         "loss": loss,
-        "peak_bytes": None if before is None else peak_bytes() - before,
+        "peak_bytes": None if before is None else peak_bytes() - before - adam_bytes,
         "version": snntorch.__version__,
     }
 

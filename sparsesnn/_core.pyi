@@ -57,6 +57,9 @@ class LayerCall:
 
     def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None) -> None: ...
 
+def release_memory() -> None:
+    """Gives back the memory that the engine keeps for the next step."""
+
 def phase_seconds(reset: bool) -> dict:
     """
     Wall time by phase since the process began, or since the last call with reset=True.

@@ -290,6 +290,7 @@ void register_engine(nb::module_& m) {
            "beta"_a.none(), "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(),
            "i_syn"_a.none(), "own_before"_a.none());
 
+  m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
   m.def("phase_seconds", &phase_seconds, "reset"_a,
         "Wall time by phase since the process began, or since the last call with reset=True.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");

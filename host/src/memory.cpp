@@ -72,4 +72,14 @@ void release(void* memory) noexcept {
   std::free(block);
 }
 
+void release_kept() noexcept {
+  Kept& k = kept();
+  const std::lock_guard lock(k.mutex);
+  for (auto& [size, blocks] : k.blocks) {
+    for (void* block : blocks) std::free(block);
+    blocks.clear();
+  }
+  k.n_bytes = 0;
+}
+
 }  // namespace sparsesnn

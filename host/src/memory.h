@@ -15,4 +15,7 @@ void* allocate(std::size_t n_bytes);
 // Null is allowed. Any thread may release.
 void release(void* memory) noexcept;
 
+// Gives back what is kept and not in use.
+void release_kept() noexcept;
+
 }  // namespace sparsesnn

@@ -34,8 +34,8 @@ class StepResult:
         listed: spikes and near-spikes per neuron and step, likewise.
         dropped: candidates without a slot.
         loss: of the first step.
-        peak_bytes: highest memory of the process during the steps above what it held before them, with the gradients
-            but without weights, optimiser state and data. None where the system does not say.
+        peak_bytes: highest memory of the process over all steps above what it held before the first, with gradients
+            but without weights, Adam's state and data. None where the system does not say.
         weight_bytes, optimiser_bytes: of the parameters, and of Adam's two moments.
         backend, isa, threads, machine, workload: what ran where.
     """
@@ -87,6 +87,9 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted."""
     spikes, labels = workload.spikes(), workload.labels()
     model = workload.model(backend, spikes)
+    parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    gc.collect()
+    before = start_peak()
     # lr 0: the update costs what it costs, and the activity stays what it was
     optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
     output, first_loss, _ = _step(model, optimiser, spikes, labels)  # makes the optimiser's state
@@ -98,9 +101,6 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     }
     dropped = output.dropped()
     del output
-    optimiser.zero_grad(set_to_none=True)
-    gc.collect()
-    before = start_peak()
     for _ in range(warm_up):
         _step(model, optimiser, spikes, labels)
     _core.phase_seconds(reset=True)
@@ -110,7 +110,6 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     if backend == "cpu":
         phases["optimiser"] = 1e3 * sum(t[2] for t in times) / repeats
         phases["other"] = sum(totals) / repeats - sum(phases.values())
-    parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     return StepResult(
         samples_per_s=1e3 * workload.n_samples / median(totals),
         step_ms=median(totals),
@@ -123,7 +122,7 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
         listed=listed,
         dropped=dropped,
         loss=first_loss,
-        peak_bytes=None if before is None else peak_bytes() - before,
+        peak_bytes=None if before is None else peak_bytes() - before - 2 * parameter_bytes,
         weight_bytes=parameter_bytes,
         optimiser_bytes=2 * parameter_bytes,
         backend=backend,
@@ -153,6 +152,7 @@ def _step(
 
 def start_peak() -> int | None:
     """Resets the kernel's high-water mark of this process (Linux) and returns the memory in use."""
+    _core.release_memory()
     try:
         ctypes.CDLL(None).malloc_trim(0)  # what earlier steps freed is no part of what the process needs
         Path("/proc/self/clear_refs").write_text("5")
