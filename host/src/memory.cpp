@@ -3,10 +3,9 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <new>
-#include <unordered_map>
-#include <vector>
 
 namespace sparsesnn {
 namespace {
@@ -24,7 +23,7 @@ std::size_t rounded(std::size_t n_bytes) {
 
 struct Kept {
   std::mutex mutex;
-  std::unordered_map<std::size_t, std::vector<void*>> blocks;  // by size
+  std::multimap<std::size_t, void*> blocks;  // by size
   std::size_t n_bytes = 0;
 };
 
@@ -42,10 +41,11 @@ void* allocate(std::size_t n_bytes) {
   if (size >= smallest_kept) {
     Kept& k = kept();
     const std::lock_guard lock(k.mutex);
-    if (const auto found = k.blocks.find(size); found != k.blocks.end() && !found->second.empty()) {
-      void* block = found->second.back();
-      found->second.pop_back();
-      k.n_bytes -= size;
+    // The smallest block that is large enough, if it is not far too large.
+    if (const auto found = k.blocks.lower_bound(size); found != k.blocks.end() && found->first <= 2 * size) {
+      void* block = found->second;
+      k.n_bytes -= found->first;
+      k.blocks.erase(found);
       return static_cast<char*>(block) + line;
     }
   }
@@ -63,7 +63,7 @@ void release(void* memory) noexcept {
       Kept& k = kept();
       const std::lock_guard lock(k.mutex);
       if (k.n_bytes + size <= most_kept) {
-        k.blocks[size].push_back(block);
+        k.blocks.emplace(size, block);
         k.n_bytes += size;
         return;
       }
@@ -75,10 +75,8 @@ void release(void* memory) noexcept {
 void release_kept() noexcept {
   Kept& k = kept();
   const std::lock_guard lock(k.mutex);
-  for (auto& [size, blocks] : k.blocks) {
-    for (void* block : blocks) std::free(block);
-    blocks.clear();
-  }
+  for (const auto& [size, block] : k.blocks) std::free(block);
+  k.blocks.clear();
   k.n_bytes = 0;
 }
 
