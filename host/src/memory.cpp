@@ -27,7 +27,7 @@ struct Kept {
   std::size_t n_bytes = 0;
 };
 
-// Never destroyed: arrays may outlive the statics of this file.
+// Never destroyed: arrays may outlive the static objects of this file.
 Kept& kept() {
   static Kept* const one = new Kept;
   return *one;
