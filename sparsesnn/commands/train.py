@@ -1,0 +1,174 @@
+"""`sparsesnn train`: train a network on a data set."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.errors import ConfigError
+
+EXAMPLES = """\
+examples:
+  sparsesnn train digits                                    needs no download; about a minute
+  sparsesnn train shd --data ~/data --net 700-256r-20       one recurrent hidden layer of 256 neurons
+  sparsesnn train --config configs/digits.toml --out runs/a a recipe from a file
+  sparsesnn train digits --set optim.lr=2e-3 --set net.surrogate.slope=25
+  sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
+  sparsesnn train --resume --out runs/a                     go on after Ctrl-C, a crash or a power cut, bit for bit
+  sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
+
+precedence: defaults of the data set < --config < options here.
+net text: sizes joined by '-'; r after a size: recurrent, c: current-based neurons (CubaLIF); the last size is the
+  readout, with s a spiking one; 'auto' as first or last size is that of the data.
+the run folder (--out) holds: result.json, metrics.jsonl, config.toml, curves.png, activity.png, raster.png,
+  checkpoint.json with its .safetensors files, tensorboard/.
+the epoch is chosen on the validation part alone; the test part is looked at once, at the end."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train a network on a data set",
+        description="Trains a network and leaves everything about it in a run folder.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_train)
+    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="digits, shd, ssc or synthetic")
+    what = parser.add_argument_group("what to train")
+    what.add_argument("--config", type=Path, metavar="FILE", help="TOML file; see --print-config")
+    what.add_argument("--data", metavar="DIR", help="folder of the data set's files")
+    what.add_argument("--download", action="store_true", default=None, help="fetch files that are missing")
+    what.add_argument("--net", metavar="TEXT", help="the network, such as 700-256r-20")
+    what.add_argument(
+        "--valid",
+        metavar="HOW",
+        help="validation part, taken from the training part: speakers:4,5 (held-out speakers), random:0.1, own, none",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--backend", metavar="NAME", help="cpu (event-sparse engine) or dense (PyTorch baseline)")
+    how.add_argument("--epochs", type=int, metavar="N", help="passes through the training part")
+    how.add_argument("--batch", type=int, metavar="N", help="samples per step")
+    how.add_argument("--lr", type=float, metavar="RATE", help="learning rate")
+    how.add_argument("--seed", type=int, metavar="N", help="of initial weights, order and augmentation")
+    how.add_argument("--seeds", metavar="0,1,2", help="several runs, in OUT/seed-0 …, and OUT/summary.json")
+    how.add_argument("--threads", type=int, metavar="N", help="worker threads; 0: all cores")
+    how.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other option, such as optim.clip_norm=1"
+    )
+    run = parser.add_argument_group("the run")
+    run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/DATASET-DATE-TIME)")
+    run.add_argument(
+        "--resume", action="store_true", help="go on from the checkpoint in --out; starts anew if there is none"
+    )
+    run.add_argument("--print-config", action="store_true", help="print the whole configuration as TOML and exit")
+    run.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard files")
+    run.add_argument("--no-plots", action="store_true", help="draw no pictures")
+    run.add_argument("--quiet", action="store_true", help="print errors only")
+
+
+def _train(options: argparse.Namespace) -> int:
+    from sparsesnn.train import Report, train
+
+    config = _resolve(options)
+    if options.print_config:
+        print(config.to_toml(), end="")
+        return 0
+    if options.resume and options.out is None:
+        raise ConfigError("--resume: which run? give its folder with --out DIR")
+    report = Report(quiet=options.quiet)
+    if options.seeds is None:
+        train(config, out=options.out, resume=options.resume, report=report)
+    else:
+        _train_seeds(config, options, report)
+    return 0
+
+
+def _resolve(options: argparse.Namespace) -> Any:
+    """Configuration file, then command line; a resumed run without either takes its own configuration."""
+    from sparsesnn.train import Config
+    from sparsesnn.train.schema import merge, read_assignment
+
+    flags = {
+        ("data", "name"): options.dataset,
+        ("data", "dir"): options.data,
+        ("data", "download"): options.download,
+        ("data", "valid"): options.valid,
+        ("net", "text"): options.net,
+        ("optim", "lr"): options.lr,
+        ("train", "backend"): options.backend,
+        ("train", "epochs"): options.epochs,
+        ("train", "batch"): options.batch,
+        ("train", "seed"): options.seed,
+        ("train", "threads"): options.threads,
+        ("train", "tensorboard"): False if options.no_tensorboard else None,
+        ("train", "plots"): False if options.no_plots else None,
+    }
+    given: dict[str, Any] = {}
+    for (section, key), value in flags.items():
+        if value is not None:
+            given.setdefault(section, {})[key] = value
+    for text in options.set:
+        given = merge(given, read_assignment(text))
+    layers = [_read_config(options.config)] if options.config is not None else []
+    if not layers and options.dataset is None:
+        if not options.resume:
+            raise ConfigError("train: which data set? give digits, shd, ssc or synthetic, or --config FILE")
+        layers = [_config_of_run(options.out)]
+    return Config.resolve(*layers, given)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    from sparsesnn.train.schema import read_toml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config: {path} cannot be read: {error}") from None
+    return read_toml(text, str(path))
+
+
+def _config_of_run(folder: Path | None) -> dict[str, Any]:
+    from sparsesnn.train.checkpoint import CheckpointStore
+    from sparsesnn.train.loop import CONFIG
+
+    if folder is None:
+        raise ConfigError("--resume: which run? give its folder with --out DIR")
+    for place in (folder, *sorted(folder.glob("seed-*"))):
+        store = CheckpointStore(place)
+        if store.exists():
+            return store.read().config
+        if (place / CONFIG).exists():
+            return _read_config(place / CONFIG)
+    raise ConfigError(f"--resume: {folder} holds no run; name a data set or --config FILE to start one there")
+
+
+def _train_seeds(config: Any, options: argparse.Namespace, report: Any) -> None:
+    """One run per seed, and the mean and the spread of their accuracies."""
+    from sparsesnn.train import train
+    from sparsesnn.train.loop import default_folder
+    from sparsesnn.train.summary import write_summary
+
+    try:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"--seeds: is {options.seeds!r}; give whole numbers joined by commas, such as 0,1,2"
+        ) from None
+    if len(set(seeds)) != len(seeds):
+        raise ConfigError(f"--seeds: {options.seeds} names a seed twice; give each once")
+    if options.seed is not None:
+        raise ConfigError("--seed and --seeds: give one of them")
+    out = options.out if options.out is not None else default_folder(config)
+    results = [
+        train(
+            config.with_values({"train": {"seed": seed}}),
+            out=out / f"seed-{seed}",
+            resume=options.resume,
+            report=report,
+        )
+        for seed in seeds
+    ]
+    for line in write_summary(out, seeds, results):
+        report.note(line)
