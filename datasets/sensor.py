@@ -1,0 +1,57 @@
+"""The grid that the neurons of a camera's data set lie on: how a pixel and a polarity make an id.
+
+    id = (polarity · height + y) · width + x
+
+which is the place in a frame [polarity, y, x] written row by row, as Tonic's `ToFrame` makes it: a batch's dense spikes
+[T, B, N] are frames after `.view(T, B, n_polarities, height, width)`. A data set of a camera says so in its description,
+`description["sensor"] = [width, height, n_polarities]`, after pooling; others have no such entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparsesnn.errors import DataError
+
+#: the entry of `EventSet.description`
+KEY = "sensor"
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """Size of the grid: width and height in pixels, polarities (channels) of each."""
+
+    width: int
+    height: int
+    n_polarities: int = 1
+
+    @property
+    def n_neurons(self) -> int:
+        """N = n_polarities · height · width."""
+        return self.n_polarities * self.height * self.width
+
+    @classmethod
+    def described(cls, description: Mapping[str, Any], n_neurons: int) -> Sensor | None:
+        """The sensor that a description names; None where it names none.
+
+        Raises:
+            DataError: the entry is not three positive whole numbers whose product is `n_neurons`.
+        """
+        entry = description.get(KEY)
+        if entry is None:
+            return None
+        sizes = list(entry) if isinstance(entry, (list, tuple)) else []
+        if len(sizes) == 3 and all(type(size) is int and size > 0 for size in sizes):
+            sensor = cls(*sizes)
+            if sensor.n_neurons == n_neurons:
+                return sensor
+        raise DataError(
+            f"description: {KEY} is {entry!r} for {n_neurons} neurons; "
+            "give [width, height, n_polarities], whose product is the number of neurons"
+        )
+
+    def entry(self) -> list[int]:
+        """What a description holds."""
+        return [self.width, self.height, self.n_polarities]
