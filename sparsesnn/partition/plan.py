@@ -1,8 +1,27 @@
-"""A plan: which neurons live on which tile, as plain data."""
+"""A plan: which neurons live on which tile, and who assembles their lists, as plain data.
+
+A population is cut into *shards*, contiguous ranges of gids, one a tile. Its lists are assembled and kept, for all T
+steps, by *collectors*, each for some samples. Gradients of lists are added up over the tiles of the next population in
+two stages: *reducers* add the shares of a group of tiles, the collectors add the groups.
+
+    shard      weight columns, state, history, gradient          owner of neurons
+    collector  masks of all shards → lists; groups' sums → ∂L/∂s  owner of samples of one population
+    reducer    shares of a group of shards → one sum              owner of (group, samples) of one connection
+
+Tiles are numbered over all devices: device d owns tiles [d·tiles, (d+1)·tiles). Shards ascend in gid without gaps.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from sparsesnn.network import Network
+from sparsesnn.partition.target import Target
 
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)
@@ -12,11 +31,169 @@ CPU_TILE_BYTES = 512 * 1024
 
 @dataclass(frozen=True)
 class Shard:
-    """The neurons `first` to `first + n - 1` of one population, on one tile."""
+    """The neurons `first` to `first + n - 1` of one population, on one tile.
+
+    Args:
+        tile: over all devices; on a CPU the number of the slab within its population.
+        first, n: gids.
+        device: IPU; 0 on a CPU.
+        rank: process; 0 on IPUs, which one process drives.
+        worker: on a CPU the core of the rank that is expected to run it; 0 on IPUs, where all workers of a tile share
+            each shard.
+    """
 
     tile: int
     first: int
     n: int
+    device: int = 0
+    rank: int = 0
+    worker: int = 0
+
+
+@dataclass(frozen=True)
+class Collector:
+    """A tile that owns the lists of samples `first` to `first + n - 1` of one population, for all steps.
+
+    Of an `Input` it holds what the host streamed; of a spiking population it decodes the shards' masks into lists and
+    adds up their gradients; of an `LI` readout it computes the loss of its samples.
+    """
+
+    tile: int
+    first: int
+    n: int
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A tile that adds, for samples `first_sample` …, the list gradients that shards `first_shard` … of post sent."""
+
+    tile: int
+    first_shard: int
+    n_shards: int
+    first_sample: int
+    n_samples: int
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class PopulationPlan:
+    """Where one population lives.
+
+    Args:
+        n: neurons.
+        capacity: slots K of each of its lists, fired and near-spikes together; 0 for a readout, which has no lists.
+        shards: ascending in gid; empty for an `Input`, whose spikes come from the host.
+        collectors: ascending in sample, each sample once; empty on a CPU, where lists are ragged and shared.
+    """
+
+    n: int
+    capacity: int
+    shards: tuple[Shard, ...]
+    collectors: tuple[Collector, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConnectionPlan:
+    """One connection; recurrent weights are a connection from a population to itself, delivered one step later.
+
+    Args:
+        reducers: stage 1 of the sum of list gradients; empty where pre is an `Input` (nobody needs the gradient), or
+            where post has so few shards that the collectors of pre add them directly.
+    """
+
+    pre: str
+    post: str
+    delay: int
+    reducers: tuple[Reducer, ...] = ()
+
+    @property
+    def recurrent(self) -> bool:
+        return self.pre == self.post
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network on a target: the partitioner's result and all that an engine needs to know.
+
+    Args:
+        network, target: what was planned, for what.
+        n_samples, n_steps: B and T.
+        optimizer: "adam", "sgd", or "none": inference only, which needs no gradient and no history.
+        weight_dtype: "float32", or "half" with float32 masters where the network trains.
+        activity: expected spikes per neuron and step, by population; only predictions depend on it.
+        populations: by name, in the network's order.
+        connections: in the order in which currents are summed; recurrent ones after those from other populations.
+        strategy: how it was found, in words.
+    """
+
+    network: Network
+    target: Target
+    n_samples: int
+    n_steps: int
+    optimizer: str
+    weight_dtype: str
+    activity: Mapping[str, float]
+    populations: Mapping[str, PopulationPlan]
+    connections: tuple[ConnectionPlan, ...]
+    strategy: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activity", MappingProxyType(dict(self.activity)))
+        object.__setattr__(self, "populations", MappingProxyType(dict(self.populations)))
+
+    @property
+    def trains(self) -> bool:
+        return self.optimizer != "none"
+
+    def incoming(self, name: str) -> tuple[ConnectionPlan, ...]:
+        """Connections into a population, in the order in which its currents are summed."""
+        return tuple(c for c in self.connections if c.post == name)
+
+    def outgoing(self, name: str) -> tuple[ConnectionPlan, ...]:
+        return tuple(c for c in self.connections if c.pre == name)
+
+    # ---- maps both ways ----------------------------------------------------------------------------------------
+
+    def gid_to_shard(self, name: str) -> np.ndarray:
+        """int32[N]: the index, in `populations[name].shards`, of the shard that owns each neuron."""
+        shards = self.populations[name].shards
+        return np.repeat(np.arange(len(shards), dtype=np.int32), [s.n for s in shards])
+
+    def gid_to_lid(self, name: str) -> np.ndarray:
+        """int32[N]: the place of each neuron within its shard."""
+        shards = self.populations[name].shards
+        if not shards:
+            return np.zeros(0, np.int32)
+        return np.concatenate([np.arange(s.n, dtype=np.int32) for s in shards])
+
+    def gid_to_tile(self, name: str) -> np.ndarray:
+        """int32[N]: the tile of each neuron."""
+        shards = self.populations[name].shards
+        return np.repeat(np.array([s.tile for s in shards], np.int32), [s.n for s in shards])
+
+    def tile_to_shards(self) -> dict[int, list[tuple[str, int]]]:
+        """Tile → (population, index of the shard), in the network's order; the inverse of the maps above."""
+        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for name, population in self.populations.items():
+            for k, shard in enumerate(population.shards):
+                found[shard.tile].append((name, k))
+        return dict(found)
+
+    # ---- JSON --------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """JSON text; its form is described in `sparsesnn.partition.plan_json`."""
+        from sparsesnn.partition.plan_json import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The inverse of `to_json`. Errors: `ConfigError`, `DescriptionError`."""
+        from sparsesnn.partition.plan_json import from_json
+
+        return from_json(text)
 
 
 def cpu_tile_width(n: int, n_pre: int) -> int:

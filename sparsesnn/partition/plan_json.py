@@ -1,0 +1,190 @@
+"""A plan as JSON: the form that a graph builder, or any other program, reads.
+
+    {
+      "format": "sparsesnn-plan", "version": 1,
+      "target": {"name", "kind", "devices", "tiles", "bytes_per_tile", "workers_per_tile", "clock_hz",
+                 "exchange": {"bytes_per_cycle", "sync_cycles"}, "links": {"bytes_per_s", "latency_s"},
+                 "host_bytes_per_s", "bytes_per_device"},
+      "n_samples": B, "n_steps": T, "optimizer": "adam" | "sgd" | "none", "weight_dtype": "float32" | "half",
+      "strategy": "…",
+      "populations": [                              in the network's order
+        {"name", "model": "Input" | "LIF" | "CubaLIF" | "LI", "n", "capacity": K, "activity",
+         "shards":     [[tile, first, n, device, rank, worker], …],          ascending in gid, no gaps
+         "collectors": [[tile, first_sample, n_samples, device], …]}],       ascending in sample, no gaps
+      "connections": [                              in the order in which currents are summed
+        {"pre", "post", "delay",
+         "reducers":   [[tile, first_shard, n_shards, first_sample, n_samples, device], …]}],
+      "network": {…}                                `Network.to_dict()`: every argument of every population
+    }
+
+All numbers in the lists of lists are whole and not negative; names refer to "populations". A recurrent population has a
+connection from itself with delay 1. A reader must refuse another "version"; new keys may be added within one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+from sparsesnn.errors import ConfigError
+from sparsesnn.network import Network
+from sparsesnn.partition.plan import Collector, ConnectionPlan, Plan, PopulationPlan, Reducer, Shard
+from sparsesnn.partition.target import Target
+
+FORMAT = "sparsesnn-plan"
+VERSION = 1
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as JSON text; equal plans give equal text."""
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "target": plan.target.to_dict(),
+        "n_samples": plan.n_samples,
+        "n_steps": plan.n_steps,
+        "optimizer": plan.optimizer,
+        "weight_dtype": plan.weight_dtype,
+        "strategy": plan.strategy,
+        "populations": [
+            {
+                "name": name,
+                "model": type(plan.network.populations[name]).__name__,
+                "n": p.n,
+                "capacity": p.capacity,
+                "activity": plan.activity[name],
+                "shards": [astuple(s) for s in p.shards],
+                "collectors": [astuple(c) for c in p.collectors],
+            }
+            for name, p in plan.populations.items()
+        ],
+        "connections": [
+            {"pre": c.pre, "post": c.post, "delay": c.delay, "reducers": [astuple(r) for r in c.reducers]}
+            for c in plan.connections
+        ],
+        "network": plan.network.to_dict(),
+    }
+    return json.dumps(data, allow_nan=False)
+
+
+def from_json(text: str) -> Plan:
+    """The plan in a JSON text; everything in it is checked.
+
+    Errors: `ConfigError` for another format or version, missing keys, shards that leave gaps; `DescriptionError` for a
+    network of no meaning.
+    """
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"plan: not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ConfigError(f"plan: the file is no plan; its \"format\" must be '{FORMAT}'")
+    if data.get("version") != VERSION:
+        raise ConfigError(f"plan: version is {data.get('version')!r}; this copy reads {VERSION}; make the plan anew")
+    try:
+        plan = Plan(
+            network=Network.from_dict(data["network"]),
+            target=Target.from_dict(data["target"]),
+            n_samples=_whole(data["n_samples"], "n_samples", 1),
+            n_steps=_whole(data["n_steps"], "n_steps", 1),
+            optimizer=_choice(data["optimizer"], "optimizer", ("adam", "sgd", "none")),
+            weight_dtype=_choice(data["weight_dtype"], "weight_dtype", ("float32", "half")),
+            activity={p["name"]: _fraction(p["activity"], p["name"]) for p in data["populations"]},
+            populations={
+                p["name"]: PopulationPlan(
+                    n=_whole(p["n"], f"{p['name']}: n", 1),
+                    capacity=_whole(p["capacity"], f"{p['name']}: capacity", 0),
+                    shards=_rows(Shard, p["shards"], f"{p['name']}: shards"),
+                    collectors=_rows(Collector, p["collectors"], f"{p['name']}: collectors"),
+                )
+                for p in data["populations"]
+            },
+            connections=tuple(
+                ConnectionPlan(
+                    c["pre"],
+                    c["post"],
+                    _whole(c["delay"], f"{c['pre']}->{c['post']}: delay", 0),
+                    _rows(Reducer, c["reducers"], f"{c['pre']}->{c['post']}: reducers"),
+                )
+                for c in data["connections"]
+            ),
+            strategy=str(data["strategy"]),
+        )
+    except KeyError as error:
+        raise ConfigError(f"plan: key {error} is missing; make the plan anew") from None
+    except TypeError as error:
+        raise ConfigError(f"plan: a value has the wrong type: {error}; make the plan anew") from None
+    check_plan(plan)
+    return plan
+
+
+def check_plan(plan: Plan) -> None:
+    """The invariants of a plan: shards and collectors cover what they own once, tiles exist, names agree.
+
+    Errors: `ConfigError` that names the population and the first place where it breaks.
+    """
+    described = {name: p.n for name, p in plan.network.populations.items()}
+    planned = {name: p.n for name, p in plan.populations.items()}
+    if described != planned:
+        raise ConfigError(f"plan: populations are {planned}, but the network has {described}; make the plan anew")
+    for name, p in plan.populations.items():
+        if p.shards:
+            _covers([(s.first, s.n) for s in p.shards], p.n, f"{name}: shards", "neurons")
+        if p.collectors:
+            _covers([(c.first, c.n) for c in p.collectors], plan.n_samples, f"{name}: collectors", "samples")
+        if not 0 <= p.capacity <= p.n:
+            raise ConfigError(f"plan: {name}: capacity is {p.capacity}; allowed: 0 to {p.n}")
+    if plan.target.kind == "ipu":
+        for what, row in _placed(plan):
+            if not 0 <= row.tile < plan.target.n_tiles or row.device != plan.target.device_of(row.tile):
+                raise ConfigError(
+                    f"plan: {what}: tile {row.tile}, device {row.device}; '{plan.target.name}' has "
+                    f"{plan.target.devices} devices of {plan.target.tiles} tiles"
+                )
+
+
+def _placed(plan: Plan) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, p in plan.populations.items():
+        rows += [(name, row) for row in (*p.shards, *p.collectors)]
+    for c in plan.connections:
+        rows += [(f"{c.pre}->{c.post}", row) for row in c.reducers]
+    return rows
+
+
+def _covers(ranges: Sequence[tuple[int, int]], total: int, what: str, of: str) -> None:
+    ends = [first + n for first, n in ranges]
+    whole = ranges[0][0] == 0 and ends[-1] == total and min(n for _, n in ranges) > 0
+    gaps = [(end, first) for end, (first, _) in zip(ends, ranges[1:], strict=False) if end != first]
+    if not whole or gaps:
+        raise ConfigError(f"plan: {what} must cover {of} 0 to {total - 1} in order, each once; they are {ranges[:4]}…")
+
+
+def _rows(cls: Any, rows: Any, what: str) -> tuple[Any, ...]:
+    try:
+        made = tuple(cls(*row) for row in rows)
+    except TypeError:
+        raise ConfigError(f"plan: {what}: a row does not fit {cls.__name__}; make the plan anew") from None
+    if any(type(x) is not int or x < 0 for row in made for x in astuple(row)):
+        raise ConfigError(f"plan: {what}: all numbers are whole and not negative; make the plan anew")
+    return made
+
+
+def _whole(value: Any, what: str, low: int) -> int:
+    if type(value) is not int or value < low:
+        raise ConfigError(f"plan: {what} is {value!r}; give a whole number, at least {low}")
+    return value
+
+
+def _fraction(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ConfigError(f"plan: {what}: activity is {value!r}; allowed: 0 to 1")
+    return float(value)
+
+
+def _choice(value: Any, what: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"plan: {what} is {value!r}; allowed: {', '.join(allowed)}")
+    return str(value)

@@ -1,0 +1,190 @@
+"""A target: the description of a machine that a plan is made for. Numbers only; never read from a live device.
+
+| name | machine |
+|---|---|
+| `ipu-mk2`, `ipu-mk2:4` | 1 or 4 Graphcore Mk2 (GC200) IPUs of 1,472 tiles |
+| `ipu-bow:16` | 16 Bow IPUs: the same tiles at a higher clock |
+| `ipu-mk2:2x64` | 2 devices of 64 tiles each: small ones for emulation and tests |
+| `cpu`, `cpu:8` | one process on 1 or 8 cores |
+| `mpi:64x16` | 64 ranks of 16 cores |
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
+
+from sparsesnn.errors import ConfigError
+
+KINDS = ("ipu", "cpu")
+Described = TypeVar("Described", "Exchange", "Links", "Target")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Moving data between the tiles of one device.
+
+    Args:
+        bytes_per_cycle: what one tile can receive, and send, per cycle. 4 on Mk2: 8 TB/s over 1,472 tiles at 1.33 GHz,
+            any pattern (derived from published figures).
+        sync_cycles: one bulk-synchronous barrier of a device. 200 on Mk2 is an assumption: no figure is published.
+    """
+
+    bytes_per_cycle: float = 4.0
+    sync_cycles: int = 200
+
+
+@dataclass(frozen=True)
+class Links:
+    """Moving data between devices, or ranks.
+
+    Args:
+        bytes_per_s: what one device can receive, and send, per second. 160e9 on Mk2: 320 GB/s an IPU, both directions
+            together.
+        latency_s: one barrier over all devices, or one message between ranks. 1 µs is an assumption.
+    """
+
+    bytes_per_s: float = 160e9
+    latency_s: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Target:
+    """One machine.
+
+    Args:
+        name: as given to `parse_target`.
+        kind: "ipu" (private memory a tile, bulk-synchronous) or "cpu" (tiles are cores that share a rank's memory).
+        devices: devices; for `cpu` and `mpi`, ranks.
+        tiles: tiles per device; for `cpu` and `mpi`, cores per rank.
+        bytes_per_tile: memory a tile owns; for `cpu` and `mpi`, the part of a core's L2 cache that a slab should fill.
+        workers_per_tile: hardware threads of a tile that share its issue slots.
+        clock_hz: cycles per second.
+        exchange: between tiles of a device.
+        links: between devices.
+        host_bytes_per_s: what the host streams to one device per second.
+        bytes_per_device: memory of a rank, or None: unknown. For IPUs it is tiles × bytes_per_tile.
+    """
+
+    name: str
+    kind: str
+    devices: int
+    tiles: int
+    bytes_per_tile: int
+    workers_per_tile: int
+    clock_hz: float
+    exchange: Exchange
+    links: Links
+    host_bytes_per_s: float
+    bytes_per_device: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"target {self.name!r}: kind is {self.kind!r}; allowed: {', '.join(KINDS)}")
+        for name in ("devices", "tiles", "bytes_per_tile", "workers_per_tile"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a whole number, at least 1")
+        for where, name in (
+            (self, "clock_hz"),
+            (self, "host_bytes_per_s"),
+            (self.exchange, "bytes_per_cycle"),
+            (self.links, "bytes_per_s"),
+        ):
+            value = getattr(where, name)
+            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a number above 0")
+
+    @property
+    def n_tiles(self) -> int:
+        """Tiles of all devices; device d owns tiles [d·tiles, (d+1)·tiles)."""
+        return self.devices * self.tiles
+
+    def device_of(self, tile: int) -> int:
+        return tile // self.tiles
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Target:
+        """The inverse of `to_dict`. Errors: `ConfigError` for missing or unknown keys and values of no meaning."""
+        return _build(
+            cls,
+            {
+                **data,
+                "exchange": _build(Exchange, data.get("exchange", {}), "exchange"),
+                "links": _build(Links, data.get("links", {}), "links"),
+            },
+            "target",
+        )
+
+
+def _build(cls: type[Described], data: Any, what: str) -> Described:
+    known = {f.name for f in fields(cls)}
+    if not isinstance(data, Mapping) or set(data) - known:
+        raise ConfigError(f"{what}: is {data!r}; allowed keys: {', '.join(sorted(known))}")
+    try:
+        return cls(**data)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error}; needed: {', '.join(sorted(known))}") from None
+
+
+#: GC200: 1,472 tiles of 624 KiB and six workers; 1.33 GHz from profiles that give both cycles and seconds. Host: 64 GB/s
+#: nominal PCIe, of which pods share 100 Gbit/s network cards among 4 IPUs: 12.5 GB/s is what an IPU can hope for.
+IPU_MK2 = Target(
+    name="ipu-mk2",
+    kind="ipu",
+    devices=1,
+    tiles=1472,
+    bytes_per_tile=624 * 1024,
+    workers_per_tile=6,
+    clock_hz=1.33e9,
+    exchange=Exchange(bytes_per_cycle=4.0, sync_cycles=200),
+    links=Links(bytes_per_s=160e9, latency_s=1e-6),
+    host_bytes_per_s=12.5e9,
+)
+#: Bow: the same die at 1.85 GHz (350 against 250 TFLOP/s); links and host unchanged.
+IPU_BOW = replace(IPU_MK2, name="ipu-bow", clock_hz=1.85e9)
+#: A server core: 3 GHz, a slab of weight and gradient in half of a 1 MiB L2. Exchange is shared memory: about 4 B a cycle
+#: and core of DRAM bandwidth when all cores stream; a barrier of the thread pool is about 5 µs. Links: 100 Gbit/s
+#: network, 2 µs a message. All five are assumptions, to be replaced by what a run measures at its start.
+CPU = Target(
+    name="cpu",
+    kind="cpu",
+    devices=1,
+    tiles=1,
+    bytes_per_tile=512 * 1024,
+    workers_per_tile=1,
+    clock_hz=3.0e9,
+    exchange=Exchange(bytes_per_cycle=4.0, sync_cycles=15_000),
+    links=Links(bytes_per_s=12.5e9, latency_s=2e-6),
+    host_bytes_per_s=10e9,
+)
+
+ALLOWED = "ipu-mk2, ipu-bow, cpu or mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs × tiles), cpu:8 (cores), mpi:64x16 (ranks × cores)"
+
+
+def parse_target(text: str) -> Target:
+    """`"ipu-mk2:4"` → four Mk2 IPUs; the names are in this module's docstring.
+
+    Errors: `ConfigError` for another name or a size of another form.
+    """
+    match = re.fullmatch(r"(ipu-mk2|ipu-bow|cpu|mpi)(?::([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,6}))?)?", text.strip())
+    if match is None:
+        raise ConfigError(f"target {text!r}: allowed: {ALLOWED}")
+    name, first, second = match[1], match[2], match[3]
+    one, two = (None if x is None else int(x) for x in (first, second))
+    if name == "cpu":
+        if two is not None:
+            raise ConfigError(f"target {text!r}: cpu takes cores alone, cpu:{two}; for ranks write mpi:{one}x{two}")
+        return replace(CPU, name=text, tiles=one or 1)
+    if name == "mpi":
+        if one is None:
+            raise ConfigError(f"target {text!r}: say how many ranks and cores a rank, such as mpi:64x16")
+        return replace(CPU, name=text, devices=one, tiles=two or 1)
+    base = IPU_MK2 if name == "ipu-mk2" else IPU_BOW
+    return replace(base, name=text, devices=one or 1, tiles=two or base.tiles)
