@@ -1,9 +1,18 @@
 """Raw events into spike lists: a time and a unit each become a step and a neuron.
 
-An event at `t_us` falls into step floor(t_us / dt_us) and onto neuron unit // pool. Several events of one neuron in one
-step make one spike. Events before 0, or in step T and later, are left out and counted. The order of the events does not
-matter. For events in order of time this is what Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)`
-makes, with the counts in its frames capped at 1.
+An event at `t_us` falls into step floor(t_us / dt_us) and onto cell unit // pool. Events before 0, or in step T and
+later, are left out and counted. The order of the events does not matter. For events in order of time this is what
+Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)` makes.
+
+A neuron fires once in a step or not, so several events of one cell in one step need a rule, `duplicates`:
+
+    "binary"   they make one spike; the others are merged into it, and counted (`n_merged`).
+    "count:K"  each cell has K neurons, and c events make c spikes: neuron k·n_cells + cell fires where c > k, for
+               k = 0 .. K-1. "count" is "count:4". Events beyond K are merged, and counted.
+
+So a count is never a number that a spike carries (lists say who fired, not how strongly, on every backend), but how
+many neurons of a ladder fire. Where the K neurons of a cell have equal weights, c events deliver c times that weight;
+training may tell them apart. Summed over the ladder the lists are Tonic's frame, capped at K.
 """
 
 from __future__ import annotations
@@ -20,6 +29,10 @@ from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 Array = npt.NDArray[Any]
 
+#: of "count" without a number
+_DEFAULT_COUNT = 4
+_MAX_COUNT = 255
+
 
 @dataclass(frozen=True)
 class Binned:
@@ -28,14 +41,16 @@ class Binned:
     Args:
         ids: uint16[S] (int32 when N > 65,536), sample by sample, step by step, ascending within a step.
         n_spikes: uint8, uint16 or int32[n, T], length of each list.
-        n_neurons: N after pooling.
-        n_lost: events before 0 or beyond the window.
+        n_neurons: N, after pooling and with the ladders of counts.
+        n_lost: events that make no spike: before 0 or beyond the window.
+        n_merged: events that share the spike of another one. Spikes + lost + merged = events.
     """
 
     ids: Array
     n_spikes: Array
     n_neurons: int
     n_lost: int
+    n_merged: int = 0
 
     @classmethod
     def join(cls, parts: Sequence[Binned]) -> Binned:
@@ -46,6 +61,7 @@ class Binned:
             n_spikes=np.concatenate([part.n_spikes.astype(dtype, copy=False) for part in parts]),
             n_neurons=parts[0].n_neurons,
             n_lost=sum(part.n_lost for part in parts),
+            n_merged=sum(part.n_merged for part in parts),
         )
 
 
@@ -59,6 +75,19 @@ def step_us(dt_ms: float) -> float:
 def pooled(n_units: int, pool: int) -> int:
     """Neurons that `n_units` units make when each `pool` neighbours share one."""
     return -(-n_units // pool)
+
+
+def max_count(duplicates: str) -> int:
+    """K, neurons of a cell: 1 for "binary", 4 for "count", the number after the colon for "count:K"."""
+    kind, colon, rest = duplicates.partition(":") if isinstance(duplicates, str) else ("", "", "")
+    if duplicates == "binary":
+        return 1
+    if kind == "count" and (not colon or (rest.isascii() and rest.isdigit() and 1 <= int(rest) <= _MAX_COUNT)):
+        return int(rest) if colon else _DEFAULT_COUNT
+    raise ConfigError(
+        f"binning: duplicates is {duplicates!r}; allowed: 'binary' (events of one cell in one step make one spike), "
+        f"'count' or 'count:K' (up to K spikes, K from 1 to {_MAX_COUNT})"
+    )
 
 
 def check_window(*, n_steps: int, dt_us: float, pool: int, n_units: int) -> None:
@@ -78,14 +107,15 @@ def bin_events(
     n_steps: int,
     dt_us: float,
     pool: int = 1,
+    duplicates: str = "binary",
     source: str = "events",
     first_sample: int = 0,
 ) -> Binned:
-    """Bins the events of some samples.
+    """Bins the events of some samples, one pair of arrays each.
 
     Args:
         events: for each sample `(t_us, unit)`: times in microseconds, float or integer [E], and units, integer [E].
-        n_units: units that there are; the neurons are `pooled(n_units, pool)`.
+        n_units: units that there are; the cells are `pooled(n_units, pool)`, the neurons K times as many.
         n_steps: T.
         dt_us: width of a step, microseconds.
         pool: neighbouring units that share a neuron.
@@ -97,16 +127,48 @@ def bin_events(
             names the sample.
         ConfigError: a parameter without meaning.
     """
-    check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
-    n_samples, n_neurons = len(events), pooled(n_units, pool)
-    n_events = np.array(
-        [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)], int
-    )
+    n_events = [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)]
     # float64 before any arithmetic: SHD keeps seconds as float16, whose steps are 0.5 ms after the first half second
     t_us = _concatenate([np.asarray(t, dtype=np.float64) for t, _ in events], np.float64)
     unit = _concatenate([np.asarray(u) if np.size(u) else np.empty(0, np.int64) for _, u in events], np.int64)
-    sample = np.repeat(np.arange(n_samples), n_events)
+    return bin_flat(
+        t_us,
+        unit,
+        np.array(n_events, np.int64),
+        n_units=n_units,
+        n_steps=n_steps,
+        dt_us=dt_us,
+        pool=pool,
+        duplicates=duplicates,
+        source=source,
+        first_sample=first_sample,
+    )
 
+
+def bin_flat(
+    t_us: Array,
+    unit: Array,
+    n_events: npt.NDArray[np.int64],
+    *,
+    n_units: int,
+    n_steps: int,
+    dt_us: float,
+    pool: int = 1,
+    duplicates: str = "binary",
+    source: str = "events",
+    first_sample: int = 0,
+) -> Binned:
+    """Bins the events of some samples that lie one after the other in two flat arrays; see `bin_events`.
+
+    Args:
+        t_us: float or integer [E], microseconds.
+        unit: integer [E].
+        n_events: int64[n], events of each sample; they sum to E.
+    """
+    check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
+    n_levels, n_cells, n_samples = max_count(duplicates), pooled(n_units, pool), n_events.size
+    n_neurons = n_levels * n_cells
+    sample = np.repeat(np.arange(n_samples), n_events)
     _check_all(np.isfinite(t_us), t_us, sample, source, first_sample, "times", "finite numbers; remove those events")
     allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
     _check_all((unit >= 0) & (unit < n_units), unit, sample, source, first_sample, "units", allowed)
@@ -115,14 +177,23 @@ def bin_events(
         step = np.floor(t_us / dt_us)
     inside = (step >= 0) & (step < n_steps)
     row = sample[inside] * n_steps + step[inside].astype(np.int64)
-    cell = np.unique(row * n_neurons + unit[inside].astype(np.int64) // pool)
-    row, neuron = np.divmod(cell, n_neurons)
+    key = np.sort(row * n_cells + unit[inside].astype(np.int64) // pool)
+    # the number of an event among those of its cell and step: its place in the run of equal keys
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    if n_levels == 1:
+        kept = key[first]
+    else:
+        level = np.arange(key.size) - np.repeat(first, np.diff(first, append=key.size))
+        row, cell = np.divmod(key[level < n_levels], n_cells)
+        kept = np.sort(row * n_neurons + level[level < n_levels] * n_cells + cell)
+    row, neuron = np.divmod(kept, n_neurons)
     n_spikes = np.bincount(row, minlength=n_samples * n_steps).reshape(n_samples, n_steps)
     return Binned(
         ids=neuron.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32),
         n_spikes=n_spikes.astype(length_dtype(int(n_spikes.max(initial=0)))),
         n_neurons=n_neurons,
-        n_lost=int(inside.size - inside.sum()),
+        n_lost=int(inside.size - key.size),
+        n_merged=int(key.size - kept.size),
     )
 
 

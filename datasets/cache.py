@@ -1,37 +1,45 @@
 """The event cache: a data set is converted once and then mapped from one safetensors file.
 
-One file for each data set, split, set of parameters, source file and format version; the SHA-256 of all these is the
-key, in the file's name and in the file. A file is written under a temporary name, synced and renamed, so that a reader
-sees a whole file or none, and two processes that convert at once each write their own and the last one stays. What is
-read is checked: structure always, content by its checksum; a damaged file is converted anew, with a logged warning.
-Arrays are views of the mapped file: many processes share one copy in memory.
+One file for each data set, split, set of parameters, source and format version; the SHA-256 of all these is the key,
+in the file's name and in the file. A file is written under a temporary name, synced and renamed, so that a reader sees
+a whole file or none, whatever happens to the writer. Of several processes that want the same set one converts it, under
+a lock that ends with its process, and the others wait and map the result. What is read is checked: structure always,
+content by its checksum; a damaged file is converted anew, with a logged warning. Arrays are views of the mapped file:
+many processes share one copy in memory.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import math
 import mmap
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import CacheError, DataError
 
 #: raised whenever the content of a file changes its meaning, or the conversion its result
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
+#: the numbers of an event set that stand in the metadata, as text
+_NUMBERS = ("n_neurons", "n_classes", "n_lost", "n_merged")
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "I32": np.int32, "I64": np.int64}
+_DTYPE_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+_FILE_NAME = re.compile(r"(?P<name>\w+)-(?P<split>\w+)-(?P<key>[0-9a-f]{16})\.safetensors")
 _MAX_HEADER_BYTES = 16 << 20
 _EDGE_BYTES = 1 << 16
 _STALE_S = 24 * 3600.0
@@ -62,6 +70,35 @@ def source_identity(path: Path) -> dict[str, Any]:
         "mtime_ns": stat.st_mtime_ns,
         "edges_sha256": hashlib.sha256(edges).hexdigest(),
     }
+
+
+def tree_identity(folder: Path, files: Iterable[str]) -> dict[str, Any]:
+    """What tells one version of a folder of source files from another: names, sizes and times of change of all.
+
+    Args:
+        folder: where they are.
+        files: their names, relative to the folder.
+    """
+    n_files, n_bytes, newest, digest = 0, 0, 0, hashlib.sha256()
+    for name in files:
+        try:
+            stat = (folder / name).stat()
+        except OSError as error:
+            raise DataError(f"{folder / name}: cannot be read ({error.strerror}); check its permissions") from error
+        digest.update(f"{name}\0{stat.st_size}\0".encode())
+        n_files, n_bytes, newest = n_files + 1, n_bytes + stat.st_size, max(newest, stat.st_mtime_ns)
+    return {
+        "name": folder.name,
+        "n_files": n_files,
+        "size": n_bytes,
+        "mtime_ns": newest,
+        "names_sizes_sha256": digest.hexdigest(),
+    }
+
+
+def without_times(source: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity without the time of change: a copy of the files elsewhere is the same data."""
+    return {key: value for key, value in source.items() if key != "mtime_ns"}
 
 
 def cache_key(parameters: Mapping[str, Any]) -> str:
@@ -97,21 +134,77 @@ def load_or_build(
     except RuntimeError as error:  # this user has no home folder
         _log.warning("no folder for the event cache (%s); this run goes on without; set SPARSESNN_CACHE", error)
         return build()
+    kept = _kept(path, key, check_content)
+    if kept is not None:
+        return kept
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_alone(path))
+            alone = True
+        except OSError:  # a folder that cannot be written, or without locks; writing will show which
+            alone = False
+        kept = _kept(path, key, check_content)  # another process may have made it while this one waited
+        if kept is not None:
+            return kept
+        event_set = build()
+        try:
+            if alone:
+                _remove_temporaries(path)
+            write(path, key, event_set)
+            return read(path, key, check_content=check_content)
+        except (CacheError, OSError) as error:
+            _log.warning(
+                "%s: the event cache cannot be kept (%s); this run goes on without; set SPARSESNN_CACHE", path, error
+            )
+            return event_set
+
+
+def _kept(path: Path, key: str, check_content: bool) -> EventSet | None:
+    """The set in the cache; None if there is none, or a damaged one, of which a warning is logged."""
     try:
         return read(path, key, check_content=check_content)
     except FileNotFoundError:
-        pass
+        return None
     except (CacheError, OSError) as error:
         _log.warning("%s; the cache is made anew", error)
-    event_set = build()
+        return None
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Waits until no other process makes this file, then keeps others from it; the lock ends with its process.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        file = lock.open("a")
+        try:
+            _wait_for(file.fileno(), path)
+            # the one that held the lock removed its file; then what this one holds is no longer what others open
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                break
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()
     try:
-        write(path, key, event_set)
-        return read(path, key, check_content=check_content)
-    except (CacheError, OSError) as error:
-        _log.warning(
-            "%s: the event cache cannot be kept (%s); this run goes on without; set SPARSESNN_CACHE", path, error
-        )
-        return event_set
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        file.close()
+
+
+def _wait_for(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _log.warning("%s: another process is making this event cache; waiting for it", path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def verify(path: Path) -> None:
@@ -120,6 +213,83 @@ def verify(path: Path) -> None:
         read(path, None)
     except OSError as error:
         raise CacheError(f"{path}: the event cache cannot be read ({error.strerror}); delete it") from error
+
+
+# ---- what is kept --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the cache, by its name and header; its content was not looked at.
+
+    Args:
+        path, n_bytes: the file.
+        name, split: of the data set.
+        made_at: when, seconds since 1970.
+        n_samples, n_steps, n_spikes: of the set; 0 when `fault` is not None.
+        numbers: n_neurons, n_classes, n_lost, n_merged.
+        description: see `EventSet`.
+        fault: why the header cannot be read; None if it can.
+    """
+
+    path: Path
+    n_bytes: int
+    name: str
+    split: str
+    made_at: float
+    n_samples: int = 0
+    n_steps: int = 0
+    n_spikes: int = 0
+    numbers: Mapping[str, int] | None = None
+    description: Mapping[str, Any] | None = None
+    fault: str | None = None
+
+
+def entries(folder: Path, name: str | None = None) -> list[Entry]:
+    """The files in a cache folder, of one data set or of all; files of others are passed over."""
+    found = []
+    for path in sorted(folder.glob("*.safetensors")):
+        match = _FILE_NAME.fullmatch(path.name)
+        if match is None or name not in (None, match["name"]):
+            continue
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        entry = Entry(path, stat.st_size, match["name"], match["split"], stat.st_mtime)
+        try:
+            found.append(_described(entry))
+        except (CacheError, OSError, KeyError, ValueError) as error:
+            found.append(replace(entry, fault=str(error)))
+    return found
+
+
+def _described(entry: Entry) -> Entry:
+    metadata, arrays = _open(entry.path)
+    n_samples, n_steps = arrays["n_spikes"].shape
+    return replace(
+        entry,
+        n_samples=n_samples,
+        n_steps=n_steps,
+        n_spikes=arrays["ids"].size,
+        numbers={number: int(metadata[number]) for number in _NUMBERS},
+        description=json.loads(metadata["description"]),
+    )
+
+
+def clear(folder: Path, name: str | None = None) -> list[Entry]:
+    """Removes the files of one data set, or of all, and what killed writers left; returns what it removed.
+
+    Processes that have a file mapped keep what they see. Files that are not of the cache stay.
+    """
+    removed = entries(folder, name)
+    for entry in removed:
+        entry.path.unlink(missing_ok=True)
+    for left in (*folder.glob(".*.safetensors.*.tmp"), *folder.glob(".*.safetensors.lock")):
+        match = _FILE_NAME.match(left.name[1:])
+        if match is not None and name in (None, match["name"]):
+            left.unlink(missing_ok=True)
+    return removed
 
 
 # ---- writing -------------------------------------------------------------------------------------------------------
@@ -141,20 +311,21 @@ def write(path: Path, key: str, event_set: EventSet) -> None:
     metadata = {
         "format": str(FORMAT_VERSION),
         "key": key,
-        "n_neurons": str(event_set.n_neurons),
-        "n_classes": str(event_set.n_classes),
-        "n_lost": str(event_set.n_lost),
+        **{name: str(getattr(event_set, name)) for name in _NUMBERS},
         "description": _canonical(event_set.description),
     }
     metadata["checksum"] = _checksum(metadata, arrays)
-    content = safetensors.numpy.save(arrays, metadata)
+    # wide elements first, so that every array is aligned; array by array, so that the set is not in memory twice
+    arrays = dict(sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])))
 
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path.parent)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            file.write(_safetensors_header(metadata, arrays))
+            for array in arrays.values():
+                file.write(array.reshape(-1).view(np.uint8).data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -167,14 +338,36 @@ def write(path: Path, key: str, event_set: EventSet) -> None:
         os.close(folder)
 
 
+def _safetensors_header(metadata: Mapping[str, str], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Length, JSON and blanks up to a multiple of 8, as https://github.com/huggingface/safetensors describes it."""
+    table: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        table[name] = {
+            "dtype": _DTYPE_NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    text = _canonical(table).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
 def _remove_stale(folder: Path) -> None:
     """Removes what processes that were killed while writing left, once it is a day old."""
-    for temporary in folder.glob(".*.safetensors.*.tmp"):
+    for left in (*folder.glob(".*.safetensors.*.tmp"), *folder.glob(".*.safetensors.lock")):
         try:
-            if time.time() - temporary.stat().st_mtime > _STALE_S:
-                temporary.unlink()
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                left.unlink()
         except OSError:
             continue  # another process removed it first, or owns it
+
+
+def _remove_temporaries(path: Path) -> None:
+    """Removes what killed processes left of this one file, of whatever age: whoever writes it holds the lock."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def _canonical(value: Any) -> str:
@@ -205,6 +398,27 @@ def read(path: Path, key: str | None, *, check_content: bool = True) -> EventSet
         FileNotFoundError, OSError: there is no such file, or it cannot be opened.
         CacheError: it is not whole, was made with other parameters or by another version, or its content changed.
     """
+    metadata, arrays = _open(path)
+    if key is not None and metadata.get("key") != key:
+        raise _damaged(path, f"was made with other parameters (key {metadata.get('key')!r}, wanted {key!r})")
+    if check_content and metadata.get("checksum") != _checksum(metadata, arrays):
+        raise _damaged(path, "does not have the content that its checksum was taken of")
+    try:
+        return EventSet(
+            ids=arrays["ids"],
+            n_spikes=arrays["n_spikes"],
+            labels=arrays["labels"],
+            groups={name[len(_GROUP) :]: array for name, array in arrays.items() if name.startswith(_GROUP)},
+            description=json.loads(metadata["description"]),
+            path=path,
+            **{name: int(metadata[name]) for name in _NUMBERS},
+        )
+    except (KeyError, TypeError, ValueError, DataError) as error:
+        raise _damaged(path, f"holds no event set ({type(error).__name__}: {error})") from error
+
+
+def _open(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
+    """Metadata and arrays of a file of this format, mapped."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
@@ -213,24 +427,7 @@ def read(path: Path, key: str | None, *, check_content: bool = True) -> EventSet
     metadata, entries = _header(path, mapped, size)
     if metadata.get("format") != str(FORMAT_VERSION):
         raise _damaged(path, f"has the format {metadata.get('format')!r}, this version reads {FORMAT_VERSION}")
-    if key is not None and metadata.get("key") != key:
-        raise _damaged(path, f"was made with other parameters (key {metadata.get('key')!r}, wanted {key!r})")
-    arrays = _arrays(path, mapped, size, entries)
-    if check_content and metadata.get("checksum") != _checksum(metadata, arrays):
-        raise _damaged(path, "does not have the content that its checksum was taken of")
-    try:
-        return EventSet(
-            ids=arrays["ids"],
-            n_spikes=arrays["n_spikes"],
-            labels=arrays["labels"],
-            n_neurons=int(metadata["n_neurons"]),
-            n_classes=int(metadata["n_classes"]),
-            groups={name[len(_GROUP) :]: array for name, array in arrays.items() if name.startswith(_GROUP)},
-            n_lost=int(metadata["n_lost"]),
-            description=json.loads(metadata["description"]),
-        )
-    except (KeyError, ValueError, DataError) as error:
-        raise _damaged(path, f"holds no event set ({type(error).__name__}: {error})") from error
+    return metadata, _arrays(path, mapped, size, entries)
 
 
 def _header(path: Path, mapped: mmap.mmap, size: int) -> tuple[dict[str, str], dict[str, Any]]:

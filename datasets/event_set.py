@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,10 @@ class EventSet:
         labels: int64[n], class of each sample.
         n_neurons, n_classes: N and the number of classes.
         groups: for each name, int64[n]: which group a sample belongs to, such as who spoke it.
-        n_lost: events that lay before 0 or beyond the window of T steps.
-        description: what made it (data set, split, parameters, licence), JSON values only.
+        n_lost: events that made no spike: before 0, beyond the window of T steps, or moved off the sensor.
+        n_merged: events that share the spike of another one, see `binning`; spikes + lost + merged = events.
+        description: what made it (data set, split, parameters, licence; `sensor` of a camera), JSON values only.
+        path: the cache file that the arrays are views of; None: they are in memory.
 
     Raises:
         DataError: the arrays do not fit together.
@@ -50,6 +53,8 @@ class EventSet:
     groups: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     n_lost: int = 0
     description: Mapping[str, Any] = field(default_factory=dict)
+    n_merged: int = 0
+    path: Path | None = None
     #: int64[n + 1], where each sample starts in `ids`
     sample_starts: npt.NDArray[np.int64] = field(init=False, repr=False)
 
@@ -97,11 +102,13 @@ class EventSet:
         dt_us: float,
         n_classes: int | None = None,
         pool: int = 1,
+        duplicates: str = "binary",
         groups: Mapping[str, npt.ArrayLike] | None = None,
         description: Mapping[str, Any] | None = None,
     ) -> EventSet:
         """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens."""
-        binned = bin_events(events, n_units=n_units, n_steps=n_steps, dt_us=dt_us, pool=pool, source="from_events")
+        window: dict[str, Any] = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
+        binned = bin_events(events, **window, duplicates=duplicates, source="from_events")
         classes = np.asarray(labels).astype(np.int64)
         return cls(
             ids=binned.ids,
@@ -111,6 +118,7 @@ class EventSet:
             n_classes=(int(classes.max()) + 1 if classes.size else 0) if n_classes is None else n_classes,
             groups={name: np.asarray(group).astype(np.int64) for name, group in (groups or {}).items()},
             n_lost=binned.n_lost,
+            n_merged=binned.n_merged,
             description=dict(description or {}),
         )
 
@@ -123,6 +131,11 @@ class EventSet:
     def n_steps(self) -> int:
         """T."""
         return int(self.n_spikes.shape[1])
+
+    @property
+    def n_events(self) -> int:
+        """Events that it was made of."""
+        return self.ids.size + self.n_lost + self.n_merged
 
     def activity(self) -> float:
         """Spikes per neuron and time step, averaged over all samples."""

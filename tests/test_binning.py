@@ -4,26 +4,41 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsesnn.datasets.binning import Binned, bin_events, pooled, step_us
+from sparsesnn import LI, Layer
+from sparsesnn.datasets import EventSet
+from sparsesnn.datasets.binning import Binned, bin_events, max_count, pooled, step_us
 from sparsesnn.errors import ConfigError, DataError
 
 
-def reference(events, *, n_units, n_steps, dt_us, pool):
-    """Event by event, with a dictionary of sets: `lists[s][t]` and the events lost."""
-    lists, n_lost = [], 0
+def reference(events, *, n_units, n_steps, dt_us, pool, n_levels=1):
+    """Event by event, with a dictionary of counts: `lists[s][t]`, the events lost and those merged."""
+    n_cells = math.ceil(n_units / pool)
+    lists, n_lost, n_merged = [], 0, 0
     for times, units in events:
-        steps: dict[int, set[int]] = {}
+        steps: dict[int, dict[int, int]] = {}
         for time, unit in zip(times, units, strict=True):
             step = math.floor(time / dt_us)
-            if 0 <= step < n_steps:
-                steps.setdefault(step, set()).add(unit // pool)
-            else:
+            if not 0 <= step < n_steps:
                 n_lost += 1
-        lists.append([sorted(steps.get(t, ())) for t in range(n_steps)])
-    return lists, n_lost
+                continue
+            counts = steps.setdefault(step, {})
+            counts[unit // pool] = counts.get(unit // pool, 0) + 1
+            n_merged += counts[unit // pool] > n_levels
+        lists.append(
+            [
+                sorted(
+                    level * n_cells + cell
+                    for cell, count in steps.get(t, {}).items()
+                    for level in range(min(count, n_levels))
+                )
+                for t in range(n_steps)
+            ]
+        )
+    return lists, n_lost, n_merged
 
 
 def as_lists(binned: Binned) -> list[list[list[int]]]:
@@ -33,8 +48,14 @@ def as_lists(binned: Binned) -> list[list[list[int]]]:
     return [[pieces[s * n_steps + t].tolist() for t in range(n_steps)] for s in range(lengths.shape[0])]
 
 
-@given(data=st.data(), n_units=st.integers(1, 13), n_steps=st.integers(1, 7), pool=st.integers(1, 5))
-def test_equals_the_slow_reference(data, n_units, n_steps, pool):
+@given(
+    data=st.data(),
+    n_units=st.integers(1, 13),
+    n_steps=st.integers(1, 7),
+    pool=st.integers(1, 5),
+    n_levels=st.integers(1, 4),
+)
+def test_equals_the_slow_reference(data, n_units, n_steps, pool, n_levels):
     pool = min(pool, n_units)
     dt_us = data.draw(st.sampled_from([1.0, 3.0, 10.0, 2.5]))
     # borders of steps, both sides of the window, and times between
@@ -46,11 +67,60 @@ def test_equals_the_slow_reference(data, n_units, n_steps, pool):
     samples = data.draw(st.lists(sample, max_size=4))
     events = [([t for t, _ in s], [u for _, u in s]) for s in samples]
     window = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
-    binned = bin_events([(np.array(t, float), np.array(u, int)) for t, u in events], **window)
-    lists, n_lost = reference(events, **window)
+    duplicates = "binary" if n_levels == 1 else f"count:{n_levels}"
+    binned = bin_events([(np.array(t, float), np.array(u, int)) for t, u in events], **window, duplicates=duplicates)
+    lists, n_lost, n_merged = reference(events, **window, n_levels=n_levels)
     assert as_lists(binned) == lists
-    assert binned.n_lost == n_lost
-    assert binned.n_neurons == math.ceil(n_units / pool)
+    assert (binned.n_lost, binned.n_merged) == (n_lost, n_merged)
+    assert binned.ids.size + n_lost + n_merged == sum(map(len, samples))
+    assert binned.n_neurons == n_levels * math.ceil(n_units / pool)
+
+
+# ---- several events of one cell in one step ------------------------------------------------------------------------
+
+REPEATS = [([0, 0, 0, 1, 2, 2], [3, 3, 3, 3, 0, 3])]
+
+
+def test_a_count_is_how_many_neurons_of_a_ladder_fire():
+    window = {"n_units": 4, "n_steps": 3, "dt_us": 1.0}
+    assert as_lists(bin_events(REPEATS, **window)) == [[[3], [3], [0, 3]]]
+    three = bin_events(REPEATS, **window, duplicates="count:3")
+    assert as_lists(three) == [[[3, 7, 11], [3], [0, 3]]]
+    assert (three.n_neurons, three.n_merged) == (12, 0)
+    two = bin_events(REPEATS, **window, duplicates="count:2")
+    assert as_lists(two) == [[[3, 7], [3], [0, 3]]]
+    assert (two.n_neurons, two.n_merged, two.n_lost) == (8, 1, 0)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_with_equal_weights_a_count_delivers_that_many_times_the_weight(backend):
+    event_set = EventSet.from_events(REPEATS, [0], n_units=4, n_steps=3, dt_us=1.0, duplicates="count:3", n_classes=1)
+    layer = Layer(LI(2, beta=0.0), n_pre=12, backend=backend)
+    weight = torch.tensor([[1.0, 8.0], [2.0, 9.0], [3.0, 10.0], [4.0, 11.0]])
+    with torch.no_grad():
+        layer.weights[0].copy_(weight.repeat(3, 1))
+    batch = event_set.batch([0])
+    potentials, _ = layer(batch if backend == "cpu" else batch.to_dense())
+    assert potentials[:, 0].tolist() == [[12.0, 33.0], [4.0, 11.0], [5.0, 19.0]]  # 3·w, w, w + w'
+
+
+def test_rules_for_duplicates():
+    assert [max_count(text) for text in ("binary", "count", "count:1", "count:255")] == [1, 4, 1, 255]
+    for bad in (
+        "",
+        "counts",
+        "binary:2",
+        "count:",
+        "count:0",
+        "count:256",
+        "count:-1",
+        "count:²",
+        "count:2.0",
+        4,
+        None,
+    ):
+        with pytest.raises(ConfigError, match=r"duplicates is .*; allowed: 'binary' .* 'count:K'"):
+            max_count(bad)
 
 
 def test_order_of_events_does_not_matter():

@@ -45,7 +45,7 @@ def assert_same(one: EventSet, other: EventSet) -> None:
     assert one.groups.keys() == other.groups.keys()
     for name in one.groups:
         np.testing.assert_array_equal(one.groups[name], other.groups[name])
-    for name in ("n_neurons", "n_classes", "n_lost", "n_steps"):
+    for name in ("n_neurons", "n_classes", "n_lost", "n_merged", "n_steps"):
         assert getattr(one, name) == getattr(other, name)
     assert dict(one.description) == dict(other.description)
 
@@ -168,6 +168,9 @@ def test_files_that_were_made_otherwise_are_detected(written, changes, message):
         cache.read(written, cache.cache_key(PARAMETERS))
 
 
+VERSION = {"format": str(cache.FORMAT_VERSION)}
+
+
 def with_header(header: object) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text
@@ -175,7 +178,7 @@ def with_header(header: object) -> bytes:
 
 def entry(dtype: object, shape: object, offsets: object) -> dict[str, object]:
     return {
-        "__metadata__": {"format": str(cache.FORMAT_VERSION)},
+        "__metadata__": VERSION,
         "ids": {"dtype": dtype, "shape": shape, "data_offsets": offsets},
     }
 
@@ -195,8 +198,9 @@ def entry(dtype: object, shape: object, offsets: object) -> dict[str, object]:
         (with_header(entry("U8", "x", [0, 1])) + b"1", "describes the array 'ids'"),
         (with_header(entry("U8", [1], [0, 1, 2])) + b"1", "describes the array 'ids'"),
         (with_header(entry(["U8"], [1], [0, 1])) + b"1", "describes the array 'ids'"),
-        (with_header({"__metadata__": {"format": "1"}, "ids": 3}), "describes the array 'ids' as 3"),
-        (with_header({"__metadata__": {"format": "1"}}), "does not have the content|holds no event set"),
+        (with_header({"__metadata__": VERSION, "ids": 3}), "describes the array 'ids' as 3"),
+        (with_header({"__metadata__": VERSION}), "does not have the content|holds no event set"),
+        (with_header({"__metadata__": {"format": "1"}}), "has the format '1', this version reads 2"),
     ],
 )
 def test_hostile_headers_are_errors(tmp_path, content, message):
