@@ -1,23 +1,33 @@
-"""Augmentation of spike lists: moved, shifted, stretched and dropped spikes, vectorised over a whole batch.
+"""Augmentation of spike lists: moved, shifted, stretched, dropped and mixed spikes, vectorised over a whole batch.
 
 What happens to a sample depends on (seed, epoch, sample) alone: not on the batch it is in, nor on the thread or rank
 that makes it. Every random number is a hash of those three, of what it is for and of the spike's number in its sample.
+
+This is the specification, in NumPy; `host/src/batch.cpp` makes the same batches, bit for bit, in a tenth of the time.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.datasets import hashing
+from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]
 
 # what a random number is for; a number here is part of the results: never change one, add new ones at the end
 _DROP, _TIME_STRETCH, _TIME_SHIFT, _TIME_JITTER, _WITHIN_STEP, _CHANNEL_SHIFT, _CHANNEL_JITTER = range(7)
+_TIME_CROP, _MIX, _SPATIAL_SHIFT, _FLIP, _ROTATION = range(7, 12)
+
+_WHOLE = ("time_shift", "channel_shift", "spatial_shift", "rotation")
+_SPATIAL = ("spatial_shift", "flip", "rotation")
+_CHANNELS = ("channel_shift", "channel_jitter")
 
 
 @dataclass(frozen=True)
@@ -25,19 +35,32 @@ class Augment:
     """How strongly each sample is changed; 0 switches a change off.
 
     For spike (t, n) of a sample, with u uniform in [0, 1) and z normal, drawn anew for each spike, and f, Δt, Δn drawn
-    once for each sample and epoch:
+    once for each sample and epoch, in this order: a section is exchanged (`mix`), what is outside the crop is left out,
+    spikes are dropped, and the others move:
 
-        t' = floor((t + u)·f + Δt + time_jitter·z)        n' = n + Δn + round(channel_jitter·z)
+        t' = floor((t + u)·f + time_jitter·z) + Δt        n' = n + Δn + round(channel_jitter·z)
 
-    Spikes that leave the window or the population are left out; those that meet in one place become one.
+    For cameras n' is the neuron of the same polarity at the rotated, mirrored and shifted pixel. Spikes that leave the
+    window or the population are left out; those that meet in one place become one.
 
     Args:
         time_jitter: standard deviation, steps, of each spike's move in time.
         time_shift: largest move of the whole sample, steps; Δt is uniform in the integers -time_shift .. time_shift.
         time_stretch: largest change of speed; f is uniform in [1 - time_stretch, 1 + time_stretch]; below 1.
-        channel_shift: largest move of the whole sample over the channels (after pooling); uniform in the integers.
-        channel_jitter: standard deviation, channels, of each spike's move.
+        time_crop: largest share of the window that is silenced, below 1: a uniform number of steps up to that share is
+            cut off, split at a uniform place between beginning and end; the rest stays where it is.
+        channel_shift: largest move of the whole sample over the channels (after pooling); uniform in the integers. For
+            cochleas and other rows of channels, not for cameras.
+        channel_jitter: standard deviation, channels, of each spike's move; likewise.
         event_drop: probability that a spike is left out, 0 to 1.
+        mix: probability that a section of the window, of uniform length and place, is that of another training sample
+            (CutMix, Yun et al. 2019, along time). The label becomes soft: each of the two classes gets the share of the
+            spikes that come from its sample, counted before anything else changes. Spikes and not steps: a silent
+            section of a recording tells nothing of its class.
+        spatial_shift: largest move of the image, pixels, along x and along y; each uniform in the integers.
+        flip: probability that the image is mirrored left to right; not for digits, letters or left and right hands.
+        rotation: largest angle, whole degrees up to 180; uniform in the whole degrees -rotation .. rotation, about the
+            centre, each spike to the nearest pixel.
 
     Raises:
         ConfigError: a strength is negative, not finite or too large to mean anything.
@@ -46,27 +69,63 @@ class Augment:
     time_jitter: float = 0.0
     time_shift: int = 0
     time_stretch: float = 0.0
+    time_crop: float = 0.0
     channel_shift: int = 0
     channel_jitter: float = 0.0
     event_drop: float = 0.0
+    mix: float = 0.0
+    spatial_shift: int = 0
+    flip: float = 0.0
+    rotation: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
                 raise ConfigError(f"augment: {field.name} is {value!r}; give a number that is 0 (off) or larger")
-        for name in ("time_shift", "channel_shift"):
+        for name in _WHOLE:
             if int(getattr(self, name)) != getattr(self, name):
-                raise ConfigError(f"augment: {name} is {getattr(self, name)}; give a whole number of steps or channels")
+                unit = {"time_shift": "steps", "channel_shift": "channels", "spatial_shift": "pixels"}.get(
+                    name, "degrees"
+                )
+                raise ConfigError(f"augment: {name} is {getattr(self, name)}; give a whole number of {unit}")
             object.__setattr__(self, name, int(getattr(self, name)))
-        for name, limit in (("time_stretch", "below 1"), ("event_drop", "at most 1")):
-            value = getattr(self, name)
-            if value > 1 or (value == 1 and name == "time_stretch"):
-                raise ConfigError(f"augment: {name} is {value}; allowed: 0 to {limit}")
+        for name in ("time_stretch", "time_crop", "event_drop", "mix", "flip"):
+            value, below = getattr(self, name), name in ("time_stretch", "time_crop")
+            if value > 1 or (value == 1 and below):
+                raise ConfigError(f"augment: {name} is {value}; allowed: 0 to {'below' if below else 'at most'} 1")
+        if self.rotation > 180:
+            raise ConfigError(f"augment: rotation is {self.rotation}; allowed: 0 to 180 degrees")
 
     def __bool__(self) -> bool:
         """False when every strength is 0, so that nothing would change."""
         return any(getattr(self, field.name) for field in fields(self))
+
+    def check(self, sensor: Sensor | None) -> None:
+        """Raises `ConfigError` where a change has no meaning for the data: images need a sensor, channels none."""
+        for name in _SPATIAL if sensor is None else _CHANNELS:
+            if getattr(self, name):
+                change = "is for the images of a camera" if sensor is None else "is for rows of channels"
+                others = f"time_*, event_drop, mix, {', '.join(_CHANNELS if sensor is None else _SPATIAL)}"
+                size = "neurons without an image" if sensor is None else f"{sensor.width} × {sensor.height} pixels"
+                raise ConfigError(f"augment: {name} {change}; this data set has {size}; set it to 0; allowed: {others}")
+
+    def mixing(self, indices: Ints, *, partners: Ints, n_steps: int, seed: int, epoch: int) -> tuple[Ints, Ints, Ints]:
+        """Which section of each sample is another's: `(partner, start, stop)`, int64[B] each, for steps [start, stop).
+
+        Args:
+            indices: int64[B], number of each sample in its data set.
+            partners: int64[n], samples to take sections of: the training part, the same for every rank.
+            n_steps, seed, epoch: see `apply`.
+        """
+        if not self.mix:
+            return indices, np.zeros_like(indices), np.zeros_like(indices)
+        key = hashing.keys(seed, epoch, indices, _MIX)
+        mixed = hashing.uniform(key, 0) < self.mix
+        partner = partners[_below(partners.size, key, 1)]
+        length = _below(n_steps + 1, key, 2)
+        start = _below(n_steps - length + 1, key, 3)
+        return np.where(mixed, partner, indices), np.where(mixed, start, 0), np.where(mixed, start + length, 0)
 
     def apply(
         self,
@@ -79,6 +138,7 @@ class Augment:
         n_neurons: int,
         seed: int,
         epoch: int,
+        sensor: Sensor | None = None,
     ) -> tuple[Ints, Ints, Ints]:
         """The changed spikes `(sample, step, unit)`, those outside left out, in the order they came; none merged yet.
 
@@ -88,6 +148,7 @@ class Augment:
             indices: int64[B], number of each sample in its data set: what the randomness is tied to.
             n_steps, n_neurons: T, N.
             seed, epoch: what else it is tied to.
+            sensor: of a camera; None for others.
         """
         starts = np.searchsorted(sample, np.arange(indices.size))
         number = np.arange(sample.size) - starts[sample]
@@ -99,6 +160,11 @@ class Augment:
             return per_sample(purpose)[sample]
 
         keep = np.ones(sample.size, bool)
+        if self.time_crop:
+            key = per_sample(_TIME_CROP)
+            cut = _below(int(self.time_crop * n_steps) + 1, key, 0)
+            start = _below(cut + 1, key, 1)
+            keep &= (step >= start[sample]) & (step < (start + n_steps - cut)[sample])
         if self.event_drop:
             keep &= hashing.uniform(per_spike(_DROP), number) >= self.event_drop
         if self.time_stretch or self.time_jitter:
@@ -111,16 +177,55 @@ class Augment:
                 time += self.time_jitter * hashing.normal(per_spike(_TIME_JITTER), number)
             step = np.floor(time).astype(np.int64)
         if self.time_shift:
-            step = step + self._shifts(per_sample(_TIME_SHIFT), self.time_shift)[sample]
+            step = step + _shift(self.time_shift, per_sample(_TIME_SHIFT))[sample]
+        if sensor is not None and (self.spatial_shift or self.flip or self.rotation):
+            unit = self._moved_images(sensor, per_sample)[sample, unit]
+            keep &= unit >= 0
         if self.channel_shift:
-            unit = unit + self._shifts(per_sample(_CHANNEL_SHIFT), self.channel_shift)[sample]
+            unit = unit + _shift(self.channel_shift, per_sample(_CHANNEL_SHIFT))[sample]
         if self.channel_jitter:
             move = self.channel_jitter * hashing.normal(per_spike(_CHANNEL_JITTER), number)
             unit = unit + np.rint(move).astype(np.int64)
         keep &= (step >= 0) & (step < n_steps) & (unit >= 0) & (unit < n_neurons)
         return sample[keep], step[keep], unit[keep]
 
-    @staticmethod
-    def _shifts(key: hashing.UInt64s, largest: int) -> Ints:
-        """int64[B], uniform in -largest .. largest."""
-        return np.floor(hashing.uniform(key, 0) * (2 * largest + 1)).astype(np.int64) - largest
+    def _moved_images(self, sensor: Sensor, per_sample: Callable[[int], hashing.UInt64s]) -> Ints:
+        """int64[B, N], for each sample and neuron the neuron that its spikes go to; -1 outside."""
+        n_pixels = sensor.width * sensor.height
+        angle = _below(2 * self.rotation + 1, per_sample(_ROTATION), 0)
+        mirrored = hashing.uniform(per_sample(_FLIP), 0) < self.flip
+        dx, dy = (_shift(self.spatial_shift, per_sample(_SPATIAL_SHIFT), counter) for counter in (0, 1))
+        pixel = rotations(sensor.width, sensor.height, self.rotation)[angle]
+        y, x = np.divmod(pixel.astype(np.int64), sensor.width)
+        x = np.where(mirrored[:, None], sensor.width - 1 - x, x) + dx[:, None]
+        y = y + dy[:, None]
+        inside = (pixel >= 0) & (x >= 0) & (x < sensor.width) & (y >= 0) & (y < sensor.height)
+        planes = np.arange(sensor.n_polarities)[:, None] * n_pixels
+        to = np.where(inside, y * sensor.width + x, -1)[:, None, :]
+        return np.where(to < 0, -1, planes + to).reshape(len(pixel), sensor.n_neurons)
+
+
+@functools.lru_cache(maxsize=4)
+def rotations(width: int, height: int, largest: int) -> npt.NDArray[np.int32]:
+    """int32[2·largest + 1, height·width], for the angles -largest .. largest degrees the pixel nearest to where each
+    pixel goes, -1 outside; read-only."""
+    angle = np.deg2rad(np.arange(-largest, largest + 1, dtype=np.float64))[:, None]
+    y, x = np.divmod(np.arange(width * height), width)
+    x, y = x - (width - 1) / 2, y - (height - 1) / 2
+    # rounded first: where a pixel goes half-way between two, the last bit of a cosine must not decide
+    to_x = np.rint(np.round(np.cos(angle) * x - np.sin(angle) * y + (width - 1) / 2, 9)).astype(np.int64)
+    to_y = np.rint(np.round(np.sin(angle) * x + np.cos(angle) * y + (height - 1) / 2, 9)).astype(np.int64)
+    inside = (to_x >= 0) & (to_x < width) & (to_y >= 0) & (to_y < height)
+    table: npt.NDArray[np.int32] = np.where(inside, to_y * width + to_x, -1).astype(np.int32)
+    table.setflags(write=False)
+    return table
+
+
+def _below(n: int | Ints, key: hashing.UInt64s, counter: int) -> Ints:
+    """int64[B], uniform in 0 .. n-1."""
+    return np.floor(hashing.uniform(key, counter) * n).astype(np.int64)
+
+
+def _shift(largest: int, key: hashing.UInt64s, counter: int = 0) -> Ints:
+    """int64[B], uniform in -largest .. largest."""
+    return _below(2 * largest + 1, key, counter) - largest

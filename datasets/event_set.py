@@ -13,6 +13,7 @@ import torch
 
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import bin_events
+from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
 
@@ -137,6 +138,11 @@ class EventSet:
         """Events that it was made of."""
         return self.ids.size + self.n_lost + self.n_merged
 
+    @property
+    def sensor(self) -> Sensor | None:
+        """Size of the image for cameras; None for others."""
+        return Sensor.described(self.description, self.n_neurons)
+
     def activity(self) -> float:
         """Spikes per neuron and time step, averaged over all samples."""
         return self.ids.size / max(1, self.n_spikes.size * self.n_neurons)
@@ -148,18 +154,52 @@ class EventSet:
         indices: Sequence[int] | Array,
         rng: tuple[int, int] | None = None,
         augment: Augment | None = None,
+        partners: Array | None = None,
     ) -> SpikeBatch:
         """The chosen samples as time-major spike lists, in the order asked for.
+
+        `sparsesnn.host.batches` makes the same batches faster.
 
         Args:
             indices: int[B], numbers of the samples.
             rng: `(seed, epoch)`, needed with `augment`: with the sample's number it decides the augmentation.
             augment: how the samples are changed; None leaves them as they are.
+            partners: int64[n], samples that others are mixed with (`augment.mix`), such as the training part; None
+                means all.
 
         Raises:
             IndexError: a number that no sample has.
-            ConfigError: `augment` without `rng`.
+            ConfigError: `augment` without `rng`, or with a change that has no meaning for this data.
         """
+        chosen = self.checked(indices)
+        if augment:
+            if rng is None:
+                raise ConfigError("batch: augment is given but rng is not; give rng=(seed, epoch)")
+            augment.check(self.sensor)
+            return self._augmented(chosen, rng, augment, self._partners(partners))
+        return self._plain(chosen)
+
+    def targets(
+        self, indices: Sequence[int] | Array, rng: tuple[int, int], augment: Augment, partners: Array | None = None
+    ) -> npt.NDArray[np.float32]:
+        """float32[B, C], for each sample of a mixed batch the share of each class; arguments as in `batch`."""
+        chosen = self.checked(indices)
+        partner, start, stop = augment.mixing(
+            chosen, partners=self._partners(partners), n_steps=self.n_steps, seed=rng[0], epoch=rng[1]
+        )
+        step = np.arange(self.n_steps)
+        theirs = (step >= start[:, None]) & (step < stop[:, None])
+        n_own = np.where(theirs, 0, self.n_spikes[chosen]).sum(1)
+        n_theirs = np.where(theirs, self.n_spikes[partner], 0).sum(1)
+        share = n_theirs / np.maximum(1, n_own + n_theirs)
+        targets = np.zeros((chosen.size, self.n_classes))
+        row = np.arange(chosen.size)
+        targets[row, self.labels[chosen]] = 1.0 - share
+        targets[row, self.labels[partner]] += share
+        return targets.astype(np.float32)
+
+    def checked(self, indices: Sequence[int] | Array) -> npt.NDArray[np.int64]:
+        """int64[B], the numbers of samples; `IndexError` where there is no such sample."""
         chosen = np.asarray(indices)
         if chosen.size == 0:
             chosen = chosen.astype(np.int64)
@@ -170,30 +210,52 @@ class EventSet:
         chosen = chosen.astype(np.int64, copy=False)
         if chosen.size and (chosen.min() < 0 or chosen.max() >= len(self)):
             raise IndexError(f"batch: indices run from {chosen.min()} to {chosen.max()}; allowed: 0 to {len(self) - 1}")
-        if augment:
-            if rng is None:
-                raise ConfigError("batch: augment is given but rng is not; give rng=(seed, epoch)")
-            return self._augmented(chosen, rng, augment)
-        return self._plain(chosen)
+        return chosen
+
+    def _partners(self, partners: Array | None) -> npt.NDArray[np.int64]:
+        return np.arange(len(self)) if partners is None else self.checked(partners)
+
+    def _list_starts(self, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64[B, T], where the list of each step begins in `ids`."""
+        n_spikes = self.n_spikes[chosen].astype(np.int64)
+        starts: npt.NDArray[np.int64] = np.cumsum(n_spikes, axis=1) - n_spikes + self.sample_starts[chosen][:, None]
+        return starts
 
     def _plain(self, chosen: npt.NDArray[np.int64]) -> SpikeBatch:
-        n_spikes = self.n_spikes[chosen].astype(np.int64)
-        starts = np.cumsum(n_spikes, axis=1) - n_spikes + self.sample_starts[chosen][:, None]
-        n_spikes, starts = n_spikes.T.reshape(-1), starts.T.reshape(-1)
+        n_spikes = self.n_spikes[chosen].astype(np.int64).T.reshape(-1)
+        starts = self._list_starts(chosen).T.reshape(-1)
         offsets = np.zeros(n_spikes.size + 1, np.int64)
         np.cumsum(n_spikes, out=offsets[1:])
         entry = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], n_spikes)
         return self._spike_batch(self.ids[entry], offsets, n_spikes, chosen.size)
 
-    def _augmented(self, chosen: npt.NDArray[np.int64], rng: tuple[int, int], augment: Augment) -> SpikeBatch:
+    def _augmented(
+        self,
+        chosen: npt.NDArray[np.int64],
+        rng: tuple[int, int],
+        augment: Augment,
+        partners: npt.NDArray[np.int64],
+    ) -> SpikeBatch:
         n_samples, n_steps, n_neurons = chosen.size, self.n_steps, self.n_neurons
-        n_spikes = self.n_spikes[chosen].astype(np.int64)
-        row = np.repeat(np.arange(n_samples * n_steps), n_spikes.reshape(-1))
+        partner, start, stop = augment.mixing(chosen, partners=partners, n_steps=n_steps, seed=rng[0], epoch=rng[1])
+        step = np.arange(n_steps)
+        theirs = (step >= start[:, None]) & (step < stop[:, None])
+        n_spikes = np.where(theirs, self.n_spikes[partner], self.n_spikes[chosen]).astype(np.int64).reshape(-1)
+        starts = np.where(theirs, self._list_starts(partner), self._list_starts(chosen)).reshape(-1)
+        ends = np.cumsum(n_spikes)
+        row = np.repeat(np.arange(n_samples * n_steps), n_spikes)
+        unit = self.ids[np.arange(row.size) + (starts - ends + n_spikes)[row]].astype(np.int64)
         sample, step = np.divmod(row, max(1, n_steps))
-        parts = [self.ids[self.sample_starts[s] : self.sample_starts[s + 1]] for s in chosen]
-        unit = np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
         sample, step, unit = augment.apply(
-            sample, step, unit, indices=chosen, n_steps=n_steps, n_neurons=n_neurons, seed=rng[0], epoch=rng[1]
+            sample,
+            step,
+            unit,
+            indices=chosen,
+            n_steps=n_steps,
+            n_neurons=n_neurons,
+            seed=rng[0],
+            epoch=rng[1],
+            sensor=self.sensor,
         )
         cell = _distinct((step * n_samples + sample) * n_neurons + unit, n_steps * n_samples * n_neurons)
         row, unit = np.divmod(cell, n_neurons)

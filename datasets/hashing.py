@@ -20,7 +20,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 #: quantiles of the normal distribution in 4,096 bins of equal probability. A table and not log, sqrt and cos: those
 #: differ by an ulp between machines, and after rounding to a step an ulp is another spike train.
-_NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 4096) for i in range(4096)])
+NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 4096) for i in range(4096)])
 
 
 def _mix(z: UInt64s) -> UInt64s:
@@ -52,7 +52,7 @@ def uniform(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def normal(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """float64[n], mean 0 and variance 0.9994: one of 4,096 quantiles of the normal distribution."""
-    quantile: npt.NDArray[np.float64] = _NORMAL[(bits(key, counter) >> np.uint64(52)).astype(np.intp)]
+    quantile: npt.NDArray[np.float64] = NORMAL[(bits(key, counter) >> np.uint64(52)).astype(np.intp)]
     return quantile
 
 

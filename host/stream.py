@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,29 +18,54 @@ from sparsesnn.datasets import hashing
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
+from sparsesnn.host.batches import Batch, DeviceLists, HostLists, Indices
 from sparsesnn.spikes import SpikeBatch
 
-Batch = tuple[SpikeBatch, torch.Tensor]
+CACHES = ("host", "device")
+
+# what else of an epoch is in random order; the order of samples itself has no word, for it came first
+_BATCH_ORDER = 1
 
 
 class Stream:
     """The batches of some samples of an `EventSet`, epoch by epoch.
 
-    The order of epoch k depends on (seed, k) alone and the augmentation of a sample on (seed, k, its number), so a run
-    that stopped in the middle of an epoch goes on with `epoch(k, start_batch)` and sees what it would have seen.
+    The order of epoch k depends on (seed, k) alone and the augmentation of a sample on (seed, k, its number): neither on
+    the backend, nor on threads, nor on ranks. So a run that stopped in the middle of an epoch goes on with
+    `epoch(k, start_batch)` and sees what it would have seen.
+
+    **Ranks.** B is the batch of all R ranks together. Rank r takes the samples r·b//R to (r+1)·b//R - 1 of each batch of
+    b samples, so the slices of all ranks, one after the other, are the batch that a single rank would see, for any R:
+    none twice, none left out. All ranks take the same number of batches; where a last, smaller batch has fewer samples
+    than there are ranks, some slices are empty. A mean over the batch is the sum over the ranks' samples, divided by b.
+
+    **Buckets.** With `bucket_batches` = m > 1 the shuffled order is cut into runs of m batches; each run is sorted by
+    the number of spikes of a sample before it is cut into batches, which are then put into a random order. So the samples
+    of one batch are of about the same length. The work of a sample is proportional to its spikes: slices of such a batch
+    cost the ranks (and the threads that share out samples) about the same, where otherwise all wait for the one that got
+    the longest samples. On one rank it buys little: lists are ragged, nothing is padded. It has a price: the samples of a
+    batch are no longer independent draws. The smaller last batch is the same with and without buckets.
 
     Args:
         event_set: where the samples come from.
         indices: int[n], which samples; None means all.
-        batch_size: B; the last batch of an epoch is smaller when B does not divide n.
+        batch_size: B, over all ranks; the last batch of an epoch is smaller when B does not divide n.
         shuffle: a new order for each epoch; otherwise the order of `indices`.
         seed: of the order and of the augmentation.
         augment: how samples are changed; None leaves them as they are.
+        bucket_batches: batches that are sorted by length together; 0 or 1: none. Needs `shuffle`.
         drop_last: leave out the last batch when it is smaller; those samples are not seen in that epoch.
-        prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread.
+        prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread. From 2 on the thread fills
+            one buffer while another one waits full.
+        rank, n_ranks: r and R.
+        cache: "host" makes batches from lists in main memory, "device" from lists that were copied to `device` once.
+        device: where batches are handed out.
 
     Attributes:
         wait_s: seconds that consumers waited for batches, over all epochs so far.
+
+    Raises:
+        ConfigError: an argument without meaning, or `augment` with `cache="device"`.
     """
 
     def __init__(
@@ -51,8 +77,13 @@ class Stream:
         shuffle: bool,
         seed: int,
         augment: Augment | None = None,
+        bucket_batches: int = 0,
         drop_last: bool = False,
         prefetch: int = 2,
+        rank: int = 0,
+        n_ranks: int = 1,
+        cache: str = "host",
+        device: torch.device | str = "cpu",
     ) -> None:
         chosen = np.arange(len(event_set)) if indices is None else np.asarray(indices)
         if chosen.size == 0:
@@ -67,49 +98,109 @@ class Stream:
             )
         if batch_size < 1 or prefetch < 0:
             raise ConfigError(f"Stream: batch_size is {batch_size}, prefetch {prefetch}; allowed: from 1 and from 0")
+        if not 1 <= n_ranks <= batch_size or not 0 <= rank < n_ranks:
+            raise ConfigError(
+                f"Stream: rank is {rank} of {n_ranks} for batches of {batch_size}; "
+                "allowed: 0 to n_ranks - 1, and at most as many ranks as samples in a batch"
+            )
+        if bucket_batches < 0 or (bucket_batches > 1 and not shuffle):
+            raise ConfigError(
+                f"Stream: bucket_batches is {bucket_batches}{'' if shuffle else ' without shuffle'}; "
+                "allowed: 0 (none), or a number of batches together with shuffle"
+            )
+        if cache not in CACHES:
+            raise ConfigError(f"Stream: cache is {cache!r}; allowed: {', '.join(CACHES)}")
+        if cache == "device" and augment:
+            raise ConfigError(
+                "Stream: augmentation is made on the host, but cache is 'device'; use cache='host', which copies each "
+                "augmented batch to the device ahead of time, or switch the augmentation off"
+            )
         self.event_set = event_set
-        self.indices = chosen.astype(np.int64)
+        self.indices: Indices = chosen.astype(np.int64)
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
-        self.augment = augment
+        self.bucket_batches = bucket_batches
         self.drop_last = drop_last
         self.prefetch = prefetch
+        self.rank, self.n_ranks = rank, n_ranks
+        self.device = torch.device(device)
         self.wait_s = 0.0
+        self.source: HostLists | DeviceLists = (
+            DeviceLists(event_set, self.device)
+            if cache == "device"
+            else HostLists(event_set, seed=seed, augment=augment, partners=self.indices)
+        )
 
     def __len__(self) -> int:
-        """Batches of one epoch."""
+        """Batches of one epoch, the same for every rank."""
         n = self.indices.size
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     @property
     def n_samples(self) -> int:
-        """Samples that one epoch hands out."""
+        """Samples that one epoch hands out, over all ranks."""
         return min(len(self) * self.batch_size, self.indices.size)
 
-    def order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """int64[n], the samples in the order of that epoch."""
+    def order(self, epoch: int) -> Indices:
+        """int64[n], the samples in the order of that epoch, for all ranks together."""
         if not self.shuffle:
             return self.indices
-        return self.indices[hashing.permutation(self.indices.size, hashing.keys(self.seed, epoch))]
+        order = self.indices[hashing.permutation(self.indices.size, hashing.keys(self.seed, epoch))]
+        return self._bucketed(order, epoch) if self.bucket_batches > 1 else order
+
+    def _bucketed(self, order: Indices, epoch: int) -> Indices:
+        """The order with whole batches made of samples of similar length; the rest, if any, stays at the end."""
+        n_whole = order.size // self.batch_size
+        starts = self.event_set.sample_starts
+        place = np.arange(n_whole * self.batch_size)
+        length = (starts[1:] - starts[:-1])[order[: place.size]]
+        run = place // (self.batch_size * self.bucket_batches)
+        batches = np.lexsort((place, length, run)).reshape(n_whole, self.batch_size)
+        # within a batch back to the shuffled order: the slices of the ranks must not be sorted by length
+        batches = np.sort(batches, axis=1)
+        batches = batches[hashing.permutation(n_whole, hashing.keys(self.seed, epoch, _BATCH_ORDER))]
+        return np.concatenate([order[batches.reshape(-1)], order[place.size :]])
+
+    def batch_samples(self, epoch: int, batch: int) -> Indices:
+        """int64[b], the samples of that batch of that epoch that this rank takes."""
+        return self._slice(self.order(epoch), batch)
+
+    def _slice(self, order: Indices, batch: int) -> Indices:
+        whole = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+        return whole[self.rank * whole.size // self.n_ranks : (self.rank + 1) * whole.size // self.n_ranks]
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Generator[Batch, None, None]:
-        """Iterates `(spikes, labels int64[B])` from batch `start_batch` of that epoch on.
+        """Iterates `(spikes, labels)` from batch `start_batch` of that epoch on.
 
-        Closing the iterator, or dropping it before its end, ends the thread. An error in the thread is raised here.
+        Labels are int64[B], or float32[B, C], the share of each class, where the augmentation mixes samples. Closing the
+        iterator, or dropping it before its end, ends the thread. An error in the thread is raised here.
         """
         if not 0 <= start_batch <= len(self):
             raise ConfigError(
                 f"Stream: start_batch is {start_batch}; allowed: 0 to {len(self)}, the batches of an epoch"
             )
         order = self.order(epoch)
-        chosen = [order[k * self.batch_size : (k + 1) * self.batch_size] for k in range(start_batch, len(self))]
+        make = self.source.epoch(epoch)
 
-        def make(k: int) -> Batch:
-            spikes = self.event_set.batch(chosen[k], rng=(self.seed, epoch), augment=self.augment)
-            return spikes, torch.from_numpy(self.event_set.labels[chosen[k]])
+        def batch(k: int) -> Batch:
+            return self._on_device(*make(self._slice(order, start_batch + k)))
 
-        return self._timed(_ahead(make, len(chosen), self.prefetch), len(chosen))
+        n_batches = len(self) - start_batch
+        return self._timed(_ahead(batch, n_batches, self.prefetch), n_batches)
+
+    def _on_device(self, spikes: SpikeBatch, labels: torch.Tensor) -> Batch:
+        """Copied where batches are handed out; from page-locked memory the copy does not stop the thread."""
+        if spikes.offsets.device == self.device:
+            return spikes, labels
+        pinned = spikes.pin()
+        moved = replace(
+            pinned,
+            offsets=pinned.offsets.to(self.device, non_blocking=True),
+            ids=pinned.ids.to(self.device, non_blocking=True),
+            n_spikes=pinned.n_spikes.to(self.device, non_blocking=True),
+        )
+        return moved, labels.to(self.device)
 
     def _timed(self, batches: Generator[Batch, None, None], n_batches: int) -> Generator[Batch, None, None]:
         with closing(batches):

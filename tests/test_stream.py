@@ -126,49 +126,54 @@ def test_a_consumer_that_fails_ends_the_thread(event_set):
 
 
 class Failing:
-    """An event set whose third batch cannot be made."""
+    """A source whose third batch cannot be made."""
 
-    def __init__(self, event_set: EventSet) -> None:
-        self.event_set, self.n_made, self.labels = event_set, 0, event_set.labels
+    def __init__(self, source) -> None:
+        self.source, self.n_made = source, 0
 
-    def __len__(self) -> int:
-        return len(self.event_set)
+    def epoch(self, epoch):
+        make = self.source.epoch(epoch)
 
-    def batch(self, *args, **kwargs):
-        self.n_made += 1
+        def counted(chosen):
+            self.n_made += 1
+            self.before()
+            return make(chosen)
+
+        return counted
+
+    def before(self):
         if self.n_made == 3:
             raise OSError("the disk went away")
-        return self.event_set.batch(*args, **kwargs)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_error_in_the_thread_reaches_the_consumer_with_its_traceback(event_set, prefetch):
-    batches = Stream(Failing(event_set), None, 4, shuffle=True, seed=0, prefetch=prefetch).epoch(0)
+    stream = Stream(event_set, None, 4, shuffle=True, seed=0, prefetch=prefetch)
+    stream.source = Failing(stream.source)
+    batches = stream.epoch(0)
     next(batches)
     next(batches)
     with pytest.raises(OSError, match="the disk went away") as raised:
         next(batches)
-    assert any(entry.name == "batch" for entry in raised.traceback)
+    assert any(entry.name == "before" for entry in raised.traceback)
     assert stream_threads() == []
 
 
 class Slow(Failing):
-    """An event set that takes 20 ms for a batch, and remembers how many it made."""
+    """A source that takes 20 ms for a batch, and remembers how many it made."""
 
-    def batch(self, *args, **kwargs):
-        self.n_made += 1
+    def before(self):
         time.sleep(0.02)
-        return self.event_set.batch(*args, **kwargs)
 
 
 def test_waiting_is_measured_and_the_thread_stays_within_its_depth(event_set):
-    slow = Slow(event_set)
-    stream = Stream(slow, None, 4, shuffle=True, seed=0, prefetch=0)
+    stream = Stream(event_set, None, 4, shuffle=True, seed=0, prefetch=0)
+    stream.source = Slow(stream.source)
     list(stream.epoch(0))
     assert stream.wait_s >= 6 * 0.02
 
-    slow = Slow(event_set)
-    stream = Stream(slow, None, 1, shuffle=True, seed=0, prefetch=2)
+    stream = Stream(event_set, None, 1, shuffle=True, seed=0, prefetch=2)
+    stream.source = slow = Slow(stream.source)
     batches = stream.epoch(0)
     next(batches)
     time.sleep(0.3)
@@ -188,12 +193,148 @@ def test_waiting_is_measured_and_the_thread_stays_within_its_depth(event_set):
         ({"indices": [0.5]}, r"float64\[1\]"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"prefetch": -1}, "prefetch -1"),
+        ({"rank": 2, "n_ranks": 2}, "rank is 2 of 2 for batches of 4; allowed: 0 to n_ranks - 1"),
+        ({"rank": -1, "n_ranks": 2}, "rank is -1 of 2"),
+        ({"n_ranks": 5}, "rank is 0 of 5 for batches of 4; .* at most as many ranks as samples"),
+        ({"n_ranks": 0}, "rank is 0 of 0"),
+        ({"bucket_batches": -1}, "bucket_batches is -1; allowed: 0"),
+        ({"bucket_batches": 2, "shuffle": False}, "bucket_batches is 2 without shuffle"),
+        ({"cache": "disk"}, "cache is 'disk'; allowed: host, device"),
+        ({"cache": "device", "augment": Augment(event_drop=0.1)}, "augmentation is made on the host.*cache='host'"),
+        ({"augment": Augment(flip=0.5)}, "flip is for the images of a camera; this data set has neurons without"),
     ],
 )
 def test_arguments_without_meaning_are_errors(event_set, change, message):
-    arguments = {"indices": None, "batch_size": 4, "prefetch": 2, **change}
+    arguments = {"indices": None, "batch_size": 4, "prefetch": 2, "shuffle": True, **change}
     with pytest.raises(ConfigError, match=message):
-        Stream(event_set, arguments.pop("indices"), arguments.pop("batch_size"), shuffle=True, seed=0, **arguments)
+        Stream(event_set, arguments.pop("indices"), arguments.pop("batch_size"), seed=0, **arguments)
+
+
+# ---- ranks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bucket_batches", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])
+def test_the_slices_of_all_ranks_are_the_batch_of_one(event_set, n_ranks, drop_last, bucket_batches):
+    options = {
+        "shuffle": True,
+        "seed": 3,
+        "drop_last": drop_last,
+        "bucket_batches": bucket_batches,
+        "augment": Augment(event_drop=0.3, time_jitter=1.0, mix=0.5),
+    }
+    whole = Stream(event_set, None, 5, **options)
+    ranks = [Stream(event_set, None, 5, rank=rank, n_ranks=n_ranks, **options) for rank in range(n_ranks)]
+    assert {len(stream) for stream in ranks} == {len(whole)}
+    assert {stream.n_samples for stream in ranks} == {whole.n_samples}
+    for (spikes, targets), *slices in zip(whole.epoch(4), *(stream.epoch(4) for stream in ranks), strict=True):
+        assert sum(len(part) for part, _ in slices) == len(spikes)
+        assert max(len(part) for part, _ in slices) - min(len(part) for part, _ in slices) <= 1
+        assert torch.equal(torch.cat([part for _, part in slices]), targets)
+        dense = torch.cat([part.validate().to_dense() for part, _ in slices], dim=1)
+        assert torch.equal(dense, spikes.to_dense())
+
+
+def test_a_last_batch_smaller_than_the_ranks_leaves_some_without_samples(event_set):
+    sizes = [
+        len(list(Stream(event_set, None, 11, shuffle=True, seed=0, rank=r, n_ranks=4).epoch(0))[-1][0])
+        for r in range(4)
+    ]
+    assert sum(sizes) == 1
+    assert sizes.count(0) == 3
+
+
+# ---- buckets -------------------------------------------------------------------------------------------------------
+
+
+def uneven(n_samples: int = 103) -> EventSet:
+    """Samples of 0 to 205 events."""
+    rng = np.random.default_rng(5)
+    events = [(rng.uniform(0, 40, n), rng.integers(0, 60, n)) for n in rng.permutation(2 * np.arange(n_samples))]
+    return EventSet.from_events(events, np.arange(n_samples), n_units=60, n_steps=40, dt_us=1.0)
+
+
+def spread(event_set: EventSet, bucket_batches: int) -> float:
+    """Mean over whole batches of the standard deviation of the samples' lengths."""
+    stream = Stream(event_set, None, 10, shuffle=True, seed=1, bucket_batches=bucket_batches, drop_last=True)
+    lengths = event_set.n_spikes.sum(1)
+    return float(np.mean([lengths[stream.batch_samples(0, k)].std() for k in range(len(stream))]))
+
+
+def test_buckets_gather_samples_of_similar_length():
+    event_set = uneven()
+    plain, small, large = (spread(event_set, m) for m in (0, 3, 10))
+    assert spread(event_set, 1) == plain
+    assert large < 0.15 * plain
+    assert large < small < 0.6 * plain
+
+
+def test_buckets_hand_out_the_same_samples_in_an_order_of_seed_and_epoch():
+    event_set = uneven()
+
+    def epoch(number, bucket_batches, seed=1, **options):
+        stream = Stream(event_set, None, 10, shuffle=True, seed=seed, bucket_batches=bucket_batches, **options)
+        return seen(stream.epoch(number))
+
+    base = epoch(0, 4)
+    assert base == epoch(0, 4, prefetch=0)
+    assert base not in (epoch(1, 4), epoch(0, 4, seed=2), epoch(0, 5), epoch(0, 0))
+    assert sorted(base) == list(range(103))
+    # what a smaller last batch holds, or drop_last leaves out, has nothing to do with length
+    assert base[100:] == epoch(0, 0)[100:]
+    assert sorted(epoch(0, 4, drop_last=True)) == sorted(base[:100])
+
+
+def test_batches_of_a_bucket_come_in_no_order_of_length():
+    event_set = uneven()
+    stream = Stream(event_set, None, 10, shuffle=True, seed=1, bucket_batches=10)
+    lengths = event_set.n_spikes.sum(1)
+    means = [lengths[stream.batch_samples(0, k)].mean() for k in range(10)]
+    assert means != sorted(means)
+    within = lengths[stream.batch_samples(0, 0)].tolist()
+    assert within != sorted(within)
+
+
+# ---- where batches are made ----------------------------------------------------------------------------------------
+
+
+def test_a_cache_on_the_device_gives_the_same_batches(event_set):
+    options = {"shuffle": True, "seed": 3, "bucket_batches": 2, "rank": 1, "n_ranks": 2}
+    host = Stream(event_set, [*range(0, 23, 2), 1], 5, **options)
+    device = Stream(event_set, [*range(0, 23, 2), 1], 5, cache="device", **options)
+    assert_same_batches(host.epoch(2), device.epoch(2))
+
+
+def test_batches_go_to_the_device(event_set):
+    """The meta device stands for one that is not the host: it has shapes and no content."""
+    for cache in ("host", "device"):
+        stream = Stream(event_set, None, 5, shuffle=True, seed=0, cache=cache, device="meta")
+        if cache == "device":
+            assert stream.source.ids.device.type == "meta"
+            continue
+        for spikes, labels in stream.epoch(0):
+            assert {x.device.type for x in (spikes.offsets, spikes.ids, spikes.n_spikes, labels)} == {"meta"}
+
+
+def test_mixing_hands_out_shares_of_classes(event_set):
+    augment = Augment(mix=0.7)
+    stream = Stream(event_set, None, 5, shuffle=True, seed=3, augment=augment)
+    n_mixed = 0
+    for k, (_, targets) in enumerate(stream.epoch(1)):
+        assert targets.dtype == torch.float32
+        assert targets.shape == (len(stream.batch_samples(1, k)), 23)
+        torch.testing.assert_close(targets.sum(1), torch.ones(len(targets)))
+        n_mixed += int((targets.amax(1) < 1).sum())
+    assert 5 < n_mixed < 23
+
+
+def test_partners_come_from_the_same_samples(event_set):
+    """A sample of the validation part never enters the training part."""
+    stream = Stream(event_set, [2, 3, 5], 3, shuffle=True, seed=3, augment=Augment(mix=1.0))
+    for epoch in range(20):
+        _, targets = next(iter(stream.epoch(epoch)))
+        assert set(torch.nonzero(targets)[:, 1].tolist()) <= {2, 3, 5}
 
 
 def test_no_samples_make_no_batches(event_set):

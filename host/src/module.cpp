@@ -4,6 +4,7 @@
 namespace sparsesnn {
 void register_build(nanobind::module_& m);   // build_bindings.cpp: instruction sets, threads, build_info
 void register_engine(nanobind::module_& m);  // engine_bindings.cpp: the passes of one layer
+void register_batch(nanobind::module_& m);   // batch_bindings.cpp: batches out of an event cache
 }  // namespace sparsesnn
 
 NB_MODULE(_core, m) {
@@ -12,4 +13,5 @@ NB_MODULE(_core, m) {
   m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
+  sparsesnn::register_batch(m);
 }

@@ -1,0 +1,132 @@
+// What Python sees of batches: one call, whose arrays are checked here.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "batch.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsesnn {
+namespace {
+
+template <class T>
+using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+using AnyIn = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw InputError("ShapeError", "make_batch: " + message);
+}
+
+// Hands the memory of `array` to a NumPy array of another type of element.
+template <class T, class Stored>
+nb::object to_numpy(Array<Stored>& array, std::size_t n) {
+  Stored* data = array.release();
+  nb::capsule owner(data, [](void* p) noexcept { release(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(data, 1, &n, owner));
+}
+
+// An AugmentSpec and the tables that it points into.
+struct PyAugment {
+  AugmentSpec spec;
+  std::optional<In<double>> quantiles;
+  std::optional<In<std::int32_t>> rotated;
+};
+
+nb::tuple batch(const AnyIn& ids, const AnyIn& lengths, const In<std::int64_t>& sample_starts, int n_neurons,
+                const In<std::int64_t>& chosen, const PyAugment* augment) {
+  EventCache cache{};
+  cache.wide = ids.dtype() == nb::dtype<std::int32_t>();
+  require(ids.ndim() == 1 && (cache.wide || ids.dtype() == nb::dtype<std::uint16_t>()),
+          "ids must be a flat array of uint16 or int32");
+  const bool known = lengths.dtype() == nb::dtype<std::uint8_t>() || lengths.dtype() == nb::dtype<std::uint16_t>() ||
+                     lengths.dtype() == nb::dtype<std::int32_t>();
+  require(lengths.ndim() == 2 && known, "n_spikes must be uint8, uint16 or int32 with the shape [samples, steps]");
+  require(sample_starts.ndim() == 1 && sample_starts.size() == lengths.shape(0) + 1,
+          "sample_starts must have one entry more than there are samples");
+  require(chosen.ndim() == 1, "chosen must be flat");
+  require(n_neurons > 0 || !ids.size(), "n_neurons must be above 0");
+  cache.ids = ids.data();
+  cache.lengths = lengths.data();
+  cache.length_bytes = lengths.dtype().bits / 8;
+  cache.sample_starts = sample_starts.data();
+  cache.n_ids = static_cast<std::int64_t>(ids.size());
+  cache.n_samples = static_cast<std::int64_t>(lengths.shape(0));
+  cache.n_steps = static_cast<int>(lengths.shape(1));
+  cache.n_neurons = n_neurons;
+  if (augment) {
+    const AugmentSpec& a = augment->spec;
+    require(!a.width || n_neurons % (a.width * a.height) == 0, "the sensor's pixels do not divide the neurons");
+  }
+  const std::vector<std::int64_t> samples(chosen.data(), chosen.data() + chosen.size());
+  Batch made;
+  {
+    nb::gil_scoped_release release;
+    made = make_batch(cache, samples, augment ? &augment->spec : nullptr);
+  }
+  const std::size_t n_lists = made.n_spikes.size(), n = static_cast<std::size_t>(made.offsets[n_lists]);
+  nb::object out = cache.wide ? to_numpy<std::int32_t>(made.ids, n) : to_numpy<std::uint16_t>(made.ids, n);
+  return nb::make_tuple(to_numpy<std::int64_t>(made.offsets, n_lists + 1), out,
+                        to_numpy<std::int32_t>(made.n_spikes, n_lists));
+}
+
+}  // namespace
+
+void register_batch(nb::module_& m) {
+  nb::class_<PyAugment>(m, "Augment", "The strengths of sparsesnn.datasets.Augment for one epoch of one data set.")
+      .def(
+          "__init__",
+          [](PyAugment* self, std::uint64_t seed, std::uint64_t epoch, double time_jitter, std::int64_t time_shift,
+             double time_stretch, double time_crop, std::int64_t channel_shift, double channel_jitter,
+             double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation, int width,
+             int height, std::optional<In<double>> quantiles, std::optional<In<std::int32_t>> rotated,
+             const In<std::int64_t>& partners) {
+            require(width >= 0 && height >= 0 && (width == 0) == (height == 0) && width <= 32768 && height <= 32768,
+                    "the sensor has no such width and height");
+            require(!(spatial_shift || rotation || flip > 0) || width, "an image needs a sensor");
+            require(!(time_jitter > 0 || channel_jitter > 0) || (quantiles && quantiles->size() == 4096),
+                    "jitter needs 4096 quantiles");
+            const auto n_entries = static_cast<std::size_t>(2 * rotation + 1) * static_cast<std::size_t>(width) *
+                                   static_cast<std::size_t>(height);
+            require(rotation >= 0 && rotation <= 180 && (!rotation || (rotated && rotated->size() == n_entries)),
+                    "a rotation needs a table for every angle");
+            require(!(mix > 0) || partners.size(), "mixing needs partners");
+            if (rotated)
+              for (std::size_t k = 0; k < rotated->size(); ++k)
+                require(rotated->data()[k] >= -1 && rotated->data()[k] < width * height, "rotated leaves the sensor");
+            new (self) PyAugment;
+            self->quantiles = std::move(quantiles);
+            self->rotated = std::move(rotated);
+            AugmentSpec& a = self->spec;
+            a = {seed,
+                 epoch,
+                 time_jitter,
+                 time_stretch,
+                 time_crop,
+                 channel_jitter,
+                 event_drop,
+                 mix,
+                 flip,
+                 time_shift,
+                 channel_shift,
+                 spatial_shift,
+                 rotation,
+                 width,
+                 height,
+                 self->quantiles ? self->quantiles->data() : nullptr,
+                 rotation ? self->rotated->data() : nullptr,
+                 std::vector<std::int64_t>(partners.data(), partners.data() + partners.size())};
+          },
+          nb::kw_only(), "seed"_a, "epoch"_a, "time_jitter"_a, "time_shift"_a, "time_stretch"_a, "time_crop"_a,
+          "channel_shift"_a, "channel_jitter"_a, "event_drop"_a, "mix"_a, "spatial_shift"_a, "flip"_a, "rotation"_a,
+          "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(), "partners"_a);
+
+  m.def("make_batch", &batch, "ids"_a, "n_spikes"_a, "sample_starts"_a, "n_neurons"_a, "chosen"_a, "augment"_a.none(),
+        "Samples of an event set as time-major lists (offsets, ids, n_spikes), augmented where asked for.");
+}
+
+}  // namespace sparsesnn

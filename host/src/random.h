@@ -1,0 +1,44 @@
+// Random numbers as a function of what they are for: datasets/hashing.py in C++, with the same numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace sparsesnn {
+
+inline constexpr std::uint64_t golden = 0x9E3779B97F4A7C15u;
+
+// SplitMix64's finaliser, a bijection.
+inline std::uint64_t mixed(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// The stream of numbers for a seed and some words, such as epoch, sample and purpose.
+class Draws {
+ public:
+  template <class... Words>
+  explicit Draws(std::uint64_t seed, Words... words) : key_(mixed(seed + golden)) {
+    ((key_ = mixed((key_ ^ static_cast<std::uint64_t>(words)) + golden)), ...);
+  }
+
+  std::uint64_t bits(std::uint64_t counter) const { return mixed(key_ + (counter + 1) * golden); }
+
+  // In [0, 1), a multiple of 2^-53.
+  double uniform(std::uint64_t counter) const {
+    return static_cast<double>(static_cast<std::int64_t>(bits(counter) >> 11)) * 0x1p-53;
+  }
+
+  // One of 4,096 quantiles of the normal distribution.
+  double normal(std::uint64_t counter, const double* quantiles) const { return quantiles[bits(counter) >> 52]; }
+
+  // Uniform in 0 .. n - 1.
+  std::int64_t below(std::int64_t n, std::uint64_t counter) const {
+    return static_cast<std::int64_t>(uniform(counter) * static_cast<double>(n));
+  }
+
+ private:
+  std::uint64_t key_;
+};
+
+}  // namespace sparsesnn
