@@ -188,4 +188,7 @@ def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.n
 
 def tile_totals(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> np.ndarray:
     """int64[n_tiles]: bytes on every tile, all items together."""
-    return np.sum(list(tile_bytes(plan, a).values()), axis=0, dtype=np.int64)
+    total = np.zeros(plan.target.n_tiles, np.int64)
+    for size in tile_bytes(plan, a).values():
+        total += size
+    return total

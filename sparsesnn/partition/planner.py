@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, Input
 from sparsesnn.network import Network
-from sparsesnn.partition.memory import tile_totals
-from sparsesnn.partition.plan import (
-    Collector,
-    ConnectionPlan,
-    Plan,
-    PopulationPlan,
-    Reducer,
-    Shard,
-    cpu_shards,
-)
+from sparsesnn.partition.cost import ASSUMPTIONS, CycleAssumptions, predict_ipu
+from sparsesnn.partition.layout import LAYOUTS, crossing, place
+from sparsesnn.partition.memory import padded, tile_bytes, tile_totals
+from sparsesnn.partition.plan import ConnectionPlan, Plan, PopulationPlan, cpu_shards
+from sparsesnn.partition.strategies import STRATEGIES, Sizing
 from sparsesnn.partition.target import Target
 
 #: of a population's neurons, the most that fit into a list: the "5 % maximum activity" of Finkbeiner et al. 2024
 MAX_ACTIVITY = 0.05
 #: no list is shorter than this, where the population has as many neurons
 MIN_CAPACITY = 16
-#: up to this many shards of post, their shares go to the collectors of pre directly
-MAX_DIRECT_SHARDS = 8
 
 
 def make_plan(
@@ -40,6 +33,9 @@ def make_plan(
     capacity: Mapping[str, int] | None = None,
     optimizer: str = "adam",
     weight_dtype: str = "float32",
+    strategy: str = "search",
+    layout: str = "auto",
+    assumptions: CycleAssumptions = ASSUMPTIONS,
 ) -> Plan:
     """Places every neuron of a network on a tile.
 
@@ -51,13 +47,23 @@ def make_plan(
         capacity: by population, goes before all of these.
         optimizer: "adam", "sgd" or "none".
         weight_dtype: "float32" or "half".
+        strategy: sizes of shards, see `sparsesnn.partition.strategies`: "even", "bytes", "work" or "search". IPUs only.
+        layout: their places, see `sparsesnn.partition.layout`: "contiguous", "split", "shared", or "auto": the fastest
+            by prediction. IPUs only.
+        assumptions: of the prediction that sizes and layout are chosen by.
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
     """
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
     if target.kind == "cpu":
         return _plan_cpu(skeleton)
-    return _plan_ipu(skeleton)
+    for what, chosen, allowed in (
+        ("strategy", strategy, STRATEGIES),
+        ("layout", layout, ("auto", *LAYOUTS)),
+    ):
+        if chosen not in allowed:
+            raise ConfigError(f"plan: {what} is {chosen!r}; allowed: {', '.join(allowed)}")
+    return _plan_ipu(skeleton, strategy, layout, assumptions)
 
 
 def _skeleton(
@@ -155,76 +161,135 @@ def _plan_cpu(plan: Plan) -> Plan:
 
 # ---- ipu -----------------------------------------------------------------------------------------------------------
 
+#: shards are sized anew with less room, at most so often, where collectors and reducers did not fit beside them
+MAX_TRIES = 8
 
-def _plan_ipu(plan: Plan) -> Plan:
-    """One number of neurons per tile for all populations, raised until everything fits."""
-    largest = max(p.n for p in plan.populations.values())
-    per_tile = 2
-    while True:
-        sizes = {k: per_tile for k in plan.populations if not isinstance(plan.network.populations[k], Input)}
-        n_shards = sum(-(-plan.populations[k].n // n) for k, n in sizes.items())
-        if n_shards <= plan.target.n_tiles or per_tile >= largest:
-            break
-        per_tile += 2
-    placed = replace(_place(plan, sizes), strategy=f"{per_tile} neurons a tile")
-    total = tile_totals(placed)
-    worst = int(total.argmax())
-    if total[worst] > plan.target.bytes_per_tile:
-        raise PlanError(
-            f"plan: needs {total[worst]:,} bytes on tile {worst} but target '{plan.target.name}' has "
-            f"{plan.target.bytes_per_tile:,}; use more devices, a smaller batch or fewer steps",
-            needed=int(total[worst]),
-            available=plan.target.bytes_per_tile,
+
+def _plan_ipu(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Plan:
+    """The fastest of the layouts asked for, by prediction."""
+    found = [p for name in _layouts(plan, layout) if (p := _laid_out(plan, strategy, name, a)) is not None]
+    if not found:
+        raise _refusal(plan, layout, a)
+    legal = [p for p in found if crossing(p) is None]
+    if not legal:
+        pre, post = crossing(found[0]) or ("", "")
+        devices = sorted({s.device for name in (pre, post) for s in found[0].populations[name].shards})
+        raise ConfigError(
+            f"plan: connection {pre}->{post} has delay 0, but its neurons are on devices {_few(devices)} of "
+            f"'{plan.target.name}'; connections that cross devices need delay 1, so that all layers of all devices "
+            "work at once: give delay=1, or plan for one device"
         )
-    return placed
+    return min(legal, key=lambda p: predict_ipu(p, a).batch_s)
 
 
-def _place(plan: Plan, sizes: Mapping[str, int]) -> Plan:
-    """Layer after layer on consecutive tiles; where there are more shards than tiles, round and round."""
-    target, tile = plan.target, 0
-    populations = dict(plan.populations)
-    for name, n in sizes.items():
-        shards = []
-        for first in range(0, populations[name].n, n):
-            place = tile % target.n_tiles
-            shards.append(Shard(place, first, min(n, populations[name].n - first), target.device_of(place)))
-            tile += 1
-        populations[name] = replace(populations[name], shards=tuple(shards))
-    return place_helpers(replace(plan, populations=populations))
+def _layouts(plan: Plan, layout: str) -> tuple[str, ...]:
+    if layout != "auto":
+        return (layout,)
+    return tuple(k for k in LAYOUTS if k != "split" or plan.target.devices > 1)
 
 
-def place_helpers(plan: Plan) -> Plan:
-    """Collectors and reducers, dealt to tiles round and round, so that none has many."""
-    target, b = plan.target, plan.n_samples
-    turn = 0
+def _laid_out(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Plan | None:
+    """Shards, collectors and reducers within the memory of every tile; None where they do not fit."""
+    target = plan.target
+    room = target.bytes_per_tile
+    for _ in range(MAX_TRIES):
+        sizes = _sizes(plan, strategy, layout, room, a)
+        placed = None if sizes is None else place(plan, sizes, layout)
+        if placed is None:
+            return None
+        excess = int(tile_totals(placed).max()) - target.bytes_per_tile
+        if excess <= 0:
+            return replace(placed, strategy=f"{strategy}, {layout}")
+        if layout == "shared":  # its sizes follow from the number of tiles, not from room
+            return None
+        room -= max(excess, 256)
+    return None
 
-    def next_tile() -> int:
-        nonlocal turn
-        turn += 1
-        return (turn - 1) % target.n_tiles
 
-    populations = {}
-    for name, p in plan.populations.items():
-        n_parts = min(b, max(1, target.n_tiles // len(plan.populations)))
-        bounds = [k * b // n_parts for k in range(n_parts + 1)]
-        tiles = [next_tile() for _ in range(n_parts)]
-        populations[name] = replace(
-            p,
-            collectors=tuple(
-                Collector(t, lo, hi - lo, target.device_of(t))
-                for t, lo, hi in zip(tiles, bounds, bounds[1:], strict=False)
-            ),
+def _sizes(plan: Plan, strategy: str, layout: str, room: int, a: CycleAssumptions) -> dict[str, int] | None:
+    if layout == "shared":
+        return {
+            name: padded(-(-p.n // plan.target.n_tiles), plan.weight_dtype)
+            for name, p in plan.populations.items()
+            if name not in plan.network.inputs
+        }
+    return Sizing(plan, room, plan.target.n_tiles, a).sizes(strategy)
+
+
+def _few(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) if len(numbers) <= 4 else f"{numbers[0]} to {numbers[-1]}"
+
+
+# ---- refusal -------------------------------------------------------------------------------------------------------
+
+
+def _refusal(plan: Plan, layout: str, a: CycleAssumptions) -> PlanError:
+    """Says how full the fullest tile would be at best, with what, and which changes would make it fit."""
+    best: Plan | None = None
+    for name in _layouts(plan, layout):
+        sizes = _sizes(plan, "bytes", name, 1 << 62, a)
+        placed = None if sizes is None else place(plan, sizes, name)
+        if placed is not None and (best is None or tile_totals(placed).max() < tile_totals(best).max()):
+            best = placed
+    target = plan.target
+    if best is None:
+        n_populations = len(plan.populations) - len(plan.network.inputs)
+        return PlanError(
+            f"plan: {n_populations} populations do not fit '{target.name}' with layout {layout!r}; "
+            "use layout 'shared' or more tiles",
+            needed=n_populations,
+            available=target.n_tiles,
         )
-    connections = []
-    for c in plan.connections:
-        reducers = []
-        n_shards = len(populations[c.post].shards)
-        if plan.trains and not isinstance(plan.network.populations[c.pre], Input) and n_shards > MAX_DIRECT_SHARDS:
-            group = math.ceil(math.sqrt(n_shards))
-            for first in range(0, n_shards, group):
-                for collector in populations[c.pre].collectors:
-                    t = next_tile()
-                    n = min(group, n_shards - first)
-                    reducers.append(Reducer(t, first, n, collector.first, collector.n, target.device_of(t)))
-        connections.append(replace(c, reducers=tuple(reducers)))
-    return replace(plan, populations=populations, connections=tuple(connections))
+    totals = tile_totals(best)
+    worst = int(totals.argmax())
+    items = {k: int(v[worst]) for k, v in tile_bytes(best).items()}
+    largest = sorted(items, key=lambda k: -items[k])[:3]
+    shards = best.tile_to_shards().get(worst, [])
+    who = ", ".join(f"{name} ({best.populations[name].shards[k].n} neurons)" for name, k in shards) or "collectors"
+    return PlanError(
+        f"{who}: needs {totals[worst]:,} bytes on tile {worst} but target '{target.name}' has "
+        f"{target.bytes_per_tile:,}; most of it {', '.join(f'{k} {items[k]:,}' for k in largest)}; "
+        f"{_proposal(plan, layout, a)}",
+        needed=int(totals[worst]),
+        available=target.bytes_per_tile,
+    )
+
+
+def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
+    """Changes that, one by one, make the plan fit; each was tried."""
+
+    def fits(changed: Plan) -> bool:
+        return any(_laid_out(changed, "bytes", name, a) is not None for name in _layouts(changed, layout))
+
+    found = []
+    for devices in (2, 4, 8, 16, 32, 64):
+        if devices > plan.target.devices:
+            more = plan.target.with_devices(devices)
+            if fits(replace(plan, target=more)):
+                found.append(f"use {more.name}")
+                break
+    for what, value, change in (
+        ("batch", plan.n_samples, lambda n: replace(plan, n_samples=n)),
+        ("steps", plan.n_steps, lambda n: replace(plan, n_steps=n)),
+    ):
+        tried = value // 2
+        while tried >= 1 and not fits(change(tried)):
+            tried //= 2
+        if tried >= 1:
+            found.append(f"lower {what} to {tried} ({value})")
+    if plan.optimizer == "adam" and fits(replace(plan, optimizer="sgd")):
+        found.append("use optimizer sgd (adam)")
+    if plan.weight_dtype == "float32" and fits(replace(plan, weight_dtype="half")):
+        found.append("use half-precision weights (float32)")
+    halved = _with_capacities(plan, 2)
+    if halved != plan and fits(halved):
+        sizes = {k: p.capacity for k, p in halved.populations.items() if p.capacity != plan.populations[k].capacity}
+        name, slots = max(sizes.items(), key=lambda item: item[1])
+        found.append(f"halve capacities ({name}: {slots} instead of {plan.populations[name].capacity})")
+    return " or ".join(found) if found else "no single change of devices, batch, steps or optimiser is enough"
+
+
+def _with_capacities(plan: Plan, divisor: int) -> Plan:
+    return replace(
+        plan, populations={k: replace(p, capacity=-(-p.capacity // divisor)) for k, p in plan.populations.items()}
+    )

@@ -106,6 +106,12 @@ class Target:
     def device_of(self, tile: int) -> int:
         return tile // self.tiles
 
+    def with_devices(self, devices: int) -> Target:
+        """The same machine with another number of devices, or ranks, and the name that `parse_target` knows it by."""
+        name, _, size = self.name.partition(":")
+        _, times, tiles = size.partition("x")
+        return replace(self, name=f"{name}:{devices}{times}{tiles}", devices=devices)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -1,0 +1,157 @@
+"""How many neurons of each population one tile takes: the sizes of shards.
+
+All neurons of a population cost the same, so a plan is decided by one number per population, its neurons a tile, and
+"the fullest tile is as empty as can be" has an exact solution: the least level at which the shards that fit below it
+need no more tiles than there are.
+
+| strategy | sizes |
+|---|---|
+| even | one number for all populations, the smallest that fits |
+| bytes | the fullest tile holds as few bytes as possible |
+| work | the slowest tile computes as few cycles as possible: fan-in × expected activity × neurons, in the cost model |
+| search | from the best of these, local search: neurons move from slow populations' tiles to fast ones' while the sum of the supersteps, each at its slowest tile, gets smaller |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+from sparsesnn.partition.cost import (
+    FORWARD,
+    CycleAssumptions,
+    collector_cycles,
+    expected_lengths,
+    shard_cycles,
+    stages,
+)
+from sparsesnn.partition.memory import mask_words, padded, shard_bytes
+from sparsesnn.partition.plan import Plan
+
+STRATEGIES = ("even", "bytes", "work", "search")
+Sizes = dict[str, int]
+
+
+class Sizing:
+    """Sizes of shards for one skeleton plan (its shards are ignored), at most `limit` bytes a shard.
+
+    `cycles` and `bytes` of a shard depend on its population and size alone, so both are computed once.
+    """
+
+    def __init__(self, plan: Plan, limit: int, n_tiles: int, a: CycleAssumptions) -> None:
+        self.plan, self.limit, self.n_tiles, self.a = plan, limit, n_tiles, a
+        self.names = [k for k in plan.populations if k not in plan.network.inputs]
+        self.n = {k: plan.populations[k].n for k in self.names}
+        self.step = padded(1, plan.weight_dtype)
+        self.lengths = expected_lengths(plan, a)
+        self.stage = stages(plan)
+        self.bytes: Callable[[str, int], int] = cache(lambda name, n: shard_bytes(plan, name, n))
+        self.cycles: Callable[[str, int], Mapping[str, float]] = cache(
+            lambda name, n: shard_cycles(plan, name, n, self.lengths, a)
+        )
+        self.most = {k: self._largest(k, lambda name, n: self.bytes(name, n) <= limit) for k in self.names}
+
+    def n_shards(self, sizes: Mapping[str, int]) -> int:
+        return sum(-(-self.n[k] // sizes[k]) for k in self.names)
+
+    def feasible(self, sizes: Mapping[str, int]) -> bool:
+        return all(1 <= sizes[k] <= self.most[k] for k in self.names) and self.n_shards(sizes) <= self.n_tiles
+
+    # ---- the strategies; None: nothing fits ----------------------------------------------------------------------
+
+    def even(self) -> Sizes | None:
+        largest = max(self.n.values())
+        for per_tile in range(self.step, largest + self.step, self.step):
+            sizes = {k: min(per_tile, self._whole(k)) for k in self.names}
+            if self.n_shards(sizes) <= self.n_tiles:
+                return sizes if self.feasible(sizes) else None
+        return None
+
+    def by_bytes(self) -> Sizes | None:
+        return self._least_level(lambda name, n: float(self.bytes(name, n)))
+
+    def by_work(self) -> Sizes | None:
+        return self._least_level(lambda name, n: sum(self.cycles(name, n).values()))
+
+    def search(self) -> Sizes | None:
+        found = [s for s in (self.even(), self.by_bytes(), self.by_work()) if s is not None]
+        return self._improve(min(found, key=self.estimate)) if found else None
+
+    def sizes(self, strategy: str) -> Sizes | None:
+        return {"even": self.even, "bytes": self.by_bytes, "work": self.by_work, "search": self.search}[strategy]()
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+
+    def _whole(self, name: str) -> int:
+        return -(-self.n[name] // self.step) * self.step
+
+    def _largest(self, name: str, below: Callable[[str, int], bool]) -> int:
+        """The largest size, a multiple of the step, that is `below`; 0 if none is. `below` is monotone."""
+        low, high = 0, self._whole(name) // self.step
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if below(name, middle * self.step) else (low, middle - 1)
+        return low * self.step
+
+    def _least_level(self, cost: Callable[[str, int], float]) -> Sizes | None:
+        """Sizes whose largest cost is least among those that fit; bisection over the level of cost."""
+        if min(self.most.values()) == 0:
+            return None
+
+        def at(level: float) -> Sizes | None:
+            sizes = {k: min(self.most[k], self._largest(k, lambda name, n: cost(name, n) <= level)) for k in self.names}
+            return sizes if min(sizes.values()) > 0 and self.n_shards(sizes) <= self.n_tiles else None
+
+        low, high = 0.0, max(cost(k, self.most[k]) for k in self.names)
+        best = at(high)
+        while best is not None and high - low > max(1.0, 1e-4 * high):
+            middle = (low + high) / 2
+            sizes = at(middle)
+            best, low, high = (best, middle, high) if sizes is None else (sizes, low, middle)
+        return best
+
+    def estimate(self, sizes: Mapping[str, int]) -> float:
+        """Cycles a step that depend on sizes: each superstep at its slowest tile; exchange is left out."""
+        total = 0.0
+        for r in sorted({self.stage[k] for k in self.names}):
+            names = [k for k in self.names if self.stage[k] == r]
+            by_name = {k: self.cycles(k, sizes[k]) for k in names}
+            forward = [sum(c.get(p, 0.0) for p in FORWARD) for c in by_name.values()]
+            backward = [c.get("state gradient", 0.0) + c.get("list gradient", 0.0) for c in by_name.values()]
+            weight = [c.get("weight gradient", 0.0) for c in by_name.values()]
+            total += max(forward) + max(backward) + max(weight) + max(self._compact(k, sizes[k]) for k in names)
+        return total
+
+    def _compact(self, name: str, n: int) -> float:
+        words = -(-self.n[name] // n) * mask_words(n)
+        # 2·√shards sums: stage 1 and stage 2 of the reduction of list gradients
+        groups = 2 * int((self.n[name] / n) ** 0.5)
+        return sum(collector_cycles(self.plan, name, 1, words, groups, self.lengths, self.a).values())
+
+    def _improve(self, sizes: Sizes) -> Sizes:
+        """First-improvement descent: shrink the shards of one population, grow those of others to pay for its tiles."""
+        best, value = dict(sizes), self.estimate(sizes)
+        improved = True
+        while improved:
+            improved = False
+            for candidate in self._neighbours(best):
+                new = self.estimate(candidate)
+                if new < value * (1 - 1e-9):
+                    best, value, improved = candidate, new, True
+                    break
+        return best
+
+    def _neighbours(self, sizes: Sizes) -> Iterable[Sizes]:
+        slow_first = sorted(self.names, key=lambda k: -sum(self.cycles(k, sizes[k]).values()))
+        for name in slow_first:
+            if sizes[name] <= self.step:
+                continue
+            smaller = {**sizes, name: sizes[name] - self.step}
+            if self.feasible(smaller):
+                yield smaller
+                continue
+            for other in reversed(slow_first):
+                if other != name:
+                    traded = {**smaller, other: smaller[other] + self.step}
+                    if self.feasible(traded):
+                        yield traded
