@@ -138,6 +138,7 @@ class Augment:
         n_neurons: int,
         seed: int,
         epoch: int,
+        n_cells: int | None = None,
         sensor: Sensor | None = None,
     ) -> tuple[Ints, Ints, Ints]:
         """The changed spikes `(sample, step, unit)`, those outside left out, in the order they came; none merged yet.
@@ -148,8 +149,11 @@ class Augment:
             indices: int64[B], number of each sample in its data set: what the randomness is tied to.
             n_steps, n_neurons: T, N.
             seed, epoch: what else it is tied to.
+            n_cells: channels; more neurons than these are the rungs of ladders (`binning`), which no spike changes;
+                None means N.
             sensor: of a camera; None for others.
         """
+        n_cells = max(1, n_cells or n_neurons)
         starts = np.searchsorted(sample, np.arange(indices.size))
         number = np.arange(sample.size) - starts[sample]
 
@@ -181,11 +185,14 @@ class Augment:
         if sensor is not None and (self.spatial_shift or self.flip or self.rotation):
             unit = self._moved_images(sensor, per_sample)[sample, unit]
             keep &= unit >= 0
-        if self.channel_shift:
-            unit = unit + _shift(self.channel_shift, per_sample(_CHANNEL_SHIFT))[sample]
-        if self.channel_jitter:
-            move = self.channel_jitter * hashing.normal(per_spike(_CHANNEL_JITTER), number)
-            unit = unit + np.rint(move).astype(np.int64)
+        if self.channel_shift or self.channel_jitter:
+            rung = unit // n_cells
+            if self.channel_shift:
+                unit = unit + _shift(self.channel_shift, per_sample(_CHANNEL_SHIFT))[sample]
+            if self.channel_jitter:
+                move = self.channel_jitter * hashing.normal(per_spike(_CHANNEL_JITTER), number)
+                unit = unit + np.rint(move).astype(np.int64)
+            keep &= unit // n_cells == rung
         keep &= (step >= 0) & (step < n_steps) & (unit >= 0) & (unit < n_neurons)
         return sample[keep], step[keep], unit[keep]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn.datasets.augment import Augment
-from sparsesnn.datasets.binning import bin_events
+from sparsesnn.datasets.binning import bin_events, max_count
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
@@ -139,6 +139,11 @@ class EventSet:
         return self.ids.size + self.n_lost + self.n_merged
 
     @property
+    def n_cells(self) -> int:
+        """Neurons over the length of a ladder, where events are counted (`duplicates`); else all."""
+        return self.n_neurons // max_count(self.description.get("duplicates", "binary"))
+
+    @property
     def sensor(self) -> Sensor | None:
         """Size of the image for cameras; None for others."""
         return Sensor.described(self.description, self.n_neurons)
@@ -255,6 +260,7 @@ class EventSet:
             n_neurons=n_neurons,
             seed=rng[0],
             epoch=rng[1],
+            n_cells=self.n_cells,
             sensor=self.sensor,
         )
         cell = _distinct((step * n_samples + sample) * n_neurons + unit, n_steps * n_samples * n_neurons)

@@ -91,6 +91,7 @@ class HostLists:
             epoch=epoch,
             width=sensor.width if sensor else 0,
             height=sensor.height if sensor else 0,
+            n_cells=self.event_set.n_cells,
             quantiles=hashing.NORMAL,
             rotated=rotations(sensor.width, sensor.height, a.rotation) if sensor and a.rotation else None,
             partners=self.partners if a.mix else np.empty(0, np.int64),

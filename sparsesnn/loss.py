@@ -75,23 +75,33 @@ def cross_entropy(
 
     Args:
         output, decoding, n_classes: see `decode`.
-        labels: int64[B], 0 to C - 1.
+        labels: int64[B], 0 to C - 1; or float32[B, C], the share of each class in a mixed sample, rows that sum to 1:
+            then the mean of -Σ_c label[b,c]·log softmax(logits)[b,c].
         label_smoothing: share of the target that is spread evenly over the classes, in [0, 1).
 
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
     """
     logits = decode(output, decoding, n_classes)
-    if labels.shape != logits.shape[:1] or labels.dtype != torch.int64:
+    shares = labels.dtype == torch.float32
+    if labels.shape != logits.shape[: 2 if shares else 1] or not (shares or labels.dtype == torch.int64):
         raise ShapeError(
             f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
-            f"give int64 with shape {tuple(logits.shape[:1])}, one class per sample"
+            f"give int64 with shape {tuple(logits.shape[:1])}, one class per sample, "
+            f"or float32 with shape {tuple(logits.shape)}, the share of each class"
         )
     if not labels.numel():
         raise ShapeError("cross_entropy: the batch has 0 samples, whose mean is undefined; give at least one")
-    low, high = (int(x) for x in torch.aminmax(labels))
-    if low < 0 or high >= n_classes:
+    low, high = torch.aminmax(labels)
+    if shares:
+        sums = labels.sum(1)
+        if not bool(low >= 0) or not bool(((sums - 1).abs() < 1e-3).all()):
+            raise ShapeError(
+                f"cross_entropy: shares of classes run from {float(low):g} and sum to {float(sums.min()):g} to "
+                f"{float(sums.max()):g} a sample; allowed: from 0, with the sum 1"
+            )
+    elif low < 0 or high >= n_classes:
         raise ShapeError(
-            f"cross_entropy: labels run from {low} to {high}; allowed: 0 to {n_classes - 1}; "
+            f"cross_entropy: labels run from {int(low)} to {int(high)}; allowed: 0 to {n_classes - 1}; "
             "correct the labels or raise n_classes"
         )
     return functional.cross_entropy(logits, labels.to(logits.device), label_smoothing=label_smoothing)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsesnn.datasets import Augment, EventSet
+from sparsesnn.datasets.augment import rotations
+from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
 
 N_NEURONS, N_STEPS = 37, 23
@@ -178,6 +182,12 @@ def test_sorting_and_marking_agree(event_set, monkeypatch):
         ({"time_stretch": 1.0}, "time_stretch is 1.0; allowed: 0 to below 1"),
         ({"event_drop": 1.1}, "event_drop is 1.1; allowed: 0 to at most 1"),
         ({"event_drop": True}, "event_drop is True"),
+        ({"time_crop": 1.0}, "time_crop is 1.0; allowed: 0 to below 1"),
+        ({"mix": 1.5}, "mix is 1.5; allowed: 0 to at most 1"),
+        ({"flip": 2}, "flip is 2; allowed: 0 to at most 1"),
+        ({"spatial_shift": 0.5}, "spatial_shift is 0.5; give a whole number of pixels"),
+        ({"rotation": 22.5}, "rotation is 22.5; give a whole number of degrees"),
+        ({"rotation": 181}, "rotation is 181; allowed: 0 to 180"),
     ],
 )
 def test_strengths_without_meaning_are_errors(strength, message):
@@ -189,3 +199,197 @@ def test_truth_says_whether_anything_changes():
     assert not Augment()
     assert Augment(time_shift=1)
     assert Augment(time_shift=2.0).time_shift == 2
+
+
+# ---- time crop -----------------------------------------------------------------------------------------------------
+
+
+def test_a_crop_silences_the_ends_and_moves_nothing():
+    # one neuron that fires in all steps
+    event_set = EventSet.from_events(
+        [(np.arange(40.0), np.zeros(40, int))] * 300, [0] * 300, n_units=1, n_steps=40, dt_us=1.0
+    )
+    kept = dense(event_set, np.arange(300), Augment(time_crop=0.5))[:, :, 0]
+    n_kept, first = kept.sum(1), kept.argmax(1)
+    for row, n, start in zip(kept, n_kept, first, strict=True):
+        assert row[start : start + n].all()
+    assert set(n_kept.tolist()) == set(range(20, 41))
+    assert {int(f) for f, n in zip(first, n_kept, strict=True) if n < 40} >= set(range(10))
+    assert abs(n_kept.mean() - 30) < 5 * 6.06 / 300**0.5
+
+
+# ---- mixing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def striped() -> EventSet:
+    """Sample s fires neuron s in every step, sample 3 twice as densely, sample 4 never."""
+    events = [(np.arange(30.0), np.full(30, s)) for s in range(3)]
+    events.append((np.repeat(np.arange(30.0), 2), np.tile([3, 4], 30)))
+    events.append((np.empty(0), np.empty(0, int)))
+    return EventSet.from_events(events, [0, 1, 2, 3, 4], n_units=5, n_steps=30, dt_us=1.0)
+
+
+def test_a_mixed_sample_has_a_section_of_another_one_and_its_share_of_the_label(striped):
+    augment, sections, partners = Augment(mix=0.8), 0, set()
+    for epoch in range(200):
+        (mixed,) = dense(striped, [0], augment, epoch=epoch)
+        (target,) = striped.targets([0], (7, epoch), augment)
+        theirs = ~mixed[:, 0]
+        partner = int(target[1:].argmax()) + 1
+        if target[1:].any():
+            sections += 1
+            partners.add(partner)
+            edges = np.flatnonzero(np.diff(np.r_[False, theirs, False]))
+            assert len(edges) == 2, "one section"
+            neurons = [3, 4] if partner == 3 else [partner]
+            assert mixed[theirs][:, neurons].all()
+        counts = np.array([mixed[:, 0].sum(), mixed[:, 1].sum(), mixed[:, 2].sum(), mixed[:, 3:].sum(), 0])
+        if counts.any():
+            np.testing.assert_allclose(target, counts / counts.sum(), atol=1e-6)
+        else:
+            assert target.tolist() == [1, 0, 0, 0, 0], "all of it is a section of the silent sample"
+    assert partners == {1, 2, 3}
+    # 0.8 of the epochs, 3 of 5 partners that leave a trace, length 0 in one of 31
+    expected = 200 * 0.8 * 3 / 5 * 30 / 31
+    assert abs(sections - expected) < 5 * (expected * 0.5) ** 0.5
+
+
+def test_a_section_of_silence_takes_no_share(striped):
+    augment = Augment(mix=1.0)
+    for epoch in range(20):
+        (target,) = striped.targets([0], (7, epoch), augment, partners=np.array([4]))
+        spikes = striped.batch([0], (7, epoch), augment, partners=np.array([4]))
+        assert target.tolist() == [1, 0, 0, 0, 0]
+        (silent,) = striped.targets([4], (7, epoch), augment, partners=np.array([4]))
+        assert silent.tolist() == [0, 0, 0, 0, 1]
+    assert spikes.ids.numel() < 30
+
+
+def test_without_mixing_the_targets_are_the_labels(striped):
+    assert (striped.targets([2, 0], (0, 0), Augment(event_drop=0.5)).argmax(1) == [2, 0]).all()
+
+
+def test_a_mixed_sample_is_then_changed_like_any_other(striped):
+    plain = dense(striped, [0], Augment(mix=1.0), epoch=5)[0]
+    moved = dense(striped, [0], Augment(mix=1.0, time_shift=3), epoch=5)[0]
+    assert any((moved == _shifted(plain, d, 0)).all() for d in range(-3, 4))
+
+
+# ---- images --------------------------------------------------------------------------------------------------------
+
+CAMERA = Sensor(9, 6, 2)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> EventSet:
+    rng = np.random.default_rng(4)
+    events = [(rng.uniform(0, 3, 60), rng.integers(0, CAMERA.n_neurons, 60)) for _ in range(3)]
+    made = EventSet.from_events(events, range(3), n_units=CAMERA.n_neurons, n_steps=3, dt_us=1.0)
+    return replace(made, description={"sensor": CAMERA.entry()})
+
+
+def frames(event_set: EventSet, sample: int, augment, epoch=2) -> np.ndarray:
+    """bool[T, polarity, y, x]"""
+    return dense(event_set, [sample], augment, epoch=epoch)[0].reshape(3, 2, 6, 9)
+
+
+def test_a_spatial_shift_moves_the_image_and_keeps_polarity(pictures):
+    plain, seen = frames(pictures, 1, None), set()
+    for epoch in range(150):
+        moved = frames(pictures, 1, Augment(spatial_shift=2), epoch)
+        fits = [
+            (dx, dy)
+            for dx in range(-2, 3)
+            for dy in range(-2, 3)
+            if (moved == _shifted(_shifted(plain, dy, 2), dx, 3)).all()
+        ]
+        assert len(fits) == 1
+        seen.add(fits[0])
+    assert seen == {(dx, dy) for dx in range(-2, 3) for dy in range(-2, 3)}
+
+
+def test_a_flip_mirrors_left_and_right(pictures):
+    plain, n_flipped = frames(pictures, 0, None), 0
+    for epoch in range(100):
+        changed = frames(pictures, 0, Augment(flip=0.3), epoch)
+        flipped = (changed == plain[..., ::-1]).all()
+        assert flipped or (changed == plain).all()
+        n_flipped += int(flipped)
+    assert abs(n_flipped - 30) < 5 * (100 * 0.3 * 0.7) ** 0.5
+    assert (frames(pictures, 0, Augment(flip=1.0)) == plain[..., ::-1]).all()
+
+
+def test_rotation_goes_by_its_table():
+    table = rotations(5, 5, 180).reshape(361, 5, 5)
+    grid = np.arange(25).reshape(5, 5)
+    assert (table[180] == grid).all()
+    for degrees, turns in ((90, 1), (-90, -1), (180, 2), (-180, 2)):
+        # where pixel (y, x) goes: a picture that is turned has at table[y, x] what was at (y, x)
+        turned = np.zeros(25, int)
+        turned[table[180 + degrees].reshape(-1)] = grid.reshape(-1)
+        assert (turned.reshape(5, 5) == np.rot90(grid, -turns)).all()
+    # 45 degrees take the corners outside and leave the centre
+    assert table[225][2, 2] == 12
+    assert (table[225][[0, 0, 4, 4], [0, 4, 0, 4]] == -1).all()
+    # no pixel goes further than rounding allows, for any angle
+    for degrees in range(-180, 181, 7):
+        to = table[180 + degrees]
+        y, x = np.divmod(np.where(to < 0, 12, to), 5)
+        own_y, own_x = np.divmod(grid, 5)
+        far = abs(np.hypot(y - 2, x - 2) - np.hypot(own_y - 2, own_x - 2))
+        assert far[to >= 0].max() <= 0.5**0.5 + 1e-9
+
+
+def test_rotation_turns_samples_by_whole_degrees(pictures):
+    plain, tables, seen = frames(pictures, 2, None), rotations(9, 6, 20), set()
+    for epoch in range(40):
+        changed = frames(pictures, 2, Augment(rotation=20), epoch)
+        fits = []
+        for angle, table in enumerate(tables):
+            wanted = np.zeros((3, 2, 54), bool)
+            for t, p, pixel in np.argwhere(plain.reshape(3, 2, 54)):
+                if table[pixel] >= 0:
+                    wanted[t, p, table[pixel]] = True
+            if (wanted.reshape(plain.shape) == changed).all():
+                fits.append(angle)
+        assert fits
+        seen.add(fits[0])
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize(
+    ("strength", "message"),
+    [
+        ({"channel_shift": 1}, "channel_shift is for rows of channels; this data set has 9 × 6 pixels; set it to 0"),
+        ({"channel_jitter": 1.0}, "channel_jitter is for rows of channels"),
+    ],
+)
+def test_channels_have_no_meaning_for_cameras(pictures, strength, message):
+    with pytest.raises(ConfigError, match=message):
+        pictures.batch([0], (0, 0), Augment(**strength))
+
+
+@pytest.mark.parametrize("name", ["spatial_shift", "flip", "rotation"])
+def test_images_have_no_meaning_for_channels(event_set, name):
+    with pytest.raises(ConfigError, match=f"{name} is for the images of a camera; .* allowed: time_.*channel_shift"):
+        event_set.batch([0], (0, 0), Augment(**{name: 1}))
+
+
+# ---- ladders of counts ---------------------------------------------------------------------------------------------
+
+
+def test_spikes_stay_on_their_rung_of_a_ladder():
+    rng = np.random.default_rng(3)
+    events = [(rng.uniform(0, 20, 90), rng.integers(0, 8, 90))] * 40
+    event_set = replace(
+        EventSet.from_events(events, [0] * 40, n_units=8, n_steps=20, dt_us=1.0, duplicates="count:3"),
+        description={"duplicates": "count:3"},
+    )
+    assert (event_set.n_neurons, event_set.n_cells) == (24, 8)
+    plain = dense(event_set, [0], None)[0].reshape(20, 3, 8)
+    for sample in range(40):
+        moved = dense(event_set, [sample], Augment(channel_shift=3))[0].reshape(20, 3, 8)
+        assert any((moved == _shifted(plain, d, 2)).all() for d in range(-3, 4))
+    jittered = dense(event_set, np.arange(40), Augment(channel_jitter=2.0)).reshape(40, 20, 3, 8)
+    assert (jittered.sum(3) <= plain.sum(2)).all()

@@ -30,6 +30,9 @@ CAMERA = Sensor(7, 5, 2)
 SETS = {
     "channels": make((150, 0, 1, 80, 200, 33), n_steps=23, n_neurons=37),
     "camera": make((150, 0, 1, 80, 200, 33), n_steps=23, n_neurons=CAMERA.n_neurons, sensor=CAMERA),
+    "ladder": replace(
+        make((150, 0, 90), n_steps=23, n_neurons=36), description={"duplicates": "count:3"}
+    ),  # 12 channels, 3 rungs
     "one": make((1, 3), n_steps=1, n_neurons=1),
     "words": make((500, 700), n_steps=3, n_neurons=128),  # a whole number of words of marks
     "long lists": make((60_000, 90), n_steps=2, n_neurons=1000),  # lengths need uint16
@@ -126,7 +129,9 @@ def strengths(**changes):
     none = dict.fromkeys(
         ("time_jitter", "time_stretch", "time_crop", "channel_jitter", "event_drop", "mix", "flip"), 0.0
     )
-    whole = dict.fromkeys(("time_shift", "channel_shift", "spatial_shift", "rotation", "width", "height", "seed"), 0)
+    whole = dict.fromkeys(
+        ("time_shift", "channel_shift", "spatial_shift", "rotation", "n_cells", "width", "height", "seed"), 0
+    )
     values = {**none, **whole, "epoch": 0, "quantiles": None, "rotated": None, "partners": np.empty(0, np.int64)}
     return _core.Augment(**{**values, **changes})
 

@@ -104,6 +104,28 @@ def test_errors_of_labels() -> None:
         cross_entropy(leaky(torch.zeros(3, 0, 4)), torch.zeros(0, dtype=torch.int64), "max", 4)
 
 
+def test_shares_of_classes() -> None:
+    """A share of 1 is a label; shares weigh the labels' losses."""
+    v = V.expand(-1, 3, -1)
+
+    def loss(labels: torch.Tensor) -> float:
+        return float(cross_entropy(leaky(v), labels, "max", 4))
+
+    one, other = torch.tensor([0, 1, 2]), torch.tensor([3, 1, 0])
+    sharp = torch.nn.functional.one_hot(one, 4).float()
+    assert loss(sharp) == pytest.approx(loss(one))
+    mixed = 0.25 * sharp + 0.75 * torch.nn.functional.one_hot(other, 4).float()
+    assert loss(mixed) == pytest.approx(0.25 * loss(one) + 0.75 * loss(other))
+    for wrong, message in (
+        (mixed * 0.5, r"sum to 0.5 to 0.5 a sample; allowed: from 0, with the sum 1"),
+        (torch.tensor([[2.0, -1, 0, 0]] * 3), "run from -1"),
+        (torch.full((3, 4), torch.nan), "run from nan"),
+        (mixed[:, :3], r"float32 with shape \(3, 3\); .* or float32 with shape \(3, 4\)"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            loss(wrong)
+
+
 def test_activity_regulariser_by_hand() -> None:
     """T = 2, B = 2: activities 1, 0.25 and 0; mean 5/12."""
     spikes = torch.tensor([[[1.0, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 0, 0]]])

@@ -35,9 +35,18 @@ def test_a_tally_weighs_batches_by_their_samples() -> None:
     assert tally.dropped == {"output": 0}
 
 
+def test_a_mixed_sample_counts_as_its_larger_share() -> None:
+    tally = Tally(seconds=4.0, waited_s=1.0)
+    shares = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    tally.add(output(torch.zeros(5, 3, 2)), torch.tensor([[1.0, 0], [0, 1], [0, 1]]), shares, loss=1.0)
+    assert (tally.n_samples, tally.n_correct, tally.loss) == (3, 2, 1.0)
+    assert tally.wait_share == 0.25
+
+
 def test_an_empty_tally_has_no_nan() -> None:
     tally = Tally()
     assert (tally.loss, tally.accuracy, tally.samples_per_s, tally.activity) == (0.0, 0.0, 0.0, {})
+    assert tally.wait_share == 0.0
 
 
 def test_lines_after_the_checkpoint_are_cut_off(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sparsesnn.train.metrics import Tally
 from sparsesnn.train.report import Report
 
 RECORD: dict[str, Any] = {
-    "epoch": 3, "loss": 0.5, "accuracy": 0.25, "valid_accuracy": 0.5, "samples_per_s": 1234.5,
+    "epoch": 3, "loss": 0.5, "accuracy": 0.25, "valid_accuracy": 0.5, "samples_per_s": 1234.5, "wait_share": 0.0125,
     "activity": {"hidden1": 0.02, "hidden2": 0.03}, "dropped": {"hidden1": 0, "hidden2": 12345},
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     show(Report(stream=stream))
     assert stream.getvalue().splitlines() == [
         "before",
-        "epoch   3  loss 0.5000  accuracy 25.00 %  valid 50.00 % *  1,234 samples/s  "
+        "epoch   3  loss 0.5000  accuracy 25.00 %  valid 50.00 % *  1,234 samples/s  waited 1.25 %  "
         "activity hidden1 0.0200 hidden2 0.0300  dropped hidden1 0 hidden2 12,345",
     ]
 

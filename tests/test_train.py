@@ -44,7 +44,7 @@ def make_config(**sections: dict[str, Any]) -> Config:
 
 
 def without_times(folder: Path) -> list[dict[str, Any]]:
-    timed = ("seconds", "waited_s", "valid_seconds", "samples_per_s")
+    timed = ("seconds", "waited_s", "wait_share", "valid_seconds", "samples_per_s")
     return [{k: v for k, v in record.items() if k not in timed} for record in read_metrics(folder)]
 
 
@@ -96,10 +96,13 @@ def test_a_run_learns_and_leaves_its_result(tmp_path: Path, backend: str) -> Non
     records = read_metrics(tmp_path / "run")
     assert [r["epoch"] for r in records] == list(range(1, 13))
     assert {"loss", "accuracy", "valid_loss", "valid_accuracy", "samples_per_s", "activity", "dropped", "lr", "n_lost",
-            "seconds", "waited_s"} <= set(records[0])  # fmt: skip
+            "seconds", "waited_s", "wait_share"} <= set(records[0])  # fmt: skip
+    assert result.wait_share == pytest.approx(sum(r["waited_s"] for r in records) / sum(r["seconds"] for r in records))
+    assert 0 < result.wait_share < 1
     assert records[-1]["loss"] < records[0]["loss"]
     assert Config.from_toml((tmp_path / "run" / "config.toml").read_text()) == config
     shown = "\n".join(report.lines)
+    assert shown.count("waited ") == 12
     assert "17 → hidden 9 recurrent → output 3" in shown
     assert shown.count("epoch  ") == 12
     assert f"test    {100 * result.test_accuracy:.2f} %" in shown
@@ -195,6 +198,10 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         {"optim": {"warmup_epochs": 2.0}},
         {"optim": {"schedule": "constant"}},
         {"augment": {"event_drop": 0.5}},
+        {"augment": {"time_crop": 0.5}},
+        {"augment": {"mix": 0.5}},
+        {"train": {"bucket_batches": 3}},
+        {"train": {"drop_last": True}},
         {"init": {"activity": 0.0}},
         {"init": {"layers": {"hidden": 0.3}}},
         {"init": {"readout_std": 0.0}},
@@ -248,6 +255,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, backend: str) -
     assert all(torch.isfinite(t).all() for t in store.tensors(store.read().tensors).values())
 
 
+def test_an_augmentation_or_a_batch_that_does_not_fit_the_data(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="augment: rotation is for the images of a camera"):
+        train(make_config(augment={"rotation": 5}), out=tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"drop_last: leaves no batch of 60 .* train\.batch \(61\) to at most 60"):
+        train(make_config(train={"drop_last": True, "batch": 61}), out=tmp_path / "b")
+
+
 def test_data_and_network_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"write --net 17-9r-3$"):
         train(make_config(net={"text": "700-9r-20"}), out=tmp_path / "a")
@@ -294,11 +308,21 @@ def undisturbed(
     return config, folder, train(config, out=folder)
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
-def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str) -> None:
+@pytest.mark.parametrize(
+    ("optimiser", "changes"),
+    [
+        ("adamw", {}),
+        ("sgd", {}),
+        ("adamw", {"augment": {"mix": 0.7, "time_crop": 0.2}, "train": {"bucket_batches": 3}}),
+        ("adamw", {"train": {"drop_last": True}}),
+    ],
+    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch"],
+)
+def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
     """Every batch of the run, over and over: stop after one more batch and go on."""
-    config = make_config(optim={"name": optimiser}, train={"epochs": 2})
+    config = make_config(optim={"name": optimiser}, train={"epochs": 2}).with_values(changes)
     whole = train(config, out=tmp_path / "whole")
+    batches = math.floor if config.train.drop_last else math.ceil
     parts, n_stops = tmp_path / "parts", 0
     while True:
         try:
@@ -306,7 +330,7 @@ def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str
             break
         except StoppedError:
             n_stops += 1
-    assert n_stops == 2 * math.ceil(whole.n_train / 8)
+    assert n_stops == 2 * batches(whole.n_train / 8)
     assert result.weights_sha256 == whole.weights_sha256
     assert without_times(parts) == without_times(tmp_path / "whole")
     assert (result.best_epoch, result.test_accuracy) == (whole.best_epoch, whole.test_accuracy)

@@ -210,9 +210,16 @@ class Moves {
       n = table_[static_cast<std::size_t>(n)];
       if (n < 0) return;
     }
-    n += d_neuron_;
-    if (a_.channel_jitter > 0) n += rounded(a_.channel_jitter * channel_jitter_.normal(number, a_.quantiles));
-    if (t >= 0 && t < n_steps_ && n >= 0 && n < n_neurons_) add(t, n);
+    std::int64_t low = 0, high = n_neurons_;
+    if (a_.channel_shift || a_.channel_jitter > 0) {
+      if (a_.n_cells > 0 && a_.n_cells < n_neurons_) {
+        low = n / a_.n_cells * a_.n_cells;
+        high = std::min(low + a_.n_cells, n_neurons_);
+      }
+      n += d_neuron_;
+      if (a_.channel_jitter > 0) n += rounded(a_.channel_jitter * channel_jitter_.normal(number, a_.quantiles));
+    }
+    if (t >= 0 && t < n_steps_ && n >= low && n < high) add(t, n);
   }
 
  private:

@@ -82,9 +82,9 @@ void register_batch(nb::module_& m) {
           "__init__",
           [](PyAugment* self, std::uint64_t seed, std::uint64_t epoch, double time_jitter, std::int64_t time_shift,
              double time_stretch, double time_crop, std::int64_t channel_shift, double channel_jitter,
-             double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation, int width,
-             int height, std::optional<In<double>> quantiles, std::optional<In<std::int32_t>> rotated,
-             const In<std::int64_t>& partners) {
+             double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation,
+             std::int64_t n_cells, int width, int height, std::optional<In<double>> quantiles,
+             std::optional<In<std::int32_t>> rotated, const In<std::int64_t>& partners) {
             require(width >= 0 && height >= 0 && (width == 0) == (height == 0) && width <= 32768 && height <= 32768,
                     "the sensor has no such width and height");
             require(!(spatial_shift || rotation || flip > 0) || width, "an image needs a sensor");
@@ -115,6 +115,7 @@ void register_batch(nb::module_& m) {
                  channel_shift,
                  spatial_shift,
                  rotation,
+                 n_cells,
                  width,
                  height,
                  self->quantiles ? self->quantiles->data() : nullptr,
@@ -123,7 +124,7 @@ void register_batch(nb::module_& m) {
           },
           nb::kw_only(), "seed"_a, "epoch"_a, "time_jitter"_a, "time_shift"_a, "time_stretch"_a, "time_crop"_a,
           "channel_shift"_a, "channel_jitter"_a, "event_drop"_a, "mix"_a, "spatial_shift"_a, "flip"_a, "rotation"_a,
-          "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(), "partners"_a);
+          "n_cells"_a, "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(), "partners"_a);
 
   m.def("make_batch", &batch, "ids"_a, "n_spikes"_a, "sample_starts"_a, "n_neurons"_a, "chosen"_a, "augment"_a.none(),
         "Samples of an event set as time-major lists (offsets, ids, n_spikes), augmented where asked for.");

@@ -265,6 +265,9 @@ class TrainConfig:
         backend: "cpu" (event-sparse engine) or "dense" (PyTorch baseline).
         threads: worker threads; 0: all cores.
         prefetch: batches made ahead by a thread; 0: none.
+        bucket_batches: batches whose samples are sorted by length together, so that those of one batch are of similar
+            length, see `sparsesnn.host.stream.Stream`; 0: none.
+        drop_last: leave out the last batch of an epoch where it is smaller.
         checkpoint_seconds: a checkpoint within an epoch after this time, beside the one after every epoch; 0: none.
         checkpoint_batches: the same after this many batches; 0: none.
         tensorboard: write TensorBoard files, if TensorBoard is installed.
@@ -277,6 +280,8 @@ class TrainConfig:
     backend: str = "cpu"
     threads: int = 0
     prefetch: int = 2
+    bucket_batches: int = 0
+    drop_last: bool = False
     checkpoint_seconds: float = 300.0
     checkpoint_batches: int = 0
     tensorboard: bool = True
@@ -290,6 +295,7 @@ class TrainConfig:
             ("seed", 0, 2**63 - 1),
             ("threads", 0, 1024),
             ("prefetch", 0, 1000),
+            ("bucket_batches", 0, 1_000_000),
             ("checkpoint_seconds", 0, 1e9),
             ("checkpoint_batches", 0, 1_000_000_000),
         ):

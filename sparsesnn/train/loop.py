@@ -260,7 +260,7 @@ class Run:
         for spikes, labels in self.stream.epoch(p.epoch, p.batch):
             output, logits, loss, norm = self._step(spikes, labels)
             p.tally.add(output, logits, labels, loss)
-            p.tally.gradient_norm_sum += norm * labels.numel()
+            p.tally.gradient_norm_sum += norm * len(labels)
             p.batch, p.step = p.batch + 1, p.step + 1
             p.tally.seconds += time.perf_counter() - mark
             p.tally.waited_s = self.stream.wait_s - waited_before
@@ -331,6 +331,7 @@ class Run:
             "samples_per_s": t.samples_per_s,
             "seconds": t.seconds,
             "waited_s": t.waited_s,
+            "wait_share": t.wait_share,
             "valid_seconds": valid_s,
             "activity": t.activity,
             "dropped": t.dropped,
@@ -339,6 +340,7 @@ class Run:
         self.metrics.append(record)
         p.metrics_position = self.metrics.position
         p.trained_samples, p.trained_s = p.trained_samples + t.n_samples, p.trained_s + t.seconds
+        p.waited_s += t.waited_s
         p.seconds += t.seconds + valid_s
         p.tally = Tally()
         self._save()
@@ -400,6 +402,7 @@ class Run:
             config=self.config.to_dict(),
             data=self.fingerprint,
             version=__version__,
+            wait_share=p.waited_s / p.trained_s if p.trained_s > 0 else 0.0,
         )
         if self.config.train.plots:
             self._plot(result)
@@ -433,7 +436,10 @@ class Run:
 
 
 def total_loss(output: Output, logits: Tensor, labels: Tensor, config: LossConfig) -> Tensor:
-    """Cross-entropy, and the activity regulariser where a bound is set; float32[]."""
+    """Cross-entropy, and the activity regulariser where a bound is set; float32[].
+
+    Labels are int64[B], or float32[B, C]: -Σ_c label[b,c]·log softmax(logits)[b,c], the mean over the batch.
+    """
     loss = functional.cross_entropy(logits, labels, label_smoothing=config.label_smoothing)
     if config.lower or config.upper:
         loss = loss + activity_regulariser(

@@ -25,7 +25,8 @@ class Tally:
     """Sums over the batches of a pass; float64, so that a pass that was interrupted ends with the same sums.
 
     Args:
-        n_samples, n_correct: samples seen, and classified right.
+        n_samples, n_correct: samples seen, and classified right (as the class of the largest share, where samples are
+            mixed).
         loss_sum: loss times samples.
         activity_sum: per population, activity times samples.
         dropped: per population, candidates that found no slot.
@@ -44,10 +45,11 @@ class Tally:
     gradient_norm_sum: float = 0.0
 
     def add(self, output: Output, logits: Tensor, labels: Tensor, loss: float) -> None:
-        """Counts one batch."""
-        n = labels.numel()
+        """Counts one batch; labels are int64[B] or float32[B, C]."""
+        n = len(labels)
+        classes = labels if labels.ndim == 1 else labels.argmax(1)
         self.n_samples += n
-        self.n_correct += int((logits.detach().argmax(1) == labels).sum())
+        self.n_correct += int((logits.detach().argmax(1) == classes).sum())
         self.loss_sum += loss * n
         for name, activity in output.activity().items():
             self.activity_sum[name] = self.activity_sum.get(name, 0.0) + activity * n
@@ -71,6 +73,11 @@ class Tally:
     def samples_per_s(self) -> float:
         return self.n_samples / self.seconds if self.seconds > 0 else 0.0
 
+    @property
+    def wait_share(self) -> float:
+        """Share of the wall time that was spent waiting for batches."""
+        return self.waited_s / self.seconds if self.seconds > 0 else 0.0
+
 
 @dataclass
 class Progress:
@@ -83,6 +90,7 @@ class Progress:
         tally: sums over those batches.
         best_epoch, best_accuracy, best_loss: of the best validation so far; epochs count from 1, 0: none yet.
         trained_samples, trained_s: samples trained and the seconds that took, over all finished epochs.
+        waited_s: of these seconds, spent waiting for batches.
         seconds: wall time of training and validation, over all finished epochs.
         metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
         init: activity per population after the initialisation.
@@ -97,6 +105,7 @@ class Progress:
     best_loss: float = math.inf
     trained_samples: int = 0
     trained_s: float = 0.0
+    waited_s: float = 0.0
     seconds: float = 0.0
     metrics_position: int = 0
     init: dict[str, float] = field(default_factory=dict)
@@ -123,6 +132,7 @@ class Result:
         config: the whole configuration.
         data: what made the training data.
         version: of sparsesnn.
+        wait_share: share of the training time that was spent waiting for batches.
     """
 
     test_accuracy: float
@@ -144,6 +154,7 @@ class Result:
     config: Mapping[str, Any]
     data: Mapping[str, Any]
     version: str
+    wait_share: float = 0.0
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

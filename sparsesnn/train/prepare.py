@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn import datasets
-from sparsesnn.datasets import Augment, EventSet
-from sparsesnn.errors import DataError
+from sparsesnn.datasets import EventSet
+from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.stream import Stream
 from sparsesnn.network import Network
 from sparsesnn.runtime import set_num_threads
@@ -116,23 +116,36 @@ def make_network(config: Config, parts: Parts) -> Network:
 
 
 def train_stream(config: Config, part: Part) -> Stream:
-    """Shuffled and augmented, both as the seed says."""
-    augment: Augment | None = config.augment if config.augment else None
-    return _stream(config, part, shuffle=True, augment=augment)
+    """Shuffled and augmented, both as the seed says.
+
+    Errors: `ConfigError` for an augmentation that has no meaning for the data, and where no batch would be left.
+    """
+    stream = Stream(
+        part.event_set,
+        part.indices,
+        config.train.batch,
+        shuffle=True,
+        seed=config.train.seed,
+        augment=config.augment,
+        bucket_batches=config.train.bucket_batches,
+        drop_last=config.train.drop_last,
+        prefetch=config.train.prefetch,
+    )
+    if not len(stream):
+        raise ConfigError(
+            f"train.drop_last: leaves no batch of {len(part)} training samples; "
+            f"set it to false, or train.batch ({config.train.batch}) to at most {len(part)}"
+        )
+    return stream
 
 
 def eval_stream(config: Config, part: Part) -> Stream:
-    """In the order of the data, without augmentation."""
-    return _stream(config, part, shuffle=False, augment=None)
-
-
-def _stream(config: Config, part: Part, *, shuffle: bool, augment: Augment | None) -> Stream:
+    """In the order of the data, all of it, without augmentation."""
     return Stream(
         part.event_set,
         part.indices,
         config.train.batch,
-        shuffle=shuffle,
+        shuffle=False,
         seed=config.train.seed,
-        augment=augment,
         prefetch=config.train.prefetch,
     )

@@ -68,6 +68,7 @@ class Report:
             f"accuracy {percent(record['accuracy'])}",
             f"valid {percent(valid)}{' *' if best else '  '}" if valid is not None else "",
             f"{record['samples_per_s']:,.0f} samples/s",
+            f"waited {percent(record['wait_share'])}",
             f"activity {_per_layer(record['activity'], '.4f')}",
             _dropped(record["dropped"]),
         ]
