@@ -18,7 +18,7 @@ training may tell them apart. Summed over the ladder the lists are Tonic's frame
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,10 @@ class Binned:
             n_lost=sum(part.n_lost for part in parts),
             n_merged=sum(part.n_merged for part in parts),
         )
+
+    def with_lost(self, n_events: int) -> Binned:
+        """The same lists, with so many more events lost before they were binned."""
+        return replace(self, n_lost=self.n_lost + n_events)
 
 
 def step_us(dt_ms: float) -> float:

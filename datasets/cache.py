@@ -73,7 +73,7 @@ def source_identity(path: Path) -> dict[str, Any]:
 
 
 def tree_identity(folder: Path, files: Iterable[str]) -> dict[str, Any]:
-    """What tells one version of a folder of source files from another: names, sizes and times of change of all.
+    """What tells one version of a folder of source files from another: names and sizes of all, and the last time of change.
 
     Args:
         folder: where they are.

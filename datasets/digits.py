@@ -28,6 +28,11 @@ from sparsesnn.errors import ConfigError, MissingDependencyError
 
 SPLITS = ("train", "test")
 DEFAULTS = {"n_steps": 24}
+LICENCE = "CC BY 4.0"
+CITATION = (
+    "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, "
+    "doi 10.24432/C50P49"
+)
 
 _N_PIXELS = 64
 _BRIGHTEST = 16
@@ -35,7 +40,15 @@ _BRIGHTEST = 16
 _SPLIT_SEED = 1797
 
 
-def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download: bool, n_steps: int) -> EventSet:
+def load(
+    *,
+    split: str,
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    download: bool,
+    n_workers: int | None,
+    n_steps: int,
+) -> EventSet:
     """The digits of one split over `n_steps` steps (at least 8); nothing is read from files or cached."""
     try:
         from sklearn.datasets import load_digits
@@ -64,7 +77,7 @@ def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download:
             "split": split,
             "n_steps": n_steps,
             "source": "UCI Optical Recognition of Handwritten Digits, test part, as shipped by scikit-learn",
-            "licence": "CC BY 4.0",
+            "licence": LICENCE,
             "classes": [str(digit) for digit in range(10)],
         },
     )

@@ -3,10 +3,12 @@
 B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the Systematic Evaluation of
 Spiking Neural Networks", IEEE TNNLS 33, 2022. Licence: CC BY 4.0.
 
+Sensor: 700 channels of a cochlea. Unit order: unit 0 is the highest tone; neuron = unit // pool.
+
 A file holds, for each sample, `spikes/times` (seconds, float16) and `spikes/units` (0 to 699), `labels`,
-`extra/speaker` and, for the classes, `extra/keys`. Unit 0 is the highest tone. Tonic's class finds (or downloads) the
-file; the events are then read in blocks, for Tonic's reader opens the file anew for every sample. The events are
-Tonic's: times in whole microseconds.
+`extra/speaker` and, for the classes, `extra/keys`. Tonic's class finds (or downloads) the file; the events are then
+read in blocks, for Tonic's reader opens the file anew for every sample. The events are Tonic's: times in whole
+microseconds.
 """
 
 from __future__ import annotations
@@ -23,12 +25,19 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.datasets import cache
-from sparsesnn.datasets.binning import Binned, bin_events, check_window, step_us
+from sparsesnn.datasets import convert as conversion
+from sparsesnn.datasets.binning import bin_events, check_window, max_count, pooled, step_us
+from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError, MissingDependencyError
 
 N_UNITS = 700
-DEFAULTS = {"dt_ms": 10.0, "n_steps": 100, "pool": 1}
+DEFAULTS = {"dt_ms": 10.0, "n_steps": 100, "pool": 1, "duplicates": "binary"}
+CITATION = (
+    "B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, The Heidelberg Spiking Data Sets for the Systematic Evaluation "
+    "of Spiking Neural Networks, IEEE TNNLS 33, 2022"
+)
+LICENCE = "CC BY 4.0"
 
 _KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
 _BLOCK_SAMPLES = 256
@@ -60,9 +69,11 @@ def load(
     data_dir: Path | None,
     cache_dir: Path | None,
     download: bool,
+    n_workers: int | None,
     dt_ms: float,
     n_steps: int,
     pool: int,
+    duplicates: str,
 ) -> EventSet:
     """One split of SHD or SSC.
 
@@ -74,36 +85,82 @@ def load(
         dt_ms: width of a step, milliseconds, to the nanosecond.
         n_steps: T; events at T·dt and later are left out and counted in `n_lost`.
         pool: neighbouring units that share a neuron; neuron = unit // pool.
+        duplicates: "binary" or "count:K", see `binning`.
+        n_workers: processes that convert; None: as many as pay.
 
     Raises:
         DataError: the file is missing, damaged or not in the format; the message names file, sample and value.
     """
     dt_us = step_us(dt_ms)
     check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=N_UNITS)
+    n_levels = max_count(duplicates)
     path = _find(class_name, make, file_name, data_dir, download)
-    parameters = {
+    parameters: dict[str, Any] = {
         "name": class_name.lower(),
         "split": split,
         "source": cache.source_identity(path),
         "dt_us": dt_us,
         "n_steps": n_steps,
         "pool": pool,
+        "duplicates": duplicates,
     }
+    if n_levels > 1:
+        parameters["sensor"] = [pooled(N_UNITS, pool), 1, n_levels]
+    window = {"dt_us": dt_us, "n_steps": n_steps, "pool": pool, "duplicates": duplicates}
 
     def build() -> EventSet:
         _probe(path)
         dataset = _open_with_tonic(class_name, make, path)
-        return _convert(dataset, path, parameters, dt_us=dt_us, n_steps=n_steps, pool=pool)
+        labels, speakers, classes = _classes(dataset, path)
+        job = Job(
+            module=__name__,
+            arguments={"path": str(path), **window},
+            n_items=labels.size,
+            n_bytes=path.stat().st_size,
+            title=f"{class_name.lower()} {split}",
+            block=_BLOCK_SAMPLES,
+        )
+        binned = conversion.run(job, conversion.n_workers_for(job, n_workers)).binned
+        return EventSet(
+            ids=binned.ids,
+            n_spikes=binned.n_spikes,
+            labels=labels,
+            n_neurons=binned.n_neurons,
+            n_classes=len(classes) or int(labels.max(initial=-1)) + 1,
+            groups={"speakers": speakers},
+            n_lost=binned.n_lost,
+            n_merged=binned.n_merged,
+            description={
+                **parameters,
+                "source": cache.without_times(parameters["source"]),
+                "classes": classes,
+                "licence": LICENCE,
+            },
+        )
 
     return cache.load_or_build(parameters, build, cache_dir)
 
 
-def read_events(path: Path) -> Iterator[list[tuple[npt.NDArray[np.float64], npt.NDArray[Any]]]]:
-    """The events of a file, block by block of samples: `(t_us, unit)` for each, t_us in whole microseconds."""
+def convert(first: int, last: int, *, path: str, dt_us: float, n_steps: int, pool: int, duplicates: str) -> Part:
+    """The lists of samples `first` to `last - 1` of a file."""
+    events = [pair for block in read_events(Path(path), first, last) for pair in block]
+    window: dict[str, Any] = {"dt_us": dt_us, "n_steps": n_steps, "pool": pool, "duplicates": duplicates}
+    return Part(bin_events(events, n_units=N_UNITS, **window, source=path, first_sample=first))
+
+
+def read_events(
+    path: Path, first: int = 0, last: int | None = None
+) -> Iterator[list[tuple[npt.NDArray[np.float64], npt.NDArray[Any]]]]:
+    """The events of samples `first` to `last - 1` (None: all), block by block: `(t_us, unit)` for each sample.
+
+    The times are whole microseconds.
+    """
     with _opened(path) as file:
         times, units = file["spikes/times"], file["spikes/units"]
-        for start in range(0, len(times), _BLOCK_SAMPLES):
-            block = zip(times[start : start + _BLOCK_SAMPLES], units[start : start + _BLOCK_SAMPLES], strict=True)
+        last = len(times) if last is None else last
+        for start in range(first, last, _BLOCK_SAMPLES):
+            stop = min(start + _BLOCK_SAMPLES, last)
+            block = zip(times[start:stop], units[start:stop], strict=True)
             # float64 first: a float16 product would overflow at 65 ms
             with np.errstate(all="ignore"):  # NaN and infinite times are found, and named, when they are binned
                 events = [(np.floor(np.asarray(t, dtype=np.float64) * 1e6), np.asarray(u)) for t, u in block]
@@ -199,9 +256,8 @@ def _check(path: Path) -> None:
             )
 
 
-def _convert(
-    dataset: Any, path: Path, parameters: dict[str, Any], *, dt_us: float, n_steps: int, pool: int
-) -> EventSet:
+def _classes(dataset: Any, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
+    """Label and speaker of each sample, and the names of the classes; none where the file has none."""
     with _opened(path) as file:
         labels = file["labels"][()].astype(np.int64)
         speakers = file["extra/speaker"][()]
@@ -216,28 +272,7 @@ def _convert(
             f"{path}: labels run from {labels.min()} to {labels.max()}, but extra/keys names {n_classes} classes; "
             "check that labels and keys belong together"
         )
-    parts: list[Binned] = []
-    first = 0
-    window: dict[str, Any] = {"n_units": N_UNITS, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
-    for events in read_events(path):
-        parts.append(bin_events(events, source=str(path), first_sample=first, **window))
-        first += len(events)
-    binned = Binned.join(parts or [bin_events([], **window)])
-    return EventSet(
-        ids=binned.ids,
-        n_spikes=binned.n_spikes,
-        labels=labels,
-        n_neurons=binned.n_neurons,
-        n_classes=n_classes,
-        groups={"speakers": speakers.astype(np.int64)},
-        n_lost=binned.n_lost,
-        description={
-            **parameters,
-            # without the time of change: a copy of the file elsewhere is the same data
-            "source": {key: value for key, value in parameters["source"].items() if key != "mtime_ns"},
-            "classes": classes,
-        },
-    )
+    return labels, speakers.astype(np.int64), classes
 
 
 @contextmanager

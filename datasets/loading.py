@@ -11,8 +11,16 @@ from typing import Any
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 
-#: names that `load` knows; each is a module here with `SPLITS`, `DEFAULTS` and `load(split, data_dir, cache_dir, ...)`
-NAMES = ("digits", "shd", "ssc", "synthetic")
+#: modules by the names that `load` knows; each has `SPLITS`, `DEFAULTS`, `LICENCE`, `CITATION` and `load(...)`
+_MODULES = {
+    "digits": "digits",
+    "dvsgesture": "dvs_gesture",
+    "nmnist": "nmnist",
+    "shd": "shd",
+    "ssc": "ssc",
+    "synthetic": "synthetic",
+}
+NAMES = tuple(_MODULES)
 
 
 def split_names(name: str) -> tuple[str, ...]:
@@ -25,6 +33,12 @@ def defaults(name: str) -> Mapping[str, Any]:
     return MappingProxyType(_module(name).DEFAULTS)
 
 
+def about(name: str) -> str:
+    """What the data set is, how its units are numbered, its licence and citation: the text of its module."""
+    module = _module(name)
+    return "\n".join([(module.__doc__ or "").strip(), "", f"Licence: {module.LICENCE}.", f"Cite: {module.CITATION}."])
+
+
 def load(
     name: str,
     *,
@@ -32,6 +46,7 @@ def load(
     data_dir: str | Path | None = None,
     cache_dir: str | Path | None = None,
     download: bool = False,
+    n_workers: int | None = None,
     **parameters: Any,
 ) -> EventSet:
     """One part of a data set as spike lists.
@@ -42,6 +57,7 @@ def load(
         data_dir: folder of the files, for sets that are read from files; others do not look at it.
         cache_dir: where converted sets are kept; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
         download: let Tonic fetch files that are missing.
+        n_workers: processes that convert what is not in the cache; None: as many as pay.
         parameters: those of `defaults(name)`; None means the default.
 
     Raises:
@@ -64,6 +80,7 @@ def load(
         data_dir=None if data_dir is None else Path(data_dir).expanduser(),
         cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
         download=download,
+        n_workers=n_workers,
         **{**module.DEFAULTS, **given},
     )
     return loaded
@@ -72,4 +89,4 @@ def load(
 def _module(name: str) -> ModuleType:
     if name not in NAMES:
         raise ConfigError(f"datasets: there is no data set {name!r}; allowed: {', '.join(NAMES)}")
-    return importlib.import_module(f"sparsesnn.datasets.{name}")
+    return importlib.import_module(f"sparsesnn.datasets.{_MODULES[name]}")

@@ -10,9 +10,18 @@ from sparsesnn.datasets.event_set import EventSet
 
 SPLITS = ("train", "test")
 DEFAULTS = heidelberg.DEFAULTS
+LICENCE, CITATION = heidelberg.LICENCE, heidelberg.CITATION
 
 
-def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download: bool, **window: Any) -> EventSet:
+def load(
+    *,
+    split: str,
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    download: bool,
+    n_workers: int | None,
+    **window: Any,
+) -> EventSet:
     """One split of SHD (8,156 train, 2,264 test samples), or of a folder in its format with other samples."""
 
     def make(dataset: Any, save_to: str) -> Any:
@@ -26,5 +35,6 @@ def load(*, split: str, data_dir: Path | None, cache_dir: Path | None, download:
         data_dir=data_dir,
         cache_dir=cache_dir,
         download=download,
+        n_workers=n_workers,
         **window,
     )

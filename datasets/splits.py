@@ -16,7 +16,9 @@ Indices = npt.NDArray[np.int64]
 _FORMS = "'none', 'random:0.1' (share of each class) or 'GROUP:4,5' (hold out these members of a group)"
 
 
-def split_validation(event_set: EventSet, how: str, *, seed: int = 0) -> tuple[Indices, Indices]:
+def split_validation(
+    event_set: EventSet, how: str, *, seed: int = 0, among: Indices | None = None, option: str = "valid"
+) -> tuple[Indices, Indices]:
     """Numbers of the samples to train on and of those to validate on, each ascending; together all, none twice.
 
     Args:
@@ -25,51 +27,58 @@ def split_validation(event_set: EventSet, how: str, *, seed: int = 0) -> tuple[I
             least one sample of a class that has two. "NAME:4,5": the samples whose group NAME (such as "speakers") is
             one of these numbers. Held-out speakers predict the accuracy on new speakers; random samples overrate it.
         seed: of the random choice.
+        among: only these samples are divided; None: all.
+        option: where `how` comes from, for messages.
 
     Raises:
         ConfigError: another form, an unknown group, a member with no samples, or one of the two parts would be empty.
     """
-    all_samples = np.arange(len(event_set), dtype=np.int64)
+    samples = np.arange(len(event_set), dtype=np.int64) if among is None else among
     kind, _, rest = how.partition(":")
     if kind == "none" and not rest:
-        return all_samples, all_samples[:0]
-    held_out = _random(event_set, how, rest, seed) if kind == "random" else _members(event_set, how, kind, rest)
+        return samples, samples[:0]
+    if kind == "random":
+        held_out = _random(event_set.labels[samples], how, rest, seed, option)
+    else:
+        held_out = _members(event_set, samples, how, kind, rest, option)
     if held_out.all() or not held_out.any():
         raise ConfigError(
-            f"valid: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one"
+            f"{option}: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one"
         )
-    return all_samples[~held_out], all_samples[held_out]
+    return samples[~held_out], samples[held_out]
 
 
-def _random(event_set: EventSet, how: str, rest: str, seed: int) -> npt.NDArray[np.bool_]:
+def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, option: str) -> npt.NDArray[np.bool_]:
     try:
         share = float(rest)
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise ConfigError(f"valid: {how!r} asks for no share; allowed: {_FORMS}, with a share between 0 and 1")
-    held_out = np.zeros(len(event_set), bool)
-    for label in np.unique(event_set.labels):
-        members = np.flatnonzero(event_set.labels == label)
+        raise ConfigError(f"{option}: {how!r} asks for no share; allowed: {_FORMS}, with a share between 0 and 1")
+    held_out = np.zeros(labels.size, bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
         n_held = min(max(1, round(share * members.size)), members.size - 1)
         order = hashing.permutation(members.size, hashing.keys(seed, int(label)))
         held_out[members[order[:n_held]]] = True
     return held_out
 
 
-def _members(event_set: EventSet, how: str, name: str, rest: str) -> npt.NDArray[np.bool_]:
+def _members(
+    event_set: EventSet, samples: Indices, how: str, name: str, rest: str, option: str
+) -> npt.NDArray[np.bool_]:
     if name not in event_set.groups:
         known = ", ".join(event_set.groups) or "none"
-        raise ConfigError(f"valid: {how!r} names no group of this data set (groups: {known}); allowed: {_FORMS}")
-    group = event_set.groups[name]
+        raise ConfigError(f"{option}: {how!r} names no group of this data set (groups: {known}); allowed: {_FORMS}")
+    group = event_set.groups[name][samples]
     try:
         members = [int(part) for part in rest.split(",")]
     except ValueError:
-        raise ConfigError(f"valid: {how!r} does not list numbers after the colon; allowed: {_FORMS}") from None
+        raise ConfigError(f"{option}: {how!r} does not list numbers after the colon; allowed: {_FORMS}") from None
     absent = sorted(set(members) - set(group.tolist()))
     if absent:
         raise ConfigError(
-            f"valid: {how!r} names {name} {', '.join(map(str, absent))}, of whom there are no samples; "
+            f"{option}: {how!r} names {name} {', '.join(map(str, absent))}, of whom there are no samples; "
             f"there are {', '.join(map(str, np.unique(group)))}"
         )
     return np.isin(group, members)

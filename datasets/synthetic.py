@@ -33,6 +33,9 @@ DEFAULTS = {
     "seed": 0,
 }
 
+LICENCE = "none: made here"
+CITATION = "none: made here"
+
 # what a random number is for
 _PATTERN, _SAMPLE = range(2)
 
@@ -43,6 +46,7 @@ def load(
     data_dir: Path | None,
     cache_dir: Path | None,
     download: bool,
+    n_workers: int | None,
     n_neurons: int,
     n_classes: int,
     n_steps: int,

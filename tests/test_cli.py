@@ -173,8 +173,8 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train"], 2, "which data set? give digits, shd, ssc or synthetic"),
-        (["train", "mnist"], 2, "data.name: is 'mnist'; allowed: digits, shd, ssc, synthetic"),
+        (["train"], 2, "which data set? give digits, dvsgesture, nmnist, shd, ssc or synthetic"),
+        (["train", "mnist"], 2, "data.name: is 'mnist'; allowed: digits, dvsgesture, nmnist, shd, ssc, synthetic"),
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),
         (["train", "digits", "--backend", "gpu"], 2, "train.backend: is 'gpu'; allowed: cpu, dense"),

@@ -31,7 +31,9 @@ def test_none_means_the_default():
 
 def test_unknown_names_are_errors():
     for call in (datasets.load, datasets.split_names, datasets.defaults):
-        with pytest.raises(ConfigError, match="there is no data set 'mnist'; allowed: digits, shd, ssc, synthetic"):
+        with pytest.raises(
+            ConfigError, match="there is no data set 'mnist'; allowed: digits, dvsgesture, nmnist, shd, ssc, synthetic"
+        ):
             call("mnist")
 
 

@@ -306,7 +306,7 @@ def test_damaged_bytes_are_an_error_or_leave_a_whole_set(tmp_path):
         ({"dt_ms": 0}, "dt_ms is 0"),
         ({"n_steps": -3}, "n_steps is -3"),
         ({"pool": 701}, "pool is 701"),
-        ({"pools": 5}, "shd has no parameter 'pools'.*allowed: dt_ms, n_steps, pool"),
+        ({"pools": 5}, "shd has no parameter 'pools'.*allowed: dt_ms, n_steps, pool, duplicates"),
     ],
 )
 def test_parameters_without_meaning_are_errors(tmp_path, parameters, message):

@@ -84,3 +84,16 @@ def test_other_forms_are_errors(how, message):
 def test_classes_of_one_sample_cannot_be_split():
     with pytest.raises(ConfigError, match="holds out 0 of 2"):
         split_validation(make([0, 1]), "random:0.5")
+
+
+@pytest.mark.parametrize("how", ["random:0.3", "speakers:2"])
+def test_only_the_samples_asked_for_are_divided(how):
+    event_set = make(np.arange(40) % 4, np.arange(40) % 3)
+    among, rest = split_validation(event_set, "speakers:1")
+    train, valid = split_validation(event_set, how, among=among)
+    assert sorted([*train, *valid]) == among.tolist()
+    assert train.size
+    assert valid.size
+    with pytest.raises(ConfigError, match="test: 'speakers:1' names speakers 1, of whom there are no samples"):
+        split_validation(event_set, "speakers:1", among=among, option="test")
+    assert set(event_set.groups["speakers"][rest].tolist()) == {1}

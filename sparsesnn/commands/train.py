@@ -13,6 +13,7 @@ examples:
   sparsesnn train digits                                    needs no download; about a minute
   sparsesnn train shd --data ~/data --net 700-256r-20       one recurrent hidden layer of 256 neurons
   sparsesnn train --config configs/digits.toml --out runs/a a recipe from a file
+  sparsesnn train nmnist --data ~/data --set data.stabilise=true
   sparsesnn train digits --set optim.lr=2e-3 --set net.surrogate.slope=25
   sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
   sparsesnn train --resume --out runs/a                     go on after Ctrl-C, a crash or a power cut, bit for bit
@@ -35,7 +36,9 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_train)
-    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="digits, shd, ssc or synthetic")
+    parser.add_argument(
+        "dataset", nargs="?", metavar="DATASET", help="digits, dvsgesture, nmnist, shd, ssc or synthetic"
+    )
     what = parser.add_argument_group("what to train")
     what.add_argument("--config", type=Path, metavar="FILE", help="TOML file; see --print-config")
     what.add_argument("--data", metavar="DIR", help="folder of the data set's files")
@@ -114,7 +117,9 @@ def _resolve(options: argparse.Namespace) -> Any:
     layers = [_read_config(options.config)] if options.config is not None else []
     if not layers and options.dataset is None:
         if not options.resume:
-            raise ConfigError("train: which data set? give digits, shd, ssc or synthetic, or --config FILE")
+            raise ConfigError(
+                "train: which data set? give digits, dvsgesture, nmnist, shd, ssc or synthetic, or --config FILE"
+            )
         layers = [_config_of_run(options.out)]
     return Config.resolve(*layers, given)
 

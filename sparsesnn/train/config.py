@@ -34,12 +34,14 @@ class DataConfig:
     """Where samples come from.
 
     Args:
-        name: of the data set: digits, shd, ssc, synthetic.
+        name: of the data set: digits, dvsgesture, nmnist, shd, ssc, synthetic.
         dir: folder of its files; "" for data sets that need none.
         cache_dir: folder of the event cache; "" for the default place.
         download: fetch files that are missing.
         valid: validation part, taken from the training part and never from the test part: "speakers:4,5" holds out
             speakers, "random:0.1" a tenth of the samples, "own" is the data set's own validation part, "none" none.
+        test: "own": the data set's test part. Otherwise as `valid`, taken from the training part before anything else:
+            for copies of a data set that have no test part. Its results are not results of the data set's test part.
         options: how events become spikes, such as dt_ms, n_steps, pool; in TOML they stand beside `name`. Which there
             are depends on the data set (`sparsesnn.datasets.defaults`).
     """
@@ -49,6 +51,7 @@ class DataConfig:
     cache_dir: str = ""
     download: bool = False
     valid: str = "random:0.1"
+    test: str = "own"
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -380,6 +383,12 @@ class Config:
 #: what differs from the defaults of the dataclasses, per data set
 DATASET_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "digits": {"data": {"valid": "random:0.2"}, "optim": {"lr": 1e-2}, "train": {"epochs": 30}},
+    "dvsgesture": {
+        "data": {"valid": "users:20,21,22,23"},
+        "net": {"text": "auto-256r-auto"},
+        "train": {"epochs": 50, "batch": 32},
+    },
+    "nmnist": {"net": {"text": "auto-256-auto"}, "train": {"epochs": 20}},
     "shd": {"data": {"valid": "speakers:0,1"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 50}},
     "ssc": {"data": {"valid": "own"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 30}},
     "synthetic": {"optim": {"lr": 5e-3}, "train": {"epochs": 5}},

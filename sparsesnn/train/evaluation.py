@@ -161,10 +161,12 @@ def evaluate_run(
 
 
 def _part(config: Config, split: str) -> prepare.Part:
-    if split == "test":
+    if split == "test" and config.data.test == "own":
         test = prepare.load_split(config.data, "test")
         return prepare.Part(test, np.arange(len(test)))
     parts = prepare.load_parts(config.data)
+    if split == "test":
+        return parts.test
     if split == "train":
         return parts.train
     if parts.valid is None:

@@ -87,27 +87,36 @@ def load_parts(config: DataConfig) -> Parts:
 
     Errors: `DataError` for missing or damaged files, `ConfigError` for a validation part that cannot be made.
     """
-    whole, test = load_split(config, "train"), load_split(config, "test")
-    if (test.n_neurons, test.n_steps) != (whole.n_neurons, whole.n_steps) or test.n_classes > whole.n_classes:
-        raise DataError(
-            f"{config.name}: the test part has N={test.n_neurons}, T={test.n_steps} and {test.n_classes} classes, "
-            f"the training part N={whole.n_neurons}, T={whole.n_steps} and {whole.n_classes}; use files of one data set"
-        )
-    everything = np.arange(len(whole))
+    whole = load_split(config, "train")
+    if config.test == "own":
+        test_set = load_split(config, "test")
+        _check_fit(config.name, whole, test_set)
+        learnt, test = np.arange(len(whole)), Part(test_set, np.arange(len(test_set)))
+    else:
+        learnt, held_out = datasets.split_validation(whole, config.test, option="test")
+        test = Part(whole, held_out)
     valid: Part | None = None
     if config.valid == "own":
         own = load_split(config, "valid")
         valid = Part(own, np.arange(len(own)))
     elif config.valid != "none":
-        everything, held_out = datasets.split_validation(whole, config.valid)
-        valid = Part(whole, held_out)
-    parts = Parts(Part(whole, everything), valid, Part(test, np.arange(len(test))))
+        rest, held_out = datasets.split_validation(whole, config.valid, among=learnt)
+        learnt, valid = rest, Part(whole, held_out)
+    parts = Parts(Part(whole, learnt), valid, test)
     for name, part in (("training", parts.train), ("validation", parts.valid), ("test", parts.test)):
         if part is not None and not len(part):
             raise DataError(
                 f"{config.name}: the {name} part is empty; check the files, or data.valid ({config.valid!r})"
             )
     return parts
+
+
+def _check_fit(name: str, whole: EventSet, test: EventSet) -> None:
+    if (test.n_neurons, test.n_steps) != (whole.n_neurons, whole.n_steps) or test.n_classes > whole.n_classes:
+        raise DataError(
+            f"{name}: the test part has N={test.n_neurons}, T={test.n_steps} and {test.n_classes} classes, "
+            f"the training part N={whole.n_neurons}, T={whole.n_steps} and {whole.n_classes}; use files of one data set"
+        )
 
 
 def make_network(config: Config, parts: Parts) -> Network:

@@ -1,0 +1,99 @@
+"""Folders of many files, one recording each: finding them, counting them, reading them in bulk."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn.errors import DataError, MissingDependencyError
+
+
+def find_folder(name: str, class_name: str, part: str, data_dir: Path | None, download: bool) -> Path:
+    """The folder of one split, downloaded by Tonic if it is missing and wanted.
+
+    Args:
+        name, class_name: of the data set, here and in Tonic.
+        part: name of the split's folder.
+        data_dir: holds `class_name`/`part` (Tonic's `save_to`), or `part`.
+
+    Raises:
+        DataError: there is no such folder.
+        MissingDependencyError: Tonic is to download it and is not installed.
+    """
+    if data_dir is None:
+        raise DataError(
+            f"{name}: no folder was given; give data_dir (--data), the folder that holds {class_name}/{part}, "
+            "or one to download to together with download=True"
+        )
+    places = [data_dir / class_name / part, data_dir / part]
+    for attempt in range(2):
+        for place in places:
+            if place.is_dir():
+                return place
+        if download and attempt == 0:
+            getattr(tonic_datasets(name), class_name)(str(data_dir), train="train" in part.lower())
+    raise DataError(
+        f"{name}: neither {places[0]} nor {places[1]} is a folder; give the folder that holds one of them, "
+        "or download=True to let Tonic fetch the data set"
+    )
+
+
+def tonic_datasets(name: str) -> Any:
+    """Tonic's data sets; `MissingDependencyError` without Tonic."""
+    try:
+        import tonic.datasets
+    except ImportError as error:
+        raise MissingDependencyError("tonic", "data", f"the data set '{name}'") from error
+    return tonic.datasets
+
+
+def list_files(folder: Path, suffix: str) -> list[str]:
+    """All files below a folder whose names end so, relative to it, in order; `DataError` if there is none."""
+    found = []
+    for place, folders, names in os.walk(folder, onerror=_unreadable):
+        folders.sort()
+        below = Path(place).relative_to(folder)
+        found += [(below / name).as_posix() for name in sorted(names) if name.endswith(suffix)]
+    if not found:
+        raise DataError(f"{folder}: holds no {suffix} files; check that the data set was unpacked there")
+    return found
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def warn_if_partial(name: str, split: str, n_here: int, n_whole: int, what: str, folder: Path) -> None:
+    """Warns when fewer recordings are there than the data set has: figures from them are not figures of the set."""
+    if n_here < n_whole:
+        warnings.warn(
+            f"{name}: {n_here:,} of the {n_whole:,} {what} of the {split} part are in {folder}; going on with these, "
+            "whose results are not results of the whole set",
+            stacklevel=2,
+        )
+
+
+def read_rows(paths: list[Path], n_columns: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of some files as one array uint8[E, n_columns], and int64[n], how many rows each file has.
+
+    Raises:
+        DataError: a file cannot be read, or its last row is cut short.
+    """
+    contents = []
+    for path in paths:
+        try:
+            contents.append(path.read_bytes())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        if len(contents[-1]) % n_columns:
+            raise DataError(
+                f"{path}: has {len(contents[-1])} bytes, which is no multiple of the {n_columns} bytes of an event; "
+                "it was cut short, or is another format; get a fresh copy"
+            )
+    n_rows = np.array([len(content) // n_columns for content in contents], np.int64)
+    return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, n_columns), n_rows
