@@ -75,18 +75,21 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 }
 
 // weight and share, or d_weight, may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride;
-// `n_columns` of its W columns exist.
+// `n_columns` of its W columns exist. `first`: d_weight holds nothing yet, so all of it is written.
 template <int W>
 inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight,
-                         float* d_weight, std::size_t row_stride, int n_columns, float* share) {
+                         float* d_weight, bool first, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
   PendingDots dots(share);
   for (int m = 0; m < n_pre; ++m) {
     const std::int32_t begin = events.starts[2 * m], near = events.starts[2 * m + 1], end = events.starts[2 * m + 2];
-    if (begin == end) continue;
     Vector w[n_vectors] = {}, sum[n_vectors] = {};
+    if (begin == end) {
+      if (d_weight && first) store_columns<W>(d_weight + m * row_stride, sum, n_columns);
+      continue;
+    }
     if (weight) load_columns<W>(w, weight + m * row_stride, n_columns);
-    if (d_weight) load_columns<W>(sum, d_weight + m * row_stride, n_columns);
+    if (d_weight && !first) load_columns<W>(sum, d_weight + m * row_stride, n_columns);
     for (std::int32_t j = begin; j < near; ++j) {
       const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
       Vector d[n_vectors];
@@ -101,7 +104,7 @@ inline void deliver_grad(const float* d_current, const SenderEvents& events, int
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         dots.add(dot<W>(w, d));
       }
-    if (d_weight && near > begin) store_columns<W>(d_weight + m * row_stride, sum, n_columns);
+    if (d_weight && (first || near > begin)) store_columns<W>(d_weight + m * row_stride, sum, n_columns);
   }
   if (weight) dots.finish();
 }

@@ -29,4 +29,20 @@ inline void current_grad(float* d_current, float* copy, const float* d_v, float*
   }
 }
 
+// One row of one tile where no neuron's γ differs from β. row: in, q (0 where not listed); out, ∂L/∂i.
+template <int W>
+inline void step_grad(float* row, float* d_v, float* d_i_syn, const float* alpha, const float* beta, float gain) {
+  const Vector g = broadcast(gain);
+  for (int k = 0; k < W; k += vector_width) {
+    const Vector v = load(beta + k) * load(d_v + k) + load(row + k);
+    store(d_v + k, v);
+    Vector d = g * v;
+    if (d_i_syn) {
+      d += load(alpha + k) * load(d_i_syn + k);
+      store(d_i_syn + k, d);
+    }
+    store(row + k, d);
+  }
+}
+
 }  // namespace sparsesnn::SPARSESNN_ISA

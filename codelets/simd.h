@@ -57,6 +57,23 @@ inline std::uint32_t mask_greater(Vector a, Vector b) {
 #endif
 }
 
+// out ← (a - b)[k] for each bit k that is set, ascending; W bits. Up to a vector's worth past the last may be written.
+template <int W>
+inline void differences_at(float* out, const float* a, const float* b, std::uint64_t bits) {
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+  for (int k = 0; k < W; k += vector_width) {
+    const auto mask = static_cast<__mmask16>(bits >> k);
+    _mm512_storeu_ps(out, _mm512_maskz_compress_ps(mask, (__m512)(load(a + k) - load(b + k))));
+    out += __builtin_popcount(mask);
+  }
+#else
+  for (; bits; bits &= bits - 1) {
+    const int k = __builtin_ctzll(bits);
+    *out++ = a[k] - b[k];
+  }
+#endif
+}
+
 // x where a > b, else 0.
 inline Vector where_greater(Vector a, Vector b, Vector x) {
   auto mask = a > b;  // lanes of -1 and 0

@@ -49,22 +49,10 @@ inline void with_kind(SurrogateKind kind, Body&& body) {
   }
 }
 
-// σ'(v - θ) of the neurons whose bit is set, ascending, into `out`.
-inline void surrogate_at(SurrogateKind kind, float slope, const float* v, const float* threshold, std::uint64_t bits,
-                         float* out) {
+// x ← σ'(x), n numbers.
+inline void surrogate_all(SurrogateKind kind, float slope, float* x, std::int64_t n) {
   with_kind(kind, [&](auto constant) {
-    for (; bits; bits &= bits - 1) {
-      const int k = __builtin_ctzll(bits);
-      *out++ = surrogate<constant()>(slope, v[k] - threshold[k]);
-    }
-  });
-}
-
-// σ'(v - θ) of all W neurons of a tile, in vectors.
-template <int W>
-inline void surrogate_row(SurrogateKind kind, float slope, const float* v, const float* threshold, float* out) {
-  with_kind(kind, [&](auto constant) {
-    for (int k = 0; k < W; ++k) out[k] = surrogate<constant()>(slope, v[k] - threshold[k]);
+    for (std::int64_t k = 0; k < n; ++k) x[k] = surrogate<constant()>(slope, x[k]);
   });
 }
 

@@ -1,8 +1,10 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "isa.h"
 #include "phases.h"
@@ -224,6 +226,39 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_si
     const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
     kernels.fill(pass, lists, block, b0, b1);
   });
+  if (!spec.n_fields()) return;
+  constexpr std::int64_t slots_piece = 16384;
+  parallel_for(static_cast<int>((n_slots + slots_piece - 1) / slots_piece), [&](int k, int) {
+    kernels.slopes(spec, out.fields.data(), k * slots_piece, std::min(n_slots, (k + 1) * slots_piece));
+  });
+}
+
+// Whether ids are in range and ascend within each run, spikes or near-spikes of one list: a scan without branches, then
+// one look at each border between runs, the only places where an id may be followed by one that is not larger.
+template <class Id>
+bool ids_are_good(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons) {
+  const Id* ids = static_cast<const Id*>(lists.ids);
+  Id largest = 0;
+  for (std::int64_t j = 0; j < n_ids; ++j) largest = std::max(largest, ids[j]);
+  if (n_ids && largest >= static_cast<std::uint32_t>(n_neurons)) return false;
+  std::int64_t n_falls = 0, n_allowed = 0, last = 0;
+  constexpr std::int64_t piece = 32768;  // short enough for a narrow counter, which the compiler can vectorise
+  for (std::int64_t from = 1; from < n_ids; from += piece) {
+    const std::int64_t to = std::min(n_ids, from + piece);
+    Id falls = 0;
+    for (std::int64_t j = from; j < to; ++j) falls = static_cast<Id>(falls + (ids[j] <= ids[j - 1]));
+    n_falls += falls;
+  }
+  const auto look = [&](std::int64_t border) {
+    if (border == last || border >= n_ids) return;
+    n_allowed += ids[border] <= ids[border - 1];
+    last = border;
+  };
+  for (std::int64_t i = 0; i < n_lists; ++i) {
+    look(lists.offsets[i]);
+    look(lists.offsets[i] + lists.n_spikes[i]);
+  }
+  return n_falls == n_allowed;
 }
 
 }  // namespace
@@ -240,6 +275,11 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
     if (begin < 0 || end < begin || end > n_ids) fail(i, "has offsets that do not rise");
     if (n_spikes < 0 || n_spikes > end - begin)
       fail(i, "has " + std::to_string(end - begin) + " ids but says " + std::to_string(n_spikes) + " spikes");
+  }
+  if (lists.wide ? ids_are_good<std::uint32_t>(lists, n_lists, n_ids, n_neurons)
+                 : ids_are_good<std::uint16_t>(lists, n_lists, n_ids, n_neurons))
+    return;
+  for (std::int64_t i = 0; i < n_lists; ++i) {
     const auto check_run = [&](std::int64_t from, std::int64_t to) {
       std::int64_t before = -1;
       for (std::int64_t j = from; j < to; ++j) {
@@ -251,8 +291,9 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
         before = id;
       }
     };
-    check_run(begin, begin + n_spikes);
-    check_run(begin + n_spikes, end);
+    const std::int64_t begin = lists.offsets[i], near = begin + lists.n_spikes[i];
+    check_run(begin, near);
+    check_run(near, lists.offsets[i + 1]);
   }
 }
 
@@ -430,6 +471,41 @@ void sort_events(const std::vector<SenderInput>& senders, int chunk, int n_steps
   });
 }
 
+// The listed slots of one chunk of steps, sorted by tile; within a tile, in the order of slots.
+struct Listed {
+  Array<ListedGrad> grads;
+  Array<std::int32_t> starts;  // [P + 1]
+};
+
+// Also writes q of every slot into `d_slots`, unless null.
+template <class Id>
+Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots, int t0,
+                    int t1, int n_samples) {
+  const Id* ids = static_cast<const Id*>(saved.lists.ids);
+  const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w)), n_tiles = spec.n_tiles();
+  const std::int64_t first = static_cast<std::int64_t>(t0) * n_samples,
+                     last = static_cast<std::int64_t>(t1) * n_samples;
+  const std::int64_t* offsets = saved.lists.offsets;
+  Listed listed;
+  listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
+  std::int32_t* starts = listed.starts.data();
+  for (std::int64_t j = offsets[first]; j < offsets[last]; ++j) ++starts[ids[j] >> shift];
+  std::int32_t n = 0;
+  for (int p = 0; p <= n_tiles; ++p) n += std::exchange(starts[p], n);
+  listed.grads = Array<ListedGrad>(n);
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::uint32_t row = static_cast<std::uint32_t>((i - first) * w);
+    for (std::int64_t j = offsets[i]; j < offsets[i + 1]; ++j) {
+      const float q = saved.fields[j] * d_values[j];
+      if (d_slots) d_slots[j] = q;
+      listed.grads[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q};
+    }
+  }
+  for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
+  starts[0] = 0;
+  return listed;
+}
+
 // d_value[slot] = Σ over tiles, ascending, of their shares.
 void add_shares(const Events& events, const float* shares, int n_tiles, float* d_value) {
   const PhaseTimer timer(Phase::sum_shares);
@@ -457,7 +533,11 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   const std::int64_t n_slots = spiking ? saved.lists.offsets[static_cast<std::int64_t>(n_steps) * n_samples] : 0;
   const Padded neuron(spec, input);
 
-  // Gradients that grow over the chunks, and who sent: the sources, then the layer itself.
+  // Gradients that grow over the chunks, and who sent: the sources, then the layer itself. The first chunk writes all
+  // of a weight gradient; without a step there is none.
+  const auto weight_like = [&](std::size_t n_pre) {
+    return n_steps ? Array<float>(n_pre * n) : Array<float>::zeros(n_pre * n);
+  };
   LayerGradients out;
   out.d_weight.resize(n_sources);
   out.d_value.resize(n_sources);
@@ -466,16 +546,16 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
     const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples];
-    if (wanted.weight[k]) out.d_weight[k] = Array<float>::zeros(from.n_pre * n);
+    if (wanted.weight[k]) out.d_weight[k] = weight_like(from.n_pre);
     if (wanted.value[k]) out.d_value[k] = Array<float>::zeros(n_values);
     sender_inputs.push_back({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]});
-    senders.push_back(
-        {from.n_pre, wanted.value[k] ? from.weight : nullptr, out.d_weight[k].data(), nullptr, nullptr, nullptr, 0});
+    senders.push_back({from.n_pre, wanted.value[k] ? from.weight : nullptr, out.d_weight[k].data(), true, nullptr,
+                       nullptr, nullptr, 0});
   }
   if (wanted.recurrent_weight) {
-    out.d_recurrent_weight = Array<float>::zeros(n * n);
+    out.d_recurrent_weight = weight_like(n);
     sender_inputs.push_back({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false});
-    senders.push_back({spec.n, nullptr, out.d_recurrent_weight.data(), nullptr, nullptr, nullptr, 0});
+    senders.push_back({spec.n, nullptr, out.d_recurrent_weight.data(), true, nullptr, nullptr, nullptr, 0});
   }
 
   const int chunk = std::clamp(backward_chunk_rows / std::max(1, n_samples), 1, std::max(1, n_steps));
@@ -488,48 +568,67 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   const Array<float> d_bias = wanted.bias ? Array<float>::zeros(row) : Array<float>();
   const bool learns_readout_beta = !spiking && spec.learn_beta;
   const Array<float> d_beta_by_sample = learns_readout_beta ? Array<float>::zeros(n_samples * row) : Array<float>();
-  Array<float> d_slots(n_slots);
-  if (n_slots) std::memcpy(d_slots.data(), d_values, sizeof(float) * n_slots);
+  const bool by_tile = spiking && !recurrent && !spec.stores_decay();
+  const Array<float> d_slots = spec.learns() || !by_tile ? Array<float>(n_slots) : Array<float>();
   const Array<float> d_v = Array<float>::zeros(n_samples * row);
   const Array<float> d_i_syn = spec.model == Model::cuba_lif ? Array<float>::zeros(n_samples * row) : Array<float>();
-  const Array<float> d_current(static_cast<std::size_t>(chunk) * n_samples * row);
+  const std::size_t tile_rows = static_cast<std::size_t>(chunk) * n_samples * spec.tile_width;  // floats
+  const Array<float> d_current(tile_rows * (by_tile ? num_threads() : n_tiles));
+  std::vector<Listed> listed(by_tile ? n_chunks : 0);
+  {
+    const PhaseTimer timer(Phase::sort);
+    parallel_for(static_cast<int>(listed.size()), [&](int c, int) {
+      const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
+      listed[c] = saved.lists.wide
+                      ? sort_by_tile<std::uint32_t>(spec, saved, d_values, d_slots.data(), t0, t1, n_samples)
+                      : sort_by_tile<std::uint16_t>(spec, saved, d_values, d_slots.data(), t0, t1, n_samples);
+    });
+  }
   const Array<float> d_current_next = recurrent ? Array<float>(n_samples * row) : Array<float>();
 
-  const BackwardPass pass{&spec,
-                          neuron.pointers(),
-                          n_steps,
-                          n_samples,
-                          saved.lists,
-                          saved.fields,
-                          n_slots,
-                          saved.silenced_offsets,
-                          saved.silenced_ids,
-                          recurrent_weight,
-                          d_slots.data(),
-                          saved.potentials,
-                          input.v,
-                          d_potentials,
-                          d_beta_by_sample.data(),
-                          d_v.data(),
-                          d_i_syn.data(),
-                          d_current.data(),
-                          chunk * n_samples,
-                          d_current_next.data(),
-                          d_bias.data(),
-                          senders.data(),
-                          n_senders};
+  BackwardPass pass{&spec,
+                    neuron.pointers(),
+                    n_steps,
+                    n_samples,
+                    saved.lists,
+                    saved.fields,
+                    n_slots,
+                    saved.silenced_offsets,
+                    saved.silenced_ids,
+                    recurrent_weight,
+                    d_values,
+                    d_slots.data(),
+                    nullptr,
+                    nullptr,
+                    saved.potentials,
+                    input.v,
+                    d_potentials,
+                    d_beta_by_sample.data(),
+                    d_v.data(),
+                    d_i_syn.data(),
+                    chunk * n_samples,
+                    d_current_next.data(),
+                    d_bias.data(),
+                    senders.data(),
+                    n_senders};
 
-  // Backwards through time, a chunk of steps at a time: first ∂L/∂i, sample by sample; then, tile by tile, the weight
-  // gradients and the tiles' shares of the list gradients; then the sum of the shares.
+  // Backwards through time, a chunk of steps at a time: ∂L/∂i, sample by sample where neurons hear one another, else
+  // tile by tile; from it, tile by tile, the weight gradients and the tiles' shares of the list gradients; then the sum
+  // of the shares.
   std::vector<Array<float>> shares(n_sources);
   for (int c = n_chunks - 1; c >= 0; --c) {
     const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
-    {
+    if (!by_tile) {
       const PhaseTimer timer(Phase::state_grad);
-      parallel_for(n_samples, [&](int b, int) { kernels.state_grad(pass, b, t0, t1); });
+      parallel_for(n_samples, [&](int b, int) { kernels.state_grad_by_sample(pass, b, t0, t1, d_current.data()); });
+    }
+    if (by_tile) {
+      pass.listed = listed[c].grads.data();
+      pass.listed_starts = listed[c].starts.data();
     }
     for (int k = 0; k < n_senders; ++k) {
       const Events& from = events[c * n_senders + k];
+      senders[k].first = c == n_chunks - 1;
       senders[k].starts = from.starts.data();
       senders[k].rows = from.rows.data();
       senders[k].n_events = from.n;
@@ -540,7 +639,11 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
     }
     {
       const PhaseTimer timer(Phase::weight_grad);
-      parallel_for(n_tiles, [&](int p, int) { kernels.weight_grad(pass, p, t0, t1); });
+      parallel_for(n_tiles, [&](int p, int worker) {
+        float* tile_d_current = d_current.data() + tile_rows * (by_tile ? worker : p);
+        if (by_tile) kernels.state_grad_by_tile(pass, p, t0, t1, tile_d_current);
+        kernels.weight_grad(pass, p, t0, t1, tile_d_current);
+      });
     }
     for (std::size_t k = 0; k < n_sources; ++k)
       if (senders[k].weight) add_shares(events[c * n_senders + k], senders[k].shares, n_tiles, out.d_value[k].data());

@@ -36,25 +36,27 @@ inline void deliver_list(float* current, const float* weight, const void* ids, s
     deliver<W>(current, weight, static_cast<const Id16*>(ids), n);
 }
 
-// One record per listed neuron: σ', γ, and the traces (LayerSpec::n_fields).
+// One record per listed neuron: v - θ, γ, and the traces (LayerSpec::n_fields).
 template <int W>
 inline void store_records(const LayerSpec& spec, int n_fields, SlotBuffer& slots, const StepState& s,
                           const StepParameters& p, std::uint64_t listed, std::uint64_t fired) {
-  const int n_listed = __builtin_popcountll(listed);
-  slots.reserve(static_cast<std::size_t>(n_listed) * n_fields);
+  const std::size_t n_listed = static_cast<std::size_t>(__builtin_popcountll(listed));
+  slots.reserve(n_listed * n_fields + vector_width);  // differences_at writes whole vectors
   float* out = slots.data + slots.size;
-  slots.size += static_cast<std::size_t>(n_listed) * n_fields;
-  const auto kind = static_cast<SurrogateKind>(spec.surrogate);
-  if (n_fields == 1 && n_listed <= W / 8) {  // the usual case: a few neurons, and σ' is all
-    surrogate_at(kind, spec.slope, s.v, p.threshold, listed, out);
+  slots.size += n_listed * n_fields;
+  if (n_fields == 1) {  // the usual case
+    differences_at<W>(out, s.v, p.threshold, listed);
     return;
   }
   alignas(64) float slope[W];
-  surrogate_row<W>(kind, spec.slope, s.v, p.threshold, slope);
+  if (!spec.detach_reset) {
+    for (int k = 0; k < W; ++k) slope[k] = s.v[k] - p.threshold[k];
+    surrogate_all(static_cast<SurrogateKind>(spec.surrogate), spec.slope, slope, W);
+  }
   if (s.reset_gamma) std::memset(s.reset_gamma, 0, sizeof(float) * W);
   for (std::uint64_t bits = listed; bits; bits &= bits - 1) {
     const int k = __builtin_ctzll(bits);
-    *out++ = slope[k];
+    *out++ = s.v[k] - p.threshold[k];
     if (spec.stores_decay()) {
       const bool cleared = spec.reset == Reset::zero && (fired >> k & 1);
       const float by_reset =
@@ -128,15 +130,21 @@ void forward_tile(const ForwardPass& shared, const ForwardItem& work) {
     }
 }
 
-void forward(const ForwardPass& pass, const ForwardItem& item) {
-  switch (pass.spec->tile_width) {
+// Calls body with the width as a constant.
+template <class Body>
+inline void with_width(int width, Body&& body) {
+  switch (width) {
     case 16:
-      return forward_tile<16>(pass, item);
+      return body(std::integral_constant<int, 16>());
     case 32:
-      return forward_tile<32>(pass, item);
+      return body(std::integral_constant<int, 32>());
     default:
-      return forward_tile<64>(pass, item);
+      return body(std::integral_constant<int, 64>());
   }
+}
+
+void forward(const ForwardPass& pass, const ForwardItem& item) {
+  with_width(pass.spec->tile_width, [&](auto w) { forward_tile<w()>(pass, item); });
 }
 
 int select(const ForwardPass& pass, int t, int b) {
@@ -191,47 +199,66 @@ void count(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32
     }
 }
 
-template <class Id>
+// `limited`: a capacity may have dropped some of the records.
+template <class Id, bool limited>
 void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
   const std::size_t stride = words_stride(pass);
-  const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields();
+  const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
   Id* ids = static_cast<Id*>(out.ids);
   // Each tile's records lie in the order of its forward pass: by step, then sample.
   for (int p = 0; p < n_tiles; ++p) pass.slots[p * pass.n_blocks + block].size = 0;
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
       const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;
-      std::int64_t spike = out.offsets[i], near_spike = spike + out.n_spikes[i];
+      const std::int64_t begin = out.offsets[i], near_begin = begin + out.n_spikes[i], end = out.offsets[i + 1];
+      std::int64_t spike = begin, near_spike = near_begin;
       std::int64_t silenced = out.silenced_offsets ? out.silenced_offsets[i] : 0;
       for (int p = 0; p < n_tiles; ++p) {
         const std::size_t at = p * stride + i;
         const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
+        const std::uint64_t stored = !limited ? pass.listed[at] : spec.fixed ? valid_word(spec, p) : pass.listed[at];
         SlotBuffer& records = pass.slots[p * pass.n_blocks + block];
-        const std::uint64_t stored = spec.fixed ? valid_word(spec, p) : pass.listed[at];
-        for (std::uint64_t bits = stored; bits; bits &= bits - 1) {
-          const std::uint64_t bit = bits & -bits;
-          const int n = p * spec.tile_width + __builtin_ctzll(bits);
-          const float* record = records.data + records.size;
-          records.size += n_fields;
-          if ((sent | near) & bit) {
-            const std::int64_t slot = sent & bit ? spike++ : near_spike++;
-            ids[slot] = static_cast<Id>(n);
-            if (out.values) out.values[slot] = sent & bit ? 1.0f : 0.0f;
-            for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
-          } else if (out.silenced_offsets && pass.fired[at] & bit) {
-            out.silenced_ids[silenced++] = static_cast<std::uint32_t>(n);
+        const float* record = records.data + records.size;
+        records.size += static_cast<std::size_t>(__builtin_popcountll(stored)) * n_fields;
+        for (std::uint64_t bits = stored; bits; bits &= bits - 1, record += n_fields) {
+          const int k = __builtin_ctzll(bits);
+          if (limited && !((sent | near) >> k & 1)) {
+            if (out.silenced_offsets && pass.fired[at] >> k & 1)
+              out.silenced_ids[silenced++] = static_cast<std::uint32_t>(p * w + k);
+            continue;
           }
+          // No branch on the kind: it is a toss-up that no predictor wins.
+          const std::int64_t is_spike = sent >> k & 1, slot = is_spike ? spike : near_spike;
+          spike += is_spike;
+          near_spike += 1 - is_spike;
+          ids[slot] = static_cast<Id>(p * w + k);
+          for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
         }
       }
+      if (!out.values) continue;
+      for (std::int64_t slot = begin; slot < near_begin; ++slot) out.values[slot] = 1.0f;
+      for (std::int64_t slot = near_begin; slot < end; ++slot) out.values[slot] = 0.0f;
     }
+}
+
+template <class Id>
+void fill_lists(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  if (pass.near)
+    fill_block<Id, true>(pass, out, block, b0, b1);
+  else
+    fill_block<Id, false>(pass, out, block, b0, b1);
 }
 
 void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
   if (out.wide)
-    fill_block<Id32>(pass, out, block, b0, b1);
+    fill_lists<Id32>(pass, out, block, b0, b1);
   else
-    fill_block<Id16>(pass, out, block, b0, b1);
+    fill_lists<Id16>(pass, out, block, b0, b1);
+}
+
+void slopes(const LayerSpec& spec, float* fields, std::int64_t j0, std::int64_t j1) {
+  surrogate_all(static_cast<SurrogateKind>(spec.surrogate), spec.slope, fields + j0, j1 - j0);
 }
 
 // Σ_n a[n]·b[n] over a whole row, n a multiple of 16, in 16 lanes.
@@ -254,7 +281,7 @@ void listed_grad(const BackwardPass& pass, std::int64_t i, float* d_v, const flo
   const float* gamma = spec.stores_decay() ? pass.fields + pass.n_slots : nullptr;
   for (std::int64_t j = begin; j < end; ++j) {
     const std::uint32_t n = id_at(pass.lists, j);
-    float e = pass.d_slots[j];
+    float e = pass.d_values[j];
     if (d_current_next) {
       const std::size_t row = static_cast<std::size_t>(spec.n_padded());
       e += dot_row(pass.recurrent_weight + n * row, d_current_next, row);
@@ -305,7 +332,7 @@ void readout_grad(const BackwardPass& pass, std::int64_t i, int sample, float* d
     for (int k = 0; k < n; ++k) d_beta[k] += d_v[k] * before[k];
 }
 
-void state_grad(const BackwardPass& pass, int sample, int t0, int t1) {
+void state_grad_by_sample(const BackwardPass& pass, int sample, int t0, int t1, float* d_current) {
   const LayerSpec& spec = *pass.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n_padded()), w = static_cast<std::size_t>(spec.tile_width);
   float* d_v = pass.d_v + sample * n;
@@ -319,18 +346,37 @@ void state_grad(const BackwardPass& pass, int sample, int t0, int t1) {
       listed_grad(pass, i, d_v, t + 1 < pass.n_steps ? d_current_next : nullptr);
     const std::size_t row = static_cast<std::size_t>(t - t0) * pass.n_samples + sample;
     for (std::size_t p = 0; p * w < n; ++p)
-      current_grad(pass.d_current + (p * pass.n_rows + row) * w, at(d_current_next, p * w), d_v + p * w,
-                   at(d_i_syn, p * w), pass.neuron.alpha ? pass.neuron.alpha + p * w : nullptr, spec.gain,
-                   static_cast<int>(w));
+      current_grad(d_current + (p * pass.n_rows + row) * w, at(d_current_next, p * w), d_v + p * w, at(d_i_syn, p * w),
+                   pass.neuron.alpha ? pass.neuron.alpha + p * w : nullptr, spec.gain, static_cast<int>(w));
   }
 }
 
+// The same for one tile of a layer whose neurons do not hear one another and forget at β whether listed or not, so that
+// ∂L/∂i never leaves the core's cache: q is put in place in one go, then the rows follow from one another.
 template <int W>
-void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1) {
+void state_grad_tile(const BackwardPass& pass, int tile, int t0, int t1, float* d_current) {
+  const std::size_t first = static_cast<std::size_t>(tile) * W, n_samples = static_cast<std::size_t>(pass.n_samples);
+  const float* alpha = pass.neuron.alpha ? pass.neuron.alpha + first : nullptr;
+  std::memset(d_current, 0, sizeof(float) * W * n_samples * static_cast<std::size_t>(t1 - t0));
+  for (std::int32_t j = pass.listed_starts[tile]; j < pass.listed_starts[tile + 1]; ++j)
+    d_current[pass.listed[j].place] = pass.listed[j].q;
+  for (int t = t1 - 1; t >= t0; --t)
+    for (std::size_t b = 0; b < n_samples; ++b) {
+      const std::size_t state = (tile * n_samples + b) * W;
+      float* row = d_current + (static_cast<std::size_t>(t - t0) * n_samples + b) * W;
+      step_grad<W>(row, pass.d_v + state, at(pass.d_i_syn, state), alpha, pass.neuron.beta + first, pass.spec->gain);
+    }
+}
+
+void state_grad_by_tile(const BackwardPass& pass, int tile, int t0, int t1, float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { state_grad_tile<w()>(pass, tile, t0, t1, d_current); });
+}
+
+template <int W>
+void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1, const float* d_current) {
   const LayerSpec& spec = *pass.spec;
   const std::size_t first = static_cast<std::size_t>(tile) * W, n = static_cast<std::size_t>(spec.n);
   const int n_columns = __builtin_popcountll(valid_word(spec, tile));
-  const float* d_current = pass.d_current + static_cast<std::size_t>(tile) * pass.n_rows * W;
   if (pass.d_bias) {
     Vector sum[W / vector_width];
     for (int k = 0; k < W / vector_width; ++k) sum[k] = load(pass.d_bias + first + k * vector_width);
@@ -345,24 +391,26 @@ void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1) {
     const Sender& from = pass.senders[k];
     if (!from.weight && !from.d_weight) continue;
     deliver_grad<W>(d_current, {from.starts, from.rows}, from.n_pre, from.weight ? from.weight + first : nullptr,
-                    at(from.d_weight, first), n, n_columns, at(from.shares, tile * from.n_events));
+                    at(from.d_weight, first), from.first, n, n_columns, at(from.shares, tile * from.n_events));
   }
 }
 
-void weight_grad(const BackwardPass& pass, int tile, int t0, int t1) {
-  switch (pass.spec->tile_width) {
-    case 16:
-      return weight_grad_tile<16>(pass, tile, t0, t1);
-    case 32:
-      return weight_grad_tile<32>(pass, tile, t0, t1);
-    default:
-      return weight_grad_tile<64>(pass, tile, t0, t1);
-  }
+void weight_grad(const BackwardPass& pass, int tile, int t0, int t1, const float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, tile, t0, t1, d_current); });
 }
 
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA), forward, select, sent_ids, count, fill, state_grad, weight_grad};
+const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
+                      forward,
+                      select,
+                      sent_ids,
+                      count,
+                      fill,
+                      slopes,
+                      state_grad_by_tile,
+                      state_grad_by_sample,
+                      weight_grad};
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -41,7 +41,8 @@ struct LayerSpec {
   // The factor γ = ∂v[t+1]/∂v[t] of a listed neuron differs from β: it is stored with the slot.
   bool stores_decay() const { return save && (reset == Reset::zero || !detach_reset); }
   bool learns() const { return save && (learn_alpha || learn_beta || learn_threshold); }
-  // Floats stored per listed slot: σ', then γ if stored, then ∂v/∂α, ∂v/∂β, ∂(v - θ)/∂θ where learnt.
+  // Floats stored per listed slot: v - θ, from which `slopes` makes σ', then γ if stored, then ∂v/∂α, ∂v/∂β,
+  // ∂(v - θ)/∂θ where learnt.
   int n_fields() const {
     return save ? 1 + int(stores_decay()) + (learns() ? int(learn_alpha) + int(learn_beta) + int(learn_threshold) : 0)
                 : 0;
@@ -77,10 +78,17 @@ struct Sender {
   int n_pre = 0;
   const float* weight = nullptr;         // [M, N]; null where the gradient of its list values is not wanted
   float* d_weight = nullptr;             // [M, N] or null
+  bool first = false;                    // d_weight holds nothing yet: write, do not add
   const std::int32_t* starts = nullptr;  // see SenderEvents in codelets/deliver_grad.h
   const std::uint32_t* rows = nullptr;
   float* shares = nullptr;  // [P][events] or null
   std::size_t n_events = 0;
+};
+
+// q = σ'·e of a listed slot, and its place (row·W + neuron in the tile) in the rows of its tile.
+struct ListedGrad {
+  std::uint32_t place;
+  float q;
 };
 
 // Growing store of slot records. Its memory functions live in engine.cpp, outside the per-instruction-set builds.
@@ -154,17 +162,20 @@ struct BackwardPass {
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
   const float* recurrent_weight;  // [N, P·W] or null
-  float* d_slots;                 // [slots], in: ∂L/∂value; out: σ'·e
-  const float* potentials;        // [T, B, N] of a readout, for ∂L/∂β
-  const float* initial_v;         // [B, N] of a readout, or null
-  const float* d_potentials;      // [T, B, N] of a readout
-  float* d_beta_by_sample;        // [B, P·W] of a readout that learns β, or null
-  float *d_v, *d_i_syn;           // [B, P·W], running
-  float* d_current;               // [P][steps of the chunk, B][W]
-  int n_rows;                     // rows that d_current has room for, a tile
-  float* d_current_next;          // [B, P·W], of the step after the one at hand; null if not recurrent
-  float* d_bias;                  // [P·W] or null
-  const Sender* senders;          // of the chunk at hand
+  const float* d_values;          // [slots], ∂L/∂value
+  float* d_slots;                 // [slots], σ'·e; null if nobody asks
+  // Tile by tile: the listed slots of the chunk at hand, sorted by tile, those of tile p at listed_starts[p].
+  const ListedGrad* listed;
+  const std::int32_t* listed_starts;  // [P + 1]
+  const float* potentials;            // [T, B, N] of a readout, for ∂L/∂β
+  const float* initial_v;             // [B, N] of a readout, or null
+  const float* d_potentials;          // [T, B, N] of a readout
+  float* d_beta_by_sample;            // [B, P·W] of a readout that learns β, or null
+  float *d_v, *d_i_syn;               // running; tile by tile [P][B][W], else [B, P·W]
+  int n_rows;                         // rows (t, b) that one tile's current gradients have room for
+  float* d_current_next;              // [B, P·W], of the step after the one at hand; null if not recurrent
+  float* d_bias;                      // [P·W] or null
+  const Sender* senders;              // of the chunk at hand
   int n_senders;
 };
 
@@ -181,8 +192,13 @@ struct Kernels {
                 std::int32_t* n_silenced);
   // Writes the lists of one block of samples b0..b1-1.
   void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
-  void (*state_grad)(const BackwardPass&, int sample, int t0, int t1);
-  void (*weight_grad)(const BackwardPass&, int tile, int t0, int t1);
+  // x ← σ'(x): the first field of slots j0..j1-1.
+  void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
+  // ∂L/∂i of steps t0..t1-1, of one tile into `d_current` [t1 - t0, B][W], or of one sample into [P][n_rows][W].
+  void (*state_grad_by_tile)(const BackwardPass&, int tile, int t0, int t1, float* d_current);
+  void (*state_grad_by_sample)(const BackwardPass&, int sample, int t0, int t1, float* d_current);
+  // From the tile's `d_current` to the gradients of weights, bias and list values.
+  void (*weight_grad)(const BackwardPass&, int tile, int t0, int t1, const float* d_current);
 };
 
 }  // namespace sparsesnn
