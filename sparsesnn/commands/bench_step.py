@@ -39,7 +39,7 @@ def _step(options: argparse.Namespace) -> int:
     from sparsesnn.bench import Workload, bench_step
     from sparsesnn.train.prepare import set_threads
 
-    set_threads(options.threads)
+    set_threads(options.threads, options.backend)
     workload = Workload(
         net=options.net,
         n_steps=options.steps,

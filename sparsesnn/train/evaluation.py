@@ -131,7 +131,7 @@ def evaluate_run(
     Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
     """
     run = load_run(folder, weights=weights, backend=backend)
-    prepare.set_threads(threads)
+    prepare.set_threads(threads, backend or run.config.train.backend)
     config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
     part = _part(config, split)
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes

@@ -20,9 +20,9 @@ def make_optimiser(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
     groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
     kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+    return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
 
 
 def state_keys(config: OptimConfig) -> frozenset[str]:

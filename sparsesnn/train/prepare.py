@@ -20,6 +20,9 @@ from sparsesnn.train.config import Config, DataConfig
 
 Indices = npt.NDArray[np.int64]
 
+#: what PyTorch uses by itself: all cores, or what OMP_NUM_THREADS says
+ALL_TORCH_THREADS = torch.get_num_threads()
+
 
 @dataclass(frozen=True)
 class Part:
@@ -63,10 +66,14 @@ class Parts:
         }
 
 
-def set_threads(n_threads: int) -> None:
-    """Worker threads of the engine and of PyTorch; 0 leaves both at all cores."""
+def set_threads(n_threads: int, backend: str) -> None:
+    """Worker threads of the backend, in this process; 0: all cores.
+
+    Beside the event-sparse engine PyTorch runs on one thread. What is left to it is small, its threads would go on
+    spinning on the engine's cores for milliseconds after each use, and the sums of its reductions depend on their number.
+    """
+    torch.set_num_threads(1 if backend == "cpu" else n_threads or ALL_TORCH_THREADS)
     if n_threads:
-        torch.set_num_threads(n_threads)
         set_num_threads(n_threads)
 
 
