@@ -1,0 +1,244 @@
+"""`./dev bench rivals`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rivals import environments, plot, report
+from rivals.catalogue import RIVALS, WORKLOADS, Rival, chosen
+from rivals.race import Loaded, Worker, WorkerError, rotate
+from rivals.results import Result, crossing, ratios, summarise
+from rivals.task import Task
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENTS = ROOT / ".venv-rivals"
+
+N_STEPS, N_SAMPLES = 100, 48
+HIDDEN_ACTIVITY = 0.02
+SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.3, 0.5)
+QUICK_SWEEP = (0.002, 0.02, 0.2)
+
+EXAMPLES = """\
+examples:
+  ./dev bench rivals                                  the whole run, some 15 minutes; writes benchmarks/results/
+  ./dev bench rivals --quick --out /tmp/race          a look, in a few minutes
+  ./dev bench rivals --only sparsesnn,fused,snntorch --workloads W1 --no-sweep --out /tmp/race"""
+
+
+class Race:
+    """One run: environments, tasks, rotations."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options = options
+        self.folder = folder
+        self.rivals = chosen(options.only)
+        self.missing: dict[str, str] = {}
+        self.places = self._places()
+        self.started = time.monotonic()
+
+    def _places(self) -> dict[str, environments.Environment]:
+        places = {}
+        for name in dict.fromkeys(rival.environment for rival in self.rivals):
+            members = [rival for rival in RIVALS if rival.environment == name]
+            places[name] = environments.prepare(name, members, ENVIRONMENTS, fresh=self.options.fresh)
+        return places
+
+    def task(self, net: str, hidden_activity: float) -> tuple[Path, Task]:
+        """Made by sparsesnn in a process of its own."""
+        place = self.places.get("own") or environments.own()
+        path = self.folder / f"{net}-{hidden_activity:g}.npz"
+        if not path.exists():
+            command = [str(place.python), "-m", "rivals.prepare", "--net", net, "--out", str(path)]
+            command += ["--hidden-activity", f"{hidden_activity:g}"]
+            command += ["--n-steps", str(N_STEPS), "--n-samples", str(N_SAMPLES)]
+            benchmarks = str(Path(__file__).resolve().parents[1])
+            subprocess.run(command, check=True, cwd=self.folder, env={**os.environ, "PYTHONPATH": benchmarks})
+        return path, Task.load(path)
+
+    def start(self, stack: ExitStack, rivals: Sequence[Rival], label: str) -> list[Worker]:
+        """Processes of all that can run."""
+        workers = []
+        for rival in rivals:
+            place = self.places[rival.environment]
+            if (why := place.lacks(rival)) or place.python is None:
+                self.missing[rival.title.strip("*")] = why or "no environment"
+                continue
+            logs = self.folder / label
+            logs.mkdir(exist_ok=True)
+            workers.append(
+                stack.enter_context(Worker(rival, place.python, rival.threads or self.options.threads, logs))
+            )
+        return workers
+
+    def load(self, workers: list[Worker], path: Path, label: str) -> dict[str, Loaded]:
+        """First steps; who fails leaves the race, with the reason."""
+        loaded: dict[str, Loaded] = {}
+        for worker in list(workers):
+            name = worker.rival.name
+            print(f"    {name}: first step …", end="", file=sys.stderr, flush=True)
+            try:
+                loaded[name] = worker.load(path)
+                print(f" {loaded[name].first_step_s:.1f} s, loss {loaded[name].loss:.5f}", file=sys.stderr)
+            except WorkerError as error:
+                print(" failed", file=sys.stderr)
+                self.missing[f"{worker.rival.title.strip('*')} on {label}"] = str(error)[:300]
+                worker.close()
+                workers.remove(worker)
+        return loaded
+
+    def workload(self, name: str) -> tuple[list[Result], dict[str, float]]:
+        """All contestants on one workload, and the activity of its populations."""
+        print(f"==> {name}: {WORKLOADS[name]}", file=sys.stderr)
+        path, task = self.task(WORKLOADS[name], HIDDEN_ACTIVITY)
+        rivals = [rival for rival in self.rivals if not rival.only or name in rival.only]
+        with ExitStack() as stack:
+            workers = self.start(stack, rivals, name)
+            loaded = self.load(workers, path, name)
+            turns = rotate(workers, self.options.repeats, self.options.seconds)
+            results = [
+                summarise(
+                    worker.rival,
+                    loaded[worker.rival.name],
+                    turns[worker.rival.name],
+                    self.options.repeats,
+                    task.n_samples,
+                    task.losses[worker.rival.semantics],
+                    worker.growth(),
+                )
+                for worker in workers
+            ]
+        print("\n".join(report.table(results)), flush=True)
+        return results, task.activity
+
+    def sweep(self, net: str, targets: Sequence[float]) -> dict[str, Any]:
+        """samples/s of some contestants against hidden activity."""
+        points = []
+        rivals = [rival for rival in self.rivals if rival.sweep]
+        with ExitStack() as stack:
+            workers = self.start(stack, rivals, "sweep")
+            for target in targets:
+                path, task = self.task(net, target)
+                hidden = [a for population, a in task.activity.items() if population.startswith("hidden")]
+                print(f"==> hidden activity {target:.1%}: {hidden}", file=sys.stderr)
+                loaded = self.load(workers, path, f"{net} at {target:.1%}")
+                turns = rotate(workers, self.options.sweep_repeats, self.options.seconds)
+                results = [
+                    summarise(
+                        worker.rival,
+                        loaded[worker.rival.name],
+                        turns[worker.rival.name],
+                        self.options.sweep_repeats,
+                        task.n_samples,
+                        task.losses[worker.rival.semantics],
+                        None,
+                    )
+                    for worker in workers
+                ]
+                points.append(
+                    {
+                        "target": target,
+                        "activity": sum(hidden) / len(hidden),
+                        "populations": task.activity,
+                        "samples_per_s": {r.name: r.samples_per_s for r in results},
+                        "foreign": {r.name: r.foreign for r in results},
+                        "agrees": {r.name: r.agrees for r in results},
+                    }
+                )
+        names = [rival.name for rival in rivals if any(rival.name in p["samples_per_s"] for p in points)]
+        dense = [rival.name for rival in rivals if rival.kind in ("dense", "library")]
+        return {
+            "net": net,
+            "names": names,
+            "points": points,
+            "dense_wins_at": crossing(points, "sparsesnn", dense),
+            "csr_wins_at": crossing(points, "sparsesnn", ["csr"]),
+        }
+
+
+def main() -> int:
+    options = _arguments().parse_args()
+    command = " ".join(["./dev bench rivals", *sys.argv[1:]])
+    if options.quick:
+        options.repeats, options.sweep_repeats, options.seconds = 2, 1, 0.1
+    facts = report.about(options.threads, command, ROOT)
+    facts |= {"n_steps": N_STEPS, "n_samples": N_SAMPLES, "input_activity": 0.015, "hidden_activity": HIDDEN_ACTIVITY}
+    out: Path = options.out
+    with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
+        race = Race(options, Path(folder))
+        found = {name: race.workload(name) for name in options.workloads}
+        workloads = {name: results for name, (results, _) in found.items()}
+        activity = {name: firing for name, (_, firing) in found.items()}
+        sweep = race.sweep(WORKLOADS["W1"], QUICK_SWEEP if options.quick else SWEEP) if options.sweep else None
+    facts["minutes"] = round((time.monotonic() - race.started) / 60, 1)
+    page = report.markdown(facts, workloads, activity, race.missing, sweep)
+    report.write(out / "rivals.md", page)
+    report.write_json(
+        out / "rivals.json",
+        {
+            "about": facts,
+            "workloads": {
+                name: {
+                    "net": WORKLOADS[name],
+                    "activity": activity[name],
+                    "results": [result.to_dict() for result in results],
+                }
+                for name, results in workloads.items()
+            },
+            "ratios": ratios(workloads, sweep["points"] if sweep else []),
+            "missing": race.missing,
+        },
+    )
+    if sweep:
+        report.write_json(out / "activity.json", {"about": facts, **sweep})
+        plot.draw(out / "activity.png", sweep, facts)
+    print(f"\n{page}\n==> {out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
+    differ = [f"{r.name} on {name}" for name, results in workloads.items() for r in results if not r.agrees]
+    if differ:
+        print(f"rivals: losses are not the expected ones, so these computed another network: {', '.join(differ)}")
+    return 1 if differ else 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    names = ", ".join(rival.name for rival in RIVALS)
+    parser = argparse.ArgumentParser(
+        prog="./dev bench rivals",
+        description="Times one training step of sparsesnn and of everyone else, in one interleaved run.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAMES", help=f"of {names}")
+    parser.add_argument(
+        "--workloads",
+        type=lambda text: text.split(","),
+        default=list(WORKLOADS),
+        metavar="NAMES",
+        help="of " + ", ".join(f"{name} ({net})" for name, net in WORKLOADS.items()),
+    )
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (default: %(default)s)")
+    parser.add_argument(
+        "--sweep-repeats", type=int, default=3, metavar="N", help="rounds a point of the sweep (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.4, metavar="S", help="of timed steps a turn, at least one step"
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="default: all cores")
+    parser.add_argument("--quick", action="store_true", help="two rounds of short turns, three points of the sweep")
+    parser.add_argument(
+        "--sweep", action=argparse.BooleanOptionalAction, default=True, help="samples/s against hidden activity, on W1"
+    )
+    parser.add_argument("--fresh", action="store_true", help="make the environments anew, with today's versions")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""Who races: each contestant, where it lives, and the loss it has to reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+#: what a reset does, in the words of sparsesnn; one loss is expected of all contestants of a kind
+SEMANTICS = MappingProxyType(
+    {
+        "subtract": "v[t] = βv[t-1] - s[t-1] + i[t], s[t] = v[t] > 1",
+        "at once": "as subtract, but the reset decays too: v[t] = β(v[t-1] - s[t-1]) + i[t]",
+        "zero": "v[t] = βv[t-1](1 - s[t-1]) + i[t]",
+        "late": "as subtract, but a spike arrives one step later in the next layer",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One contestant.
+
+    Args:
+        name: on the command line.
+        title: in tables.
+        module: of `contestants`; its `make(task, **options)` returns one training step.
+        environment: "own" (sparsesnn's), "torch" or "jax".
+        package: whose version is reported; None for code that stands here.
+        requires: what pip is asked for, where the package's name is not enough.
+        semantics: key of `SEMANTICS`.
+        kind: "sparsesnn", "dense", "sparse" (hand-written from stock products) or "library".
+        note: mode, and how it differs.
+        options: for `make`.
+        threads: worker threads; None: those of the run.
+        only: names of the workloads it takes part in; empty: all.
+        sweep: takes part in the sweep over activities.
+    """
+
+    name: str
+    title: str
+    module: str
+    environment: str
+    package: str | None
+    semantics: str
+    kind: str
+    note: str
+    options: dict[str, Any] = field(default_factory=dict)
+    requires: str | None = None
+    threads: int | None = None
+    only: tuple[str, ...] = ()
+    sweep: bool = False
+
+
+RIVALS = (
+    Rival(
+        name="sparsesnn",
+        title="**sparsesnn**",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="subtract",
+        kind="sparsesnn",
+        note="`cpu`, grad_threshold 0.9",
+        options={"grad_threshold": 0.9},
+        sweep=True,
+    ),
+    Rival(
+        name="sparsesnn-exact",
+        title="sparsesnn, every neuron listed",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="subtract",
+        kind="sparsesnn",
+        note="`cpu`, grad_threshold -inf: the gradient of the dense ones",
+        options={"grad_threshold": float("-inf")},
+    ),
+    Rival(
+        name="sparsesnn-1-thread",
+        title="sparsesnn, 1 thread",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="subtract",
+        kind="sparsesnn",
+        note="`cpu`, grad_threshold 0.9",
+        options={"grad_threshold": 0.9},
+        threads=1,
+        only=("W1",),
+    ),
+    Rival(
+        name="sparsesnn-dense",
+        title="sparsesnn, `dense`",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="subtract",
+        kind="dense",
+        note="backend `dense`",
+        options={"grad_threshold": 0.9, "backend": "dense"},
+    ),
+    Rival(
+        name="fused",
+        title="fused dense PyTorch",
+        module="fused",
+        environment="own",
+        package="torch",
+        semantics="subtract",
+        kind="dense",
+        note="hand-written backward, products hoisted out of time",
+        sweep=True,
+    ),
+    Rival(
+        name="compile",
+        title="torch.compile",
+        module="compiled",
+        environment="own",
+        package="torch",
+        semantics="subtract",
+        kind="dense",
+        note="plain autograd, whole graph of all steps compiled",
+    ),
+    Rival(
+        name="jax-scan",
+        title="JAX scan",
+        module="jax_scan",
+        environment="jax",
+        package="jax",
+        semantics="subtract",
+        kind="dense",
+        note="hand-written, jit, products hoisted out of the scan",
+    ),
+    Rival(
+        name="csr",
+        title="fused CSR PyTorch",
+        module="csr",
+        environment="own",
+        package="torch",
+        semantics="subtract",
+        kind="sparse",
+        note="CSR spikes forward and for dW, dense product for dS, hand-written backward",
+        sweep=True,
+    ),
+    Rival(
+        name="snntorch",
+        title="snnTorch",
+        module="snntorch_net",
+        environment="torch",
+        package="snntorch",
+        semantics="subtract",
+        kind="library",
+        note="`Leaky` in a loop over time",
+        sweep=True,
+    ),
+    Rival(
+        name="spikingjelly",
+        title="SpikingJelly",
+        module="spikingjelly_net",
+        environment="torch",
+        package="spikingjelly",
+        semantics="at once",
+        kind="library",
+        note="multi-step `LIFNode`, soft reset, detached",
+        sweep=True,
+    ),
+    Rival(
+        name="norse",
+        title="Norse",
+        module="norse_net",
+        environment="torch",
+        package="norse",
+        semantics="zero",
+        kind="library",
+        note="`LIFBoxCell`, weights scaled by 1/(1 - β)",
+    ),
+    Rival(
+        name="sinabs",
+        title="Sinabs",
+        module="sinabs_net",
+        environment="torch",
+        package="sinabs",
+        semantics="at once",
+        kind="library",
+        note="`LIF` with SingleSpike, batch first; reset in the graph",
+    ),
+    Rival(
+        name="spyx",
+        title="Spyx",
+        module="spyx_net",
+        environment="jax",
+        package="spyx",
+        semantics="late",
+        kind="library",
+        note="jit, `nn.run`; β is trained; reset in the graph",
+    ),
+    Rival(
+        name="jaxpike",
+        title="jaxpike",
+        module="jaxpike_net",
+        environment="jax",
+        package="jaxpike",
+        semantics="at once",
+        kind="library",
+        note="jit, `unroll`; τ is trained; reset in the graph",
+    ),
+    Rival(
+        name="brainevent",
+        title="brainevent",
+        module="brainevent_net",
+        environment="jax",
+        package="brainevent",
+        requires="brainevent[cpu]",
+        semantics="subtract",
+        kind="library",
+        note="jit, `BinaryArray` products on numba, parallel; event-sparse forward, dense backward",
+    ),
+)
+
+#: 700 inputs at 1.5 %, hidden layers at 2 %, T = 100, B = 48
+WORKLOADS = MappingProxyType({"W1": "700-1024-1024-20", "W2": "700-1024r-20", "W3": "700-1470-1472-20"})
+
+
+def chosen(names: list[str] | None) -> list[Rival]:
+    """The contestants of these names, in the order of the catalogue; all if None. `ValueError` for an unknown name."""
+    known = [rival.name for rival in RIVALS]
+    if unknown := sorted(set(names or ()) - set(known)):
+        raise ValueError(f"no contestant {', '.join(unknown)}; there are {', '.join(known)}")
+    return [rival for rival in RIVALS if names is None or rival.name in names]

@@ -1,0 +1,59 @@
+"""What all JAX contestants share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rivals.task import BETA, LEARNING_RATE, SLOPE, Task
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def step_of(
+    logits: Callable[[Any, jax.Array], jax.Array], parameters: Any, spikes: jax.Array, task: Task
+) -> Callable[[], float]:
+    """Forward, loss, backward, Adam, compiled together; the old parameters' memory is given to the new."""
+    optimiser = optax.adam(LEARNING_RATE)
+    labels = jnp.asarray(task.labels)
+
+    def update(parameters: Any, state: Any, x: jax.Array) -> tuple[Any, Any, jax.Array]:
+        loss, gradient = jax.value_and_grad(lambda p: cross_entropy(logits(p, x), labels))(parameters)
+        change, state = optimiser.update(gradient, state, parameters)
+        return optax.apply_updates(parameters, change), state, loss
+
+    state = optimiser.init(parameters)
+    compiled = jax.jit(update, donate_argnums=(0, 1)).lower(parameters, state, spikes).compile()
+    held = [parameters, state]
+
+    def step() -> float:
+        held[0], held[1], loss = compiled(held[0], held[1], spikes)
+        jax.block_until_ready(held)
+        return float(loss)
+
+    return step
+
+
+def integrate(currents: jax.Array) -> jax.Array:
+    """[T, B, N]: v[t] = β·v[t-1] + i[t]."""
+
+    def leak(v: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
+        v = BETA * v + i
+        return v, v
+
+    return jax.lax.scan(leak, jnp.zeros_like(currents[0]), currents)[1]
+
+
+@jax.custom_vjp
+def fast_sigmoid(x: jax.Array) -> jax.Array:
+    """s = x > 0; the gradient is (slope·|x| + 1)⁻²."""
+    return (x > 0).astype(x.dtype)
+
+
+fast_sigmoid.defvjp(lambda x: (fast_sigmoid(x), x), lambda x, d_s: (d_s / jnp.square(SLOPE * jnp.abs(x) + 1),))

@@ -1,0 +1,89 @@
+"""What all PyTorch contestants share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from rivals.task import BETA, LEARNING_RATE, SLOPE, Task
+
+
+def step_of(
+    logits: Callable[[], Tensor], parameters: Iterable[Tensor], labels: NDArray[np.int64]
+) -> Callable[[], float]:
+    """Forward, loss, backward, fused Adam."""
+    parameters, targets = list(parameters), torch.from_numpy(labels)
+    optimiser = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
+    for parameter in parameters:  # Adam's state is there before the first step, so memory is counted without it
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+    def step() -> float:
+        optimiser.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(logits(), targets)
+        loss.backward()
+        optimiser.step()
+        return loss.item()
+
+    return step
+
+
+def parameters_of(task: Task) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter | None]]:
+    """Weights [n_pre, n_post] and recurrent weights."""
+    weights = [torch.nn.Parameter(torch.from_numpy(w.copy())) for w in task.weights]
+    recurrent = [None if w is None else torch.nn.Parameter(torch.from_numpy(w.copy())) for w in task.recurrent]
+    return weights, recurrent
+
+
+def all_of(weights: Iterable[Tensor], recurrent: Iterable[Tensor | None]) -> list[Tensor]:
+    """What the optimiser gets."""
+    return [*weights, *(own for own in recurrent if own is not None)]
+
+
+def linear(weight: NDArray[np.float32], scale: float = 1.0) -> torch.nn.Linear:
+    """An `nn.Linear` with these weights [n_pre, n_post]."""
+    layer = torch.nn.Linear(*weight.shape, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight.T * np.float32(scale)))
+    return layer
+
+
+def mean_of_potentials(currents: Tensor) -> Tensor:
+    """[B, N]: time-mean of v[t] = β·v[t-1] + i[t], for [T, B, N]; the readout of the hand-written contestants.
+
+    The mean is linear in the currents: i[t] counts 1 + β + … + β^(T-1-t) times.
+    """
+    n_steps = len(currents)
+    left = torch.arange(n_steps, 0, -1, dtype=torch.float64)
+    share = ((1 - BETA**left) / (1 - BETA) / n_steps).to(currents.dtype)
+    return torch.tensordot(share, currents, dims=([0], [0]))
+
+
+def integrate(currents: Tensor) -> Tensor:
+    """[T, B, N]: v[t] = β·v[t-1] + i[t], step by step; for libraries without a readout that integrates."""
+    v = torch.zeros_like(currents[0])
+    potentials = []
+    for i in currents.unbind(0):
+        v = BETA * v + i
+        potentials.append(v)
+    return torch.stack(potentials)
+
+
+class FastSigmoid(torch.autograd.Function):
+    """s = x > 0; the gradient is (slope·|x| + 1)⁻²."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *d_s: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return d_s[0] / (SLOPE * x.abs() + 1).square()

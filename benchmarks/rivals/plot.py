@@ -1,0 +1,60 @@
+"""samples/s against activity, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rivals.catalogue import RIVALS
+
+#: colours that differ for the colour-blind too (Okabe & Ito)
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+
+
+def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Writes a PNG of the sweep."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    titles = {rival.name: rival.title.strip("*").replace("`", "") for rival in RIVALS}
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.6), dpi=150, layout="constrained")
+    for name, colour in zip(sweep["names"], COLOURS, strict=False):
+        points = [p for p in sweep["points"] if name in p["samples_per_s"]]
+        axes.plot(
+            [100 * p["activity"] for p in points],
+            [p["samples_per_s"][name] for p in points],
+            marker="o",
+            markersize=4,
+            linewidth=2.4 if name == "sparsesnn" else 1.4,
+            color=colour,
+            label=titles[name],
+        )
+    if (where := sweep["dense_wins_at"]) is not None:
+        axes.axvline(100 * where, color="0.5", linestyle=":", linewidth=1)
+        axes.annotate(
+            f"dense wins from {100 * where:.0f} %",
+            (100 * where, 0.97),
+            xycoords=("data", "axes fraction"),
+            ha="right",
+            va="top",
+            rotation=90,
+            color="0.35",
+            fontsize=8,
+        )
+    axes.set(xscale="log", yscale="log", xlabel="hidden activity, % (spikes per neuron and step)", ylabel="samples/s")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(which="major", color="0.88")
+    axes.set_title(
+        f"Training step of {sweep['net']}, T={facts['n_steps']}, batch {facts['n_samples']}, "
+        f"{facts['threads']} threads of {facts['machine']}",
+        fontsize=9,
+    )
+    axes.legend(fontsize=8, frameon=False)
+    temporary = path.with_name(path.name + ".tmp")
+    figure.savefig(temporary, format="png")
+    pyplot.close(figure)
+    temporary.replace(path)

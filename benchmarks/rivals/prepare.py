@@ -1,0 +1,78 @@
+"""Writes a task: runs where sparsesnn is installed, and asks it for the loss under each contestant's semantics."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+import sparsesnn as ss
+from rivals.contestants.ours import network
+from rivals.task import Task
+from sparsesnn.bench import Workload
+
+#: how sparsesnn says what `catalogue.SEMANTICS` describes
+VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
+    "subtract": lambda net: net,
+    "at once": lambda net: _with_hidden(net, reset_decays=True),
+    "zero": lambda net: _with_hidden(net, reset="zero"),
+    "late": lambda net: ss.Network(
+        net.populations,
+        tuple(c if c.pre in net.inputs else dataclasses.replace(c, delay=1) for c in net.connections),
+    ),
+}
+
+
+def make_task(workload: Workload) -> Task:
+    """Weights scaled until the hidden populations are as active as wanted, with kind "subtract"."""
+    spikes = workload.spikes()
+    model = workload.model("cpu", spikes)
+    layers = list(model.layers.values())
+    task = Task(
+        spikes=spikes.to_dense().numpy().astype(np.uint8),
+        labels=workload.labels().numpy(),
+        weights=[layer.weights[0].detach().numpy() for layer in layers],
+        recurrent=[
+            None if layer.recurrent_weight is None else layer.recurrent_weight.detach().numpy() for layer in layers[:-1]
+        ],
+        losses={},
+        activity={},
+    )
+    for kind, variant in VARIANTS.items():
+        other = ss.Model(variant(network(task)))
+        other.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            output = other(spikes)
+        assert output.potentials is not None, "the readout is LI"
+        task.losses[kind] = float(functional.cross_entropy(output.potentials.mean(0), workload.labels()))
+        if kind == "subtract":
+            task.activity.update({"input": spikes.activity(), **output.activity()})
+    return task
+
+
+def _with_hidden(net: ss.Network, **changes: object) -> ss.Network:
+    for name, population in net.populations.items():
+        if isinstance(population, ss.LIF):
+            net = net.with_population(name, **changes)
+    return net
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--net", required=True)
+    parser.add_argument("--hidden-activity", type=float, required=True)
+    parser.add_argument("--n-steps", type=int, required=True)
+    parser.add_argument("--n-samples", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = vars(parser.parse_args())
+    out = options.pop("out")
+    make_task(Workload(**options)).save(out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The rotation: one process a contestant, all kept alive, one at a time at work and all others stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any
+
+from rivals.catalogue import Rival
+
+#: cores used by others during a turn; above it the turn is disturbed
+QUIET = 0.15
+#: at most so many times the wanted rounds are run, in the hope of quiet ones
+MORE_ROUNDS = 2
+LOAD_LIMIT_S = 900.0  # compiling the whole graph takes minutes
+STEP_LIMIT_S = 300.0
+
+
+class WorkerError(Exception):
+    """A contestant failed; the message is its own."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one contestant.
+
+    Args:
+        seconds: median time of a step.
+        n_steps: timed steps.
+        foreign: cores used by other processes meanwhile; None where the system does not say.
+    """
+
+    seconds: float
+    n_steps: int
+    foreign: float | None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a contestant said of its first step."""
+
+    loss: float
+    first_step_s: float
+    version: str | None
+
+
+class Worker:
+    """A contestant's process. Between its turns it is stopped, so that no idle thread of it takes time from others."""
+
+    def __init__(self, rival: Rival, python: Path, threads: int, folder: Path) -> None:
+        self.rival = rival
+        self.log = folder / f"{rival.name}.log"
+        n = str(threads)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "OMP_NUM_THREADS": n,
+            "MKL_NUM_THREADS": n,
+            "NUMBA_NUM_THREADS": n,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONWARNINGS": "ignore",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder.parent / "inductor"),
+        }
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [str(python), "-m", "rivals.worker", rival.name, "--threads", n],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=folder,  # not the repository: its folders would shadow what is installed
+                env=environment,
+                text=True,
+            )
+        if hasattr(os, "sched_setaffinity"):  # XLA takes as many threads as it has cores
+            cores = sorted(os.sched_getaffinity(0))[:threads]
+            os.sched_setaffinity(self.process.pid, cores)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def load(self, task: Path) -> Loaded:
+        return Loaded(**self._ask({"do": "load", "task": str(task)}, LOAD_LIMIT_S))
+
+    def turn(self, seconds: float) -> Turn:
+        own, busy, start = _cpu_seconds(self.process.pid), _busy_seconds(), time.perf_counter()
+        times = self._ask({"do": "steps", "seconds": seconds}, STEP_LIMIT_S)["times"]
+        elapsed = time.perf_counter() - start
+        own_after, busy_after = _cpu_seconds(self.process.pid), _busy_seconds()
+        foreign = None
+        if own is not None and own_after is not None and busy is not None and busy_after is not None:
+            foreign = max(0.0, (busy_after - busy) - (own_after - own)) / elapsed
+        return Turn(median(times), len(times), foreign)
+
+    def growth(self) -> int | None:
+        """Bytes of memory above what it held before the first step."""
+        growth = self._ask({"do": "memory"}, STEP_LIMIT_S)["growth"]
+        return None if growth is None else int(growth)
+
+    def _ask(self, command: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+            if not select.select([self.process.stdout], [], [], limit_s)[0]:
+                raise WorkerError(f"no answer to '{command['do']}' in {limit_s:.0f} s")
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise WorkerError(f"its process ended: {self._last_words()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        self.process.send_signal(signal.SIGSTOP)
+        return dict(answer)
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"status {self.process.wait()}"
+
+
+def rotate(workers: Sequence[Worker], rounds: int, seconds: float) -> dict[str, list[Turn]]:
+    """Turns of each contestant by name; a round is one turn each, and the next begins with another contestant.
+
+    Rounds go on, up to MORE_ROUNDS times as many, until `rounds` of each contestant's turns were quiet.
+    """
+    turns: dict[str, list[Turn]] = {worker.rival.name: [] for worker in workers}
+    for number in range(rounds * MORE_ROUNDS):
+        if number >= rounds and all(sum(map(is_quiet, t)) >= rounds for t in turns.values()):
+            break
+        first = number % max(1, len(workers))
+        for worker in [*workers[first:], *workers[:first]]:
+            turns[worker.rival.name].append(worker.turn(seconds))
+        _progress(number, turns)
+    return turns
+
+
+def is_quiet(turn: Turn) -> bool:
+    return turn.foreign is None or turn.foreign <= QUIET
+
+
+def quietest(turns: Sequence[Turn], n: int) -> list[Turn]:
+    """The `n` turns least disturbed by others; chosen by their load, never by the time they took."""
+    return sorted(turns, key=lambda turn: turn.foreign or 0.0)[:n]
+
+
+def _progress(number: int, turns: Mapping[str, Sequence[Turn]]) -> None:
+    loads = [t[-1].foreign or 0.0 for t in turns.values() if t]
+    load = f"{median(loads):.2f} cores used by others" if loads else ""
+    print(f"    round {number + 1}: {load}", file=sys.stderr, flush=True)
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process, all its threads."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _busy_seconds() -> float | None:
+    """Time that all cores were not idle; time stolen by the host counts as busy."""
+    try:
+        fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    except (OSError, ValueError, IndexError):
+        return None
+    user, nice, system, _idle, _wait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,152 @@
+"""Tables for people, JSON for machines; both written to a temporary name first."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rivals.catalogue import SEMANTICS, WORKLOADS
+from rivals.results import Result, ratios
+
+
+def about(threads: int, command: str, root: Path) -> dict[str, Any]:
+    """What ran where and when."""
+    import sparsesnn
+
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(root),
+        "command": command,
+        "machine": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "isa": sparsesnn.build_info()["isa"],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def commit(root: Path) -> str:
+    """Of the tree, with `+` for changes that are not committed; results of earlier runs do not count as changes."""
+    try:
+        head = _git(root, "rev-parse", "--short", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def markdown(
+    facts: Mapping[str, Any],
+    workloads: Mapping[str, Sequence[Result]],
+    activity: Mapping[str, Mapping[str, float]],
+    missing: Mapping[str, str],
+    sweep: Mapping[str, Any] | None,
+) -> str:
+    """The whole page."""
+    lines = [
+        "# One training step, everyone in one run",
+        "",
+        f"{facts['date']}, commit {facts['commit']}, {facts['machine']}, {facts['threads']} threads ({facts['isa']}): "
+        f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
+        f"T = {facts['n_steps']}, batch {facts['n_samples']}, float32, the same spikes and weights for all. "
+        "Medians over interleaved turns; [how it is measured](../README.md).",
+    ]
+    for name, results in workloads.items():
+        firing = ", ".join(f"{k} {100 * a:.2f} %" for k, a in activity[name].items())
+        lines += ["", f"## {name}: {WORKLOADS[name]}", "", f"Activity: {firing}.", "", *table(results)]
+        if disturbed := disturbance(results):
+            lines += ["", disturbed]
+    if missing:
+        lines += ["", "## Missing", ""]
+        lines += [f"- {name}: {why}" for name, why in missing.items()]
+    points = sweep["points"] if sweep else []
+    if found := ratios(workloads, points):
+        lines += ["", "## Ratios of sparsesnn", "", "| | |", "|---|---|"]
+        lines += [f"| {name} | {ratio:.2f} |" for name, ratio in found.items()]
+    if sweep:
+        lines += ["", *sweep_lines(sweep)]
+    lines += ["", "## Losses", "", "A loss is expected by the order of a step; ✓ is within 2e-4 of it.", ""]
+    lines += [f"- **{kind}**: {meaning}" for kind, meaning in SEMANTICS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """One workload, fastest first."""
+    lines = [
+        "| | version | samples/s | ms a step (quartiles) | memory of a step, MB | first step, s | loss | mode |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in sorted(results, key=lambda r: -r.samples_per_s):
+        memory = "?" if r.growth_mb is None else f"{r.growth_mb:,.0f}"
+        verdict = "✓" if r.agrees else f"**✗** expected {r.expected_loss:.5f}"
+        lines.append(
+            f"| {r.title} | {r.version or ''} | {r.samples_per_s:,.0f} "
+            f"| {r.step_ms:.1f} ({r.quartiles_ms[0]:.1f}–{r.quartiles_ms[1]:.1f}) | {memory} | {r.first_step_s:.1f} "
+            f"| {r.loss:.5f} {r.semantics} {verdict} | {r.note} |"
+        )
+    return lines
+
+
+def disturbance(results: Sequence[Result]) -> str:
+    """A warning if others used the machine; empty if not."""
+    used = sum(r.n_turns for r in results)
+    loud = used - sum(r.n_quiet for r in results)
+    if not loud:
+        return ""
+    worst = max((r.foreign or 0.0 for r in results), default=0.0)
+    return (
+        f"**Disturbed**: in {loud} of {used} turns other processes used the machine, "
+        f"up to {worst:.2f} cores in a contestant's median turn."
+    )
+
+
+def sweep_lines(sweep: Mapping[str, Any]) -> list[str]:
+    """The sweep over activities as a table."""
+    names = sweep["names"]
+    lines = [f"## Activity, {sweep['net']}", "", "![samples/s against hidden activity](activity.png)", ""]
+    lines += [f"| hidden activity | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    for point in sweep["points"]:
+        speed = point["samples_per_s"]
+        cells = [f"{speed[name]:,.0f}" if name in speed else "" for name in names]
+        lines.append(f"| {100 * point['activity']:.2f} % | {' | '.join(cells)} |")
+    where = sweep["dense_wins_at"]
+    won = "sparsesnn is faster at every point." if where is None else f"Dense wins from {100 * where:.0f} % on."
+    return [*lines, "", won]
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write(path, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

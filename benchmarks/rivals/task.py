@@ -1,0 +1,73 @@
+"""What all contestants compute, as a file between environments: spikes, labels, weights, and the losses to reach."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: too small to move a weight, so that all steps do the same work; not 0, which a compiler could use
+LEARNING_RATE = 1e-12
+BETA = 0.95  # membrane decay of all populations
+THRESHOLD = 1.0
+SLOPE = 10.0  # of the fast sigmoid, where a contestant has it
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training step.
+
+    Args:
+        spikes: uint8[T, B, N], 0 or 1.
+        labels: int64[B].
+        weights: float32[n_pre, n_post] per layer, the readout last.
+        recurrent: per hidden layer float32[n, n], or None.
+        losses: by kind of semantics (`catalogue.SEMANTICS`), the cross-entropy that the first step has to reach.
+        activity: spikes per neuron and step of each population, with kind "subtract".
+    """
+
+    spikes: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    weights: list[NDArray[np.float32]]
+    recurrent: list[NDArray[np.float32] | None]
+    losses: dict[str, float]
+    activity: dict[str, float]
+
+    @property
+    def n_steps(self) -> int:
+        return self.spikes.shape[0]
+
+    @property
+    def n_samples(self) -> int:
+        return self.spikes.shape[1]
+
+    def dense(self) -> NDArray[np.float32]:
+        """float32[T, B, N]."""
+        return self.spikes.astype(np.float32)
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {"spikes": np.packbits(self.spikes, axis=-1), "labels": self.labels}
+        arrays |= {f"weight{k}": weight for k, weight in enumerate(self.weights)}
+        arrays |= {f"recurrent{k}": w for k, w in enumerate(self.recurrent) if w is not None}
+        about = {"n_input": self.spikes.shape[-1], "losses": self.losses, "activity": self.activity}
+        arrays["about"] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Task:
+        """Errors: `ValueError` for a file that is no task."""
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"about", "spikes", "labels", "weight0"} - set(file.files)
+            if missing:
+                raise ValueError(f"{path}: has no {sorted(missing)}; give a file that Task.save wrote")
+            about = json.loads(file["about"].tobytes())
+            n_layers = sum(name.startswith("weight") for name in file.files)
+            spikes = np.unpackbits(file["spikes"], axis=-1, count=about["n_input"])
+            weights = [file[f"weight{k}"] for k in range(n_layers)]
+            recurrent = [file[name] if (name := f"recurrent{k}") in file.files else None for k in range(n_layers - 1)]
+            return cls(spikes, file["labels"], weights, recurrent, about["losses"], about["activity"])

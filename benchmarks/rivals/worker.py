@@ -1,0 +1,122 @@
+"""One contestant in a process of its own: reads one JSON command a line, answers with one JSON line.
+
+load {task}           builds network and data, takes the first step (compiling, if it compiles)
+steps {seconds}       one step to warm up, then steps until the time is over, at least one
+memory                highest memory since the first step ended, above what was there before the first step
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+from rivals.catalogue import Rival, chosen
+from rivals.task import Task
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--threads", type=int, required=True)
+    options = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints goes to the log
+    (rival,) = chosen([options.name])
+    contestant = Contestant(rival, options.threads)
+    for line in sys.stdin:
+        try:
+            command = json.loads(line)
+            answer = getattr(contestant, command.pop("do"))(**command)
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        _say(answers, answer)
+
+
+def _say(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer, allow_nan=False) + "\n")
+
+
+class Contestant:
+    def __init__(self, rival: Rival, threads: int) -> None:
+        self.rival = rival
+        self.threads = threads
+        self.step: Callable[[], float] | None = None
+        self.at_rest: int | None = None
+
+    def load(self, task: str) -> dict[str, Any]:
+        self.step = None
+        gc.collect()
+        if self.rival.environment != "jax":
+            import torch
+
+            torch.set_num_threads(self.threads)
+        module = importlib.import_module(f"rivals.contestants.{self.rival.module}")
+        self.step = module.make(Task.load(Path(task)), **self.rival.options)
+        gc.collect()
+        self.at_rest = start_peak()
+        start = time.perf_counter()
+        loss = self.step()
+        first = time.perf_counter() - start
+        reset_peak()  # what compiling took is no part of a step
+        return {"loss": loss, "first_step_s": first, "version": self._version()}
+
+    def steps(self, seconds: float) -> dict[str, Any]:
+        assert self.step is not None, "load comes first"
+        self.step()
+        times: list[float] = []
+        begin = time.perf_counter()
+        while not times or time.perf_counter() - begin < seconds:
+            start = time.perf_counter()
+            self.step()
+            times.append(time.perf_counter() - start)
+        return {"times": times}
+
+    def memory(self) -> dict[str, Any]:
+        peak = _status("VmHWM")
+        return {"growth": None if peak is None or self.at_rest is None else peak - self.at_rest}
+
+    def _version(self) -> str | None:
+        return None if self.rival.package is None else metadata.version(self.rival.package)
+
+
+def start_peak() -> int | None:
+    """Gives free memory back, forgets the high-water mark, and returns the bytes in use; None where unknown."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return None
+    return _status("VmRSS") if reset_peak() else None
+
+
+def reset_peak() -> bool:
+    """Sets the high-water mark to what is in use now (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(key: str) -> int | None:
+    """Bytes of an entry of /proc/self/status, which is in kB."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), None)
+
+
+if __name__ == "__main__":
+    main()
