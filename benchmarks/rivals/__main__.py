@@ -121,7 +121,7 @@ class Race:
 
     def sweep(self, net: str, targets: Sequence[float]) -> dict[str, Any]:
         """samples/s of some contestants against hidden activity."""
-        points = []
+        points: list[dict[str, Any]] = []
         rivals = [rival for rival in self.rivals if rival.sweep]
         with ExitStack() as stack:
             workers = self.start(stack, rivals, "sweep")

@@ -9,16 +9,21 @@ import torch
 import sparsesnn as ss
 from rivals.contestants.torch_tools import step_of
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
+from sparsesnn.train.prepare import set_threads
 
 
 def make(task: Task, grad_threshold: float, backend: str = "cpu") -> Callable[[], float]:
-    ss.set_num_threads(torch.get_num_threads())
+    set_threads(torch.get_num_threads(), backend)
     model = ss.Model(network(task, grad_threshold), backend=backend)
+    weights = {f"layers.{name}.weights.0": w for name, w in zip(model.layers, task.weights, strict=True)}
+    weights |= {
+        f"layers.{name}.recurrent_weight": w
+        for name, w in zip(model.layers, task.recurrent, strict=False)
+        if w is not None
+    }
     with torch.no_grad():
-        for k, layer in enumerate(model.layers.values()):
-            layer.weights[0].copy_(torch.from_numpy(task.weights[k]))
-            if layer.recurrent_weight is not None:
-                layer.recurrent_weight.copy_(torch.from_numpy(task.recurrent[k]))
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
     spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
     return step_of(lambda: model(spikes).potentials.mean(0), model.parameters(), task.labels)
 
