@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,15 @@ from hypothesis import strategies as st
 
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.partition.memory import tile_totals
-from sparsesnn.partition.plan import Plan
+from sparsesnn.network import Connection, Network
+from sparsesnn.partition.cost import ASSUMPTIONS
+from sparsesnn.partition.layout import LAYOUTS, crossing
+from sparsesnn.partition.memory import shard_bytes, tile_totals
+from sparsesnn.partition.plan import CPU_TILE_WIDTHS, Plan, cpu_shards
 from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.prediction import predict
+from sparsesnn.partition.report import notes
+from sparsesnn.partition.strategies import STRATEGIES, Sizing
 from sparsesnn.partition.target import parse_target
 
 
@@ -103,9 +110,269 @@ def test_text_that_is_no_json_is_refused() -> None:
         Plan.from_json("{")
 
 
-def test_too_much_for_the_target_is_refused_with_numbers() -> None:
+# ---- strategies ------------------------------------------------------------------------------------------------------
+
+
+def chain(*sizes: int, delay: int = 1, **arguments: Any) -> Network:
+    """The input's connection has delay 0, the others `delay`."""
+    network = Network.chain(Input(sizes[0]), *(LIF(n, **arguments) for n in sizes[1:]), delay=delay)
+    first = network.connections[0]
+    return Network(network.populations, (replace(first, delay=0), *network.connections[1:]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=2, max_size=3),
+    spare=st.integers(0, 8),
+    strategy=st.sampled_from(["bytes", "work"]),
+)
+def test_the_fullest_tile_is_as_empty_as_can_be(sizes: list[int], spare: int, strategy: str) -> None:
+    """Against every choice of sizes there is."""
+    plan = make_plan(chain(9, *sizes), 5, 4, parse_target("ipu-mk2:1x4"))
+    names = [k for k in plan.populations if k != "input"]
+    sizing = Sizing(plan, 638_976, len(sizes) + spare, ASSUMPTIONS)
+
+    def level(chosen: dict[str, int]) -> float:
+        if strategy == "bytes":
+            return max(shard_bytes(plan, k, n) for k, n in chosen.items())
+        return max(sum(sizing.cycles(k, n).values()) for k, n in chosen.items())
+
+    choices = product(*(range(2, 2 * -(-plan.populations[k].n // 2) + 1, 2) for k in names))
+    best = min(level(c) for c in (dict(zip(names, n, strict=True)) for n in choices) if sizing.feasible(c))
+    found = sizing.sizes(strategy)
+    assert found is not None
+    assert sizing.feasible(found)
+    assert level(found) == pytest.approx(best, rel=2e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_and_layout_gives_a_whole_plan(strategy: str, layout: str) -> None:
+    network = chain(70, 130, 61, 7)
+    plan = make_plan(network, 7, 6, parse_target("ipu-mk2:2x40"), strategy=strategy, layout=layout)
+    assert plan.strategy == f"{strategy}, {layout}"
+    assert Plan.from_json(plan.to_json()) == plan
+    assert tile_totals(plan).max() <= plan.target.bytes_per_tile
+    shares = [len(v) for v in plan.tile_to_shards().values()]
+    assert max(shares) == 1 or layout == "shared"
+
+
+def test_search_is_no_slower_than_where_it_started() -> None:
+    network = chain(700, 300, 900, 120, 20)
+    target = parse_target("ipu-mk2:1x256")
+    speed = {
+        s: predict(make_plan(network, 24, 50, target, strategy=s, layout="contiguous")).samples_per_s
+        for s in STRATEGIES
+    }
+    assert speed["search"] >= 0.999 * max(speed.values())
+
+
+def test_an_active_layer_gets_more_tiles_than_a_silent_one_of_its_size() -> None:
+    network = chain(100, 400, 400, 400, 10)
+    activity = {"hidden2": 0.2, "hidden1": 0.001, "hidden3": 0.001}
+    plan = make_plan(
+        network,
+        24,
+        50,
+        parse_target("ipu-mk2:1x200"),
+        activity=activity,
+        max_activity=0.3,
+        strategy="work",
+        layout="contiguous",
+    )
+    n_tiles = {k: len(p.shards) for k, p in plan.populations.items()}
+    assert n_tiles["hidden3"] > 1.5 * n_tiles["hidden2"]  # reads the active one
+
+
+def test_layouts_over_devices() -> None:
+    target = parse_target("ipu-mk2:4x32")
+    network = chain(50, 64, 64, 64, 64)
+    contiguous = make_plan(network, 8, 6, target, layout="contiguous", strategy="even")
+    assert [sorted({s.device for s in p.shards}) for p in contiguous.populations.values()] == [[], [0], [1], [2], [3]]
+    split = make_plan(network, 8, 6, target, layout="split", strategy="even")
+    for name, p in split.populations.items():
+        if name != "input":
+            assert [sum(s.n for s in p.shards if s.device == d) for d in range(4)] == [16] * 4
+    assert predict(split).link_bytes_per_step > predict(contiguous).link_bytes_per_step > 0
+    shared = make_plan(network, 8, 6, parse_target("ipu-mk2:1x32"), layout="shared")
+    assert {len(v) for v in shared.tile_to_shards().values()} == {4}
+
+
+def test_a_layer_may_span_devices() -> None:
+    plan = make_plan(chain(50, 300, 10), 8, 6, parse_target("ipu-mk2:3x64"), layout="contiguous", strategy="even")
+    assert {s.device for s in plan.populations["hidden"].shards} == {0, 1, 2}
+
+
+def test_helpers_cover_all_samples_and_shards() -> None:
+    plan = make_plan(chain(70, 160, 160, 160, 10), 7, 6, parse_target("ipu-mk2:2x128"), layout="split", strategy="even")
+    for c in plan.connections:
+        if not c.reducers:
+            continue
+        shards = plan.populations[c.post].shards
+        covered = np.zeros((len(shards), plan.n_samples), int)
+        for r in c.reducers:
+            covered[r.first_shard : r.first_shard + r.n_shards, r.first_sample : r.first_sample + r.n_samples] += 1
+            assert {s.device for s in shards[r.first_shard : r.first_shard + r.n_shards]} == {r.device}
+        assert (covered == 1).all()
+    assert sum(bool(c.reducers) for c in plan.connections) == 2
+    per_tile = np.bincount([r.tile for c in plan.connections for r in c.reducers])
+    assert per_tile.max() == 1
+
+
+# ---- delays --------------------------------------------------------------------------------------------------------
+
+
+def test_delay_0_between_devices_is_refused() -> None:
     with pytest.raises(
-        PlanError, match=r"needs [0-9,]+ bytes on tile [0-9]+ but target 'ipu-mk2:1x4' has 638,976"
-    ) as e:
-        make_plan(parse_net("700-1024-20"), 48, 100, parse_target("ipu-mk2:1x4"))
+        ConfigError, match=r"connection hidden1->hidden2 has delay 0, but its neurons are on devices .*give delay=1"
+    ):
+        make_plan(chain(50, 150, 150, 10, delay=0), 8, 6, parse_target("ipu-mk2:2x64"), layout="split")
+
+
+def test_layers_joined_by_delay_0_stay_together_while_they_fit() -> None:
+    network = Network(
+        {"input": Input(20), "a": LIF(80), "b": LIF(40), "c": LIF(40), "out": LI(4)},
+        (
+            Connection("input", "a"),
+            Connection("a", "b", 1),
+            Connection("b", "c"),
+            Connection("c", "out", 1),
+        ),
+    )
+    plan = make_plan(network, 8, 6, parse_target("ipu-mk2:3x64"), layout="contiguous", strategy="even")
+    assert crossing(plan) is None
+    (b,), (c,) = ({s.device for s in plan.populations[k].shards} for k in "bc")
+    assert b == c
+
+
+def test_a_network_of_delay_0_leaves_other_devices_alone_and_says_so() -> None:
+    plan = make_plan(chain(20, 30, 30, 5, delay=0), 8, 6, parse_target("ipu-mk2:2x64"))
+    assert {s.device for p in plan.populations.values() for s in p.shards} == {0}
+    assert notes(plan) == ["1 of 2 devices hold no neuron; layers joined by delay 0 stay on one device: give delay 1"]
+
+
+def test_layers_beyond_the_last_step_are_pointed_out() -> None:
+    plan = make_plan(chain(20, 30, 30, 30, 5), 8, 2, parse_target("ipu-mk2:1x64"))
+    assert notes(plan)[0].startswith(
+        "2 of 5 populations, from hidden3 on, cannot receive a spike within T=2: delays add up to 3"
+    )
+
+
+# ---- refusal -------------------------------------------------------------------------------------------------------
+
+
+def test_too_much_for_the_target_is_refused_with_numbers() -> None:
+    message = (
+        r"hidden2 \(62 neurons\): needs [0-9,]+ bytes on tile [0-9]+ but target 'ipu-mk2:1x48' has 638,976; most of it "
+    )
+    with pytest.raises(PlanError, match=message) as e:
+        make_plan(chain(700, 974, 974, 974, 20), 48, 100, parse_target("ipu-mk2:1x48"), strategy="even")
     assert e.value.needed > e.value.available == 638_976
+
+
+@pytest.mark.parametrize("layout", ["auto", "contiguous"])
+def test_every_proposal_works(layout: str) -> None:
+    """A proposal that would be refused again is worse than none."""
+    network = chain(700, 700, 700, 20)
+    given: dict[str, Any] = {"n_samples": 48, "n_steps": 200, "optimizer": "adam"}
+    target = parse_target("ipu-mk2:1x36")
+    with pytest.raises(PlanError) as e:
+        make_plan(network, target=target, layout=layout, **given)
+    proposals = str(e.value).rsplit("; ", 1)[1].split(" or ")
+    assert len(proposals) >= 3
+    for text in proposals:
+        words = text.split()
+        if text.startswith("use ipu-mk2"):
+            make_plan(network, target=parse_target(words[1]), layout=layout, **given)
+        elif text.startswith("lower batch"):
+            make_plan(network, target=target, layout=layout, **{**given, "n_samples": int(words[3])})
+        elif text.startswith("lower steps"):
+            make_plan(network, target=target, layout=layout, **{**given, "n_steps": int(words[3])})
+        elif "sgd" in text:
+            make_plan(network, target=target, layout=layout, **{**given, "optimizer": "sgd"})
+        elif "half-precision" in text:
+            make_plan(network, target=target, layout=layout, weight_dtype="half", **given)
+        else:
+            assert text.startswith("halve capacities")
+            capacity = {
+                k: -(-p.capacity // 2) for k, p in make_plan(network, 1, 1, target).populations.items() if p.capacity
+            }
+            make_plan(network, target=target, layout=layout, capacity=capacity, **given)
+
+
+def test_more_layers_than_tiles_share_them() -> None:
+    network = chain(5, 4, 3, 2)
+    with pytest.raises(
+        PlanError, match=r"3 populations do not fit 'ipu-mk2:1x2' with layout 'contiguous'; use layout 'shared'"
+    ):
+        make_plan(network, 2, 3, parse_target("ipu-mk2:1x2"), layout="contiguous")
+    plan = make_plan(network, 2, 3, parse_target("ipu-mk2:1x2"))
+    assert plan.strategy == "search, shared"
+
+
+def test_unknown_words_are_refused() -> None:
+    network, target = chain(5, 4, 3), parse_target("ipu-mk2:1x4")
+    for word, allowed in (("strategy", "even, bytes, work, search"), ("layout", "auto, contiguous, split, shared")):
+        with pytest.raises(ConfigError, match=f"{word} is 'best'; allowed: {allowed}"):
+            make_plan(network, 2, 3, target, **{word: "best"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="optimizer is 'lion'; allowed: adam, sgd, none"):
+        make_plan(network, 2, 3, target, optimizer="lion")
+    with pytest.raises(ConfigError, match="weight_dtype is 'int8'; allowed: float32, half"):
+        make_plan(network, 2, 3, target, weight_dtype="int8")
+
+
+# ---- capacities ------------------------------------------------------------------------------------------------------
+
+
+def test_capacities() -> None:
+    network = Network(
+        {
+            "input": Input(700),
+            "own": LIF(500, capacity=33),
+            "free": LIF(500),
+            "small": LIF(7),
+            "all": LIF(40, grad_threshold=float("-inf")),
+            "out": LI(3),
+        },
+        tuple(
+            Connection(a, b, 1)
+            for a, b in (("input", "own"), ("own", "free"), ("free", "small"), ("small", "all"), ("all", "out"))
+        ),
+    )
+    target = parse_target("ipu-mk2")
+    plan = make_plan(network, 2, 3, target)
+    assert [p.capacity for p in plan.populations.values()] == [35, 33, 25, 7, 40, 0]
+    plan = make_plan(network, 2, 3, target, max_activity=1)
+    assert [p.capacity for p in plan.populations.values()] == [700, 33, 500, 7, 40, 0]
+    plan = make_plan(network, 2, 3, target, max_activity=0.1, capacity={"own": 20, "input": 48})
+    assert [p.capacity for p in plan.populations.values()] == [48, 20, 50, 7, 40, 0]
+
+
+# ---- cpu -------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 900), min_size=2, max_size=4), ranks=st.integers(1, 9), cores=st.integers(1, 5))
+def test_ranks_get_slabs_of_the_engine(sizes: list[int], ranks: int, cores: int) -> None:
+    network = Network.chain(Input(11), *(LIF(n) for n in sizes))
+    plan = make_plan(network, 3, 4, parse_target(f"mpi:{ranks}x{cores}"))
+    assert Plan.from_json(plan.to_json()) == plan
+    for name, p in plan.populations.items():
+        if name == "input":
+            continue
+        n_pre = sum(plan.populations[c.pre].n for c in plan.incoming(name))
+        assert [(s.tile, s.first, s.n) for s in p.shards] == [(s.tile, s.first, s.n) for s in cpu_shards(p.n, n_pre)]
+        owners = [s.rank for s in p.shards]
+        assert owners == sorted(owners)  # each rank's neurons are one range
+        counts = np.bincount(owners, minlength=ranks)
+        assert counts.max() - counts.min() <= 1
+        assert all(0 <= s.worker < cores for s in p.shards)
+
+
+@pytest.mark.parametrize("n_pre", [1, 700, 1000, 1024, 2048, 4096, 10_000])
+def test_the_width_of_a_slab_is_a_function_of_the_network(n_pre: int) -> None:
+    for n in (1, 8, 9, 16, 17, 32, 33, 1000):
+        widths = {s.n for s in cpu_shards(n, n_pre)[:-1]} or {16}
+        assert len(widths) == 1
+        assert widths <= set(CPU_TILE_WIDTHS)
+        assert sum(s.n for s in cpu_shards(n, n_pre)) == n

@@ -28,6 +28,7 @@ import numpy as np
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.partition.memory import list_bytes, mask_words, padded
 from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.prediction import Prediction, Superstep
 
 
 @dataclass(frozen=True)
@@ -97,116 +98,7 @@ class CycleAssumptions:
 
 ASSUMPTIONS = CycleAssumptions()
 
-#: phases in the order of a training step; those of the forward pass first
-PHASES = (
-    "deliver",
-    "step",
-    "select",
-    "compact",
-    "state gradient",
-    "list gradient",
-    "weight gradient",
-    "reduce",
-    "sum",
-    "optimiser",
-    "loss",
-)
 FORWARD = ("deliver", "step", "select", "compact")
-
-
-@dataclass(frozen=True)
-class Superstep:
-    """One exchange and what is computed after it, at its slowest tile.
-
-    Args:
-        name: what is exchanged.
-        compute: cycles by phase, at the slowest tile.
-        exchange: cycles of the exchange, at the tile with the most bytes in or out.
-        sync: cycles of the barrier; link: cycles of data between devices.
-        exchange_bytes: bytes that tiles receive, summed over tiles; link_bytes: bytes that devices receive.
-        slowest_tile: the tile that computes longest.
-    """
-
-    name: str
-    compute: Mapping[str, float]
-    exchange: float
-    sync: float
-    link: float
-    exchange_bytes: int
-    link_bytes: int
-    slowest_tile: int
-
-    @property
-    def cycles(self) -> float:
-        return sum(self.compute.values()) + self.exchange + self.sync + self.link
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a plan is expected to cost.
-
-    Args:
-        per_step: supersteps of one time step, forward then backward.
-        per_batch: what happens once a batch.
-        n_steps, n_samples, clock_hz: of the plan and its target.
-        host_s: seconds a batch that streaming from the host adds.
-        host_bytes: bytes a batch from the host to all devices.
-    """
-
-    per_step: tuple[Superstep, ...]
-    per_batch: tuple[Superstep, ...]
-    n_steps: int
-    n_samples: int
-    clock_hz: float
-    host_s: float
-    host_bytes: int
-
-    @property
-    def cycles_per_step(self) -> float:
-        return sum(s.cycles for s in self.per_step)
-
-    @property
-    def batch_s(self) -> float:
-        """Seconds of one batch: T steps forward and backward, optimiser, host."""
-        cycles = self.n_steps * self.cycles_per_step + sum(s.cycles for s in self.per_batch)
-        return cycles / self.clock_hz + self.host_s
-
-    @property
-    def samples_per_s(self) -> float:
-        return self.n_samples / self.batch_s
-
-    @property
-    def exchange_bytes_per_step(self) -> int:
-        return sum(s.exchange_bytes for s in self.per_step)
-
-    @property
-    def link_bytes_per_step(self) -> int:
-        return sum(s.link_bytes for s in self.per_step)
-
-    def phases(self) -> dict[str, float]:
-        """Cycles a step by phase: what is computed, then exchange, links, sync; once-a-batch work divided by T."""
-        found = dict.fromkeys(PHASES, 0.0)
-        rest = {"exchange": 0.0, "links": 0.0, "sync": 0.0}
-        for steps, share in ((self.per_step, 1.0), (self.per_batch, 1.0 / self.n_steps)):
-            for s in steps:
-                for phase, cycles in s.compute.items():
-                    found[phase] += share * cycles
-                rest["exchange"] += share * s.exchange
-                rest["links"] += share * s.link
-                rest["sync"] += share * s.sync
-        host = self.host_s * self.clock_hz / self.n_steps
-        return {**{k: v for k, v in found.items() if v}, **rest, "host": host}
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "samples_per_s": self.samples_per_s,
-            "batch_ms": 1e3 * self.batch_s,
-            "cycles_per_step": self.cycles_per_step,
-            "cycles_per_step_by_phase": self.phases(),
-            "exchange_bytes_per_step": self.exchange_bytes_per_step,
-            "link_bytes_per_step": self.link_bytes_per_step,
-            "host_bytes_per_batch": self.host_bytes,
-        }
 
 
 # ---- lists ---------------------------------------------------------------------------------------------------------
@@ -422,8 +314,10 @@ class _Machine:
         traffic = _Traffic(self.plan)
         for name in self._firing(names):
             collectors = self.plan.populations[name].collectors
-            for c in collectors:
-                traffic.send(self.tiles[name], np.full_like(self.tiles[name], c.tile), 4 * c.n * self.words[name])
+            n_shards = len(self.tiles[name])
+            sink = np.repeat([c.tile for c in collectors], n_shards)
+            sizes = np.outer([4 * c.n for c in collectors], self.words[name]).ravel()
+            traffic.send(np.tile(self.tiles[name], len(collectors)), sink, sizes)
         return self._superstep("masks", traffic, self._collectors(names, "compact"))
 
     # -- backward --
@@ -447,13 +341,19 @@ class _Machine:
             if c.post not in names:
                 continue
             slot_bytes = 4 * self.plan.populations[c.pre].capacity
-            for r in c.reducers:
-                source = self.tiles[c.post][r.first_shard : r.first_shard + r.n_shards]
-                traffic.send(source, np.full_like(source, r.tile), np.full_like(source, slot_bytes * r.n_samples))
+            if not c.reducers:
+                continue
+            tile, first, n_shards, n_samples = np.array(
+                [(r.tile, r.first_shard, r.n_shards, r.n_samples) for r in c.reducers], np.int64
+            ).T
+            # row k: what reducer `of[k]` gets from one of its shards
+            of = np.repeat(np.arange(len(tile)), n_shards)
+            shard = np.arange(len(of)) - np.repeat(np.cumsum(n_shards) - n_shards, n_shards) + first[of]
+            traffic.send(self.tiles[c.post][shard], tile[of], slot_bytes * n_samples[of])
             workers, listed = self.plan.target.workers_per_tile, self.lengths[c.pre].listed
-            for r in c.reducers:
-                bundles = r.n_samples * _reduction(r.n_shards, listed, workers, self.a)
-                work["reduce"][r.tile] += _turns(bundles, self.a, workers)
+            rows = {n: _reduction(n, listed, workers, self.a) for n in set(n_shards.tolist())}
+            cycles = [_turns(s * rows[n], self.a, workers) for n, s in zip(n_shards.tolist(), n_samples, strict=True)]
+            np.add.at(work["reduce"], tile, cycles)
         return self._superstep("shares", traffic, work)
 
     def sums(self, names: list[str]) -> Superstep:
@@ -474,9 +374,9 @@ class _Machine:
                 for k in collectors:
                     source = self.tiles[c.post]
                     traffic.send(source, np.full_like(source, k.tile), np.full_like(source, slot_bytes * k.n))
-        pres = {c.pre for c in self.plan.connections if c.post in names}
+        senders = {c.pre for c in self.plan.connections if c.post in names}
         return self._superstep(
-            "sums", traffic, self._collectors([k for k in self.plan.populations if k in pres], "sum")
+            "sums", traffic, self._collectors([k for k in self.plan.populations if k in senders], "sum")
         )
 
     # -- the rest --
@@ -541,9 +441,12 @@ class _Machine:
                 len({r.first_shard for r in c.reducers}) or len(self.plan.populations[c.post].shards)
                 for c in self.plan.outgoing(name)
             )
+            cycles = {
+                n: collector_cycles(self.plan, name, n, n_words, n_sums, self.lengths, self.a).get(phase, 0.0)
+                for n in {c.n for c in p.collectors}
+            }
             for c in p.collectors:
-                cycles = collector_cycles(self.plan, name, c.n, n_words, n_sums, self.lengths, self.a)
-                work[phase][c.tile] += cycles.get(phase, 0.0)
+                work[phase][c.tile] += cycles[c.n]
         return work
 
     def _superstep(self, name: str, traffic: _Traffic, work: Mapping[str, np.ndarray]) -> Superstep:

@@ -97,6 +97,8 @@ def _groups(plan: Plan) -> list[list[str]]:
 
 def _split(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
     target, found = plan.target, Starts()
+    if sum(-(-plan.populations[k].n // size) for k, size in sizes.items()) > target.n_tiles:
+        return None
     used = [0] * target.devices
     for name, size in sizes.items():
         n = plan.populations[name].n

@@ -172,7 +172,7 @@ def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.n
             used[tiles] = True
             for item, size in by_item.items():
                 np.add.at(out[item], tiles, size)
-        sizes = {c.n: collector_bytes(plan, name, c.n) for c in p.collectors}
+        sizes = {n: collector_bytes(plan, name, n) for n in {c.n for c in p.collectors}}
         for c in p.collectors:
             out["collector"][c.tile] += sizes[c.n]
             used[c.tile] = True

@@ -12,7 +12,8 @@ from sparsesnn.network import Network
 from sparsesnn.partition.cost import ASSUMPTIONS, CycleAssumptions, predict_ipu
 from sparsesnn.partition.layout import LAYOUTS, crossing, place
 from sparsesnn.partition.memory import padded, tile_bytes, tile_totals
-from sparsesnn.partition.plan import ConnectionPlan, Plan, PopulationPlan, cpu_shards
+from sparsesnn.partition.memory_cpu import rank_bytes
+from sparsesnn.partition.plan import ConnectionPlan, Plan, PopulationPlan, Shard, cpu_shards
 from sparsesnn.partition.strategies import STRATEGIES, Sizing
 from sparsesnn.partition.target import Target
 
@@ -140,23 +141,39 @@ def _capacity(population: object, given: int | None, max_activity: float) -> int
 
 
 def _plan_cpu(plan: Plan) -> Plan:
-    """Slabs of the engine's own width, dealt to ranks and cores in ascending order."""
+    """Slabs of the engine's own width. Layers run one after another, so each is dealt to all ranks, in contiguous runs;
+    who gets a slab more is who holds the fewest weights so far."""
     target = plan.target
     populations = {}
+    held = [0] * target.devices
     for name, p in plan.populations.items():
+        populations[name] = p
         if isinstance(plan.network.populations[name], Input):
-            populations[name] = p
             continue
-        slabs = cpu_shards(p.n, sum(plan.populations[c.pre].n for c in plan.incoming(name)))
-        share = -(-len(slabs) // target.devices)
-        populations[name] = replace(
-            p,
-            shards=tuple(
-                replace(s, device=k // share, rank=k // share, worker=k % share % target.tiles)
-                for k, s in enumerate(slabs)
-            ),
+        n_pre = sum(plan.populations[c.pre].n for c in plan.incoming(name))
+        slabs = cpu_shards(p.n, n_pre)
+        each, left = divmod(len(slabs), target.devices)
+        more = set(sorted(range(target.devices), key=held.__getitem__)[:left])
+        shards: list[Shard] = []
+        for rank in range(target.devices):
+            mine = slabs[len(shards) : len(shards) + each + (rank in more)]
+            held[rank] += n_pre * sum(s.n for s in mine)
+            shards += [
+                replace(s, device=rank, rank=rank, worker=k * target.tiles // len(mine)) for k, s in enumerate(mine)
+            ]
+        populations[name] = replace(p, shards=tuple(shards))
+    plan = replace(plan, populations=populations, strategy="slabs of the engine's width, each layer over all ranks")
+    ranks = [sum(items.values()) for items in rank_bytes(plan)]
+    worst = max(range(target.devices), key=ranks.__getitem__)
+    if target.bytes_per_device is not None and ranks[worst] > target.bytes_per_device:
+        needed = -(-sum(ranks) // target.bytes_per_device)
+        raise PlanError(
+            f"plan: needs {ranks[worst]:,} bytes on rank {worst} but target '{target.name}' has "
+            f"{target.bytes_per_device:,}; use {max(needed, target.devices + 1)} ranks or more, or a smaller batch",
+            needed=ranks[worst],
+            available=target.bytes_per_device,
         )
-    return replace(plan, populations=populations, strategy="slabs of the engine's width")
+    return plan
 
 
 # ---- ipu -----------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Sizing:
         self.cycles: Callable[[str, int], Mapping[str, float]] = cache(
             lambda name, n: shard_cycles(plan, name, n, self.lengths, a)
         )
+        self.compact: Callable[[str, int], float] = cache(self._compact)
         self.most = {k: self._largest(k, lambda name, n: self.bytes(name, n) <= limit) for k in self.names}
 
     def n_shards(self, sizes: Mapping[str, int]) -> int:
@@ -119,7 +120,7 @@ class Sizing:
             forward = [sum(c.get(p, 0.0) for p in FORWARD) for c in by_name.values()]
             backward = [c.get("state gradient", 0.0) + c.get("list gradient", 0.0) for c in by_name.values()]
             weight = [c.get("weight gradient", 0.0) for c in by_name.values()]
-            total += max(forward) + max(backward) + max(weight) + max(self._compact(k, sizes[k]) for k in names)
+            total += max(forward) + max(backward) + max(weight) + max(self.compact(k, sizes[k]) for k in names)
         return total
 
     def _compact(self, name: str, n: int) -> float:

@@ -1,0 +1,182 @@
+"""`sparsesnn plan`: which neuron lives where, what it weighs, and what a step is expected to cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsesnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparsesnn.network import Network
+    from sparsesnn.partition.plan import Plan
+    from sparsesnn.partition.target import Target
+
+EXAMPLES = """\
+examples:
+  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2               one IPU: tiles, bytes, cycles a step
+  sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --svg p.svg four IPUs, and a drawing of their tiles
+  sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI
+  sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
+
+targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs x tiles), cpu:8 (cores),
+  mpi:64x16 (ranks x cores a rank).
+capacity: the slots of a list. A population's own capacity is kept; where it has none, a list holds --max-activity of
+  its neurons, or all of them where every neuron is listed. What does not fit is dropped and counted when it runs.
+delay: with delay 0 layers run one after another within a step; with delay 1 all run at once, on several IPUs they must.
+all speeds are predictions from counted instructions and published figures, not measurements."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="place a network on a target and predict its cost",
+        description="Places every neuron on a tile, and says what fits, what it weighs and what it should cost.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_plan)
+    what = parser.add_argument_group("what to place")
+    what.add_argument("--net", metavar="TEXT", help="the network, such as 700-974-974-974-20s (see: train --help)")
+    what.add_argument("--network", type=Path, metavar="FILE", help="the network as JSON (Network.to_json)")
+    what.add_argument(
+        "--delay",
+        type=int,
+        metavar="D",
+        help="of all connections but the input's (default with --net: 1 on IPUs, else 0)",
+    )
+    what.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
+    what.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
+    what.add_argument(
+        "--optimizer",
+        default="adam",
+        choices=("adam", "sgd", "none"),
+        help="none: inference, without gradients and history (default: %(default)s)",
+    )
+    what.add_argument("--half", action="store_true", help="half-precision weights, float32 masters")
+    where = parser.add_argument_group("where")
+    where.add_argument("--target", default="ipu-mk2", metavar="NAME", help="the machine (default: %(default)s)")
+    where.add_argument("--memory", type=float, metavar="GIB", help="of a rank; cpu and mpi only (default: unlimited)")
+    where.add_argument(
+        "--strategy",
+        default="search",
+        choices=("even", "bytes", "work", "search"),
+        help="sizes of shards (default: %(default)s)",
+    )
+    where.add_argument(
+        "--layout",
+        default="auto",
+        choices=("auto", "contiguous", "split", "shared"),
+        help="layer after layer, in equal parts on all devices, or all on each tile (default: the fastest)",
+    )
+    spikes = parser.add_argument_group("spikes")
+    spikes.add_argument(
+        "--activity",
+        default="0.02",
+        metavar="A",
+        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03 (default: %(default)s)",
+    )
+    spikes.add_argument(
+        "--max-activity", type=float, default=0.05, metavar="A", help="lists hold this share (default: %(default)s)"
+    )
+    spikes.add_argument("--capacity", default="", metavar="NAME=K", help="slots of a list: input=48,hidden1=64")
+    out = parser.add_argument_group("output")
+    out.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    out.add_argument("--save", type=Path, metavar="FILE", help="write the plan itself as JSON")
+    out.add_argument("--svg", type=Path, metavar="FILE", help="draw the use of every tile")
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from sparsesnn.partition.drawing import svg
+    from sparsesnn.partition.prediction import predict
+    from sparsesnn.partition.report import summary, table
+
+    plan = _make(options)
+    prediction = predict(plan)
+    if options.save is not None:
+        _write(options.save, plan.to_json(), "--save")
+    if options.svg is not None:
+        _write(options.svg, svg(plan, prediction), "--svg")
+    print(json.dumps(summary(plan, prediction), allow_nan=False) if options.json else table(plan, prediction))
+    return 0
+
+
+def _make(options: argparse.Namespace) -> Plan:
+    from sparsesnn.partition.planner import make_plan
+    from sparsesnn.partition.target import parse_target
+
+    target = parse_target(options.target)
+    if options.memory is not None:
+        if target.kind != "cpu":
+            raise ConfigError(f"--memory: target '{target.name}' has its memory in its tiles; it is for cpu and mpi")
+        if not 0 < options.memory < 1e9:
+            raise ConfigError(f"--memory: is {options.memory}; give GiB of a rank, above 0")
+        target = replace(target, bytes_per_device=int(options.memory * 2**30))
+    activity = _assignments(options.activity, float, "--activity")
+    return make_plan(
+        _network(options, target),
+        options.batch,
+        options.steps,
+        target,
+        activity=activity,
+        max_activity=options.max_activity,
+        capacity=_named(_assignments(options.capacity, int, "--capacity"), "--capacity"),
+        optimizer=options.optimizer,
+        weight_dtype="half" if options.half else "float32",
+        strategy=options.strategy,
+        layout=options.layout,
+    )
+
+
+def _network(options: argparse.Namespace, target: Target) -> Network:
+    from sparsesnn.network import Network, parse_net
+
+    if (options.net is None) == (options.network is None):
+        raise ConfigError("plan: which network? give --net TEXT, such as 700-974-974-974-20s, or --network FILE")
+    if options.net is not None:
+        network = parse_net(options.net)
+        delay = options.delay if options.delay is not None else int(target.kind == "ipu")
+    else:
+        try:
+            network = Network.from_json(options.network.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--network: {options.network} cannot be read: {error}") from None
+        delay = options.delay
+    if delay is None:
+        return network
+    return Network(
+        network.populations,
+        tuple(c if c.pre in network.inputs else replace(c, delay=delay) for c in network.connections),
+    )
+
+
+def _assignments(text: str, kind: type, option: str) -> Any:
+    """`"0.02"` → 0.02; `"a=1,b=2"` → {"a": 1, "b": 2}; `""` → {}."""
+    try:
+        if "=" not in text:
+            return kind(text) if text.strip() else {}
+        pairs = [part.partition("=") for part in text.split(",")]
+        return {name.strip(): kind(value) for name, _, value in pairs}
+    except ValueError:
+        raise ConfigError(
+            f"{option}: is {text!r}; give a number, or numbers by population, such as input=1,hidden1=2"
+        ) from None
+
+
+def _named(value: Any, option: str) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option}: is {value!r}; say of which population, such as hidden1={value}")
+    return value
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    from sparsesnn.train.files import write_atomically
+
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,97 @@
+"""Bytes per rank, item by item: what the CPU engine holds at once while it trains.
+
+Lists are ragged on a CPU, so everything that grows with spikes is an expectation, at the plan's activity. Letters: T, B, M,
+n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of the rank.
+
+| item | bytes |
+|---|---|
+| weights, gradient | Σ M·n·4 each |
+| optimiser | Adam 2·Σ M·n·4 |
+| packed | the largest layer's weights once more, in tiles: a pass begins by packing them |
+| lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
+| list gradients | S·4 for each of them |
+| records | own listed neurons: σ' and what else is kept, 4 B each |
+| masks | of one layer at a time: 16 B per tile and list |
+| state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
+| shares | of one chunk: P·(listed ids of the chunk)·4, and 8 B an event to sort them |
+| readout | potentials and their gradient, T·B·n·8 |
+"""
+
+from __future__ import annotations
+
+import math
+
+from sparsesnn.layers import LI, Input, Population
+from sparsesnn.partition.cost import expected_lengths
+from sparsesnn.partition.plan import Plan, cpu_tile_width
+
+ITEMS = (
+    "weights",
+    "gradient",
+    "optimiser",
+    "packed",
+    "lists",
+    "list gradients",
+    "records",
+    "masks",
+    "state gradient",
+    "shares",
+    "readout",
+)
+#: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/engine.cpp
+CHUNK_ROWS = 1024
+
+
+def rank_bytes(plan: Plan) -> list[dict[str, int]]:
+    """item → bytes, for every rank."""
+    return [_rank(plan, rank) for rank in range(plan.target.devices)]
+
+
+def _rank(plan: Plan, rank: int) -> dict[str, int]:
+    lengths = expected_lengths(plan)
+    rows = plan.n_steps * plan.n_samples
+    train = 1 if plan.trains else 0
+    own = {k: sum(s.n for s in p.shards if s.rank == rank) for k, p in plan.populations.items()}
+    tiles = {k: sum(s.rank == rank for s in p.shards) for k, p in plan.populations.items()}
+    out = dict.fromkeys(ITEMS, 0)
+    seen: set[str] = set()
+    for name, n in own.items():
+        if not n:
+            continue
+        population = plan.network.populations[name]
+        incoming = plan.incoming(name)
+        n_pre = sum(plan.populations[c.pre].n for c in incoming)
+        padded = tiles[name] * cpu_tile_width(plan.populations[name].n, n_pre)
+        out["weights"] += 4 * n_pre * n
+        out["gradient"] += 4 * n_pre * n * train
+        out["optimiser"] += 4 * n_pre * n * {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
+        seen |= {name, *(c.pre for c in incoming)}
+        peak = {
+            "packed": 4 * n_pre * padded,
+            "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
+            "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
+            "shares": sum(_shares(plan, c.pre, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
+        }
+        for item, size in peak.items():  # one layer after the other
+            out[item] = max(out[item], size)
+        if not isinstance(population, Population):
+            out["readout"] += 4 * rows * n * (1 + train)
+        else:
+            share = n / plan.populations[name].n
+            fields = 1 + (population.reset == "zero" or not population.detach_reset)
+            fields += sum(bool(getattr(population, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
+            out["records"] += math.ceil(4 * fields * rows * lengths[name].listed * share) * train
+    for name in seen:
+        if isinstance(plan.network.populations[name], LI):
+            continue
+        wide = 4 if plan.populations[name].n > 65536 else 2
+        ids = math.ceil(rows * lengths[name].listed)
+        out["lists"] += ids * (wide + 4 * train) + 12 * rows
+        out["list gradients"] += 4 * ids * train * (not isinstance(plan.network.populations[name], Input))
+    return out
+
+
+def _shares(plan: Plan, pre: str, n_tiles: int, listed: float) -> int:
+    rows = min(CHUNK_ROWS, plan.n_steps * plan.n_samples)
+    fed_back = not isinstance(plan.network.populations[pre], Input)
+    return math.ceil(rows * listed * (4 * n_tiles * fed_back + 8))

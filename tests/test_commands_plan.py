@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from sparsesnn.cli import main
+from sparsesnn.network import parse_net
+from sparsesnn.partition.plan import Plan
+
+POSTER = ["plan", "--net", "700-974-974-974-20s", "--target", "ipu-mk2"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    assert main([*arguments]) == code
+    return capsys.readouterr().err
+
+
+def test_a_table_says_where_what_and_how_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, *POSTER)
+    assert "2,942 neurons, 2.60 M weights on ipu-mk2 (1 IPU of 1,472 tiles)" in out
+    assert "hidden2     LIF" in out
+    for phase in ("deliver", "step", "select", "compact", "exchange", "list gradient", "weight gradient", "optimiser"):
+        assert f"\n{phase} " in out
+    assert "bytes of 638,976" in out
+    assert "predicted: " in out
+    assert "not a measurement" in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(run(capsys, *POSTER, "--json"))
+    assert data["n_neurons"] == 2942
+    assert data["n_weights"] == 700 * 974 + 2 * 974**2 + 974 * 20
+    assert data["memory"]["bytes"] == sum(data["memory"]["items"].values())
+    assert data["memory"]["bytes"] <= data["memory"]["limit"] == 638_976
+    assert data["predicted"]["samples_per_s"] > 0
+    assert [p["name"] for p in data["populations"]] == ["input", "hidden1", "hidden2", "hidden3", "output"]
+
+
+def test_ipus_get_delay_1_and_cpus_delay_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "hidden1 1" in run(capsys, *POSTER)
+    assert "hidden1 0" in run(capsys, *POSTER, "--delay", "0")
+    assert "hidden1 0" in run(capsys, "plan", "--net", "700-64-64-20", "--target", "cpu")
+
+
+def test_activity_and_capacity_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(
+        run(capsys, *POSTER, "--json", "--activity", "input=0.015,hidden1=0.3", "--capacity", "input=48,hidden2=99")
+    )
+    by_name = {p["name"]: p for p in data["populations"]}
+    assert (by_name["input"]["activity"], by_name["input"]["capacity"]) == (0.015, 48)
+    assert (by_name["hidden1"]["activity"], by_name["hidden1"]["capacity"]) == (0.3, 49)
+    assert by_name["hidden2"]["capacity"] == 99
+    assert any("hidden1: 292 spikes a step are expected, but its lists have 49 slots" in n for n in data["notes"])
+
+
+def test_a_drawing_shows_every_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.svg"
+    run(capsys, "plan", "--net", "700-974-974-20s", "--target", "ipu-mk2:2", "--svg", str(path))
+    root = ElementTree.parse(path).getroot()
+    words = [e.text or "" for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"IPU 0", "IPU 1", "624 KiB", "hidden1"} <= set(words)
+    assert any(w.startswith("predicted: ") and w.endswith("(not measured)") for w in words)
+    height = float(root.attrib["height"])
+    for polygon in root.iter("{http://www.w3.org/2000/svg}polygon"):
+        points = [tuple(map(float, p.split(","))) for p in polygon.attrib["points"].split()]
+        assert all(0 <= y <= height for _, y in points)
+    run(capsys, "plan", "--net", "700-256r-20", "--target", "mpi:3x2", "--svg", str(path))
+    assert "ranks" in path.read_text()
+
+
+def test_the_saved_plan_is_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run(
+        capsys,
+        "plan",
+        "--net",
+        "70-33r-20",
+        "--target",
+        "ipu-mk2:1x16",
+        "--batch",
+        "5",
+        "--steps",
+        "7",
+        "--save",
+        str(path),
+    )
+    plan = Plan.from_json(path.read_text())
+    assert (plan.n_samples, plan.n_steps, plan.target.name) == (5, 7, "ipu-mk2:1x16")
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_network_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(parse_net("70-33r-20").to_json())
+    assert "53 neurons" in run(capsys, "plan", "--network", str(path), "--target", "cpu:4")
+
+
+def test_too_much_for_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    err = refused(capsys, "plan", "--net", "700-974-974-974-20s", "--target", "ipu-mk2:1x64", code=1)
+    assert "needs" in err
+    assert "bytes on tile" in err
+    assert "target 'ipu-mk2:1x64' has 638,976" in err
+    assert "use ipu-mk2:4x64" in err
+
+
+def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--net", "700-4096-4096-20", "--memory", "0.25", "--target"]
+    err = refused(capsys, *arguments, "mpi:1x4", code=1)
+    assert "needs" in err
+    assert "bytes on rank 0 but target 'mpi:1x4' has 268,435,456" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "which network? give --net TEXT"),
+        (["--net", "7-5-3", "--network", "x"], "which network?"),
+        (["--network", "/nowhere/net.json"], "--network: /nowhere/net.json cannot be read"),
+        (["--net", "7-5-3", "--target", "tpu"], "target 'tpu': allowed: ipu-mk2"),
+        (["--net", "7-5-3", "--activity", "much"], "--activity: is 'much'; give a number"),
+        (["--net", "7-5-3", "--activity", "middle=0.1"], "activity of ['middle']: no such population"),
+        (["--net", "7-5-3", "--activity", "1.5"], "activity of input is 1.5; allowed: 0 to 1"),
+        (["--net", "7-5-3", "--capacity", "4"], "--capacity: is 4; say of which population"),
+        (["--net", "7-5-3", "--capacity", "hidden=6"], "capacity of hidden is 6; allowed: 1 to 5"),
+        (["--net", "7-5-3", "--capacity", "x=6"], "capacity of ['x']: no such population"),
+        (["--net", "7-5-3", "--max-activity", "0"], "max_activity is 0.0; allowed: above 0"),
+        (["--net", "7-5-3", "--batch", "0"], "batch is 0; give a whole number, at least 1"),
+        (["--net", "7-5-3", "--memory", "1"], "--memory: target 'ipu-mk2' has its memory in its tiles"),
+        (["--net", "7-5-3", "--target", "cpu", "--memory", "-1"], "--memory: is -1.0"),
+        (["--net", "7-5-3", "--delay", "-1"], "delay is -1; give 0, 1, 2"),
+        (["--net", "7-5-3", "--svg", "/nowhere/a.svg"], "--svg: /nowhere/a.svg cannot be written"),
+    ],
+)
+def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert message in refused(capsys, "plan", *arguments)
+
+
+def test_190_000_neurons_on_16_ipus_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest network of Finkbeiner et al. 2024: 184 M weights. Process time: the machine may be busy."""
+    net = "-".join(["700", *["976"] * 192, "20s"])
+    start = time.process_time()
+    data = json.loads(run(capsys, "plan", "--net", net, "--target", "ipu-mk2:16", "--batch", "24", "--json"))
+    assert time.process_time() - start < 10
+    assert data["n_neurons"] > 187_000
+    assert data["n_weights"] > 180e6
+    assert data["memory"]["bytes"] <= 638_976
+    assert any("hidden101 on, cannot receive a spike within T=100" in note for note in data["notes"])

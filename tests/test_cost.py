@@ -1,0 +1,280 @@
+"""The cost model: its parts against sums done by hand, and the directions in which it must move."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.partition import cost, cost_cpu, memory
+from sparsesnn.partition.cost import CycleAssumptions, expected_lengths, predict_ipu, shard_cycles, stages
+from sparsesnn.partition.memory import list_bytes, mask_words, padded, shard_items, tile_bytes
+from sparsesnn.partition.memory_cpu import rank_bytes
+from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.partition.target import parse_target
+
+
+def chain(*sizes: int, delay: int = 1, **arguments: Any) -> Network:
+    network = Network.chain(Input(sizes[0]), *(LIF(n, **arguments) for n in sizes[1:]), delay=delay)
+    first = network.connections[0]
+    return Network(network.populations, (replace(first, delay=0), *network.connections[1:]))
+
+
+def planned(network: Network, target: str = "ipu-mk2:1x64", b: int = 8, t: int = 10, **more: Any) -> Plan:
+    return make_plan(network, b, t, parse_target(target), **more)
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_shard_by_hand() -> None:
+    """5 neurons of 40 that read 30 inputs and themselves; B=7, T=11, Adam: rows are padded to 6 columns."""
+    network = Network.chain(Input(30), LIF(40, recurrent=True, capacity=9, bias=True), LI(3))
+    plan = planned(network, b=7, t=11, capacity={"input": 5})
+    items = shard_items(plan, "hidden", 5)
+    m = 30 + 40
+    assert items["weights"] == items["gradient"] == 4 * m * 6
+    assert items["optimiser"] == 2 * 4 * m * 6
+    assert items["masters"] == 0
+    # beta, threshold, grad_threshold; bias with gradient and two moments
+    assert items["parameters"] == 4 * 5 * (3 + 4)
+    assert items["state"] == 2 * 7 * 5 * 4  # v and its gradient
+    assert items["history"] == 11 * 7 * 5 * 4
+    own, of_input = 2 * 10 + 4, 2 * 6 + 4  # ids padded to whole words, two counts
+    assert items["lists"] == 7 * (of_input + own) + 7 * (own + 4 * 9)
+    assert items["shares"] == 7 * 9 * 4  # the input needs no gradient
+    assert items["masks"] == 7 * 8
+
+
+def test_bytes_of_models_and_modes() -> None:
+    network = Network(
+        {"input": Input(10), "a": CubaLIF(6, learn_alpha=True), "out": LI(3)},
+        (Connection("input", "a"), Connection("a", "out")),
+    )
+    train, infer = planned(network), planned(network, optimizer="none")
+    half, sgd = planned(network, weight_dtype="half"), planned(network, optimizer="sgd")
+    n, per_step = 3, 8 * 3 * 4
+    assert shard_items(train, "a", n)["state"] == 2 * 2 * per_step + 2 * per_step  # v, i_syn, gradients; two traces
+    assert shard_items(train, "a", n)["history"] == 10 * 2 * per_step  # v, and the trace of alpha
+    assert shard_items(infer, "a", n)["history"] == shard_items(infer, "a", n)["gradient"] == 0
+    assert shard_items(infer, "a", n)["state"] == 2 * per_step
+    assert shard_items(half, "a", n)["weights"] == 10 * 4 * 2
+    assert shard_items(half, "a", n)["masters"] == 10 * 4 * 4
+    assert shard_items(sgd, "a", n)["optimiser"] == 0
+    assert shard_items(train, "out", n)["masks"] == 0
+
+
+@pytest.mark.parametrize(("n", "words"), [(1, 2), (32, 2), (33, 4), (64, 4), (65, 6)])
+def test_mask_words(n: int, words: int) -> None:
+    assert mask_words(n) == words
+
+
+def test_padding() -> None:
+    assert [padded(n, "float32") for n in (1, 2, 3)] == [2, 2, 4]
+    assert [padded(n, "half") for n in (1, 4, 5)] == [4, 4, 8]
+    assert [list_bytes(k) for k in (1, 2, 3)] == [8, 8, 12]
+
+
+def test_the_sum_over_tiles_is_the_sum_over_shards() -> None:
+    plan = planned(chain(20, 33, 17, 5))
+    by_item = tile_bytes(plan)
+    for item in ("weights", "history", "masks"):
+        expected = sum(shard_items(plan, name, s.n)[item] for name, p in plan.populations.items() for s in p.shards)
+        assert by_item[item].sum() == expected
+    used = sum(by_item.values()) > 0
+    assert (by_item["reserved"][used] == memory.ASSUMPTIONS.reserved_bytes).all()
+    assert (by_item["reserved"][~used] == 0).all()
+
+
+# ---- cycles --------------------------------------------------------------------------------------------------------
+
+
+def test_cycles_of_a_shard_by_hand() -> None:
+    """4 neurons, 20 inputs that fire 0.1 each: 2 spikes a list; 12 samples are 2 a worker."""
+    a = CycleAssumptions(worker_imbalance=1.5)
+    plan = planned(chain(20, 8), b=12, activity={"input": 0.1}, optimizer="none")
+    cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
+    a_list = a.deliver_list + 1.5 * 2 * (a.deliver_id + 2 * a.deliver_pair)
+    assert cycles["deliver"] == pytest.approx(a.supervisor + 6 * (a.vertex + 2 * a_list))
+    assert cycles["step"] == 6 * 2 * (a.step_sample + 2 * a.step_pair)
+    assert cycles["select"] == 6 * 2 * 2 * a.select_word
+    assert set(cycles) == {"deliver", "step", "select"}
+
+
+def test_weight_gradient_by_hand() -> None:
+    """Every worker walks its bucket, a sixth of the spikes, of all 12 samples."""
+    a = CycleAssumptions(worker_imbalance=1.0)
+    plan = planned(chain(20, 8), b=12, activity={"input": 0.3})
+    cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
+    walk = 12 * (a.weight_list + 6 / 6 * (a.weight_id + 2 * a.weight_pair))
+    assert cycles["weight gradient"] == pytest.approx(a.supervisor + 6 * (a.vertex + walk))
+    assert cycles["list gradient"] == 0  # the input needs none
+
+
+def test_expected_lengths() -> None:
+    network = Network(
+        {
+            "input": Input(100),
+            "near": LIF(100, capacity=30),
+            "fixed": LIF(100, capacity=12, activity="fixed"),
+            "all": LIF(10, grad_threshold=float("-inf")),
+        },
+        (Connection("input", "near"), Connection("near", "fixed", 1), Connection("fixed", "all", 1)),
+    )
+    plan = planned(network, activity=0.1)
+    found = expected_lengths(plan, CycleAssumptions(near_per_spike=0.5))
+    assert (found["input"].spikes, found["input"].listed) == (10, 10)
+    assert (found["near"].spikes, found["near"].listed) == (10, 15)
+    assert (found["fixed"].spikes, found["fixed"].listed) == (12, 12)
+    assert (found["all"].spikes, found["all"].listed) == (1, 10)
+    # more than fits: the capacity
+    assert expected_lengths(planned(network, activity=0.5))["near"].listed == 30
+
+
+def test_stages_follow_delays_of_zero() -> None:
+    assert stages(planned(chain(5, 4, 3, 2, delay=1))) == {"input": 0, "hidden1": 0, "hidden2": 0, "output": 0}
+    assert stages(planned(chain(5, 4, 3, 2, delay=0))) == {"input": 0, "hidden1": 0, "hidden2": 1, "output": 2}
+
+
+def test_one_superstep_serves_all_layers_only_with_delay_1() -> None:
+    def supersteps(delay: int) -> list[str]:
+        plan = planned(chain(50, 40, 30, 20, delay=delay), layout="contiguous")
+        return [s.name for s in predict_ipu(plan).per_step]
+
+    assert supersteps(1) == ["lists", "masks", "lists and gradients", "nothing", "shares", "sums", "loop"]
+    # three rounds; the first layer's input needs no gradient, so its shares and sums are not there
+    assert len(supersteps(0)) == 3 * 6 - 2 + 1
+
+
+def test_exchange_bytes_by_hand() -> None:
+    """One population of 4 shards on 4 tiles, 2 samples, inference: lists in, masks out."""
+    plan = planned(chain(20, 8), "ipu-mk2:1x4", b=2, optimizer="none", capacity={"input": 6}, strategy="even")
+    assert [s.n for s in plan.populations["output"].shards] == [2, 2, 2, 2]
+    lists, masks, _ = predict_ipu(plan).per_step
+    assert lists.exchange_bytes == 4 * 2 * list_bytes(6)
+    assert lists.exchange == 2 * list_bytes(6) / 4
+    # each of 2 collectors gets 8 bytes from each of the 3 tiles that it is not itself
+    assert masks.exchange_bytes == 2 * 3 * 8
+    assert lists.link_bytes == masks.link_bytes == 0
+
+
+def test_lists_cross_a_link_once_a_device() -> None:
+    plan = planned(chain(20, 64, 64), "ipu-mk2:2x16", b=4, layout="contiguous", strategy="even")
+    prediction = predict_ipu(plan)
+    assert {s.device for s in plan.populations["hidden"].shards} == {0}
+    assert {s.device for s in plan.populations["output"].shards} == {1}
+    lists = prediction.per_step[0]
+    assert lists.link_bytes == 4 * list_bytes(plan.populations["hidden"].capacity)
+    assert lists.link > 0
+    one = predict_ipu(planned(chain(20, 64, 64), "ipu-mk2:1x32", b=4, layout="contiguous", strategy="even"))
+    assert one.link_bytes_per_step == 0
+    assert prediction.link_bytes_per_step > 0
+
+
+def test_more_activity_costs_more_and_silence_costs_little() -> None:
+    network = chain(700, 200, 200, 20, delay=1)
+    speeds = [
+        predict(planned(network, activity=x, max_activity=0.5, b=48, t=100, target="ipu-mk2")).samples_per_s
+        for x in (0.0, 0.01, 0.05, 0.2, 0.5)
+    ]
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[0] > 5 * speeds[-1]
+
+
+def test_fixed_activity_is_no_faster_than_natural() -> None:
+    def speed(activity: str) -> float:
+        return predict(planned(chain(100, 200, 50, activity=activity, capacity=20), b=24)).samples_per_s
+
+    assert speed("fixed") < speed("natural")
+
+
+def test_a_bow_is_faster_by_its_clock() -> None:
+    network = chain(100, 64, 64)
+    mk2, bow = (predict(planned(network, f"ipu-{name}:1x64")) for name in ("mk2", "bow"))
+    assert bow.cycles_per_step == mk2.cycles_per_step
+    assert 1.2 < bow.samples_per_s / mk2.samples_per_s < 1.4
+
+
+def test_phases_add_up_to_the_batch() -> None:
+    plan = planned(chain(50, 40, 30, 20))
+    p = predict(plan)
+    assert sum(p.phases().values()) == pytest.approx(p.batch_s * p.clock_hz / p.n_steps)
+    assert p.samples_per_s == pytest.approx(8 / p.batch_s)
+    assert p.to_dict()["cycles_per_step_by_phase"] == p.phases()
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(CycleAssumptions)])
+def test_every_assumption_counts(name: str) -> None:
+    """A named assumption that moves no figure would be a lie."""
+    recurrent = Network(
+        {"input": Input(60), "a": CubaLIF(60, recurrent=True), "b": LIF(40), "out": LIF(4)},
+        (Connection("input", "a"), Connection("a", "b", 1), Connection("b", "out", 1)),
+    )
+    a = cost.ASSUMPTIONS
+    value = getattr(a, name)
+    changes: dict[str, Any] = {name: 0.5 if name == "host_overlap" else 2 * value}
+    changed = replace(a, **changes)
+
+    def batch(assumptions: CycleAssumptions) -> float:
+        optimizer = "sgd" if name.startswith("sgd") else "adam"
+        return predict_ipu(planned(recurrent, b=20, optimizer=optimizer, strategy="even"), assumptions).batch_s
+
+    assert batch(changed) != batch(a)
+
+
+def test_a_docstring_names_every_assumption() -> None:
+    for cls in (CycleAssumptions, memory.MemoryAssumptions, cost_cpu.CpuAssumptions):
+        for f in fields(cls):
+            assert f.name in (cls.__doc__ or ""), f.name
+
+
+# ---- cpu and mpi ---------------------------------------------------------------------------------------------------
+
+
+def on_ranks(target: str, net: str = "700-1024-1024-20", **more: Any) -> tuple[Plan, Prediction]:
+    plan = make_plan(parse_net(net), 48, 100, parse_target(target), activity={"input": 0.015}, max_activity=1, **more)
+    return plan, predict(plan)
+
+
+def test_the_model_repeats_the_measurement_it_was_fitted_to() -> None:
+    """2,042 samples/s: README, commit fab4f01."""
+    _, p = on_ranks("cpu:2")
+    assert p.samples_per_s == pytest.approx(2042, rel=0.1)
+
+
+def test_memory_of_one_rank_repeats_the_measurement() -> None:
+    """26 MiB above the process with its weights and Adam's state (README)."""
+    plan, _ = on_ranks("cpu:2")
+    (items,) = rank_bytes(plan)
+    above = sum(v for k, v in items.items() if k not in ("weights", "optimiser"))
+    assert above == pytest.approx(26 * 2**20, rel=0.15)
+
+
+def test_weights_are_dealt_to_ranks_without_a_rest() -> None:
+    plan, _ = on_ranks("mpi:3x2", "700-250r-130-20")
+    ranks = rank_bytes(plan)
+    assert sum(r["weights"] for r in ranks) == 4 * plan.network.n_weights()
+    assert max(sum(r.values()) for r in ranks) < 0.7 * sum(
+        rank_bytes(on_ranks("cpu", "700-250r-130-20")[0])[0].values()
+    )
+
+
+def test_one_rank_sends_nothing_and_recurrence_sends_each_step() -> None:
+    assert on_ranks("cpu:4")[1].link_bytes_per_step == 0
+    assert on_ranks("mpi:1x4")[1].link_bytes_per_step == 0
+    _, forward = on_ranks("mpi:2x1")
+    _, recurrent = on_ranks("mpi:2x1", "700-1024r-20")
+    assert not forward.per_step
+    assert recurrent.per_step
+    assert recurrent.phases()["links"] > forward.phases()["links"] > 0
+
+
+def test_more_cores_are_faster_until_the_framework_is_what_is_left() -> None:
+    speeds = [on_ranks(f"cpu:{n}")[1].samples_per_s for n in (1, 2, 4, 8, 64)]
+    assert speeds == sorted(speeds)
+    assert speeds[-1] < 48 / cost_cpu.ASSUMPTIONS.framework_s
