@@ -120,7 +120,7 @@ class EventSet:
             groups={name: np.asarray(group).astype(np.int64) for name, group in (groups or {}).items()},
             n_lost=binned.n_lost,
             n_merged=binned.n_merged,
-            description=dict(description or {}),
+            description={**({} if max_count(duplicates) == 1 else {"duplicates": duplicates}), **(description or {})},
         )
 
     # ---- looked at ---------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from sparsesnn.datasets import cache
 from sparsesnn.datasets import convert as conversion
-from sparsesnn.datasets.binning import bin_events, check_window, max_count, pooled, step_us
+from sparsesnn.datasets.binning import bin_events, check_window, max_count, step_us
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError, MissingDependencyError
@@ -93,7 +93,7 @@ def load(
     """
     dt_us = step_us(dt_ms)
     check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=N_UNITS)
-    n_levels = max_count(duplicates)
+    max_count(duplicates)  # refused before files are looked for
     path = _find(class_name, make, file_name, data_dir, download)
     parameters: dict[str, Any] = {
         "name": class_name.lower(),
@@ -104,8 +104,6 @@ def load(
         "pool": pool,
         "duplicates": duplicates,
     }
-    if n_levels > 1:
-        parameters["sensor"] = [pooled(N_UNITS, pool), 1, n_levels]
     window = {"dt_us": dt_us, "n_steps": n_steps, "pool": pool, "duplicates": duplicates}
 
     def build() -> EventSet:

@@ -345,3 +345,218 @@ def test_two_processes_that_write_until_they_are_killed_leave_a_whole_file(tmp_p
             writer.communicate()
     cache.verify(path)
     assert n_read > 3
+
+
+# ---- several builders, killed builders, a full disk ---------------------------------------------------------------
+
+BUILD = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from sparsesnn.datasets import EventSet, cache
+folder, log, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+
+def build():
+    with log.open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(seconds)
+    return EventSet.from_events([(np.arange(300) % 7, np.arange(300))], [0], n_units=300, n_steps=7, dt_us=1.0)
+
+print("ready", flush=True)
+sys.stdin.readline()
+event_set = cache.load_or_build({"name": "toy", "split": "train"}, build, folder)
+print(event_set.ids.size, event_set.path is not None, flush=True)
+"""
+
+
+def builder(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    """A process that will build the same set once it is told to; `folder`/builds lists who built it."""
+    command = [sys.executable, "-c", BUILD, str(folder / "cache"), str(folder / "builds"), str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, env=environment, cwd=folder, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def wait_until_built(folder: Path, n_builders: int) -> None:
+    stop = time.monotonic() + 30
+    while not (folder / "builds").exists() or len((folder / "builds").read_text().split()) < n_builders:
+        assert time.monotonic() < stop, "nobody began to build"
+        time.sleep(0.01)
+
+
+def test_of_two_builders_one_works_and_the_other_waits(tmp_path):
+    builders = [builder(tmp_path, 0.5) for _ in range(2)]
+    for process in builders:
+        go(process)
+    said = [process.communicate(timeout=60) for process in builders]
+    assert [out for out, _ in said] == ["300 True\n"] * 2
+    assert len((tmp_path / "builds").read_text().split()) == 1
+    assert sorted("waiting for it" in err for _, err in said) == [False, True]
+    (file,) = (tmp_path / "cache").iterdir()  # neither lock nor temporary file is left
+    cache.verify(file)
+
+
+def test_who_waits_for_a_builder_that_is_killed_builds(tmp_path):
+    first = builder(tmp_path, 60.0)
+    go(first)
+    wait_until_built(tmp_path, 1)
+    (tmp_path / "cache" / ".toy-train-0123456789abcdef.safetensors.1.aa.tmp").write_bytes(b"of another set")
+    (lock,) = (tmp_path / "cache").glob("*.lock")
+    half = tmp_path / "cache" / lock.name.replace(".lock", ".1.aa.tmp")
+    half.write_bytes(b"half")  # as if it had begun to write
+    second = builder(tmp_path, 0.0)
+    go(second)
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(0.3)
+    first.kill()
+    first.communicate()
+    out, err = second.communicate(timeout=60)
+    assert out == "300 True\n"
+    assert "waiting for it" in err
+    assert len((tmp_path / "builds").read_text().split()) == 2
+    left = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert len(left) == 2
+    assert left[0] == ".toy-train-0123456789abcdef.safetensors.1.aa.tmp"  # perhaps still being written
+    cache.verify(tmp_path / "cache" / left[1])
+
+
+def test_a_builder_killed_at_any_moment_leaves_a_whole_set_or_none(tmp_path):
+    """Many sets in one process, killed while it builds, writes and renames them; then another one finishes the work."""
+    program = """
+import sys
+from pathlib import Path
+import numpy as np
+from sparsesnn.datasets import EventSet, cache
+n = 20_000
+make = lambda: EventSet.from_events([(np.arange(n) % 9, np.arange(n))], [0], n_units=n, n_steps=9, dt_us=1.0)
+print("ready", flush=True)
+for k in range(int(sys.argv[2])):
+    cache.load_or_build({"name": "toy", "split": "train", "k": k}, make, Path(sys.argv[1]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+    def start(n_sets: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program, str(tmp_path / "cache"), str(n_sets)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+
+    processes = [start(100_000) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    for process in processes:
+        process.kill()
+        process.communicate()
+    whole = list((tmp_path / "cache").glob("*.safetensors"))
+    assert len(whole) > 1
+    for path in whole:
+        cache.verify(path)
+    last = start(len(whole) + 1)
+    assert last.communicate(timeout=120)[0] == "ready\n"
+    assert last.returncode == 0
+    assert list((tmp_path / "cache").glob(".*.tmp")) == []
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from sparsesnn.datasets import EventSet, cache
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # a write beyond it fails, as on a full disk
+build = lambda: EventSet.from_events([(np.arange(9000) % 9, np.arange(9000))], [0], n_units=9000, n_steps=9, dt_us=1.0)
+event_set = cache.load_or_build({"name": "toy", "split": "train"}, build, Path(sys.argv[1]))
+print(event_set.ids.size, event_set.path)
+"""
+
+
+def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", FULL, str(tmp_path / "cache")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+    assert ended.stdout == "9000 None\n"
+    assert "the event cache cannot be kept ([Errno 27] File too large)" in ended.stderr
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_errors_of_the_conversion_are_passed_on_and_nothing_is_left(tmp_path):
+    def fails() -> EventSet:
+        raise DataError("file.bin: is damaged")
+
+    with pytest.raises(DataError, match=r"file\.bin: is damaged"):
+        cache.load_or_build(PARAMETERS, fails, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_without_locks_are_used_without(tmp_path, monkeypatch):
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert_same(cache.load_or_build(PARAMETERS, make, tmp_path), make())
+    assert_same(cache.load_or_build(PARAMETERS, build_never, tmp_path), make())
+
+
+# ---- what is kept --------------------------------------------------------------------------------------------------
+
+
+def test_entries_describe_what_is_there_and_clear_removes_only_that(tmp_path):
+    event_set = cache.load_or_build(PARAMETERS, make, tmp_path)
+    cache.load_or_build({**PARAMETERS, "split": "test"}, make, tmp_path)
+    cache.load_or_build({**PARAMETERS, "name": "other"}, make, tmp_path)
+    assert event_set.path is not None
+    damaged = tmp_path / "toy-valid-0123456789abcdef.safetensors"
+    damaged.write_bytes(b"half a file")
+    foreign = [tmp_path / name for name in ("model.safetensors", "toy-train-0123456789abcdef.txt", ".hidden")]
+    for path in foreign:
+        path.write_bytes(b"not ours")
+    for name in (".toy-train-0123456789abcdef.safetensors.1.aa.tmp", ".toy-train-0123456789abcdef.safetensors.lock"):
+        (tmp_path / name).write_bytes(b"")
+
+    found = {(entry.name, entry.split): entry for entry in cache.entries(tmp_path)}
+    assert found.keys() == {("toy", "train"), ("toy", "test"), ("toy", "valid"), ("other", "train")}
+    entry = found["toy", "train"]
+    assert entry.path == event_set.path
+    assert (entry.n_samples, entry.n_steps, entry.n_spikes) == (5, 6, event_set.ids.size)
+    assert entry.numbers == {"n_neurons": 11, "n_classes": 3, "n_lost": event_set.n_lost, "n_merged": 0}
+    assert entry.n_bytes == event_set.path.stat().st_size
+    assert entry.description == event_set.description
+    assert "claims a header" in str(found["toy", "valid"].fault)
+    assert [entry.name for entry in cache.entries(tmp_path, "other")] == ["other"]
+
+    assert len(cache.clear(tmp_path, "toy")) == 3
+    assert {path.name for path in tmp_path.iterdir()} == {found["other", "train"].path.name, *(p.name for p in foreign)}
+    assert event_set.batch([4]).validate().n_samples == 1  # what is mapped stays readable
+    assert len(cache.clear(tmp_path)) == 1
+    assert cache.entries(tmp_path) == cache.entries(tmp_path / "absent") == []
+
+
+def test_tree_identity_tells_versions_of_a_folder_apart(tmp_path):
+    names = ["a/1.bin", "b/2.bin"]
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"12345")
+        os.utime(tmp_path / name, ns=(5, 5))
+    first = cache.tree_identity(tmp_path, names)
+    assert (first["n_files"], first["size"]) == (2, 10)
+    assert cache.tree_identity(tmp_path, names) == first
+    assert cache.tree_identity(tmp_path, names[:1]) != first
+    assert cache.without_times(first) == {key: first[key] for key in first if key != "mtime_ns"}
+    os.utime(tmp_path / names[0], ns=(6, 6))
+    later = cache.tree_identity(tmp_path, names)
+    assert later != first
+    assert cache.without_times(later) == cache.without_times(first)
+    (tmp_path / names[0]).write_bytes(b"1234")
+    (tmp_path / names[1]).write_bytes(b"123456")
+    assert cache.without_times(cache.tree_identity(tmp_path, names)) != cache.without_times(first)
+    with pytest.raises(DataError, match=r"absent: cannot be read .*check its permissions"):
+        cache.tree_identity(tmp_path, ["absent"])

@@ -114,7 +114,7 @@ def _resolve(options: argparse.Namespace) -> Any:
             given.setdefault(section, {})[key] = value
     for text in options.set:
         given = merge(given, read_assignment(text))
-    layers = [_read_config(options.config)] if options.config is not None else []
+    layers = [read_config(options.config)] if options.config is not None else []
     if not layers and options.dataset is None:
         if not options.resume:
             raise ConfigError(
@@ -124,7 +124,7 @@ def _resolve(options: argparse.Namespace) -> Any:
     return Config.resolve(*layers, given)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     from sparsesnn.train.schema import read_toml
 
     try:
@@ -145,7 +145,7 @@ def _config_of_run(folder: Path | None) -> dict[str, Any]:
         if store.exists():
             return store.read().config
         if (place / CONFIG).exists():
-            return _read_config(place / CONFIG)
+            return read_config(place / CONFIG)
     raise ConfigError(f"--resume: {folder} holds no run; name a data set or --config FILE to start one there")
 
 

@@ -1,4 +1,4 @@
-"""Three pictures of a run: learning curves, a raster of one sample, and activity per population.
+"""Pictures of a run: learning curves, a raster of one sample, activity per population; and one of a sample of data.
 
 Drawn after training, on figures of their own: no global matplotlib state, no window, no cost in the training step.
 """
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from sparsesnn.datasets import EventSet
+    from sparsesnn.datasets.sensor import Sensor
+
 # colours that people with any colour vision can tell apart (Okabe & Ito 2008)
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999"
 CYCLE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#f0e442", "#000000")
 
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
+_MOST_FRAMES = 12
 
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
@@ -135,6 +139,58 @@ def _readout(
     axes.plot([], [], color=GREY, linewidth=0.7, label="other classes")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=3, borderpad=0)
     axes.grid(alpha=0.3)
+
+
+def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:
+    """One sample of data as the network sees it: frames where it has an image, else a raster.
+
+    Spikes of the rungs of a ladder (`duplicates = "count"`) are drawn where their cell is.
+    """
+    spikes = event_set.batch([sample])
+    label = int(event_set.labels[sample])
+    names = event_set.description.get("classes", [])
+    name = f" ({names[label]})" if label < len(names) and names[label] != str(label) else ""
+    steps, neurons = _points(spikes)
+    title = f"{title}: class {label}{name}, {steps.size:,} spikes in {spikes.n_steps} steps"
+    if event_set.sensor is None:
+        figure = _figure(9, 5)
+        axes = figure.subplots()
+        size = 1.5 if event_set.n_cells > _MANY_NEURONS else 6.0
+        axes.scatter(steps, neurons % event_set.n_cells, s=size, color=BLUE, marker="o", linewidths=0)
+        axes.set_xlim(-0.5, spikes.n_steps - 0.5)
+        axes.set_ylim(-0.5, event_set.n_cells - 0.5)
+        axes.set_xlabel("time step")
+        axes.set_ylabel("neuron")
+    else:
+        figure = _frames(steps, neurons, event_set.sensor, spikes.n_steps)
+    _save(figure, path, title)
+
+
+def _frames(steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, n_steps: int) -> Figure:
+    """Up to twelve images, each the spikes of some steps: brighter pixels orange, darker ones blue, more spikes stronger."""
+    n_frames = min(_MOST_FRAMES, n_steps)
+    edges = np.linspace(0, n_steps, n_frames + 1).astype(int)
+    frame = np.searchsorted(edges, steps, side="right") - 1
+    plane, pixel = np.divmod(neurons.astype(np.int64), sensor.width * sensor.height)
+    brighter = plane % 2 if sensor.n_polarities > 1 else np.ones_like(plane)
+    n_pixels = sensor.width * sensor.height
+    cell = (frame * 2 + brighter) * n_pixels + pixel
+    counts = np.bincount(cell, minlength=n_frames * 2 * n_pixels).reshape(n_frames, 2, n_pixels)
+    strongest = float(np.quantile(counts[counts > 0], 0.95)) if counts.any() else 1.0
+    strength = np.minimum(1.0, counts / strongest)
+    ink = np.array([[int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)] for colour in (BLUE, ORANGE)])
+    images = 1.0 - np.einsum("fps,pc->fsc", strength, 1.0 - ink)
+    n_columns = min(4, n_frames)
+    n_rows = -(-n_frames // n_columns)
+    figure = _figure(2.2 * n_columns, 2.4 * n_rows + 0.4)
+    panels = figure.subplots(n_rows, n_columns, squeeze=False).reshape(-1)
+    for k, axes in enumerate(panels):
+        axes.set_axis_off()
+        if k < n_frames:
+            axes.imshow(images[k].clip(0, 1).reshape(sensor.height, sensor.width, 3), interpolation="nearest")
+            last = edges[k + 1] - 1
+            axes.set_title(f"step {edges[k]}" + (f" to {last}" if last > edges[k] else ""), fontsize=8)
+    return figure
 
 
 def _points(lists: LayerOutput) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

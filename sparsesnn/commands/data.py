@@ -1,0 +1,307 @@
+"""`sparsesnn data`: look at data sets, convert them, check and remove what is cached, draw a sample."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsesnn.errors import CacheError, ConfigError
+
+if TYPE_CHECKING:
+    from sparsesnn.datasets import EventSet
+    from sparsesnn.datasets.cache import Entry
+    from sparsesnn.train import Config
+
+DESCRIPTION = """\
+A data set is converted once, from raw events to spike lists, and kept in the event cache: one file for each data set,
+split and choice of options. Training converts what is missing by itself; these commands do it ahead, and look after the
+cache. It is in $SPARSESNN_CACHE, else in ~/.cache/sparsesnn."""
+
+EXAMPLES = """\
+examples:
+  sparsesnn data info                                what is cached, and how large it is
+  sparsesnn data info nmnist                         what N-MNIST is: unit order, options, licence, citation
+  sparsesnn data build shd --data ~/data             convert what 'sparsesnn train shd' would need
+  sparsesnn data build nmnist --data ~/data --set data.pool=2 --workers 8
+  sparsesnn data verify                              compare every file with its checksum
+  sparsesnn data show dvsgesture --data ~/data --sample 3 --out wave.png
+  sparsesnn data clear shd                           remove what is cached of SHD"""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "data",
+        help="convert data sets, look after the event cache, draw samples",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
+
+    info = what.add_parser("info", help="what a data set is; what is cached", description="Looks, changes nothing.")
+    info.add_argument("dataset", nargs="?", metavar="DATASET", help="one data set; without: all that is cached")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+
+    build = what.add_parser(
+        "build",
+        help="convert a data set into the cache",
+        description="Converts the parts that training with the same options would read; what is cached already stays.",
+    )
+    _add_source(build)
+    build.add_argument("--split", metavar="NAME", help="only this part (default: all that training would read)")
+    build.add_argument("--workers", type=int, metavar="N", help="processes (default: as many as pay)")
+    build.set_defaults(run=_build)
+
+    verify = what.add_parser(
+        "verify", help="compare cached files with their checksums", description="Exit code 1 if one is damaged."
+    )
+    verify.add_argument("dataset", nargs="?", metavar="DATASET", help="only this data set")
+    verify.set_defaults(run=_verify)
+
+    clear = what.add_parser(
+        "clear",
+        help="remove cached files",
+        description="Removes files of the cache, and nothing else; they can be made anew from the data set's own files.",
+    )
+    clear.add_argument("dataset", nargs="?", metavar="DATASET", help="only this data set")
+    clear.set_defaults(run=_clear)
+
+    show = what.add_parser(
+        "show",
+        help="draw a sample as PNG",
+        description="Draws what the network will see: a raster for sound, frames for cameras.",
+    )
+    _add_source(show)
+    show.add_argument("--split", default="train", metavar="NAME", help="default: %(default)s")
+    show.add_argument("--sample", type=int, default=0, metavar="N", help="its number (default: %(default)s)")
+    show.add_argument("--out", type=Path, metavar="FILE", help="default: DATASET-SPLIT-N.png")
+    show.set_defaults(run=_show)
+
+    for one in (info, build, verify, clear, show):
+        one.add_argument("--cache", type=Path, metavar="DIR", help="folder of the cache (default: see above)")
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="name of the data set, unless --config says it")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set's files")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="take the options of a training configuration")
+    parser.add_argument("--download", action="store_true", default=None, help="fetch files that are missing")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option, such as data.dt_ms=5"
+    )
+
+
+# ---- the commands --------------------------------------------------------------------------------------------------
+
+
+def _info(options: argparse.Namespace) -> int:
+    from sparsesnn import datasets
+    from sparsesnn.datasets import cache
+
+    folder = _folder(options)
+    kept = cache.entries(folder, _known(options.dataset))
+    if options.json:
+        print(json.dumps({"folder": str(folder), "files": [_plain(entry) for entry in kept]}, allow_nan=False))
+        return 0
+    if options.dataset is not None:
+        print(datasets.about(options.dataset))
+        print(f"\nParts: {', '.join(datasets.split_names(options.dataset))}.")
+        print("Options, with their defaults:")
+        for name, value in datasets.defaults(options.dataset).items():
+            print(f"  data.{name} = {json.dumps(value)}")
+        print()
+    size = sum(entry.n_bytes for entry in kept)
+    print(f"{len(kept)} cached {_plural(len(kept), 'file')}, {_megabytes(size)}, in {folder}")
+    for entry in kept:
+        print(_line(entry))
+    return 0
+
+
+def _build(options: argparse.Namespace) -> int:
+    from sparsesnn import datasets
+    from sparsesnn.datasets import cache
+
+    config = _resolve(options)
+    data = config.data
+    splits = [options.split] if options.split else _splits_of_training(config)
+    before = {entry.path: entry.made_at for entry in cache.entries(_folder(options), data.name)}
+    for split in splits:
+        start = time.perf_counter()
+        event_set = datasets.load(
+            data.name,
+            split=split,
+            data_dir=data.dir or None,
+            cache_dir=data.cache_dir or None,
+            download=data.download,
+            n_workers=options.workers,
+            **data.options,
+        )
+        seconds = time.perf_counter() - start
+        print(_summary(split, event_set))
+        if event_set.path is None:
+            print(f"  not cached: made anew each time, in {seconds:.1f} s")
+            continue
+        stat = event_set.path.stat()
+        made = before.get(event_set.path) != stat.st_mtime
+        source = event_set.description.get("source", {}).get("size")
+        share = f", {stat.st_size / source:.2f} of its source" if source else ""
+        print(f"  {'made' if made else 'was there'}, {seconds:.1f} s; {_megabytes(stat.st_size)}{share}")
+        print(f"  {event_set.path}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from sparsesnn.datasets import cache
+
+    folder = _folder(options)
+    kept = cache.entries(folder, _known(options.dataset))
+    faults = 0
+    for entry in kept:
+        try:
+            cache.verify(entry.path)
+            print(f"whole    {entry.path.name}")
+        except CacheError as error:
+            faults += 1
+            print(f"damaged  {entry.path.name}: {error}")
+    if faults:
+        raise CacheError(
+            f"{folder}: {faults} of {len(kept)} cached files are damaged; remove them, they will be made anew when needed"
+        )
+    print(f"{len(kept)} {_plural(len(kept), 'file')} in {folder}")
+    return 0
+
+
+def _clear(options: argparse.Namespace) -> int:
+    from sparsesnn.datasets import cache
+
+    folder = _folder(options)
+    removed = cache.clear(folder, _known(options.dataset))
+    for entry in removed:
+        print(f"removed  {entry.path.name}")
+    size = sum(entry.n_bytes for entry in removed)
+    print(f"{len(removed)} {_plural(len(removed), 'file')}, {_megabytes(size)}, of {folder}")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from sparsesnn.train import plots
+    from sparsesnn.train.prepare import load_split
+
+    config = _resolve(options)
+    event_set = load_split(config.data, options.split)
+    if not 0 <= options.sample < len(event_set):
+        raise ConfigError(
+            f"--sample: is {options.sample}; the part {options.split!r} has {len(event_set):,} samples, 0 to "
+            f"{len(event_set) - 1:,}"
+        )
+    out = options.out or Path(f"{config.data.name}-{options.split}-{options.sample}.png")
+    title = f"{config.data.name}, {options.split} sample {options.sample}"
+    try:
+        plots.plot_sample(event_set, options.sample, out, title=title)
+    except OSError as error:
+        raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
+    print(f"{title}: {_class_name(event_set, options.sample)}, drawn to {out}")
+    return 0
+
+
+# ---- what they share -----------------------------------------------------------------------------------------------
+
+
+def _resolve(options: argparse.Namespace) -> Config:
+    """The configuration that training with these options would have."""
+    from sparsesnn.commands.train import read_config
+    from sparsesnn.train import Config
+    from sparsesnn.train.schema import merge, read_assignment
+
+    if options.dataset is None and options.config is None:
+        raise ConfigError(f"data {options.action}: which data set? name one, or give --config FILE")
+    flags = {
+        "name": options.dataset,
+        "dir": options.data,
+        "cache_dir": None if options.cache is None else str(options.cache),
+        "download": options.download,
+    }
+    given: dict[str, Any] = {"data": {key: value for key, value in flags.items() if value is not None}}
+    for text in options.set:
+        given = merge(given, read_assignment(text))
+    return Config.resolve(*([] if options.config is None else [read_config(options.config)]), given)
+
+
+def _splits_of_training(config: Config) -> list[str]:
+    own = {"valid": config.data.valid == "own", "test": config.data.test == "own"}
+    return ["train", *(split for split, wanted in own.items() if wanted)]
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    from sparsesnn.datasets import cache
+
+    try:
+        return cache.default_dir() if options.cache is None else options.cache.expanduser()
+    except RuntimeError:
+        raise ConfigError("--cache: this user has no home folder; give --cache DIR or set SPARSESNN_CACHE") from None
+
+
+def _known(name: str | None) -> str | None:
+    from sparsesnn import datasets
+
+    if name is not None:
+        datasets.split_names(name)  # raises for a name that does not exist
+    return name
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    return {
+        "file": entry.path.name,
+        "name": entry.name,
+        "split": entry.split,
+        "n_bytes": entry.n_bytes,
+        "made_at": entry.made_at,
+        "n_samples": entry.n_samples,
+        "n_steps": entry.n_steps,
+        "n_spikes": entry.n_spikes,
+        **(entry.numbers or {}),
+        "description": entry.description,
+        "fault": entry.fault,
+    }
+
+
+def _line(entry: Entry) -> str:
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_at))
+    head = f"\n{entry.path.name}  {_megabytes(entry.n_bytes)}  {made}\n"
+    if entry.fault is not None or entry.numbers is None or entry.description is None:
+        return f"{head}  damaged: {entry.fault}"
+    numbers = entry.numbers
+    known = ("name", "split", "source", "classes", "licence", "lights")
+    chosen = [f"{key} {json.dumps(value)}" for key, value in entry.description.items() if key not in known]
+    return (
+        f"{head}  {entry.n_samples:,} samples, {entry.n_steps} steps, {numbers['n_neurons']:,} neurons, "
+        f"{entry.n_spikes:,} spikes; {numbers['n_lost']:,} events lost, {numbers['n_merged']:,} merged\n"
+        f"  {', '.join(chosen)}"
+    )
+
+
+def _summary(split: str, event_set: EventSet) -> str:
+    return (
+        f"{split}: {len(event_set):,} samples, {event_set.n_steps} steps, {event_set.n_neurons:,} neurons, "
+        f"{event_set.n_classes} classes, activity {event_set.activity():.4f}\n"
+        f"  {event_set.n_events:,} events: {event_set.ids.size:,} spikes, {event_set.n_lost:,} lost, "
+        f"{event_set.n_merged:,} merged"
+    )
+
+
+def _class_name(event_set: EventSet, sample: int) -> str:
+    label = int(event_set.labels[sample])
+    names = event_set.description.get("classes", [])
+    return f"class {label}" + (f" ({names[label]})" if label < len(names) and names[label] != str(label) else "")
+
+
+def _megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.1f} MB"
+
+
+def _plural(n: int, word: str) -> str:
+    return word if n == 1 else f"{word}s"
