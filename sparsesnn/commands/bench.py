@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsesnn.commands import bench_step
+from sparsesnn.commands import bench_loading, bench_step
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser("bench", help="measure speed and memory", description="Benchmarks on this machine.")
     what = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
     bench_step.register(what)
+    bench_loading.register(what)

@@ -1,0 +1,310 @@
+"""One epoch of loading: our stream beside what Tonic and PyTorch offer, and how long training waits for it.
+
+What is raced, each over the whole training part, shuffled, in batches, with frames or lists of the same time steps:
+
+    tonic         Tonic's data set with `ToFrame`, and PyTorch's `DataLoader` with worker processes: the way of tutorials
+    disk cache    the same frames from Tonic's `DiskCachedDataset`, filled before, with the same `DataLoader`
+    stream        our cache and stream, spike lists: what the engine takes
+    frames        our stream, made dense frames as the others hand out: what a dense network takes
+
+The rounds are interleaved, so that a busy machine slows down all alike. All are read once before the clock runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsesnn import _core, datasets
+from sparsesnn.bench.step import _machine
+from sparsesnn.datasets import Augment, EventSet
+from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
+from sparsesnn.host.stream import Stream
+from sparsesnn.init import init_activity
+from sparsesnn.layers import LI, Population
+from sparsesnn.loss import cross_entropy
+from sparsesnn.module import Model
+from sparsesnn.network import Network
+
+#: our name → Tonic's class
+TONIC_CLASSES = {"nmnist": "NMNIST", "shd": "SHD", "ssc": "SSC"}
+
+#: samples whose spikes are compared with Tonic's frames
+_N_COMPARED = 100
+
+
+@dataclass(frozen=True)
+class LoadingResult:
+    """What `bench_loading` measured.
+
+    Args:
+        epoch_s: per way of loading, seconds of every epoch.
+        prepare_s: seconds that a cache took to fill, once: of "disk cache" and of "stream" (0 if it was there).
+        faster: how many times faster an epoch of "stream" is than one of the others, medians.
+        training: per augmentation: samples per second, `wait_share` (share of the time that the engine waited for
+            batches), `augment_share` (processor time of making an epoch's batches with the augmentation less that
+            without, over the time the epoch takes to train). Empty if nothing was trained.
+        data, n_samples, n_steps, n_neurons, n_spikes: what was loaded; spikes are those of all samples.
+        batch, n_workers, rounds, net, threads, isa, machine: how.
+    """
+
+    epoch_s: dict[str, list[float]]
+    prepare_s: dict[str, float]
+    faster: dict[str, float]
+    training: dict[str, dict[str, float]]
+    data: str
+    n_samples: int
+    n_steps: int
+    n_neurons: int
+    n_spikes: int
+    batch: int
+    n_workers: int
+    rounds: int
+    net: str
+    threads: int
+    isa: str
+    machine: str
+
+    def table(self) -> str:
+        """For people."""
+        lines = [
+            f"{self.data}: {self.n_samples:,} samples, {self.n_steps} steps, {self.n_neurons:,} neurons, "
+            f"{self.n_spikes / max(1, self.n_samples):,.0f} spikes a sample; batch {self.batch}, "
+            f"{self.n_workers} workers, {self.machine}",
+            f"{'':12} {'ms an epoch':>12} {'samples/s':>12} {'stream is faster':>18} {'filled once, s':>16}",
+        ]
+        for name, seconds in self.epoch_s.items():
+            faster = f"{self.faster[name]:,.1f} x" if name in self.faster else ""
+            filled = f"{self.prepare_s[name]:,.1f}" if name in self.prepare_s else ""
+            s = median(seconds)
+            lines.append(f"{name:12} {1e3 * s:12,.1f} {self.n_samples / s:12,.0f} {faster:>18} {filled:>16}")
+        for name, found in self.training.items():
+            lines.append(
+                f"training {self.net}, {name}: {found['samples_per_s']:,.0f} samples/s, "
+                f"waits {100 * found['wait_share']:.2f} % of the time"
+                + (f", augmentation costs {100 * found['augment_share']:.1f} %" if "augment_share" in found else "")
+            )
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def bench_loading(
+    name: str,
+    data_dir: str | Path,
+    *,
+    cache_dir: str | Path | None = None,
+    parameters: dict[str, Any] | None = None,
+    batch: int = 48,
+    n_workers: int = 2,
+    rounds: int = 3,
+    network: Callable[[int, int], Network] | None = None,
+    augment: Augment | None = None,
+    train_epochs: int = 3,
+) -> LoadingResult:
+    """Races the ways of loading the training part of one data set.
+
+    Args:
+        name: one of `TONIC_CLASSES`; `data_dir` holds the folder of Tonic's class.
+        cache_dir: of our cache; None: the default place.
+        parameters: of the data set (`sparsesnn.datasets.defaults`): n_steps, dt_ms, pool; others at their defaults, for
+            Tonic's frames know nothing of them.
+        batch, n_workers: samples in a batch; worker processes of the `DataLoader`.
+        rounds: epochs of each, interleaved.
+        network: makes, for that many neurons and classes, the network that is trained to see how long it waits; its
+            hidden populations are brought to 2 % activity. None: trains nothing.
+        augment: trained with too, where given.
+        train_epochs: timed epochs of training, after one that is not.
+
+    Raises:
+        ConfigError: a data set that Tonic has no frames of.
+        DataError: the frames hold other spikes than the lists.
+        MissingDependencyError: Tonic is not installed.
+    """
+    if name not in TONIC_CLASSES:
+        raise ConfigError(f"bench loading: {name!r} cannot be raced; allowed: {', '.join(sorted(TONIC_CLASSES))}")
+    chosen = {**datasets.defaults(name), **(parameters or {})}
+    started = time.perf_counter()
+    event_set = datasets.load(name, split="train", data_dir=data_dir, cache_dir=cache_dir, **(parameters or {}))
+    prepare_s = {"stream": time.perf_counter() - started}
+    frames = _tonic_frames(name, Path(data_dir), n_steps=event_set.n_steps, dt_ms=chosen["dt_ms"], pool=chosen["pool"])
+    _check_equal(frames, event_set)
+
+    stream = Stream(event_set, None, batch, shuffle=True, seed=0)
+    with tempfile.TemporaryDirectory(prefix="sparsesnn-bench-") as folder:
+        disk = _disk_cached(frames, folder)
+        started = time.perf_counter()
+        _exhaust(_loader(disk, batch, n_workers))
+        prepare_s["disk cache"] = time.perf_counter() - started
+        ways: dict[str, Callable[[int], Iterable[Any]]] = {
+            "tonic": lambda _: _loader(frames, batch, n_workers),
+            "disk cache": lambda _: _loader(disk, batch, n_workers),
+            "stream": lambda k: stream.epoch(k),
+            "frames": lambda k: ((spikes.to_dense(), labels) for spikes, labels in stream.epoch(k)),
+        }
+        epoch_s: dict[str, list[float]] = {way: [] for way in ways}
+        for k in range(rounds):
+            for way, epoch in ways.items():
+                started = time.perf_counter()
+                n = _exhaust(epoch(k))
+                epoch_s[way].append(time.perf_counter() - started)
+                if n != len(event_set):
+                    raise DataError(f"bench loading: {way} handed out {n} samples of {len(event_set)}")
+    training: dict[str, dict[str, float]] = {}
+    net = ""
+    if network is not None:
+        description = network(event_set.n_neurons, event_set.n_classes)
+        net = "-".join(
+            f"{p.n}{'r' if getattr(p, 'recurrent', False) else ''}" for p in description.populations.values()
+        )
+        model = _model(description, event_set, batch)
+        for label, changes in {"not augmented": None, **({"augmented": augment} if augment else {})}.items():
+            training[label] = _train(model, event_set, batch, changes, train_epochs)
+    ours = median(epoch_s["stream"])
+    return LoadingResult(
+        epoch_s=epoch_s,
+        prepare_s=prepare_s,
+        faster={way: median(seconds) / ours for way, seconds in epoch_s.items() if way != "stream"},
+        training=training,
+        data=f"{name} in {data_dir}",
+        n_samples=len(event_set),
+        n_steps=event_set.n_steps,
+        n_neurons=event_set.n_neurons,
+        n_spikes=int(event_set.ids.size),
+        batch=batch,
+        n_workers=n_workers,
+        rounds=rounds,
+        net=net,
+        threads=_core.num_threads(),
+        isa=_core.build_info()["isa"],
+        machine=f"{os.cpu_count()} × {_machine()}",
+    )
+
+
+# ---- Tonic's way -----------------------------------------------------------------------------------------------------
+
+
+def _tonic_frames(name: str, data_dir: Path, *, n_steps: int, dt_ms: float, pool: int) -> Any:
+    """Tonic's data set, whose samples are `(frames int16[T, polarity, (y,) x], label)`."""
+    try:
+        import tonic
+    except ImportError as error:
+        raise MissingDependencyError("tonic", "data", "the benchmark of loading") from error
+    parent = getattr(tonic.datasets, TONIC_CLASSES[name])
+    dt_us = round(dt_ms * 1e3)
+    frames: Any = tonic.transforms.ToFrame(
+        sensor_size=parent.sensor_size, time_window=dt_us, start_time=0, end_time=n_steps * dt_us
+    )
+    if pool > 1:
+        _, height, _ = parent.sensor_size
+        frames = tonic.transforms.Compose([frames, _Pool(pool, image=height > 1)])
+    # a part of a set, or one without its archive, is as good here: Tonic would want to fetch the rest
+    kind = type(parent.__name__, (parent,), {"_check_exists": lambda _: True})
+    # Tonic's readers are noisy about what they are given, such as views of read-only memory
+    with contextlib.redirect_stdout(None):
+        if name == "ssc":
+            return kind(str(data_dir), split="train", transform=frames)
+        return kind(str(data_dir), train=True, transform=frames)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Adds up each `pool` neighbours of the last axis, and of the last but one of images; sent to worker processes."""
+
+    pool: int
+    image: bool
+
+    def __call__(self, frames: Any) -> Any:
+        for axis in (-1, -2)[: 2 if self.image else 1]:
+            starts = np.arange(0, frames.shape[axis], self.pool)
+            frames = np.add.reduceat(frames, starts, axis=axis)
+        return frames
+
+
+def _disk_cached(frames: Any, folder: str) -> Any:
+    import tonic
+
+    return tonic.DiskCachedDataset(frames, cache_path=folder)
+
+
+def _loader(dataset: Any, batch: int, n_workers: int) -> Iterator[Any]:
+    """The epoch of a `DataLoader`; its frames are equally long, so plain stacking does."""
+    return iter(torch.utils.data.DataLoader(dataset, batch_size=batch, shuffle=True, num_workers=n_workers))
+
+
+def _exhaust(batches: Iterable[Any]) -> int:
+    """Takes all batches and counts their samples."""
+    return sum(len(labels) for _, labels in batches)
+
+
+def _check_equal(frames: Any, event_set: EventSet) -> None:
+    """Raises `DataError` unless Tonic's frames, capped at 1, hold the spikes of our samples."""
+    if len(frames) != len(event_set):
+        raise DataError(f"bench loading: Tonic has {len(frames)} samples, our cache {len(event_set)}")
+    # files are listed in another order by Tonic: samples are known by what they hold
+    ours = {_sample(event_set, k) for k in range(len(event_set))}
+    step = max(1, len(frames) // _N_COMPARED)
+    for k in range(0, len(frames), step):
+        frame, label = frames[k]
+        if (int(label), np.flatnonzero(frame).tobytes()) not in ours:
+            raise DataError(f"bench loading: sample {k} of Tonic is none of ours; the comparison would not be fair")
+
+
+def _sample(event_set: EventSet, k: int) -> tuple[int, bytes]:
+    """Class and cells step·N + id of a sample, ascending."""
+    ids = event_set.ids[event_set.sample_starts[k] : event_set.sample_starts[k + 1]].astype(np.int64)
+    step = np.repeat(np.arange(event_set.n_steps), event_set.n_spikes[k])
+    return int(event_set.labels[k]), (step * event_set.n_neurons + ids).tobytes()
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def _model(network: Network, event_set: EventSet, batch: int) -> Model:
+    model = Model(network)
+    hidden = [name for name, p in network.populations.items() if isinstance(p, Population)]
+    init_activity(model, [event_set.batch(range(min(batch, len(event_set))))], dict.fromkeys(hidden, 0.02))
+    return model
+
+
+def _train(model: Model, event_set: EventSet, batch: int, augment: Augment | None, n_epochs: int) -> dict[str, float]:
+    """Trains with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
+    stream = Stream(event_set, None, batch, shuffle=True, seed=0, augment=augment)
+    decoding = "mean" if isinstance(model.network.populations[model.network.output], LI) else "count"
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    seconds, waited, n_samples = 0.0, 0.0, 0
+    for epoch in range(n_epochs + 1):
+        started, waited_before = time.perf_counter(), stream.wait_s
+        for spikes, labels in stream.epoch(epoch):
+            optimiser.zero_grad(set_to_none=True)
+            cross_entropy(model(spikes), labels, decoding, event_set.n_classes).backward()
+            optimiser.step()
+        if epoch:  # the first one warms up
+            seconds += time.perf_counter() - started
+            waited += stream.wait_s - waited_before
+            n_samples += stream.n_samples
+    found = {"samples_per_s": n_samples / seconds, "wait_share": waited / seconds}
+    if augment:
+        plain = Stream(event_set, None, batch, shuffle=True, seed=0, prefetch=0)
+        own = Stream(event_set, None, batch, shuffle=True, seed=0, augment=augment, prefetch=0)
+        cost = min(_processor_s(own, k) for k in range(3)) - min(_processor_s(plain, k) for k in range(3))
+        found["augment_share"] = cost / (seconds / n_epochs)
+    return found
+
+
+def _processor_s(stream: Stream, epoch: int) -> float:
+    """Processor time of making the batches of an epoch, without a thread."""
+    started = time.thread_time()
+    _exhaust(stream.epoch(epoch))
+    return time.thread_time() - started
