@@ -123,6 +123,41 @@ def test_rules_for_duplicates():
             max_count(bad)
 
 
+@given(
+    data=st.data(),
+    dt_us=st.sampled_from([1, 7, 1000, 5000]),
+    n_steps=st.integers(1, 9),
+    n_levels=st.sampled_from([1, 2, 255]),
+)
+def test_hostile_events_equal_tonics_frames(data, dt_us, n_steps, n_levels):
+    """On borders of steps, out of order, all at once, before and beyond the window: count for count."""
+    tonic = pytest.importorskip("tonic")
+    end_us = n_steps * dt_us
+    time = st.one_of(
+        st.integers(-2, n_steps + 2).map(lambda k: k * dt_us),
+        st.integers(-2, n_steps + 2).map(lambda k: k * dt_us - 1),
+        st.integers(-3, end_us + 3),
+        st.sampled_from([0, end_us - 1, end_us, 2**40]),
+    )
+    rows = data.draw(st.lists(st.tuples(time, st.integers(0, 4), st.integers(0, 1)), max_size=40))
+    rows += data.draw(st.lists(st.sampled_from(rows), max_size=20)) if rows else []  # the same event again
+    duplicates = "binary" if n_levels == 1 else f"count:{n_levels}"
+    t, x, p = (np.array([row[k] for row in rows], np.int64) for k in range(3))
+    binned = bin_events([(t, x + 5 * p)], n_units=10, n_steps=n_steps, dt_us=dt_us, duplicates=duplicates)
+
+    events = np.zeros(len(rows), [("x", int), ("t", int), ("p", int)])
+    order = np.argsort(t, kind="stable")  # Tonic searches in sorted times
+    events["t"], events["x"], events["p"] = t[order], x[order], p[order]
+    to_frame = tonic.transforms.ToFrame((5, 1, 2), time_window=dt_us, start_time=0, end_time=end_us)
+    frames = to_frame(events).reshape(n_steps, 10) if rows else np.zeros((n_steps, 10))
+    counts = np.zeros((n_steps, 10))
+    for step, ids in enumerate(as_lists(binned)[0]):
+        np.add.at(counts[step], np.array(ids, int) % 10, 1)
+    np.testing.assert_array_equal(counts, np.minimum(frames, n_levels))
+    assert binned.n_lost == len(rows) - frames.sum()
+    assert binned.n_merged == frames.sum() - counts.sum()
+
+
 def test_order_of_events_does_not_matter():
     rng = np.random.default_rng(3)
     time, unit = rng.uniform(-5, 120, 300), rng.integers(0, 17, 300)

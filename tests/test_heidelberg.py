@@ -70,8 +70,10 @@ def assert_equals_tonic(event_set, dataset, samples, dt_us: int) -> None:
     for sample in samples:
         events, label = dataset[sample]
         frames = to_frame(events) if events.size else np.zeros((n_steps, 1, n_units))
-        dense = event_set.batch([sample]).to_dense().numpy()
-        np.testing.assert_array_equal(dense[:, 0], frames[:, 0] > 0)
+        dense = event_set.batch([sample]).to_dense().numpy()[:, 0]
+        n_levels = event_set.n_neurons // n_units
+        counts = dense.reshape(n_steps, n_levels, n_units).sum(1)
+        np.testing.assert_array_equal(counts, np.minimum(frames[:, 0], n_levels))
         assert event_set.labels[sample] == label
 
 
@@ -115,6 +117,31 @@ def test_blocks_and_pooling(tmp_path, monkeypatch):
     dense = whole.batch(range(5)).to_dense().numpy()
     want = dense.reshape(*dense.shape[:2], 140, 5).max(3)
     np.testing.assert_array_equal(pooled.batch(range(5)).to_dense().numpy(), want)
+
+
+def test_counts_equal_tonics_frames(tmp_path):
+    path = tmp_path / "SHD" / "shd_train.h5"
+    written = write_file(path)
+    dataset = tonic_set("shd", tmp_path, "train")
+    event_set = load("shd", data_dir=tmp_path, dt_ms=200, n_steps=5, duplicates="count:2")
+    assert (event_set.n_neurons, event_set.n_cells) == (1400, 700)
+    assert_equals_tonic(event_set, dataset, range(5), 200_000)
+    assert event_set.n_events == sum(times.size for times, _ in written)
+    assert event_set.n_merged < load("shd", data_dir=tmp_path, dt_ms=200, n_steps=5).n_merged
+
+
+def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
+    write_file(tmp_path / "shd_train.h5")
+    one = load("shd", data_dir=tmp_path)
+    monkeypatch.setattr(heidelberg, "_BLOCK_SAMPLES", 2)
+    monkeypatch.setenv("SPARSESNN_CACHE", str(tmp_path / "other"))
+    two = load("shd", data_dir=tmp_path, n_workers=2)
+    for name in ("ids", "n_spikes", "labels"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    assert (one.n_lost, one.n_merged) == (two.n_lost, two.n_merged)
+    write_file(tmp_path / "shd_train.h5", **spikes(3, units=[700]))
+    with pytest.raises(DataError, match=r"shd_train\.h5: sample 3 has units such as 700"):
+        load("shd", data_dir=tmp_path, n_workers=2)
 
 
 def test_the_folder_of_the_file_will_do_and_needs_no_archive(tmp_path):
@@ -306,6 +333,8 @@ def test_damaged_bytes_are_an_error_or_leave_a_whole_set(tmp_path):
         ({"dt_ms": 0}, "dt_ms is 0"),
         ({"n_steps": -3}, "n_steps is -3"),
         ({"pool": 701}, "pool is 701"),
+        ({"duplicates": "all"}, "duplicates is 'all'; allowed: 'binary'"),
+        ({"n_workers": 0}, "shd train: 0 worker processes are asked for; give a number from 1"),
         ({"pools": 5}, "shd has no parameter 'pools'.*allowed: dt_ms, n_steps, pool, duplicates"),
     ],
 )
@@ -338,7 +367,7 @@ def test_real_speech_equals_tonic(split, n):
     event_set = load("shd", split=split, data_dir=folder, dt_ms=10, n_steps=80)
     assert (len(event_set), event_set.n_classes, event_set.n_neurons) == (n, 10, 700)
     dataset = tonic.datasets.SHD(str(folder), train=split == "train")
-    assert_equals_tonic(event_set, dataset, range(0, n, n // 15), 10_000)
+    assert_equals_tonic(event_set, dataset, range(n), 10_000)
     path = folder / "SHD" / f"shd_{split}.h5"
     events = [pair for block in heidelberg.read_events(path) for pair in block]
     assert event_set.n_lost == sum(int((t_us >= 800_000).sum()) for t_us, _ in events)

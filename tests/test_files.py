@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsesnn.datasets import files
+from sparsesnn.errors import DataError, MissingDependencyError
+
+
+def test_files_are_listed_in_order(tmp_path):
+    for name in ("b/2.bin", "b/10.bin", "a/3.bin", "1.bin", "a/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert files.list_files(tmp_path, ".bin") == ["1.bin", "a/3.bin", "b/10.bin", "b/2.bin"]
+    with pytest.raises(DataError, match=r"holds no \.npy files; check that the data set was unpacked there"):
+        files.list_files(tmp_path, ".npy")
+    with pytest.raises(DataError, match="absent: cannot be read"):
+        files.list_files(tmp_path / "absent", ".bin")
+
+
+def test_rows_of_many_files_come_as_one_array(tmp_path):
+    contents = [b"", bytes(range(9)), b"", bytes(range(3))]
+    paths = []
+    for k, content in enumerate(contents):
+        paths.append(tmp_path / f"{k}.bin")
+        paths[-1].write_bytes(content)
+    rows, n_rows = files.read_rows(paths, 3)
+    assert rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 1, 2]]
+    assert n_rows.tolist() == [0, 3, 0, 1]
+    assert files.read_rows([], 3)[0].shape == (0, 3)
+    with pytest.raises(DataError, match=r"1\.bin: has 9 bytes, which is no multiple of the 5 bytes of an event"):
+        files.read_rows(paths, 5)
+    with pytest.raises(DataError, match=r"absent: cannot be read .No such file"):
+        files.read_rows([tmp_path / "absent"], 3)
+
+
+def test_a_part_of_a_set_warns_with_its_count():
+    with pytest.warns(UserWarning, match="toy: 1,200 of the 60,000 clips of the test part are in here; going on with"):
+        files.warn_if_partial("toy", "test", 1200, 60_000, "clips", Path("here"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        files.warn_if_partial("toy", "test", 60_000, 60_000, "clips", Path("here"))
+
+
+def test_a_download_needs_tonic(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tonic", None)
+    monkeypatch.setitem(sys.modules, "tonic.datasets", None)
+    with pytest.raises(MissingDependencyError, match=r"'toy' needs the package 'tonic'.*sparsesnn\[data\]"):
+        files.find_folder("toy", "Toy", "Train", tmp_path, download=True)
+    (tmp_path / "Toy" / "Train").mkdir(parents=True)
+    assert files.find_folder("toy", "Toy", "Train", tmp_path, download=True) == tmp_path / "Toy" / "Train"
+    assert files.find_folder("toy", "Toy", "Train", tmp_path / "Toy", download=False) == tmp_path / "Toy" / "Train"
+
+
+def test_arrays_are_bytes_of_the_files(tmp_path):
+    content = np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
+    (tmp_path / "a.bin").write_bytes(content.tobytes())
+    rows, _ = files.read_rows([tmp_path / "a.bin"], 5)
+    np.testing.assert_array_equal(rows.reshape(-1), content)
