@@ -140,12 +140,14 @@ class SpikeBatch:
 
     def list_index(self) -> Tensor:
         """int64[S], the list i = t·B + b that each entry belongs to."""
-        return torch.repeat_interleave(torch.arange(self.offsets.numel() - 1), self.n_listed)
+        lists = torch.arange(self.offsets.numel() - 1, device=self.offsets.device)
+        return torch.repeat_interleave(lists, self.n_listed, output_size=self.ids.numel())
 
     def fired(self) -> Tensor:
         """bool[S], True where the entry is a spike, False where it is a near-spike."""
-        position = torch.arange(self.ids.numel()) - torch.repeat_interleave(self.offsets[:-1], self.n_listed)
-        return position < torch.repeat_interleave(self.n_spikes.long(), self.n_listed)
+        ends = self.offsets[:-1] + self.n_spikes
+        position = torch.arange(self.ids.numel(), device=self.offsets.device)
+        return position < torch.repeat_interleave(ends, self.n_listed, output_size=self.ids.numel())
 
     def entry_values(self) -> Tensor:
         """float32[S], `values`, or 1 for spikes and 0 for near-spikes where the lists carry no gradient."""
@@ -153,13 +155,13 @@ class SpikeBatch:
 
     def to_dense(self) -> Tensor:
         """float32[T, B, N], 1 where a neuron fired; gradients flow back to all listed neurons."""
-        flat = torch.zeros(self.n_steps * self.n_samples * self.n_neurons)
+        flat = torch.zeros(self.n_steps * self.n_samples * self.n_neurons, device=self.offsets.device)
         index = self.list_index() * self.n_neurons + self.ids.long()
         return flat.index_put((index,), self.entry_values()).view(self.n_steps, self.n_samples, self.n_neurons)
 
     def counts(self) -> Tensor:
         """float32[B, N], spikes over the sequence; differentiable, so it can enter a loss."""
-        flat = torch.zeros(self.n_samples * self.n_neurons)
+        flat = torch.zeros(self.n_samples * self.n_neurons, device=self.offsets.device)
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
         return flat.index_add(0, index, self.entry_values()).view(self.n_samples, self.n_neurons)
 

@@ -306,6 +306,18 @@ def test_a_cache_on_the_device_gives_the_same_batches(event_set):
     assert_same_batches(host.epoch(2), device.epoch(2))
 
 
+def test_batches_are_made_and_inflated_where_the_cache_is(event_set):
+    """What names no device would land on the meta device, and not mix with the cache's: no copy from the host hides."""
+    wanted = list(Stream(event_set, None, 5, shuffle=True, seed=0).epoch(1))
+    stream = Stream(event_set, None, 5, shuffle=True, seed=0, cache="device", prefetch=0)
+    with torch.device("meta"):
+        for (spikes, labels), (same, same_labels) in zip(stream.epoch(1), wanted, strict=True):
+            assert torch.equal(labels, same_labels)
+            assert torch.equal(spikes.to_dense(), same.to_dense())
+            assert torch.equal(spikes.counts(), same.counts())
+            assert spikes.fired().all()
+
+
 def test_batches_go_to_the_device(event_set):
     """The meta device stands for one that is not the host: it has shapes and no content."""
     for cache in ("host", "device"):
