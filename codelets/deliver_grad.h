@@ -75,9 +75,10 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 }
 
 // weight and share, or d_weight, may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride;
-// `n_columns` of its W columns exist. `first`: d_weight holds nothing yet, so all of it is written.
+// `n_columns` of its W columns exist. `bf16`: the forward pass read the weights rounded.
+// `first`: d_weight holds nothing yet, so all of it is written.
 template <int W>
-inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight,
+inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight, bool bf16,
                          float* d_weight, bool first, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
   PendingDots dots(share);
@@ -89,6 +90,8 @@ inline void deliver_grad(const float* d_current, const SenderEvents& events, int
       continue;
     }
     if (weight) load_columns<W>(w, weight + m * row_stride, n_columns);
+    if (bf16)
+      for (Vector& x : w) x = round_to_bf16(x);
     if (d_weight && !first) load_columns<W>(sum, d_weight + m * row_stride, n_columns);
     for (std::int32_t j = begin; j < near; ++j) {
       const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;

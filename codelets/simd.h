@@ -38,6 +38,35 @@ inline Vector load(const float* p) {
   return x;
 }
 
+// A weight stored in two bytes: the upper half of its float32, rounded to nearest even.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+inline Vector load(const Bf16* p) {
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16);
+#elif defined(__AVX2__) && SPARSESNN_VECTOR_BYTES == 32
+  return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
+#else
+  std::uint32_t bits[vector_width];
+  for (int l = 0; l < vector_width; ++l) bits[l] = static_cast<std::uint32_t>(p[l].bits) << 16;
+  Vector x;
+  std::memcpy(&x, bits, sizeof(x));
+  return x;
+#endif
+}
+
+// What a finite x becomes when it is stored as Bf16 and loaded again.
+inline Vector round_to_bf16(Vector x) {
+  typedef std::uint32_t Bits __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
+  Bits bits;
+  std::memcpy(&bits, &x, sizeof(x));
+  bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
 inline void store(float* p, Vector x) { std::memcpy(p, &x, sizeof(x)); }
 
 inline Vector broadcast(float x) { return Vector{} + x; }

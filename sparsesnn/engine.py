@@ -203,6 +203,7 @@ def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_
         "gain": population.gain,
         "n": population.n,
         "tile_width": cpu_tile_width(population.n, n_pre),
+        "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
         "learn_alpha": learns("alpha"),
         "learn_beta": learns("beta"),

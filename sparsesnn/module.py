@@ -15,6 +15,7 @@ from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("cpu", "dense")
+WEIGHT_DTYPES = ("float32", "bfloat16")
 
 #: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
 LayerOutput = SpikeBatch | Tensor
@@ -48,6 +49,8 @@ class Layer(nn.Module):
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
         history: how many of its last output steps the state keeps.
+        weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes), sums and the
+            weights that learn stay float32; backend "cpu" only.
         generator: source of the random initial weights, U(±1/√n_pre).
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron; `recurrent_weight` float32[n, n]; `bias`;
@@ -62,13 +65,19 @@ class Layer(nn.Module):
         delays: Sequence[int] | None = None,
         backend: str = "cpu",
         history: int | None = None,
+        weight_dtype: str = "float32",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if weight_dtype not in WEIGHT_DTYPES:
+            raise DescriptionError(f"weight_dtype is {weight_dtype!r}; allowed: {', '.join(WEIGHT_DTYPES)}")
+        if weight_dtype != "float32" and backend != "cpu":
+            raise DescriptionError(f"weight_dtype {weight_dtype!r} is for backend 'cpu'; backend is {backend!r}")
         if backend not in BACKENDS:
             raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
         self.population = population
         self.backend = backend
+        self.weight_dtype = weight_dtype
         self.n_pre = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
         self.delays = tuple(delays) if delays is not None else (0,) * len(self.n_pre)
         recurrent = bool(getattr(population, "recurrent", False))
@@ -158,9 +167,12 @@ class Model(nn.Module):
         network: the description.
         backend: "cpu" or "dense"; both have the same parameters and `state_dict`.
         seed: of the initial weights.
+        weight_dtype: how the weights of every layer are read; see `Layer`.
     """
 
-    def __init__(self, network: Network, *, backend: str = "cpu", seed: int = 0) -> None:
+    def __init__(
+        self, network: Network, *, backend: str = "cpu", seed: int = 0, weight_dtype: str = "float32"
+    ) -> None:
         super().__init__()
         if len(network.inputs) != 1:
             raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")
@@ -178,6 +190,7 @@ class Model(nn.Module):
                 delays=[c.delay for c in incoming],
                 backend=backend,
                 history=network.history(name),
+                weight_dtype=weight_dtype,
                 generator=generator,
             )
             layer.rotation_seed = seed

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference
-from sparsesnn.errors import NumericError, ShapeError, SpikeListError
+from sparsesnn.errors import DescriptionError, NumericError, ShapeError, SpikeListError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.module import Layer, Model, Output
 from sparsesnn.network import Connection, Network, parse_net
@@ -244,6 +244,35 @@ def test_bit_equal_across_threads_isa_and_repeats(net: str, capacity: int | None
         for _ in range(2):
             for got, expected in zip(run(), want, strict=True):
                 assert_bit_equal(got, expected)
+
+
+@pytest.mark.parametrize("net", ["50-130-37-10", "50-131r-70cr-10s"])
+def test_bfloat16_weights_are_float32_weights_rounded(net: str, restore_engine: None) -> None:
+    network, spikes = parse_net(net, grad_threshold=0.4), random_spikes(3, 23, 7, 50, 0.1)
+    rounded, half = (strong_model(network, 5) for _ in range(2))
+    with torch.no_grad():
+        for name, parameter in rounded.named_parameters():
+            if "weight" in name:
+                parameter.copy_(parameter.bfloat16())
+    for layer in half.layers.values():
+        layer.weight_dtype = "bfloat16"
+    want_output, want = rounded(spikes), gradients(rounded, spikes)
+    for isa in _core.build_info()["isa_supported"]:
+        _core.set_isa(isa)
+        half.zero_grad()
+        output, got = half(spikes), gradients(half, spikes)
+        for name in want_output.spikes:
+            assert_bit_equal(output.spikes[name].ids, want_output.spikes[name].ids)
+        for name in want:
+            assert_bit_equal(got[name], want[name])
+    assert any(not torch.equal(a, b) for a, b in zip(half.parameters(), rounded.parameters(), strict=True))
+
+
+def test_bfloat16_is_for_the_engine() -> None:
+    with pytest.raises(DescriptionError, match="weight_dtype 'bfloat16' is for backend 'cpu'; backend is 'dense'"):
+        Model(parse_net("3-4-2"), backend="dense", weight_dtype="bfloat16")
+    with pytest.raises(DescriptionError, match="weight_dtype is 'half'; allowed: float32, bfloat16"):
+        Model(parse_net("3-4-2"), weight_dtype="half")
 
 
 @pytest.mark.parametrize("net", ["20-40-30-5", "20-40cr-30r-5", "20-40r-6s"])

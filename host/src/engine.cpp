@@ -28,28 +28,18 @@ namespace {
 // which leaves half of the smallest usual L2 to the rest.
 constexpr int backward_chunk_rows = 1024;
 
-// Tiles' columns of a [M, N] weight, one after another: [P][M][W]. Also the place where NaN and infinity are found.
-Array<float> pack(const float* weight, int n_pre, const LayerSpec& spec, const char* name) {
-  const PhaseTimer timer(Phase::pack);
-  const int w = spec.tile_width, n = spec.n, n_tiles = spec.n_tiles();
-  Array<float> packed(static_cast<std::size_t>(n_tiles) * n_pre * w);
-  std::vector<char> finite(n_tiles);
-  parallel_for(n_tiles, [&](int p, int) {
-    const int first = p * w, width = std::min(w, n - first);
-    float* out = packed.data() + static_cast<std::size_t>(p) * n_pre * w;
-    float zero = 0.0f;  // stays 0 unless an entry is NaN or infinite
-    for (int m = 0; m < n_pre; ++m, out += w) {
-      const float* row = weight + static_cast<std::size_t>(m) * n + first;
-      std::memcpy(out, row, sizeof(float) * width);
-      std::memset(out + width, 0, sizeof(float) * (w - width));
-      float partial[16] = {};
-      for (int k = 0; k < w; k += 16)
-        for (int l = 0; l < 16; ++l) partial[l] += out[k + l] * 0.0f;
-      for (float x : partial) zero += x;
-    }
-    finite[p] = zero == 0.0f;
-  });
-  if (std::find(finite.begin(), finite.end(), 0) == finite.end()) return packed;
+// A weight [M, N] as the passes read it: slabs of `width` columns one after another, [slabs][M][width], float or Bf16.
+struct Packed {
+  const void* data = nullptr;
+  Array<unsigned char> own;
+};
+
+std::uint16_t to_bf16(float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+[[noreturn]] void refuse_weight(const float* weight, int n_pre, int n, const char* name) {
   for (std::size_t k = 0; k < static_cast<std::size_t>(n_pre) * n; ++k)
     if (!std::isfinite(weight[k]))
       throw InputError("NumericError", std::string(name) + " holds " + (std::isnan(weight[k]) ? "NaN" : "infinity") +
@@ -59,16 +49,44 @@ Array<float> pack(const float* weight, int n_pre, const LayerSpec& spec, const c
                    std::string(name) + " changed while it was read; do not write weights during a call");
 }
 
-// Rows [N, N] padded to [N, P·W]; the weight itself where nothing is to pad.
-const float* pad_rows(const float* weight, const LayerSpec& spec, Array<float>& padded) {
-  const std::size_t n = static_cast<std::size_t>(spec.n), row = static_cast<std::size_t>(spec.n_padded());
-  if (!weight || n == row) return weight;
-  padded = Array<float>(n * row);
-  for (std::size_t m = 0; m < n; ++m) {
-    std::memcpy(padded.data() + m * row, weight + m * n, sizeof(float) * n);
-    std::memset(padded.data() + m * row + n, 0, sizeof(float) * (row - n));
+// Also the place where NaN and infinity are found. A float weight that is one slab already is not copied.
+Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name) {
+  const PhaseTimer timer(Phase::pack);
+  const int n = spec.n, n_slabs = (n + width - 1) / width;
+  const bool copy = spec.bf16 || width != n;
+  Packed packed{weight, {}};
+  if (copy) {
+    packed.own = Array<unsigned char>(static_cast<std::size_t>(n_slabs) * n_pre * width * (spec.bf16 ? 2 : 4));
+    packed.data = packed.own.data();
   }
-  return padded.data();
+  constexpr int piece = 256;  // rows
+  const int n_pieces = (n_pre + piece - 1) / piece;
+  std::vector<char> finite(static_cast<std::size_t>(n_slabs) * n_pieces);
+  parallel_for(static_cast<int>(finite.size()), [&](int item, int) {
+    const int first = item / n_pieces * width, n_columns = std::min(width, n - first);
+    float zero[16] = {};  // stay 0 unless an entry is NaN or infinite
+    for (int m = item % n_pieces * piece; m < std::min(n_pre, (item % n_pieces + 1) * piece); ++m) {
+      const float* row = weight + static_cast<std::size_t>(m) * n + first;
+      for (int k = 0; k + 16 <= n_columns; k += 16)
+        for (int l = 0; l < 16; ++l) zero[l] += row[k + l] * 0.0f;
+      for (int k = n_columns / 16 * 16; k < n_columns; ++k) zero[0] += row[k] * 0.0f;
+      const std::size_t to = (static_cast<std::size_t>(first) * n_pre) + static_cast<std::size_t>(m) * width;
+      if (spec.bf16) {
+        std::uint16_t* out = reinterpret_cast<std::uint16_t*>(packed.own.data()) + to;
+        for (int k = 0; k < n_columns; ++k) out[k] = to_bf16(row[k]);
+        std::memset(out + n_columns, 0, sizeof(std::uint16_t) * (width - n_columns));
+      } else if (copy) {
+        float* out = reinterpret_cast<float*>(packed.own.data()) + to;
+        std::memcpy(out, row, sizeof(float) * n_columns);
+        std::memset(out + n_columns, 0, sizeof(float) * (width - n_columns));
+      }
+    }
+    float sum = 0.0f;
+    for (float x : zero) sum += x;
+    finite[item] = sum == 0.0f;
+  });
+  if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, n, name);
+  return packed;
 }
 
 // Per-neuron parameters, padded so that a padded neuron never fires.
@@ -141,16 +159,14 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
                                          std::to_string(input.n_steps - source.delay) + " are read");
 }
 
-// Sources with packed weights; `packed` keeps those alive.
-std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, std::vector<Array<float>>& packed) {
+// Sources with weights in slabs of `width` columns; `packed` keeps those alive.
+std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, int width,
+                                 std::vector<Packed>& packed) {
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
-    sources[k].lists = from.lists;
-    sources[k].n_pre = from.n_pre;
-    sources[k].delay = from.delay;
-    packed.push_back(pack(from.weight, from.n_pre, spec, "weight"));
-    sources[k].weight = packed.back().data();
+    packed.push_back(pack(from.weight, from.n_pre, spec, width, "weight"));
+    sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data};
   }
   return sources;
 }
@@ -162,31 +178,18 @@ void run_by_tile(const Kernels& kernels, const ForwardPass& pass, int block_size
   parallel_for(n_tiles * pass.n_blocks, [&](int item, int) {
     const int p = item / pass.n_blocks, block = item % pass.n_blocks;
     const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
-    kernels.forward(pass, {p, block, b0, b1, 0, pass.n_steps, nullptr, 0, false});
+    kernels.forward(pass, p, block, b0, b1);
   });
 }
 
 // Recurrent: sample by sample, step by step; what a sample fired is its own input one step later.
-void run_by_sample(const Kernels& kernels, const ForwardPass& pass, const LayerInput& input, std::int32_t* dropped,
-                   bool wide) {
+void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t* dropped) {
   const PhaseTimer timer(Phase::forward);
-  const LayerSpec& spec = *pass.spec;
+  const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   parallel_for(pass.n_samples, [&](int b, int) {
-    Array<unsigned char> own(static_cast<std::size_t>(spec.n) * (wide ? 4 : 2));
-    const void* own_ids = own.data();
-    std::int64_t n_own = 0;
-    if (input.has_own_before) {
-      own_ids = input.own_before.at(input.own_before.offsets[b]);
-      n_own = input.own_before.n_spikes[b];
-    }
-    for (int t = 0; t < pass.n_steps; ++t) {
-      for (int p = 0; p < spec.n_tiles(); ++p)
-        kernels.forward(pass, {p, b, b, b + 1, t, t + 1, pass.recurrent_weight ? own_ids : nullptr, n_own, wide});
-      const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
-      if (dropped) dropped[list] = kernels.select(pass, t, b);
-      own_ids = own.data();
-      if (pass.recurrent_weight) n_own = kernels.sent_ids(pass, list, own.data(), wide);
-    }
+    const Array<float> current(n);
+    const Array<std::uint32_t> own_ids(pass.recurrent_weight ? n : 0);
+    kernels.forward_sample(pass, b, current.data(), own_ids.data(), dropped);
   });
 }
 
@@ -306,10 +309,11 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
   const Padded neuron(spec, input);
-  std::vector<Array<float>> packed;
-  const std::vector<Source> sources = make_sources(spec, input, packed);
-  const Array<float> recurrent =
-      input.recurrent_weight ? pack(input.recurrent_weight, spec.n, spec, "recurrent_weight") : Array<float>();
+  std::vector<Packed> packed;
+  const int slab = by_sample ? spec.n_padded() : spec.tile_width;
+  const std::vector<Source> sources = make_sources(spec, input, slab, packed);
+  const Packed recurrent =
+      input.recurrent_weight ? pack(input.recurrent_weight, spec.n, spec, slab, "recurrent_weight") : Packed();
 
   Array<float> v = state_to_tiles(spec, input.v, n_samples);
   Array<float> i_syn = cuba ? state_to_tiles(spec, input.i_syn, n_samples) : Array<float>();
@@ -339,7 +343,9 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
                          n_samples,
                          sources.data(),
                          static_cast<int>(sources.size()),
-                         recurrent.data(),
+                         recurrent.data,
+                         input.has_own_before ? input.own_before : Lists(),
+                         out.wide,
                          v.data(),
                          i_syn.data(),
                          v_by_alpha.data(),
@@ -355,7 +361,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
                          n_blocks,
                          out.potentials.data()};
   if (by_sample) {
-    run_by_sample(kernels, pass, input, out.dropped.data(), out.wide);
+    run_by_sample(kernels, pass, out.dropped.data());
   } else {
     run_by_tile(kernels, pass, block_size);
     if (limited)
@@ -563,8 +569,8 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   std::vector<Events> events(static_cast<std::size_t>(n_chunks) * n_senders);
   sort_events(sender_inputs, chunk, n_steps, n_samples, events);
 
-  Array<float> padded;
-  const float* recurrent_weight = pad_rows(input.recurrent_weight, spec, padded);
+  const Packed recurrent_weight =
+      recurrent ? pack(input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight") : Packed();
   const Array<float> d_bias = wanted.bias ? Array<float>::zeros(row) : Array<float>();
   const bool learns_readout_beta = !spiking && spec.learn_beta;
   const Array<float> d_beta_by_sample = learns_readout_beta ? Array<float>::zeros(n_samples * row) : Array<float>();
@@ -595,7 +601,7 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                     n_slots,
                     saved.silenced_offsets,
                     saved.silenced_ids,
-                    recurrent_weight,
+                    recurrent_weight.data,
                     d_values,
                     d_slots.data(),
                     nullptr,

@@ -249,7 +249,7 @@ void register_engine(nb::module_& m) {
       .def(
           "__init__",
           [](LayerSpec* self, int model, int reset, bool detach_reset, int surrogate, float slope, float gain, int n,
-             int tile_width, int capacity, bool fixed, bool save, bool learn_alpha, bool learn_beta,
+             int tile_width, int capacity, bool fixed, bool bf16, bool save, bool learn_alpha, bool learn_beta,
              bool learn_threshold, std::uint64_t seed, std::uint64_t first_step) {
             new (self) LayerSpec{static_cast<Model>(model),
                                  static_cast<Reset>(reset),
@@ -261,6 +261,7 @@ void register_engine(nb::module_& m) {
                                  tile_width,
                                  capacity,
                                  fixed,
+                                 bf16,
                                  save,
                                  learn_alpha,
                                  learn_beta,
@@ -269,8 +270,8 @@ void register_engine(nb::module_& m) {
                                  first_step};
           },
           nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "n"_a,
-          "tile_width"_a, "capacity"_a, "fixed"_a, "save"_a, "learn_alpha"_a, "learn_beta"_a, "learn_threshold"_a,
-          "seed"_a, "first_step"_a)
+          "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "learn_alpha"_a, "learn_beta"_a,
+          "learn_threshold"_a, "seed"_a, "first_step"_a)
       .def_ro("n", &LayerSpec::n)
       .def_ro("save", &LayerSpec::save);
 

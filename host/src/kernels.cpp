@@ -28,12 +28,67 @@ inline std::uint64_t valid_word(const LayerSpec& spec, int tile) {
   return n_valid == 64 ? ~0ull : (1ull << n_valid) - 1;
 }
 
-template <int W>
-inline void deliver_list(float* current, const float* weight, const void* ids, std::int64_t n, bool wide) {
-  if (wide)
-    deliver<W>(current, weight, static_cast<const Id32*>(ids), n);
+// Calls body with the width as a constant.
+template <class Body>
+inline void with_width(int width, Body&& body) {
+  switch (width) {
+    case 16:
+      return body(std::integral_constant<int, 16>());
+    case 32:
+      return body(std::integral_constant<int, 32>());
+    default:
+      return body(std::integral_constant<int, 64>());
+  }
+}
+
+// Calls body with the weights as what they are.
+template <class Body>
+inline void with_weight(bool bf16, const void* weight, Body&& body) {
+  if (bf16)
+    body(static_cast<const Bf16*>(weight));
   else
-    deliver<W>(current, weight, static_cast<const Id16*>(ids), n);
+    body(static_cast<const float*>(weight));
+}
+
+// Calls body with the ids as what they are.
+template <class Body>
+inline void with_ids(bool wide, const void* ids, Body&& body) {
+  if (wide)
+    body(static_cast<const Id32*>(ids));
+  else
+    body(static_cast<const Id16*>(ids));
+}
+
+int select(const ForwardPass& pass, int t, int b) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t stride = words_stride(pass), i = static_cast<std::size_t>(t) * pass.n_samples + b;
+  const int n_tiles = spec.n_tiles();
+  const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
+                                      spec.n, spec.tile_width, spec.capacity, spec.fixed,
+                                      rotation(spec.seed, spec.first_step + t, static_cast<std::uint64_t>(b)));
+  if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
+    for (int p = 0; p < n_tiles; ++p) {
+      float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;
+      std::uint64_t unlisted = valid_word(spec, p) & ~(pass.sent[p * stride + i] | pass.near[p * stride + i]);
+      for (; unlisted; unlisted &= unlisted - 1) gamma[__builtin_ctzll(unlisted)] = 0.0f;
+    }
+  return dropped;
+}
+
+template <class Id>
+inline std::int64_t decode_sent(const ForwardPass& pass, std::int64_t list, Id* ids) {
+  const std::size_t stride = words_stride(pass);
+  Id* out = ids;
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::uint64_t bits = pass.sent[p * stride + list]; bits; bits &= bits - 1)
+      *out++ = static_cast<Id>(p * pass.spec->tile_width + __builtin_ctzll(bits));
+  return out - ids;
+}
+
+// Ids of the spikes sent in list `list`, ascending; returns their number. `ids` has room for all neurons.
+inline std::int64_t sent_ids(const ForwardPass& pass, std::int64_t list, void* ids) {
+  return pass.wide ? decode_sent(pass, list, static_cast<Id32*>(ids))
+                   : decode_sent(pass, list, static_cast<Id16*>(ids));
 }
 
 // One record per listed neuron: v - θ, γ, and the traces (LayerSpec::n_fields).
@@ -70,26 +125,67 @@ inline void store_records(const LayerSpec& spec, int n_fields, SlotBuffer& slots
   }
 }
 
-// Deliver, step and select, fused: currents live in registers and on the stack only.
+// What the steps of one tile have in common.
+struct TileOf {
+  TileOf(const ForwardPass& pass, const LayerSpec& spec, int tile, int block)
+      : index(tile), first(static_cast<std::size_t>(tile) * spec.tile_width), valid(valid_word(spec, tile)) {
+    const NeuronParameters& n = pass.neuron;
+    parameters = {n.alpha ? n.alpha + first : nullptr, n.beta + first, n.threshold ? n.threshold + first : nullptr,
+                  n.grad_threshold ? n.grad_threshold + first : nullptr, spec.gain};
+    n_fields = spec.n_fields();
+    words = static_cast<std::size_t>(tile) * words_stride(pass);
+    slots = pass.slots + tile * pass.n_blocks + block;
+  }
+  int index;
+  std::size_t first;    // neuron
+  std::uint64_t valid;  // its neurons that exist
+  StepParameters parameters;
+  int n_fields;
+  std::size_t words;  // of its first bit mask
+  SlotBuffer* slots;
+};
+
+// Step and select of one tile, one step, one sample, from its currents.
 template <int W>
-void forward_tile(const ForwardPass& shared, const ForwardItem& work) {
+inline void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile, int t, int b,
+                    const float* current) {
+  const std::size_t state = (static_cast<std::size_t>(tile.index) * pass.n_samples + b) * W;
+  const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
+  if (spec.model == Model::li) {
+    step_readout<W>(pass.v + state, tile.parameters, current);
+    std::memcpy(pass.potentials + list * spec.n + tile.first, pass.v + state,
+                sizeof(float) * __builtin_popcountll(tile.valid));
+    return;
+  }
+  const StepState s{pass.v + state,
+                    at(pass.i_syn, state),
+                    at(pass.v_by_alpha, state),
+                    at(pass.i_syn_by_alpha, state),
+                    at(pass.v_by_beta, state),
+                    at(pass.v_by_threshold, state),
+                    at(pass.reset_gamma, state)};
+  std::uint64_t fired = 0, listed = 0;
+  step<W>(spec.reset, s, tile.parameters, current, fired, listed);
+  if (!spec.save && !spec.fixed) listed = fired;
+  pass.fired[tile.words + list] = fired;
+  pass.listed[tile.words + list] = listed;
+  // Fixed activity may list any neuron, so every record is kept.
+  const std::uint64_t stored = spec.fixed ? tile.valid : listed;
+  if (tile.n_fields && (stored || s.reset_gamma))
+    store_records<W>(spec, tile.n_fields, *tile.slots, s, tile.parameters, stored, fired);
+}
+
+// Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
+template <int W, class Weight>
+void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1) {
   // Copies: a store through a pointer cannot change them, so the loops need not read them again.
   const ForwardPass pass = shared;
-  const ForwardItem item = work;
   const LayerSpec spec = *pass.spec;
-  const int n_fields = spec.n_fields();
-  const std::size_t first = static_cast<std::size_t>(item.tile) * W;  // neuron
-  const std::uint64_t valid = valid_word(spec, item.tile);
-  const StepParameters p{pass.neuron.alpha ? pass.neuron.alpha + first : nullptr, pass.neuron.beta + first,
-                         pass.neuron.threshold ? pass.neuron.threshold + first : nullptr,
-                         pass.neuron.grad_threshold ? pass.neuron.grad_threshold + first : nullptr, spec.gain};
-  const float* recurrent_weight =
-      pass.recurrent_weight ? pass.recurrent_weight + first * static_cast<std::size_t>(spec.n) : nullptr;
-  const std::size_t words = static_cast<std::size_t>(item.tile) * words_stride(pass);
+  const TileOf of(pass, spec, tile, block);
+  const std::size_t first = of.first;
   alignas(64) float current[W];
-
-  for (int t = item.t0; t < item.t1; ++t)
-    for (int b = item.b0; b < item.b1; ++b) {
+  for (int t = 0; t < pass.n_steps; ++t)
+    for (int b = b0; b < b1; ++b) {
       if (pass.neuron.bias)
         std::memcpy(current, pass.neuron.bias + first, sizeof(current));
       else
@@ -98,83 +194,63 @@ void forward_tile(const ForwardPass& shared, const ForwardItem& work) {
         const Source& source = pass.sources[k];
         if (t < source.delay) continue;
         const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-        deliver_list<W>(current, source.weight + first * static_cast<std::size_t>(source.n_pre),
-                        source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list], source.lists.wide);
+        const void* ids = source.lists.at(source.lists.offsets[list]);
+        const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
+        with_ids(source.lists.wide, ids,
+                 [&](auto* id) { deliver<W>(current, columns, id, source.lists.n_spikes[list]); });
       }
-      if (item.own_ids) deliver_list<W>(current, recurrent_weight, item.own_ids, item.n_own, item.own_wide);
-
-      const std::size_t state = (static_cast<std::size_t>(item.tile) * pass.n_samples + b) * W;
-      const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
-      if (spec.model == Model::li) {
-        step_readout<W>(pass.v + state, p, current);
-        std::memcpy(pass.potentials + list * spec.n + first, pass.v + state,
-                    sizeof(float) * __builtin_popcountll(valid));
-        continue;
-      }
-      const StepState s{pass.v + state,
-                        at(pass.i_syn, state),
-                        at(pass.v_by_alpha, state),
-                        at(pass.i_syn_by_alpha, state),
-                        at(pass.v_by_beta, state),
-                        at(pass.v_by_threshold, state),
-                        at(pass.reset_gamma, state)};
-      std::uint64_t fired = 0, listed = 0;
-      step<W>(spec.reset, s, p, current, fired, listed);
-      if (!spec.save && !spec.fixed) listed = fired;
-      pass.fired[words + list] = fired;
-      pass.listed[words + list] = listed;
-      // Fixed activity may list any neuron, so every record is kept.
-      const std::uint64_t stored = spec.fixed ? valid : listed;
-      if (n_fields && (stored || s.reset_gamma))
-        store_records<W>(spec, n_fields, pass.slots[item.tile * pass.n_blocks + item.block], s, p, stored, fired);
+      advance<W>(pass, spec, of, t, b, current);
     }
 }
 
-// Calls body with the width as a constant.
-template <class Body>
-inline void with_width(int width, Body&& body) {
-  switch (width) {
-    case 16:
-      return body(std::integral_constant<int, 16>());
-    case 32:
-      return body(std::integral_constant<int, 32>());
-    default:
-      return body(std::integral_constant<int, 64>());
+// The same for one sample, all tiles, step after step: what it fired is its own input one step later. Rows of weights
+// are read whole, as they come from beyond L2. `current`: [P·W]; `own_ids`: room for all neurons, of a recurrent layer.
+template <int W>
+void forward_steps(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
+  const LayerSpec spec = *pass.spec;
+  const int n = spec.n_padded();
+  const auto send = [&](const void* weight, bool wide, const void* list, std::int64_t n_ids) {
+    with_weight(spec.bf16, weight, [&](auto* rows) {
+      with_ids(wide, list, [&](auto* id) { deliver_rows(current, rows, n, id, n_ids); });
+    });
+  };
+  const void* ids = own_ids;
+  std::int64_t n_own = 0;
+  if (pass.own_before.offsets) {
+    ids = pass.own_before.at(pass.own_before.offsets[b]);
+    n_own = pass.own_before.n_spikes[b];
+  }
+  for (int t = 0; t < pass.n_steps; ++t) {
+    if (pass.neuron.bias)
+      std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
+    else
+      std::memset(current, 0, sizeof(float) * n);
+    for (int k = 0; k < pass.n_sources; ++k) {
+      const Source& source = pass.sources[k];
+      if (t < source.delay) continue;
+      const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+      send(source.weight, source.lists.wide, source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list]);
+    }
+    if (pass.recurrent_weight) send(pass.recurrent_weight, pass.wide, ids, n_own);
+    for (int p = 0; p < spec.n_tiles(); ++p) advance<W>(pass, spec, TileOf(pass, spec, p, b), t, b, current + p * W);
+    const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
+    if (dropped) dropped[list] = select(pass, t, b);
+    ids = own_ids;
+    if (pass.recurrent_weight) n_own = sent_ids(pass, list, own_ids);
   }
 }
 
-void forward(const ForwardPass& pass, const ForwardItem& item) {
-  with_width(pass.spec->tile_width, [&](auto w) { forward_tile<w()>(pass, item); });
+void forward(const ForwardPass& pass, int tile, int block, int b0, int b1) {
+  with_width(pass.spec->tile_width, [&](auto w) {
+    if (pass.spec->bf16)
+      forward_tile<w(), Bf16>(pass, tile, block, b0, b1);
+    else
+      forward_tile<w(), float>(pass, tile, block, b0, b1);
+  });
 }
 
-int select(const ForwardPass& pass, int t, int b) {
-  const LayerSpec& spec = *pass.spec;
-  const std::size_t stride = words_stride(pass), i = static_cast<std::size_t>(t) * pass.n_samples + b;
-  const int n_tiles = spec.n_tiles();
-  const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
-                                      spec.n, spec.tile_width, spec.capacity, spec.fixed,
-                                      rotation(spec.seed, spec.first_step + t, static_cast<std::uint64_t>(b)));
-  if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
-    for (int p = 0; p < n_tiles; ++p) {
-      float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;
-      std::uint64_t unlisted = valid_word(spec, p) & ~(pass.sent[p * stride + i] | pass.near[p * stride + i]);
-      for (; unlisted; unlisted &= unlisted - 1) gamma[__builtin_ctzll(unlisted)] = 0.0f;
-    }
-  return dropped;
-}
-
-template <class Id>
-inline std::int64_t decode_sent(const ForwardPass& pass, std::int64_t list, Id* ids) {
-  const std::size_t stride = words_stride(pass);
-  Id* out = ids;
-  for (int p = 0; p < pass.spec->n_tiles(); ++p)
-    for (std::uint64_t bits = pass.sent[p * stride + list]; bits; bits &= bits - 1)
-      *out++ = static_cast<Id>(p * pass.spec->tile_width + __builtin_ctzll(bits));
-  return out - ids;
-}
-
-std::int64_t sent_ids(const ForwardPass& pass, std::int64_t list, void* ids, bool wide) {
-  return wide ? decode_sent(pass, list, static_cast<Id32*>(ids)) : decode_sent(pass, list, static_cast<Id16*>(ids));
+void forward_sample(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
+  with_width(pass.spec->tile_width, [&](auto w) { forward_steps<w()>(pass, b, current, own_ids, dropped); });
 }
 
 // Without a capacity `sent` is `fired`, and every other listed neuron is a near-spike.
@@ -262,7 +338,8 @@ void slopes(const LayerSpec& spec, float* fields, std::int64_t j0, std::int64_t 
 }
 
 // Σ_n a[n]·b[n] over a whole row, n a multiple of 16, in 16 lanes.
-inline float dot_row(const float* a, const float* b, std::size_t n) {
+template <class Weight>
+inline float dot_row(const Weight* a, const float* b, std::size_t n) {
   Vector lanes[dot_vectors] = {};
   for (std::size_t k = 0; k < n; k += dot_lanes)
     for (int l = 0; l < dot_vectors; ++l) lanes[l] += load(a + k + l * vector_width) * load(b + k + l * vector_width);
@@ -284,7 +361,8 @@ void listed_grad(const BackwardPass& pass, std::int64_t i, float* d_v, const flo
     float e = pass.d_values[j];
     if (d_current_next) {
       const std::size_t row = static_cast<std::size_t>(spec.n_padded());
-      e += dot_row(pass.recurrent_weight + n * row, d_current_next, row);
+      with_weight(spec.bf16, pass.recurrent_weight,
+                  [&](auto* weight) { e += dot_row(weight + n * row, d_current_next, row); });
     }
     pass.d_slots[j] = slope[j] * e;
   }
@@ -391,7 +469,8 @@ void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1, const 
     const Sender& from = pass.senders[k];
     if (!from.weight && !from.d_weight) continue;
     deliver_grad<W>(d_current, {from.starts, from.rows}, from.n_pre, from.weight ? from.weight + first : nullptr,
-                    at(from.d_weight, first), from.first, n, n_columns, at(from.shares, tile * from.n_events));
+                    spec.bf16, at(from.d_weight, first), from.first, n, n_columns,
+                    at(from.shares, tile * from.n_events));
   }
 }
 
@@ -404,8 +483,8 @@ void weight_grad(const BackwardPass& pass, int tile, int t0, int t1, const float
 extern const Kernels kernels;
 const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       forward,
+                      forward_sample,
                       select,
-                      sent_ids,
                       count,
                       fill,
                       slopes,

@@ -31,6 +31,7 @@ struct LayerSpec {
   int tile_width = 64;  // W: 16, 32 or 64
   int capacity = 0;     // K, 0: no limit
   bool fixed = false;   // fixed activity: lists are filled to capacity
+  bool bf16 = false;    // weights are read rounded to bfloat16
   bool save = true;     // keep what the backward pass needs
   bool learn_alpha = false, learn_beta = false, learn_threshold = false;
   std::uint64_t seed = 0;        // of the overflow rotation
@@ -69,8 +70,8 @@ struct Lists {
 struct Source {
   Lists lists;
   int n_pre = 0;
-  int delay = 0;                  // the layer's step t reads list t - delay
-  const float* weight = nullptr;  // [P][M][W], packed
+  int delay = 0;                 // the layer's step t reads list t - delay
+  const void* weight = nullptr;  // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
 };
 
 // A population that sent to the layer (itself too), seen backwards: what a chunk of steps received from it, by sender.
@@ -118,7 +119,9 @@ struct ForwardPass {
   int n_steps, n_samples;
   const Source* sources;
   int n_sources;
-  const float* recurrent_weight;  // [P][N][W], packed, or null
+  const void* recurrent_weight;  // [N, P·W], float or Bf16, or null
+  Lists own_before;              // own lists of the step before the first, or none
+  bool wide;                     // own ids are uint32
   // state, each [P][B][W]; null where the model has none
   float *v, *i_syn;
   // ∂v/∂α, ∂i_syn/∂α, ∂v/∂β, ∂v/∂θ, and the reset's own part of γ at the step before; [P][B][W] where learnt
@@ -129,14 +132,6 @@ struct ForwardPass {
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks;
   float* potentials;  // [T, B, N] of a readout
-};
-
-// A piece of work: one tile, samples b0..b1-1, steps t0..t1-1.
-struct ForwardItem {
-  int tile, block, b0, b1, t0, t1;
-  const void* own_ids;  // what the layer itself fired at t0 - 1 (one step, one sample), or null
-  std::int64_t n_own;
-  bool own_wide;
 };
 
 // The finished lists of a layer, filled from masks and slot records.
@@ -161,9 +156,9 @@ struct BackwardPass {
   std::int64_t n_slots;
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
-  const float* recurrent_weight;  // [N, P·W] or null
-  const float* d_values;          // [slots], ∂L/∂value
-  float* d_slots;                 // [slots], σ'·e; null if nobody asks
+  const void* recurrent_weight;  // [N, P·W], float or Bf16, or null
+  const float* d_values;         // [slots], ∂L/∂value
+  float* d_slots;                // [slots], σ'·e; null if nobody asks
   // Tile by tile: the listed slots of the chunk at hand, sorted by tile, those of tile p at listed_starts[p].
   const ListedGrad* listed;
   const std::int32_t* listed_starts;  // [P + 1]
@@ -182,11 +177,12 @@ struct BackwardPass {
 // The passes, built once per instruction set.
 struct Kernels {
   const char* name;
-  void (*forward)(const ForwardPass&, const ForwardItem&);
+  // One tile, samples b0..b1-1, all steps.
+  void (*forward)(const ForwardPass&, int tile, int block, int b0, int b1);
+  // One sample, all tiles, all steps; applies the capacity too.
+  void (*forward_sample)(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
   // Applies the capacity to list `t, b`; returns what was dropped.
   int (*select)(const ForwardPass&, int t, int b);
-  // Ids of the spikes sent in list `list`, ascending; returns their number. `ids` has room for all neurons.
-  std::int64_t (*sent_ids)(const ForwardPass&, std::int64_t list, void* ids, bool wide);
   // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
   void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
                 std::int32_t* n_silenced);

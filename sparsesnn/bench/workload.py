@@ -25,6 +25,7 @@ class Workload:
         input_activity: probability that an input neuron fires in a step.
         hidden_activity: spikes per neuron and step that every hidden population is scaled to.
         grad_threshold: secondary gradient threshold of the hidden populations.
+        weight_dtype: how the engine reads the weights, "float32" or "bfloat16".
         seed: of weights, spikes and labels.
     """
 
@@ -34,6 +35,7 @@ class Workload:
     input_activity: float = 0.015
     hidden_activity: float = 0.02
     grad_threshold: float = 0.9
+    weight_dtype: str = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class Workload:
     def model(self, backend: str, spikes: SpikeBatch) -> Model:
         """The network with weights scaled, on the engine, until each hidden population is as active as wanted."""
         network = self.network()
-        model = Model(network, seed=self.seed)
+        model = Model(network, seed=self.seed, weight_dtype=self.weight_dtype)
         hidden = {k: self.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}
         if hidden:
             init_activity(model, [spikes], hidden, tolerance=0.02)

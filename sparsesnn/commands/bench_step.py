@@ -9,7 +9,8 @@ from typing import Any
 EXAMPLES = """\
 examples:
   sparsesnn bench step
-  sparsesnn bench step --net 700-1024r-20 --backend dense --json"""
+  sparsesnn bench step --net 700-1024r-20 --backend dense --json
+  sparsesnn bench step --weights bfloat16                        half the bytes of weights"""
 
 
 def register(what: Any) -> None:
@@ -30,6 +31,12 @@ def register(what: Any) -> None:
         "--hidden-activity", type=float, default=0.02, metavar="A", help=activity + ", by scaling weights"
     )
     parser.add_argument("--backend", default="cpu", choices=("cpu", "dense"), help="default: %(default)s")
+    parser.add_argument(
+        "--weights",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="how the engine reads the weights (default: %(default)s)",
+    )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument("--repeats", type=int, default=15, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -46,6 +53,7 @@ def _step(options: argparse.Namespace) -> int:
         n_samples=options.batch,
         input_activity=options.input_activity,
         hidden_activity=options.hidden_activity,
+        weight_dtype=options.weights,
     )
     result = bench_step(workload, options.backend, repeats=options.repeats)
     print(json.dumps(result.to_dict(), allow_nan=False) if options.json else result.table())

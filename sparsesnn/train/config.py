@@ -18,7 +18,7 @@ from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Population, decays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.loss import OVER_TIME
-from sparsesnn.module import BACKENDS
+from sparsesnn.module import BACKENDS, WEIGHT_DTYPES
 from sparsesnn.network import Network, parse_net
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 from sparsesnn.train import schema
@@ -266,6 +266,7 @@ class TrainConfig:
         batch: samples per step.
         seed: of the initial weights, the order of samples and the augmentation.
         backend: "cpu" (event-sparse engine) or "dense" (PyTorch baseline).
+        weight_dtype: "float32", or "bfloat16": weights are read rounded, half the bytes; those that learn stay float32.
         threads: worker threads; 0: all cores.
         prefetch: batches made ahead by a thread; 0: none.
         bucket_batches: batches whose samples are sorted by length together, so that those of one batch are of similar
@@ -281,6 +282,7 @@ class TrainConfig:
     batch: int = 64
     seed: int = 0
     backend: str = "cpu"
+    weight_dtype: str = "float32"
     threads: int = 0
     prefetch: int = 2
     bucket_batches: int = 0
@@ -292,6 +294,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _choice("train.backend", self.backend, BACKENDS)
+        _choice("train.weight_dtype", self.weight_dtype, WEIGHT_DTYPES)
+        if self.weight_dtype != "float32" and self.backend != "cpu":
+            raise ConfigError(
+                f"train.weight_dtype: is {self.weight_dtype!r} with backend {self.backend!r}; only backend 'cpu' reads it"
+            )
         for name, low, high in (
             ("epochs", 1, 1_000_000),
             ("batch", 1, 1_000_000),

@@ -105,7 +105,9 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {file.file} is too small for its network; it belongs to another one")
-    model = Model(network, backend=backend or config.train.backend, seed=0)
+    backend = backend or config.train.backend
+    weight_dtype = config.train.weight_dtype if backend == "cpu" else "float32"
+    model = Model(network, backend=backend, weight_dtype=weight_dtype)
     ckpt.restore_model(model, tensors, str(store.folder / file.file))
     epoch = progress.best_epoch if file is saved.best else progress.epoch
     return SavedRun(model, config, network, n_classes, epoch)

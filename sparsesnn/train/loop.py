@@ -130,7 +130,8 @@ class Run:
         self.store = CheckpointStore(folder)
         self.progress = Progress()
         self.best: ckpt.TensorFile | None = None
-        self.model = Model(self.network, backend=config.train.backend, seed=config.train.seed)
+        t = config.train
+        self.model = Model(self.network, backend=t.backend, seed=t.seed, weight_dtype=t.weight_dtype)
         self.optimiser = optim.make_optimiser(self.model, config.optim)
         self._introduce()
         if saved is None:
