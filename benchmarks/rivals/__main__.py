@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -52,17 +53,30 @@ class Race:
             places[name] = environments.prepare(name, members, ENVIRONMENTS, fresh=self.options.fresh)
         return places
 
-    def task(self, net: str, hidden_activity: float) -> tuple[Path, Task]:
-        """Made by sparsesnn in a process of its own."""
-        place = self.places.get("own") or environments.own()
-        path = self.folder / f"{net}-{hidden_activity:g}.npz"
-        if not path.exists():
-            command = [str(place.python), "-m", "rivals.prepare", "--net", net, "--out", str(path)]
-            command += ["--hidden-activity", f"{hidden_activity:g}"]
-            command += ["--n-steps", str(N_STEPS), "--n-samples", str(N_SAMPLES)]
-            benchmarks = str(Path(__file__).resolve().parents[1])
-            subprocess.run(command, check=True, cwd=self.folder, env={**os.environ, "PYTHONPATH": benchmarks})
-        return path, Task.load(path)
+    def make_tasks(self, wanted: Sequence[tuple[str, float]]) -> None:
+        """By sparsesnn, in a process of its own: network and hidden activity → file."""
+        python = environments.own().python
+        if python is None:
+            raise SystemExit("rivals: sparsesnn is not installed here, and it makes the tasks; run ./dev bench rivals")
+        orders = [
+            {
+                "workload": {"net": net, "hidden_activity": hidden, "n_steps": N_STEPS, "n_samples": N_SAMPLES},
+                "out": str(self.path(net, hidden)),
+            }
+            for net, hidden in dict.fromkeys(wanted)
+        ]
+        print(f"==> making {len(orders)} tasks", file=sys.stderr)
+        subprocess.run(
+            [str(python), "-m", "rivals.prepare"],
+            check=True,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+            input=json.dumps(orders),
+            text=True,
+        )
+
+    def path(self, net: str, hidden_activity: float) -> Path:
+        return self.folder / f"{net}-{hidden_activity:g}.npz"
 
     def start(self, stack: ExitStack, rivals: Sequence[Rival], label: str) -> list[Worker]:
         """Processes of all that can run."""
@@ -98,7 +112,8 @@ class Race:
     def workload(self, name: str) -> tuple[list[Result], dict[str, float]]:
         """All contestants on one workload, and the activity of its populations."""
         print(f"==> {name}: {WORKLOADS[name]}", file=sys.stderr)
-        path, task = self.task(WORKLOADS[name], HIDDEN_ACTIVITY)
+        path = self.path(WORKLOADS[name], HIDDEN_ACTIVITY)
+        task = Task.load(path)
         rivals = [rival for rival in self.rivals if not rival.only or name in rival.only]
         with ExitStack() as stack:
             workers = self.start(stack, rivals, name)
@@ -126,7 +141,8 @@ class Race:
         with ExitStack() as stack:
             workers = self.start(stack, rivals, "sweep")
             for target in targets:
-                path, task = self.task(net, target)
+                path = self.path(net, target)
+                task = Task.load(path)
                 hidden = [a for population, a in task.activity.items() if population.startswith("hidden")]
                 print(f"==> hidden activity {target:.1%}: {hidden}", file=sys.stderr)
                 loaded = self.load(workers, path, f"{net} at {target:.1%}")
@@ -174,10 +190,15 @@ def main() -> int:
     out: Path = options.out
     with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
         race = Race(options, Path(folder))
+        targets = (QUICK_SWEEP if options.quick else SWEEP) if options.sweep else ()
+        race.make_tasks(
+            [(WORKLOADS[name], HIDDEN_ACTIVITY) for name in options.workloads]
+            + [(WORKLOADS["W1"], target) for target in targets]
+        )
         found = {name: race.workload(name) for name in options.workloads}
         workloads = {name: results for name, (results, _) in found.items()}
         activity = {name: firing for name, (_, firing) in found.items()}
-        sweep = race.sweep(WORKLOADS["W1"], QUICK_SWEEP if options.quick else SWEEP) if options.sweep else None
+        sweep = race.sweep(WORKLOADS["W1"], targets) if targets else None
     facts["minutes"] = round((time.monotonic() - race.started) / 60, 1)
     page = report.markdown(facts, workloads, activity, race.missing, sweep)
     report.write(out / "rivals.md", page)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,15 +64,9 @@ def _with_hidden(net: ss.Network, **changes: object) -> ss.Network:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--net", required=True)
-    parser.add_argument("--hidden-activity", type=float, required=True)
-    parser.add_argument("--n-steps", type=int, required=True)
-    parser.add_argument("--n-samples", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    options = vars(parser.parse_args())
-    out = options.pop("out")
-    make_task(Workload(**options)).save(out)
+    """Reads a list of {"workload": arguments of `Workload`, "out": path} as JSON; makes one file each."""
+    for order in json.load(sys.stdin):
+        make_task(Workload(**order["workload"])).save(Path(order["out"]))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ memory                highest memory since the first step ended, above what was 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -34,6 +35,8 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints goes to the log
     (rival,) = chosen([options.name])
     contestant = Contestant(rival, options.threads)
+    with contextlib.suppress(Exception):  # imports take seconds: all workers do them while the first ones load
+        importlib.import_module(contestant.module)
     for line in sys.stdin:
         try:
             command = json.loads(line)
@@ -51,6 +54,7 @@ def _say(answers: TextIO, answer: dict[str, Any]) -> None:
 class Contestant:
     def __init__(self, rival: Rival, threads: int) -> None:
         self.rival = rival
+        self.module = f"rivals.contestants.{rival.module}"
         self.threads = threads
         self.step: Callable[[], float] | None = None
         self.at_rest: int | None = None
@@ -62,7 +66,7 @@ class Contestant:
             import torch
 
             torch.set_num_threads(self.threads)
-        module = importlib.import_module(f"rivals.contestants.{self.rival.module}")
+        module = importlib.import_module(self.module)
         self.step = module.make(Task.load(Path(task)), **self.rival.options)
         gc.collect()
         self.at_rest = start_peak()
