@@ -363,7 +363,7 @@ def test_pythons_are_found_by_version(tmp_path: Path) -> None:
 
 def _worker(name: str, folder: Path) -> Worker:
     (rival,) = chosen([name])
-    return Worker(rival, Path(sys.executable), 1, folder)
+    return Worker(rival, Path(sys.executable), 1, folder, folder)
 
 
 def _stops(worker: Worker) -> bool:

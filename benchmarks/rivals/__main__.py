@@ -89,7 +89,9 @@ class Race:
             logs = self.folder / label
             logs.mkdir(exist_ok=True)
             workers.append(
-                stack.enter_context(Worker(rival, place.python, rival.threads or self.options.threads, logs))
+                stack.enter_context(
+                    Worker(rival, place.python, rival.threads or self.options.threads, logs, ENVIRONMENTS / "inductor")
+                )
             )
         return workers
 

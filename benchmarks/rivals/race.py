@@ -58,7 +58,8 @@ class Loaded:
 class Worker:
     """A contestant's process. Between its turns it is stopped, so that no idle thread of it takes time from others."""
 
-    def __init__(self, rival: Rival, python: Path, threads: int, folder: Path) -> None:
+    def __init__(self, rival: Rival, python: Path, threads: int, folder: Path, cache: Path) -> None:
+        """Starts it; its log goes to `folder`, what PyTorch compiles to `cache`."""
         self.rival = rival
         self.log = folder / f"{rival.name}.log"
         n = str(threads)
@@ -70,7 +71,7 @@ class Worker:
             "NUMBA_NUM_THREADS": n,
             "JAX_PLATFORMS": "cpu",
             "PYTHONWARNINGS": "ignore",
-            "TORCHINDUCTOR_CACHE_DIR": str(folder.parent / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
         }
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
