@@ -155,3 +155,33 @@ def test_190_000_neurons_on_16_ipus_in_seconds(capsys: pytest.CaptureFixture[str
     assert data["n_weights"] > 180e6
     assert data["memory"]["bytes"] <= 638_976
     assert any("hidden101 on, cannot receive a spike within T=100" in note for note in data["notes"])
+
+
+# ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def test_sweeps_print_tables_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = run(capsys, "plan", "--sweep", "sensitivity")
+    assert "| barrier (200 cycles) |" in table
+    path = tmp_path / "scaling.png"
+    rows = json.loads(run(capsys, "plan", "--sweep", "weak-scaling", "--ipus", "1,2", "--json", "--plot", str(path)))
+    assert path.read_bytes().startswith(b"\x89PNG")
+    one, two = (r for r in rows if r["series"] == "deeper, 2 neurons a tile, batch 48")
+    assert (one["x"], two["x"]) == (1, 2)
+    assert two["n_neurons"] == 2 * one["n_neurons"] - 20
+    assert one["link_share"] == 0 < two["link_share"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sweep", "activity", "--net", "7-5-3"], "--sweep: has networks of its own"),
+        (["--sweep", "activity", "--target", "cpu"], "--sweep: target is 'cpu'; give ipu-mk2 or ipu-bow"),
+        (["--sweep", "weak-scaling", "--ipus", "1,1"], "--ipus: is '1,1'; give different whole numbers"),
+        (["--sweep", "weak-scaling", "--ipus", "a"], "--ipus: is 'a'"),
+        (["--sweep", "sensitivity", "--plot", "a.png"], "--plot: sensitivity is a table alone"),
+        (["--net", "7-5-3", "--plot", "a.png"], "--plot: draws a sweep"),
+    ],
+)
+def test_wrong_sweeps_are_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert message in refused(capsys, "plan", *arguments)

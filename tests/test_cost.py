@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.partition import cost, cost_cpu, memory
+from sparsesnn.partition import cost, cost_cpu, memory, sweep_tables, sweeps
 from sparsesnn.partition.cost import CycleAssumptions, expected_lengths, predict_ipu, shard_cycles, stages
 from sparsesnn.partition.memory import list_bytes, mask_words, padded, shard_items, tile_bytes
 from sparsesnn.partition.memory_cpu import rank_bytes
@@ -231,6 +232,45 @@ def test_a_docstring_names_every_assumption() -> None:
     for cls in (CycleAssumptions, memory.MemoryAssumptions, cost_cpu.CpuAssumptions):
         for f in fields(cls):
             assert f.name in (cls.__doc__ or ""), f.name
+
+
+# ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_networks_of_the_sweeps() -> None:
+    assert sweeps.equal_layers(2922, 3) == [974, 974, 974]
+    assert sum(sweeps.equal_layers(2922, 5)) == 2922
+    network = sweeps.spiking_chain([974] * 3, 0.05, fixed=True)
+    assert network.n_weights() == 700 * 974 + 2 * 974**2 + 974 * 20
+    assert [c.delay for c in network.connections] == [0, 1, 1, 1]
+    assert [getattr(p, "capacity", None) for p in network.populations.values()] == [None, 49, 49, 49, None]
+
+
+@pytest.fixture(scope="module")
+def activity_rows() -> list[sweeps.Row]:
+    return list(sweeps.activity_sweep())
+
+
+def test_fixed_activity_is_the_lower_bound_of_a_sweep(activity_rows: list[sweeps.Row]) -> None:
+    rows = {(r.series, r.x): r for r in activity_rows}
+    for (series, x), row in rows.items():
+        assert row.n_neurons == 2942
+        assert row.bytes_share <= 1
+        if series.endswith("natural"):
+            assert row.samples_per_s >= rows[series.replace("natural", "fixed"), x].samples_per_s
+    for n_layers in (2, 3, 4, 5):
+        fixed = [rows[f"{n_layers} hidden layers, fixed", x].samples_per_s for x in sweeps.MAX_ACTIVITIES]
+        assert fixed == sorted(fixed, reverse=True)
+
+
+def test_the_page_says_what_the_model_says(activity_rows: list[sweeps.Row]) -> None:
+    """After a change of the model: ./dev run python benchmarks/ipu_predictions.py"""
+    page = (Path(__file__).parent.parent / "docs" / "ipu-predictions.md").read_text(encoding="utf-8")
+    few = sweep_tables.scaling_table(list(sweeps.weak_scaling((1,))))
+    assert sweep_tables.activity_table(activity_rows) in page
+    assert sweep_tables.sensitivity_table(*sweeps.sensitivity()) in page
+    assert sweep_tables.assumptions_table() in page
+    assert [line for line in few.splitlines() if line not in page] == []
 
 
 # ---- cpu and mpi ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ examples:
   sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --svg p.svg four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI
+  sparsesnn plan --sweep activity --plot activity.png                     predicted speed over activity, as a table
   sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
 
 targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs x tiles), cpu:8 (cores),
@@ -84,6 +85,14 @@ def register(commands: Any) -> None:
         "--max-activity", type=float, default=0.05, metavar="A", help="lists hold this share (default: %(default)s)"
     )
     spikes.add_argument("--capacity", default="", metavar="NAME=K", help="slots of a list: input=48,hidden1=64")
+    many = parser.add_argument_group("many plans at once; they take --target ipu-mk2 or ipu-bow, and no network")
+    many.add_argument(
+        "--sweep",
+        choices=("activity", "weak-scaling", "sensitivity"),
+        help="predict the published experiments: one IPU over activity, 1-16 IPUs, or the model over its assumptions",
+    )
+    many.add_argument("--ipus", default="1,2,4,8,16", metavar="N,N", help="of weak-scaling (default: %(default)s)")
+    many.add_argument("--plot", type=Path, metavar="FILE", help="draw the sweep (PNG)")
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the numbers as JSON")
     out.add_argument("--save", type=Path, metavar="FILE", help="write the plan itself as JSON")
@@ -95,6 +104,10 @@ def _plan(options: argparse.Namespace) -> int:
     from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.report import summary, table
 
+    if options.sweep is not None:
+        return _sweep(options)
+    if options.plot is not None:
+        raise ConfigError("--plot: draws a sweep; give --sweep too, or --svg for a drawing of one plan")
     plan = _make(options)
     prediction = predict(plan)
     if options.save is not None:
@@ -103,6 +116,45 @@ def _plan(options: argparse.Namespace) -> int:
         _write(options.svg, svg(plan, prediction), "--svg")
     print(json.dumps(summary(plan, prediction), allow_nan=False) if options.json else table(plan, prediction))
     return 0
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from sparsesnn.partition import sweep_tables, sweeps
+
+    if options.net is not None or options.network is not None:
+        raise ConfigError("--sweep: has networks of its own; leave --net and --network away")
+    if options.target not in ("ipu-mk2", "ipu-bow"):
+        raise ConfigError(f"--sweep: target is {options.target!r}; give ipu-mk2 or ipu-bow, the sweep sets how many")
+    if options.sweep == "sensitivity":
+        if options.plot is not None:
+            raise ConfigError("--plot: sensitivity is a table alone; draw activity or weak-scaling")
+        base, found = sweeps.sensitivity(options.target)
+        print(
+            json.dumps({"base": base, "rows": [asdict(r) for r in found]})
+            if options.json
+            else sweep_tables.sensitivity_table(base, found)
+        )
+        return 0
+    if options.sweep == "activity":
+        rows = list(sweeps.activity_sweep(options.target))
+        text, draw = sweep_tables.activity_table(rows), sweep_tables.plot_activity
+    else:
+        rows = list(sweeps.weak_scaling(_counts(options.ipus), options.target))
+        text, draw = sweep_tables.scaling_table(rows), sweep_tables.plot_scaling
+    if options.plot is not None:
+        draw(rows, options.plot)
+    print(json.dumps([asdict(r) for r in rows], allow_nan=False) if options.json else text)
+    return 0
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1 or len(set(found)) != len(found):
+        raise ConfigError(f"--ipus: is {text!r}; give different whole numbers joined by commas, such as 1,2,4")
+    return found
 
 
 def _make(options: argparse.Namespace) -> Plan:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -148,10 +149,19 @@ class Plan:
 
     def incoming(self, name: str) -> tuple[ConnectionPlan, ...]:
         """Connections into a population, in the order in which its currents are summed."""
-        return tuple(c for c in self.connections if c.post == name)
+        return self._by_end["post"].get(name, ())
 
     def outgoing(self, name: str) -> tuple[ConnectionPlan, ...]:
-        return tuple(c for c in self.connections if c.pre == name)
+        return self._by_end["pre"].get(name, ())
+
+    @cached_property
+    def _by_end(self) -> dict[str, dict[str, tuple[ConnectionPlan, ...]]]:
+        """Connections by either end: networks of hundreds of layers ask often."""
+        found: dict[str, dict[str, tuple[ConnectionPlan, ...]]] = {"pre": {}, "post": {}}
+        for c in self.connections:
+            for end, name in (("pre", c.pre), ("post", c.post)):
+                found[end][name] = (*found[end].get(name, ()), c)
+        return found
 
     # ---- maps both ways ----------------------------------------------------------------------------------------
 

@@ -186,7 +186,10 @@ def _plan_ipu(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Pl
     """The fastest of the layouts asked for, by prediction."""
     found = [p for name in _layouts(plan, layout) if (p := _laid_out(plan, strategy, name, a)) is not None]
     if not found:
-        raise _refusal(plan, layout, a)
+        emptiest = _emptiest(plan, layout, a)
+        if emptiest is None or tile_totals(emptiest).max() > plan.target.bytes_per_tile:
+            raise _refusal(plan, emptiest, layout, a)
+        found = [emptiest]
     legal = [p for p in found if crossing(p) is None]
     if not legal:
         pre, post = crossing(found[0]) or ("", "")
@@ -240,14 +243,19 @@ def _few(numbers: Sequence[int]) -> str:
 # ---- refusal -------------------------------------------------------------------------------------------------------
 
 
-def _refusal(plan: Plan, layout: str, a: CycleAssumptions) -> PlanError:
-    """Says how full the fullest tile would be at best, with what, and which changes would make it fit."""
+def _emptiest(plan: Plan, layout: str, a: CycleAssumptions) -> Plan | None:
+    """Whatever the tiles have: the plan whose fullest tile holds least; None where there are too few tiles at all."""
     best: Plan | None = None
     for name in _layouts(plan, layout):
         sizes = _sizes(plan, "bytes", name, 1 << 62, a)
         placed = None if sizes is None else place(plan, sizes, name)
         if placed is not None and (best is None or tile_totals(placed).max() < tile_totals(best).max()):
-            best = placed
+            best = replace(placed, strategy=f"bytes, {name}")
+    return best
+
+
+def _refusal(plan: Plan, best: Plan | None, layout: str, a: CycleAssumptions) -> PlanError:
+    """Says how full the fullest tile would be at best, with what, and which changes would make it fit."""
     target = plan.target
     if best is None:
         n_populations = len(plan.populations) - len(plan.network.inputs)
@@ -276,7 +284,8 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
     """Changes that, one by one, make the plan fit; each was tried."""
 
     def fits(changed: Plan) -> bool:
-        return any(_laid_out(changed, "bytes", name, a) is not None for name in _layouts(changed, layout))
+        emptiest = _emptiest(changed, layout, a)
+        return emptiest is not None and bool(tile_totals(emptiest).max() <= changed.target.bytes_per_tile)
 
     found = []
     for devices in (2, 4, 8, 16, 32, 64):

@@ -1,0 +1,55 @@
+"""Writes the tables and plots of docs/ipu-predictions.md anew, from the cost model in sparsesnn/partition.
+
+./dev run python benchmarks/ipu_predictions.py            rewrites the tables between the markers, and the PNGs
+./dev run python benchmarks/ipu_predictions.py --check    exits with 1 if a table is not what the model says now
+
+About two minutes; no IPU and no data are needed, nothing is measured.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from sparsesnn.partition import sweep_tables, sweeps
+from sparsesnn.train.files import write_atomically
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "ipu-predictions.md"
+
+
+def main(arguments: list[str]) -> int:
+    check = arguments == ["--check"]
+    activity = list(sweeps.activity_sweep())
+    scaling = list(sweeps.weak_scaling((1, 2, 4, 8, 16, 64)))
+    tables = {
+        "activity": sweep_tables.activity_table(activity),
+        "weak-scaling": sweep_tables.scaling_table(scaling),
+        "sensitivity": sweep_tables.sensitivity_table(*sweeps.sensitivity()),
+        "assumptions": sweep_tables.assumptions_table(),
+    }
+    old = PAGE.read_text(encoding="utf-8")
+    new = old
+    for name, table in tables.items():
+        new = fill(new, name, table)
+    if check:
+        print("the page is up to date" if new == old else "the page differs from the model; run this without --check")
+        return int(new != old)
+    write_atomically(PAGE, new.encode())
+    sweep_tables.plot_activity(activity, DOCS / "ipu-predictions-activity.png")
+    sweep_tables.plot_scaling(scaling, DOCS / "ipu-predictions-weak-scaling.png")
+    return 0
+
+
+def fill(page: str, name: str, table: str) -> str:
+    """The page with the text between its two markers replaced."""
+    pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
+    page, n = pattern.subn(lambda m: f"{m[1]}\n{table}\n\n{m[2]}", page)
+    if n != 1:
+        raise SystemExit(f"{PAGE}: has {n} places for the table '{name}'; it needs one")
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
