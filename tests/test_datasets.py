@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from sparsesnn import datasets
+from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
+from sparsesnn.train import Config
 
 
 @pytest.mark.parametrize("name", datasets.NAMES)
@@ -56,3 +58,32 @@ def test_importing_loads_no_optional_package(tmp_path):
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
     )
     assert ended.stdout == "[]\n"
+
+
+CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_recipe_describes_a_network_for_its_data(path):
+    config = Config.from_toml(path.read_text(encoding="utf-8"), path.name)
+    sizes = {
+        "digits": (128, 10),
+        "fsdd_cochlea": (70, 10),
+        "shd": (70, 20),
+        "ssc": (70, 35),
+        "nmnist": (17 * 17 * 2, 10),
+        "dvsgesture": (32 * 32 * 2, 11),
+    }
+    n_neurons, n_classes = sizes[path.stem.removesuffix("_subset")]
+    network = config.net.network(n_neurons, n_classes)
+    config.loss.decoding_for(network)
+    sensor = None if config.data.name in ("digits", "shd", "ssc") else Sensor(n_neurons, 1, 1)
+    config.augment.check(sensor)
+    name = path.stem.removesuffix("_subset")
+    assert config.data.name == ("shd" if name == "fsdd_cochlea" else name)
+    assert f"--config configs/{path.name}" in path.read_text(encoding="utf-8")
+
+
+def test_there_is_a_recipe_for_every_data_set_with_files():
+    names = {path.stem for path in CONFIGS}
+    assert names >= {*datasets.NAMES, "nmnist_subset"} - {"synthetic"}

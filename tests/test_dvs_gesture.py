@@ -10,6 +10,8 @@ import pytest
 
 from sparsesnn.datasets import dvs_gesture, load, split_validation
 from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.train import Config, train
+from sparsesnn.train.evaluation import evaluate_run
 
 tonic = pytest.importorskip("tonic")
 
@@ -285,3 +287,36 @@ def test_real_clips_equal_tonic():
     dataset = tonic_set(folder)
     assert_windows_equal_tonic(event_set, dataset, dt_us=10_000, hop_us=290_000)
     assert event_set.n_events == sum(len(events) for events, _ in dataset)  # the windows touch: each event once
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:dvsgesture")
+def test_training_on_a_copy_without_a_test_part(tmp_path):
+    rng = np.random.default_rng(0)
+    clips = {}
+    for label in range(3):  # a gesture is a place here
+        events = clip(rng, 2500, 999)
+        events[:, 0] = 40 * label + rng.integers(0, 30, 2500)
+        clips[f"user01_lab/{label}.npy"] = events
+    config = Config.resolve(
+        {
+            "data": {
+                "name": "dvsgesture",
+                "dir": str(write(tmp_path, clips)),
+                "n_steps": 5, "hop_ms": 100.0, "pool": 16, "valid": "windows:1", "test": "windows:2,7",
+            },
+            "net": {"text": "auto-32-auto", "grad_threshold": 0.0},
+            "optim": {"lr": 3e-3},
+            "train": {"epochs": 25, "batch": 8, "plots": False, "tensorboard": False},
+        }
+    )
+    result = train(config, out=tmp_path / "run")
+    assert (result.n_train, result.n_valid, result.n_test) == (3 * 6, 3, 6)  # nine windows a clip
+    assert result.test_accuracy_last == 1.0
+    assert evaluate_run(tmp_path / "run", split="test")["n_samples"] == 6
+    with pytest.raises(DataError, match=r"neither .*ibmGestureTest nor"):
+        train(config.with_values({"data": {"test": "own"}}), out=tmp_path / "other")
+    with pytest.raises(ConfigError, match="test: 'windows:99' names windows 99, of whom there are no samples"):
+        train(config.with_values({"data": {"test": "windows:99"}}), out=tmp_path / "third")

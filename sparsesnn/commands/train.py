@@ -47,7 +47,7 @@ def register(commands: Any) -> None:
     what.add_argument(
         "--valid",
         metavar="HOW",
-        help="validation part, taken from the training part: speakers:4,5 (held-out speakers), random:0.1, own, none",
+        help="validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1, own, none",
     )
     how = parser.add_argument_group("how")
     how.add_argument("--backend", metavar="NAME", help="cpu (event-sparse engine) or dense (PyTorch baseline)")

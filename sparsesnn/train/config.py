@@ -38,7 +38,7 @@ class DataConfig:
         dir: folder of its files; "" for data sets that need none.
         cache_dir: folder of the event cache; "" for the default place.
         download: fetch files that are missing.
-        valid: validation part, taken from the training part and never from the test part: "speakers:4,5" holds out
+        valid: validation part, taken from the training part and never from the test part: "speakers:0,1" holds out
             speakers, "random:0.1" a tenth of the samples, "own" is the data set's own validation part, "none" none.
         test: "own": the data set's test part. Otherwise as `valid`, taken from the training part before anything else:
             for copies of a data set that have no test part. Its results are not results of the data set's test part.
