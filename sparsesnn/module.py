@@ -170,9 +170,7 @@ class Model(nn.Module):
         weight_dtype: how the weights of every layer are read; see `Layer`.
     """
 
-    def __init__(
-        self, network: Network, *, backend: str = "cpu", seed: int = 0, weight_dtype: str = "float32"
-    ) -> None:
+    def __init__(self, network: Network, *, backend: str = "cpu", seed: int = 0, weight_dtype: str = "float32") -> None:
         super().__init__()
         if len(network.inputs) != 1:
             raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")

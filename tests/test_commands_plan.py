@@ -133,6 +133,9 @@ def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
         (["--net", "7-5-3", "--capacity", "4"], "--capacity: is 4; say of which population"),
         (["--net", "7-5-3", "--capacity", "hidden=6"], "capacity of hidden is 6; allowed: 1 to 5"),
         (["--net", "7-5-3", "--capacity", "x=6"], "capacity of ['x']: no such population"),
+        (["--net", "7-5-3", "--max-activity", "some"], "--max-activity: is 'some'; give a share such as 0.05, or auto"),
+        (["--net", "7-5-3", "--link", "12"], "--link: is '12'; give GB/s and µs"),
+        (["--net", "7-5-3", "--link", "0,2"], "--link: is '0,2'"),
         (["--net", "7-5-3", "--max-activity", "0"], "max_activity is 0.0; allowed: above 0"),
         (["--net", "7-5-3", "--batch", "0"], "batch is 0; give a whole number, at least 1"),
         (["--net", "7-5-3", "--memory", "1"], "--memory: target 'ipu-mk2' has its memory in its tiles"),
@@ -155,6 +158,37 @@ def test_190_000_neurons_on_16_ipus_in_seconds(capsys: pytest.CaptureFixture[str
     assert data["n_weights"] > 180e6
     assert data["memory"]["bytes"] <= 638_976
     assert any("hidden101 on, cannot receive a spike within T=100" in note for note in data["notes"])
+
+
+def test_measured_activity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({"activity": {"hidden": 0.125}}))
+    arguments = [
+        "plan",
+        "--net",
+        "70-64-20",
+        "--target",
+        "ipu-mk2:1x64",
+        "--json",
+        "--max-activity",
+        "auto",
+        "--activity",
+    ]
+    for source in (tmp_path, tmp_path / "result.json"):
+        data = json.loads(run(capsys, *arguments, str(source)))
+        assert [p["activity"] for p in data["populations"]] == [0.02, 0.125, 0.02]
+        assert data["populations"][1]["capacity"] == 28  # 8·1.64 listed, and four times their root
+    (tmp_path / "result.json").write_text('{"activity": {"hidden": "much"}}')
+    assert 'holds no "activity" by population' in refused(capsys, *arguments, str(tmp_path))
+    (tmp_path / "result.json").write_text("{")
+    assert "result.json cannot be read" in refused(capsys, *arguments, str(tmp_path))
+
+
+def test_a_slower_network_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    def speed(link: str) -> float:
+        arguments = ["plan", "--net", "700-512r-20", "--target", "mpi:4x2", "--json", "--link", link]
+        return float(json.loads(run(capsys, *arguments))["predicted"]["samples_per_s"])
+
+    assert speed("100,0.1") > speed("1,0.1") > speed("1,500")
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -346,6 +347,20 @@ def test_capacities() -> None:
     assert [p.capacity for p in plan.populations.values()] == [700, 33, 500, 7, 40, 0]
     plan = make_plan(network, 2, 3, target, max_activity=0.1, capacity={"own": 20, "input": 48})
     assert [p.capacity for p in plan.populations.values()] == [48, 20, 50, 7, 40, 0]
+
+
+def test_capacity_from_activity() -> None:
+    network = chain(700, 1000, 1000, 10)
+    activity = {"input": 0.01, "hidden1": 0.02, "hidden2": 0.0}
+    plan = make_plan(network, 2, 3, parse_target("ipu-mk2"), activity=activity, max_activity=None)
+    near = ASSUMPTIONS.near_per_spike
+    listed = 20 * (1 + near)
+    assert [p.capacity for p in plan.populations.values()] == [
+        math.ceil(7 + 4 * math.sqrt(7)),
+        math.ceil(listed + 4 * math.sqrt(listed)),
+        16,
+        10,
+    ]
 
 
 # ---- cpu -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sparsesnn.errors import ConfigError
 if TYPE_CHECKING:
     from sparsesnn.network import Network
     from sparsesnn.partition.plan import Plan
-    from sparsesnn.partition.target import Target
+    from sparsesnn.partition.target import Links, Target
 
 EXAMPLES = """\
 examples:
@@ -61,6 +61,9 @@ def register(commands: Any) -> None:
     what.add_argument("--half", action="store_true", help="half-precision weights, float32 masters")
     where = parser.add_argument_group("where")
     where.add_argument("--target", default="ipu-mk2", metavar="NAME", help="the machine (default: %(default)s)")
+    where.add_argument(
+        "--link", metavar="GB/S,US", help="measured bandwidth of a device or rank, and latency in µs, such as 12.5,2"
+    )
     where.add_argument("--memory", type=float, metavar="GIB", help="of a rank; cpu and mpi only (default: unlimited)")
     where.add_argument(
         "--strategy",
@@ -79,10 +82,14 @@ def register(commands: Any) -> None:
         "--activity",
         default="0.02",
         metavar="A",
-        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03 (default: %(default)s)",
+        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03, or measured: the folder of a run, "
+        "or a file of bench step --json (default: %(default)s)",
     )
     spikes.add_argument(
-        "--max-activity", type=float, default=0.05, metavar="A", help="lists hold this share (default: %(default)s)"
+        "--max-activity",
+        default="0.05",
+        metavar="A",
+        help="lists hold this share of a population; auto: what --activity needs and some (default: %(default)s)",
     )
     spikes.add_argument("--capacity", default="", metavar="NAME=K", help="slots of a list: input=48,hidden1=64")
     many = parser.add_argument_group("many plans at once; they take --target ipu-mk2 or ipu-bow, and no network")
@@ -162,20 +169,21 @@ def _make(options: argparse.Namespace) -> Plan:
     from sparsesnn.partition.target import parse_target
 
     target = parse_target(options.target)
+    if options.link is not None:
+        target = replace(target, links=_link(options.link))
     if options.memory is not None:
         if target.kind != "cpu":
             raise ConfigError(f"--memory: target '{target.name}' has its memory in its tiles; it is for cpu and mpi")
         if not 0 < options.memory < 1e9:
             raise ConfigError(f"--memory: is {options.memory}; give GiB of a rank, above 0")
         target = replace(target, bytes_per_device=int(options.memory * 2**30))
-    activity = _assignments(options.activity, float, "--activity")
     return make_plan(
         _network(options, target),
         options.batch,
         options.steps,
         target,
-        activity=activity,
-        max_activity=options.max_activity,
+        activity=_activity(options.activity),
+        max_activity=None if options.max_activity == "auto" else _share(options.max_activity),
         capacity=_named(_assignments(options.capacity, int, "--capacity"), "--capacity"),
         optimizer=options.optimizer,
         weight_dtype="half" if options.half else "float32",
@@ -204,6 +212,41 @@ def _network(options: argparse.Namespace, target: Target) -> Network:
         network.populations,
         tuple(c if c.pre in network.inputs else replace(c, delay=delay) for c in network.connections),
     )
+
+
+def _activity(text: str) -> Any:
+    """Numbers, or those that a run or a benchmark measured: the mapping "activity" of its JSON."""
+    path = Path(text)
+    if not path.exists():
+        return _assignments(text, float, "--activity")
+    file = path / "result.json" if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--activity: {file} cannot be read: {error}") from None
+    found = data.get("activity") if isinstance(data, dict) else None
+    if not isinstance(found, dict) or not all(type(x) in (int, float) for x in found.values()):
+        raise ConfigError(f'--activity: {file} holds no "activity" by population; give a run folder or a number')
+    return found
+
+
+def _link(text: str) -> Links:
+    from sparsesnn.partition.target import Links
+
+    try:
+        gigabytes, microseconds = (float(part) for part in text.split(","))
+    except ValueError:
+        gigabytes = microseconds = -1.0
+    if not (0 < gigabytes < 1e6 and 0 <= microseconds < 1e9):
+        raise ConfigError(f"--link: is {text!r}; give GB/s and µs, such as 12.5,2")
+    return Links(bytes_per_s=1e9 * gigabytes, latency_s=1e-6 * microseconds)
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--max-activity: is {text!r}; give a share such as 0.05, or auto") from None
 
 
 def _assignments(text: str, kind: type, option: str) -> Any:

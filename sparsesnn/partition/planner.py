@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, Input
-from sparsesnn.network import Network
+from sparsesnn.network import AnyPopulation, Network
 from sparsesnn.partition.cost import ASSUMPTIONS, CycleAssumptions, predict_ipu
 from sparsesnn.partition.layout import LAYOUTS, crossing, place
 from sparsesnn.partition.memory import padded, tile_bytes, tile_totals
@@ -19,6 +19,8 @@ from sparsesnn.partition.target import Target
 
 #: of a population's neurons, the most that fit into a list: the "5 % maximum activity" of Finkbeiner et al. 2024
 MAX_ACTIVITY = 0.05
+#: standard deviations above the mean that a list has room for, where capacity comes from measured activity
+N_DEVIATIONS = 4.0
 #: no list is shorter than this, where the population has as many neurons
 MIN_CAPACITY = 16
 
@@ -30,7 +32,7 @@ def make_plan(
     target: Target,
     *,
     activity: float | Mapping[str, float] = 0.02,
-    max_activity: float = MAX_ACTIVITY,
+    max_activity: float | None = MAX_ACTIVITY,
     capacity: Mapping[str, int] | None = None,
     optimizer: str = "adam",
     weight_dtype: str = "float32",
@@ -43,8 +45,9 @@ def make_plan(
     Args:
         n_samples, n_steps: B and T.
         activity: expected spikes per neuron and step, for all populations or by name.
-        max_activity: capacity of lists, as a share of the population; 1: no list can overflow. A population's own
-            `capacity` goes before; where every neuron is listed (`grad_threshold=-inf`) capacity is the population.
+        max_activity: capacity of lists, as a share of the population; 1: no list can overflow; None: from `activity`,
+            what is listed on average and four standard deviations. A population's own `capacity` goes before; where
+            every neuron is listed (`grad_threshold=-inf`) capacity is the population.
         capacity: by population, goes before all of these.
         optimizer: "adam", "sgd" or "none".
         weight_dtype: "float32" or "half".
@@ -73,7 +76,7 @@ def _skeleton(
     n_steps: int,
     target: Target,
     activity: float | Mapping[str, float],
-    max_activity: float,
+    max_activity: float | None,
     capacity: Mapping[str, int] | None,
     optimizer: str,
     weight_dtype: str,
@@ -88,8 +91,8 @@ def _skeleton(
     ):
         if chosen not in allowed:
             raise ConfigError(f"plan: {what} is {chosen!r}; allowed: {', '.join(allowed)}")
-    if not 0 < max_activity <= 1:
-        raise ConfigError(f"plan: max_activity is {max_activity!r}; allowed: above 0, at most 1")
+    if max_activity is not None and not 0 < max_activity <= 1:
+        raise ConfigError(f"plan: max_activity is {max_activity!r}; allowed: above 0, at most 1; None: from activity")
     expected = _by_population(network, activity)
     given = dict(capacity or {})
     populations = {}
@@ -97,7 +100,7 @@ def _skeleton(
         most = given.pop(name, None)
         if most is not None and not 1 <= most <= p.n:
             raise ConfigError(f"plan: capacity of {name} is {most!r}; allowed: 1 to {p.n} (its neurons)")
-        populations[name] = PopulationPlan(p.n, _capacity(p, most, max_activity), ())
+        populations[name] = PopulationPlan(p.n, _capacity(p, most, max_activity, expected[name]), ())
     if given:
         raise ConfigError(f"plan: capacity of {sorted(given)}: no such population; there are {list(populations)}")
     connections = [
@@ -124,17 +127,24 @@ def _by_population(network: Network, activity: float | Mapping[str, float]) -> d
     return found
 
 
-def _capacity(population: object, given: int | None, max_activity: float) -> int:
+def _capacity(population: AnyPopulation, given: int | None, max_activity: float | None, activity: float) -> int:
     if isinstance(population, LI):
         return 0
-    n = int(getattr(population, "n", 0))
+    n = population.n
     if given is not None:
         return given
     own = getattr(population, "capacity", None)
     if own is not None:
         return int(own)
     lists_all = getattr(population, "grad_threshold", 0.0) == -math.inf
-    return n if lists_all else min(n, max(MIN_CAPACITY, math.ceil(max_activity * n)))
+    if lists_all:
+        return n
+    if max_activity is None:
+        listed = activity * n * (1 if isinstance(population, Input) else 1 + ASSUMPTIONS.near_per_spike)
+        wanted = listed + N_DEVIATIONS * math.sqrt(listed)  # of independent neurons, rare spikes: variance = mean
+    else:
+        wanted = max_activity * n
+    return min(n, max(MIN_CAPACITY, math.ceil(wanted)))
 
 
 # ---- cpu -----------------------------------------------------------------------------------------------------------
