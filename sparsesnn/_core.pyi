@@ -60,6 +60,16 @@ class LayerCall:
 def release_memory() -> None:
     """Gives back the memory that the engine keeps for the next step."""
 
+def probe_deliver(on: bool) -> None:
+    """
+    While on, forward passes deliver a second time, alone, and phase 'deliver' counts it.
+    """
+
+def measure_bandwidth(n_bytes: int, update: bool, seconds: float) -> float:
+    """
+    Bytes per second that all threads together read, or read and write, each over n_bytes of its own.
+    """
+
 def phase_seconds(reset: bool) -> dict:
     """
     Wall time by phase since the process began, or since the last call with reset=True.

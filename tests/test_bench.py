@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sparsesnn.bench import Workload, bench_step
+from sparsesnn.bench.roofline import PHASES
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 
@@ -20,9 +21,13 @@ def test_activity_is_reached_and_both_backends_compute_the_same_loss() -> None:
         assert sparse.listed[name] >= sparse.activity[name]
     assert sparse.loss == pytest.approx(dense.loss, rel=1e-5)
     assert sparse.samples_per_s == pytest.approx(1e3 * 6 / sparse.step_ms)
-    assert {"forward", "weight_grad", "optimiser", "other"} <= sparse.phases_ms.keys()
-    assert all(ms > 0 for name, ms in sparse.phases_ms.items() if name != "other")
+    assert {*PHASES, "pack", "other"} == sparse.phases_ms.keys()
+    assert all(ms > 0 for name, ms in sparse.phases_ms.items() if name not in ("step", "other"))
+    assert {*PHASES, "total"} == sparse.floor_ms.keys() == sparse.roofline_share.keys()
+    assert sparse.floor_ms["total"] == pytest.approx(sum(sparse.floor_ms[phase] for phase in PHASES))
+    assert sparse.roofline_share["total"] == pytest.approx(sparse.floor_ms["total"] / sparse.step_ms)
     assert not dense.phases_ms
+    assert not dense.roofline_share
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +35,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "step", *small, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["workload"]["net"] == "30-20-4"
-    assert {"samples_per_s", "activity", "dropped", "peak_bytes", "isa", "threads"} <= result.keys()
+    assert {"samples_per_s", "activity", "dropped", "peak_bytes", "isa", "threads", "roofline_share"} <= result.keys()
     assert main(["bench", "step", *small]) == 0
     assert "samples/s" in capsys.readouterr().out
 

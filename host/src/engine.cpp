@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -193,6 +194,25 @@ void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t
   });
 }
 
+// Phase::deliver: the deliveries of a forward pass once more, and nothing else.
+void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, bool by_sample, int block_size,
+                    const LayerOutput& out) {
+  const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
+  const Lists own{out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
+  std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
+  const PhaseTimer timer(Phase::deliver);
+  if (by_sample)
+    parallel_for(pass.n_samples, [&](int b, int) {
+      const Array<float> current(n);
+      sink.store(kernels.deliver_sample(pass, b, current.data(), own), std::memory_order_relaxed);
+    });
+  else
+    parallel_for(pass.spec->n_tiles() * pass.n_blocks, [&](int item, int) {
+      const int b0 = item % pass.n_blocks * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
+      sink.store(kernels.deliver_tile(pass, item / pass.n_blocks, b0, b1), std::memory_order_relaxed);
+    });
+}
+
 void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offsets) {
   offsets[0] = 0;
   for (std::int64_t i = 0; i < n; ++i) offsets[i + 1] = offsets[i] + counts[i];
@@ -371,6 +391,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
       });
   }
   if (spiking) collect_lists(kernels, pass, block_size, out);
+  if (probe_deliver.load(std::memory_order_relaxed)) repeat_deliver(kernels, pass, by_sample, block_size, out);
   out.v = state_from_tiles(spec, v, n_samples);
   if (cuba) out.i_syn = state_from_tiles(spec, i_syn, n_samples);
   return out;
@@ -621,11 +642,12 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   // Backwards through time, a chunk of steps at a time: ∂L/∂i, sample by sample where neurons hear one another, else
   // tile by tile; from it, tile by tile, the weight gradients and the tiles' shares of the list gradients; then the sum
   // of the shares.
+  const int n_workers = std::min(n_tiles, num_threads());
   std::vector<Array<float>> shares(n_sources);
   for (int c = n_chunks - 1; c >= 0; --c) {
     const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
     if (!by_tile) {
-      const PhaseTimer timer(Phase::state_grad);
+      const PhaseTimer timer(Phase::step_grad);
       parallel_for(n_samples, [&](int b, int) { kernels.state_grad_by_sample(pass, b, t0, t1, d_current.data()); });
     }
     if (by_tile) {
@@ -643,14 +665,15 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
       if (!shares[k] || shares[k].size() < needed) shares[k] = Array<float>(needed + needed / 8);
       senders[k].shares = shares[k].data();
     }
-    {
-      const PhaseTimer timer(Phase::weight_grad);
-      parallel_for(n_tiles, [&](int p, int worker) {
-        float* tile_d_current = d_current.data() + tile_rows * (by_tile ? worker : p);
-        if (by_tile) kernels.state_grad_by_tile(pass, p, t0, t1, tile_d_current);
-        kernels.weight_grad(pass, p, t0, t1, tile_d_current);
-      });
-    }
+    parallel_for(n_tiles, [&](int p, int worker) {
+      float* tile_d_current = d_current.data() + tile_rows * (by_tile ? worker : p);
+      if (by_tile) {
+        const PhaseTimer timer(Phase::step_grad, n_workers);
+        kernels.state_grad_by_tile(pass, p, t0, t1, tile_d_current);
+      }
+      const PhaseTimer timer(Phase::deliver_grad, n_workers);
+      kernels.weight_grad(pass, p, t0, t1, tile_d_current);
+    });
     for (std::size_t k = 0; k < n_sources; ++k)
       if (senders[k].weight) add_shares(events[c * n_senders + k], senders[k].shares, n_tiles, out.d_value[k].data());
   }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "bandwidth.h"
 #include "engine.h"
 #include "phases.h"
 
@@ -292,6 +293,12 @@ void register_engine(nb::module_& m) {
            "i_syn"_a.none(), "own_before"_a.none());
 
   m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
+  m.def(
+      "probe_deliver", [](bool on) { probe_deliver.store(on); }, "on"_a,
+      "While on, forward passes deliver a second time, alone, and phase 'deliver' counts it.");
+  m.def("measure_bandwidth", &measure_bandwidth, "n_bytes"_a, "update"_a, "seconds"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Bytes per second that all threads together read, or read and write, each over n_bytes of its own.");
   m.def("phase_seconds", &phase_seconds, "reset"_a,
         "Wall time by phase since the process began, or since the last call with reset=True.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");

@@ -175,6 +175,23 @@ inline void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf
     store_records<W>(spec, tile.n_fields, *tile.slots, s, tile.parameters, stored, fired);
 }
 
+// The currents of one tile, one step, one sample.
+template <int W, class Weight>
+inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
+  if (pass.neuron.bias)
+    std::memcpy(current, pass.neuron.bias + first, sizeof(float) * W);
+  else
+    std::memset(current, 0, sizeof(float) * W);
+  for (int k = 0; k < pass.n_sources; ++k) {
+    const Source& source = pass.sources[k];
+    if (t < source.delay) continue;
+    const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+    const void* ids = source.lists.at(source.lists.offsets[list]);
+    const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
+    with_ids(source.lists.wide, ids, [&](auto* id) { deliver<W>(current, columns, id, source.lists.n_spikes[list]); });
+  }
+}
+
 // Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
 template <int W, class Weight>
 void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1) {
@@ -182,71 +199,103 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const ForwardPass pass = shared;
   const LayerSpec spec = *pass.spec;
   const TileOf of(pass, spec, tile, block);
-  const std::size_t first = of.first;
   alignas(64) float current[W];
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
-      if (pass.neuron.bias)
-        std::memcpy(current, pass.neuron.bias + first, sizeof(current));
-      else
-        std::memset(current, 0, sizeof(current));
-      for (int k = 0; k < pass.n_sources; ++k) {
-        const Source& source = pass.sources[k];
-        if (t < source.delay) continue;
-        const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-        const void* ids = source.lists.at(source.lists.offsets[list]);
-        const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
-        with_ids(source.lists.wide, ids,
-                 [&](auto* id) { deliver<W>(current, columns, id, source.lists.n_spikes[list]); });
-      }
+      tile_current<W, Weight>(pass, of.first, t, b, current);
       advance<W>(pass, spec, of, t, b, current);
     }
 }
 
-// The same for one sample, all tiles, step after step: what it fired is its own input one step later. Rows of weights
-// are read whole, as they come from beyond L2. `current`: [P·W]; `own_ids`: room for all neurons, of a recurrent layer.
-template <int W>
-void forward_steps(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
-  const LayerSpec spec = *pass.spec;
-  const int n = spec.n_padded();
+template <int W, class Weight>
+float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
+  const ForwardPass pass = shared;
+  alignas(64) float current[W];
+  float sum = 0.0f;
+  for (int t = 0; t < pass.n_steps; ++t)
+    for (int b = b0; b < b1; ++b) {
+      tile_current<W, Weight>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
+      for (int k = 0; k < W; k += vector_width) sum += current[k];
+    }
+  return sum;
+}
+
+// current[P·W] of one sample at one step, `own` spikes included. Rows of weights are read whole, as they come from
+// beyond L2.
+inline void sample_current(const ForwardPass& pass, int t, int b, const void* own, std::int64_t n_own, float* current) {
+  const int n = pass.spec->n_padded();
   const auto send = [&](const void* weight, bool wide, const void* list, std::int64_t n_ids) {
-    with_weight(spec.bf16, weight, [&](auto* rows) {
+    with_weight(pass.spec->bf16, weight, [&](auto* rows) {
       with_ids(wide, list, [&](auto* id) { deliver_rows(current, rows, n, id, n_ids); });
     });
   };
-  const void* ids = own_ids;
+  if (pass.neuron.bias)
+    std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
+  else
+    std::memset(current, 0, sizeof(float) * n);
+  for (int k = 0; k < pass.n_sources; ++k) {
+    const Source& source = pass.sources[k];
+    if (t < source.delay) continue;
+    const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+    send(source.weight, source.lists.wide, source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list]);
+  }
+  if (pass.recurrent_weight) send(pass.recurrent_weight, pass.wide, own, n_own);
+}
+
+// Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input one step later.
+// `current`: [P·W]; `own_ids`: room for all neurons, of a recurrent layer.
+template <int W>
+void forward_steps(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
+  const LayerSpec spec = *pass.spec;
+  const void* own = own_ids;
   std::int64_t n_own = 0;
   if (pass.own_before.offsets) {
-    ids = pass.own_before.at(pass.own_before.offsets[b]);
+    own = pass.own_before.at(pass.own_before.offsets[b]);
     n_own = pass.own_before.n_spikes[b];
   }
   for (int t = 0; t < pass.n_steps; ++t) {
-    if (pass.neuron.bias)
-      std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
-    else
-      std::memset(current, 0, sizeof(float) * n);
-    for (int k = 0; k < pass.n_sources; ++k) {
-      const Source& source = pass.sources[k];
-      if (t < source.delay) continue;
-      const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-      send(source.weight, source.lists.wide, source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list]);
-    }
-    if (pass.recurrent_weight) send(pass.recurrent_weight, pass.wide, ids, n_own);
+    sample_current(pass, t, b, own, n_own, current);
     for (int p = 0; p < spec.n_tiles(); ++p) advance<W>(pass, spec, TileOf(pass, spec, p, b), t, b, current + p * W);
     const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
     if (dropped) dropped[list] = select(pass, t, b);
-    ids = own_ids;
+    own = own_ids;
     if (pass.recurrent_weight) n_own = sent_ids(pass, list, own_ids);
   }
 }
 
-void forward(const ForwardPass& pass, int tile, int block, int b0, int b1) {
-  with_width(pass.spec->tile_width, [&](auto w) {
-    if (pass.spec->bf16)
-      forward_tile<w(), Bf16>(pass, tile, block, b0, b1);
+float deliver_sample(const ForwardPass& pass, int b, float* current, const Lists& own) {
+  float sum = 0.0f;
+  for (int t = 0; t < pass.n_steps; ++t) {
+    const std::int64_t before = static_cast<std::int64_t>(t - 1) * pass.n_samples + b;
+    sample_current(pass, t, b, t ? own.at(own.offsets[before]) : nullptr, t ? own.n_spikes[before] : 0, current);
+    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += current[k];
+  }
+  return sum;
+}
+
+// Calls body with the tile's width and with the weights' type, as a null pointer.
+template <class Body>
+inline void with_kernel(const LayerSpec& spec, Body&& body) {
+  with_width(spec.tile_width, [&](auto w) {
+    if (spec.bf16)
+      body(w, static_cast<Bf16*>(nullptr));
     else
-      forward_tile<w(), float>(pass, tile, block, b0, b1);
+      body(w, static_cast<float*>(nullptr));
   });
+}
+
+void forward(const ForwardPass& pass, int tile, int block, int b0, int b1) {
+  with_kernel(*pass.spec, [&](auto w, auto* weight) {
+    forward_tile<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, block, b0, b1);
+  });
+}
+
+float deliver_tile(const ForwardPass& pass, int tile, int b0, int b1) {
+  float sum = 0.0f;
+  with_kernel(*pass.spec, [&](auto w, auto* weight) {
+    sum = deliver_only<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, b0, b1);
+  });
+  return sum;
 }
 
 void forward_sample(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
@@ -478,18 +527,35 @@ void weight_grad(const BackwardPass& pass, int tile, int t0, int t1, const float
   with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, tile, t0, t1, d_current); });
 }
 
+float read_memory(const float* data, std::size_t n) {
+  Vector sum[8] = {};
+  for (std::size_t k = 0; k < n; k += 8 * vector_width)
+    for (int l = 0; l < 8; ++l) sum[l] += load(data + k + l * vector_width);
+  for (int l = 1; l < 8; ++l) sum[0] += sum[l];
+  return sum_lanes(sum[0]);
+}
+
+void update_memory(float* data, std::size_t n) {
+  const Vector one = broadcast(1.0f);
+  for (std::size_t k = 0; k < n; k += vector_width) store(data + k, load(data + k) + one);
+}
+
 }  // namespace
 
 extern const Kernels kernels;
 const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       forward,
+                      deliver_tile,
                       forward_sample,
+                      deliver_sample,
                       select,
                       count,
                       fill,
                       slopes,
                       state_grad_by_tile,
                       state_grad_by_sample,
-                      weight_grad};
+                      weight_grad,
+                      read_memory,
+                      update_memory};
 
 }  // namespace sparsesnn::SPARSESNN_ISA

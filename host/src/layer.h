@@ -179,8 +179,12 @@ struct Kernels {
   const char* name;
   // One tile, samples b0..b1-1, all steps.
   void (*forward)(const ForwardPass&, int tile, int block, int b0, int b1);
+  // The same without step and select, for benchmarks. Returns a number that depends on every current.
+  float (*deliver_tile)(const ForwardPass&, int tile, int b0, int b1);
   // One sample, all tiles, all steps; applies the capacity too.
   void (*forward_sample)(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
+  // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
+  float (*deliver_sample)(const ForwardPass&, int b, float* current, const Lists& own);
   // Applies the capacity to list `t, b`; returns what was dropped.
   int (*select)(const ForwardPass&, int t, int b);
   // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
@@ -195,6 +199,9 @@ struct Kernels {
   void (*state_grad_by_sample)(const BackwardPass&, int sample, int t0, int t1, float* d_current);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
   void (*weight_grad)(const BackwardPass&, int tile, int t0, int t1, const float* d_current);
+  // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
+  float (*read_memory)(const float*, std::size_t n);
+  void (*update_memory)(float*, std::size_t n);
 };
 
 }  // namespace sparsesnn

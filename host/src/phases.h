@@ -8,20 +8,25 @@
 
 namespace sparsesnn {
 
-enum class Phase : int { pack, forward, collect, sort, state_grad, weight_grad, sum_shares, count_ };
+enum class Phase : int { pack, forward, deliver, collect, sort, step_grad, deliver_grad, sum_shares, count_ };
 
 inline constexpr std::array<const char*, static_cast<std::size_t>(Phase::count_)> phase_names{
-    "pack", "forward", "collect", "sort", "state_grad", "weight_grad", "sum_shares"};
+    "pack", "forward", "deliver", "collect", "sort", "step_grad", "deliver_grad", "sum_shares"};
 
 inline std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Phase::count_)> phase_ns{};
 
-// Adds the time until its end to a phase. A few per call of a layer, so it costs nothing.
+// Deliver and step are one loop (Phase::forward). While this is set, each layer's forward pass is followed by one that
+// only delivers the same lists, and that time goes to Phase::deliver.
+inline std::atomic<bool> probe_deliver{false};
+
+// Adds the time until its end to a phase; of a phase that `n_workers` work on at once, each adds its part. A few per
+// call of a layer, so it costs nothing.
 class PhaseTimer {
  public:
-  explicit PhaseTimer(Phase phase) : phase_(phase), start_(Clock::now()) {}
+  explicit PhaseTimer(Phase phase, int n_workers = 1) : phase_(phase), n_workers_(n_workers), start_(Clock::now()) {}
   ~PhaseTimer() {
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count();
-    phase_ns[static_cast<std::size_t>(phase_)].fetch_add(ns, std::memory_order_relaxed);
+    phase_ns[static_cast<std::size_t>(phase_)].fetch_add(ns / n_workers_, std::memory_order_relaxed);
   }
   PhaseTimer(const PhaseTimer&) = delete;
   PhaseTimer& operator=(const PhaseTimer&) = delete;
@@ -29,6 +34,7 @@ class PhaseTimer {
  private:
   using Clock = std::chrono::steady_clock;
   Phase phase_;
+  int n_workers_;
   Clock::time_point start_;
 };
 

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from sparsesnn import _core
+from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
@@ -29,7 +30,11 @@ class StepResult:
         step_ms: median time of a step.
         step_ms_all: every timed step.
         forward_ms, backward_ms, optimiser_ms: medians of its parts.
-        phases_ms: mean time in each phase of the engine (cpu backend); "other" is Python, PyTorch and allocation.
+        phases_ms: median time in each phase of the engine (cpu backend; `sparsesnn.bench.roofline` says what they are);
+            "pack" copies weights into tiles, "other" is Python, PyTorch, allocation and waiting for the last thread.
+        floor_ms: the least time of each phase on this machine, by the bytes it has to move (cpu backend).
+        roofline_share: floor over time, per phase; "total" over the whole step.
+        bandwidth: bytes per second that were measured, "read" and "update" of each memory level.
         activity: spikes per neuron and step, measured, per population, with the input.
         listed: spikes and near-spikes per neuron and step, likewise.
         dropped: candidates without a slot.
@@ -47,6 +52,9 @@ class StepResult:
     backward_ms: float
     optimiser_ms: float
     phases_ms: dict[str, float]
+    floor_ms: dict[str, float]
+    roofline_share: dict[str, float]
+    bandwidth: dict[str, dict[str, float]]
     activity: dict[str, float]
     listed: dict[str, float]
     dropped: dict[str, int]
@@ -71,13 +79,27 @@ class StepResult:
             "activity   " + "   ".join(f"{name} {a:.4f}" for name, a in self.activity.items()),
         ]
         if self.phases_ms:
-            lines.append("phases, ms " + "   ".join(f"{name} {ms:.2f}" for name, ms in self.phases_ms.items()))
+            lines += [f"{'phase':<14}{'ms':>8}{'floor':>8}{'share':>8}"]
+            lines += [f"{name:<14}{ms:>8.2f}{self._floor(name)}" for name, ms in self.phases_ms.items()]
+            lines += [f"{'step':<14}{self.step_ms:>8.2f}{self._floor('total')}".replace("step ", "total", 1)]
+            lines += [
+                "bandwidth  read / read-modify-write, GB/s:   "
+                + "   ".join(
+                    f"{level} {read / 1e9:.0f} / {self.bandwidth['update'][level] / 1e9:.0f}"
+                    for level, read in self.bandwidth["read"].items()
+                )
+            ]
         if self.peak_bytes is not None:
             lines.append(
                 f"memory     {self.peak_bytes / 2**20:.0f} MiB above the process with its weights "
                 f"({self.weight_bytes / 2**20:.0f} MiB), Adam's state ({self.optimiser_bytes / 2**20:.0f} MiB) and data"
             )
         return "\n".join(lines)
+
+    def _floor(self, phase: str) -> str:
+        if phase not in self.roofline_share:
+            return ""
+        return f"{self.floor_ms[phase]:>8.2f}{100 * self.roofline_share[phase]:>6.0f} %"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,26 +125,44 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     del output
     for _ in range(warm_up):
         _step(model, optimiser, spikes, labels)
-    _core.phase_seconds(reset=True)
-    times = [_step(model, optimiser, spikes, labels)[2] for _ in range(repeats)]
-    phases = {name: 1e3 * seconds / repeats for name, seconds in _core.phase_seconds(reset=True).items()}
+    times, clocks = [], []
+    for _ in range(repeats):
+        _core.phase_seconds(reset=True)
+        times.append(_step(model, optimiser, spikes, labels)[2])
+        clocks.append(_core.phase_seconds(reset=True))
+    peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
     totals = [1e3 * sum(t) for t in times]
+    optimiser_ms = 1e3 * median(t[2] for t in times)
+    phases: dict[str, float] = {}
+    floor: dict[str, float] = {}
+    share: dict[str, float] = {}
+    bandwidth: dict[str, dict[str, float]] = {}
     if backend == "cpu":
-        phases["optimiser"] = 1e3 * sum(t[2] for t in times) / repeats
-        phases["other"] = sum(totals) / repeats - sum(phases.values())
+        seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
+        phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, _deliver_seconds(model, spikes)).items()}
+        phases["optimiser"] = optimiser_ms
+        phases["other"] = max(0.0, median(totals) - sum(phases.values()))
+        machine = roofline.measure_machine()
+        floor = roofline.floor_ms(list(roofline.streams(model, spikes, model(spikes), machine)), machine)
+        floor["total"] = sum(floor.values())
+        share = {k: ms / (phases[k] if k in phases else median(totals)) for k, ms in floor.items()}
+        bandwidth = {"read": dict(machine.read), "update": dict(machine.update)}
     return StepResult(
         samples_per_s=1e3 * workload.n_samples / median(totals),
         step_ms=median(totals),
         step_ms_all=totals,
         forward_ms=1e3 * median(t[0] for t in times),
         backward_ms=1e3 * median(t[1] for t in times),
-        optimiser_ms=1e3 * median(t[2] for t in times),
-        phases_ms=phases if backend == "cpu" else {},
+        optimiser_ms=optimiser_ms,
+        phases_ms=phases,
+        floor_ms=floor,
+        roofline_share=share,
+        bandwidth=bandwidth,
         activity=activity,
         listed=listed,
         dropped=dropped,
         loss=first_loss,
-        peak_bytes=None if before is None else peak_bytes() - before - 2 * parameter_bytes,
+        peak_bytes=peak,
         weight_bytes=parameter_bytes,
         optimiser_bytes=2 * parameter_bytes,
         backend=backend,
@@ -131,6 +171,20 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
         machine=_machine(),
         workload=asdict(workload),
     )
+
+
+def _deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float:
+    """Median time that delivering alone takes in a forward pass, seconds."""
+    _core.probe_deliver(True)
+    try:
+        found = []
+        for _ in range(repeats):
+            _core.phase_seconds(reset=True)
+            model(spikes)
+            found.append(_core.phase_seconds(reset=True)["deliver"])
+        return median(found)
+    finally:
+        _core.probe_deliver(False)
 
 
 def _step(

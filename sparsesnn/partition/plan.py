@@ -27,7 +27,7 @@ from sparsesnn.partition.target import Target
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)
 #: bytes of weight and weight gradient that one tile should keep in its core's L2 cache; half of the smallest usual L2
-CPU_TILE_BYTES = 512 * 1024
+CPU_TILE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,12 @@ class Plan:
 def cpu_tile_width(n: int, n_pre: int) -> int:
     """Neurons a CPU tile holds, for a population of `n` neurons that read `n_pre` sources altogether.
 
-    The widest vector-friendly slab whose columns, weight and gradient, stay in L2. A pure function of the network,
+    The widest vector-friendly slab whose weight columns stay in L2; in the backward pass columns and their gradient stream
+    by, once a chunk of steps. A pure function of the network,
     never of the machine: the width decides the order of sums in a dot product, and so the last bit of a gradient.
     """
     for width in reversed(CPU_TILE_WIDTHS):
-        if width < 2 * n and 8 * width * n_pre <= CPU_TILE_BYTES:
+        if width < 2 * n and 4 * width * n_pre <= CPU_TILE_BYTES:
             return width
     return CPU_TILE_WIDTHS[0]
 

@@ -1,0 +1,159 @@
+"""What a training step has to move at least, what this machine's caches can move, and the share of that which is reached.
+
+Floor of a phase = Σ over its streams of bytes / bandwidth of the level that holds them. Counted are the bytes that the
+spikes of this very step require, once each, as if all else were free:
+
+    deliver        a weight row piece of 4·W bytes for each delivered spike and tile          read, where the columns lie
+    step           the state, 4·N bytes in and out a step and sample (CubaLIF twice)          update, L1
+    select         id, distance and value of each listed neuron; two bit masks a neuron       update, L2
+    select_grad    row and slot of each event, read and sorted by sender; q of each slot      update, L2
+    step_grad      ∂L/∂v and ∂L/∂i, 4·N bytes in and out each a step and sample               update, L2
+                   recurrent: a row of weights for each listed neuron                         read, where the weights lie
+    deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
+                   weights, read, and their gradient, in and out, once a chunk of steps       where the weights lie
+    optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
+
+W neurons a tile, N neurons of a population. Additions are never the limit: one needs four bytes. Source: Williams,
+Waterman, Patterson, "Roofline" (2009), with one roof a memory level.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sparsesnn import _core
+from sparsesnn.layers import CubaLIF
+from sparsesnn.module import Layer, Model, Output
+from sparsesnn.spikes import SpikeBatch
+
+LEVELS = ("L1", "L2", "L3", "memory")
+PHASES = ("deliver", "step", "select", "select_grad", "step_grad", "deliver_grad", "optimiser")
+#: rows (t, b) of a chunk of the backward pass (host/src/engine.cpp)
+CHUNK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Bytes that a phase moves through one level: `update` if they are read and written (both counted), else read."""
+
+    phase: str
+    level: str
+    update: bool
+    n_bytes: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cache sizes in bytes, per core but L3, and bandwidths in bytes per second, of all threads together."""
+
+    caches: Mapping[str, int]
+    read: Mapping[str, float]
+    update: Mapping[str, float]
+
+    def level_of(self, n_bytes: float) -> str:
+        """The smallest level that holds so many bytes."""
+        return next((level for level in LEVELS[:3] if n_bytes <= self.caches[level]), "memory")
+
+    def table(self) -> list[str]:
+        cells = [f"{level} {self.read[level] / 1e9:.0f} / {self.update[level] / 1e9:.0f}" for level in LEVELS]
+        return ["bandwidth  read / read-modify-write, GB/s:   " + "   ".join(cells)]
+
+
+def measure_machine(seconds: float = 0.03) -> Machine:
+    """Bandwidths of this machine with the engine's threads and instruction set; takes about 8·`seconds`."""
+    caches = {
+        "L1": _cache_bytes("SC_LEVEL1_DCACHE_SIZE", 32 << 10),
+        "L2": _cache_bytes("SC_LEVEL2_CACHE_SIZE", 512 << 10),
+        "L3": _cache_bytes("SC_LEVEL3_CACHE_SIZE", 16 << 20),
+    }
+    threads = _core.num_threads()
+    l3 = max(2 * caches["L2"], min(caches["L3"] // (2 * threads), 16 << 20))
+    footprints = {
+        "L1": caches["L1"] // 2,
+        "L2": caches["L2"] // 2,
+        "L3": l3,
+        "memory": max(4 * caches["L3"] // threads, 64 << 20) if caches["L3"] <= 256 << 20 else 256 << 20,
+    }
+
+    def measure(update: bool) -> dict[str, float]:
+        return {
+            level: max(_core.measure_bandwidth(n_bytes, update, seconds) for _ in range(2))
+            for level, n_bytes in footprints.items()
+        }
+
+    return Machine(caches, measure(update=False), measure(update=True))
+
+
+def _cache_bytes(name: str, fallback: int) -> int:
+    try:
+        return os.sysconf(name) or fallback
+    except (ValueError, OSError):  # the system has no such name
+        return fallback
+
+
+def streams(model: Model, spikes: SpikeBatch, output: Output, machine: Machine) -> Iterator[Stream]:
+    """All that one training step on `spikes` has to move; `output` says which neurons fired and were listed."""
+    lists: dict[str, SpikeBatch] = {model.network.inputs[0]: spikes}
+    lists |= {name: x for name, x in output.spikes.items() if isinstance(x, SpikeBatch)}
+    for name, layer in model.layers.items():
+        assert isinstance(layer, Layer)
+        senders = [lists[connection.pre] for connection in model.network.incoming(name)]
+        wanted = [connection.pre in output.spikes for connection in model.network.incoming(name)]
+        yield from _layer_streams(layer, senders, wanted, lists.get(name), machine)
+    n_parameters = sum(p.numel() for p in model.parameters())
+    yield Stream("optimiser", machine.level_of(16 * n_parameters), update=True, n_bytes=28 * n_parameters)
+
+
+def _layer_streams(
+    layer: Layer, senders: list[SpikeBatch], wanted: list[bool], own: SpikeBatch | None, machine: Machine
+) -> Iterator[Stream]:
+    n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
+    n_chunks = -(-rows // CHUNK_ROWS)
+    recurrent = layer.recurrent_weight is not None
+    weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
+    n_pre = sum(layer.n_pre) + (n if recurrent else 0)
+    # feed-forward: the columns of one tile; recurrent: all weights at every step
+    columns = machine.level_of(weight_bytes * n_pre * (n if recurrent else min(n, 64)))
+    n_spikes = [int(s.n_spikes.sum()) for s in senders]
+    n_events = [s.ids.numel() if w else k for s, w, k in zip(senders, wanted, n_spikes, strict=True)]
+    own_spikes = int(own.n_spikes.sum()) if own is not None and recurrent else 0
+    yield Stream("deliver", columns, False, weight_bytes * n * (sum(n_spikes) + own_spikes))
+    yield Stream("step", "L1", True, 8 * n * rows * (2 if isinstance(layer.population, CubaLIF) else 1))
+    if own is not None:
+        yield Stream("select", "L2", True, 10 * own.ids.numel() + rows * n / 4)
+    yield Stream("select_grad", "L2", True, 16 * (sum(n_events) + own_spikes))
+    yield Stream("step_grad", "L2", True, 16 * n * rows)
+    if own is not None and recurrent:
+        yield Stream("step_grad", columns, False, weight_bytes * n * own.ids.numel())
+    yield Stream("deliver_grad", "L2", False, 4 * n * (sum(n_events) + own_spikes))
+    all_weights = machine.level_of(8 * n_pre * n)
+    yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * n_chunks)
+    read = sum(rows for rows, w in zip(layer.n_pre, wanted, strict=True) if w)
+    yield Stream("deliver_grad", all_weights, False, 4 * read * n * n_chunks)
+
+
+def floor_ms(all_streams: list[Stream], machine: Machine) -> dict[str, float]:
+    """Least time of each phase, ms."""
+    floor = dict.fromkeys(PHASES, 0.0)
+    for s in all_streams:
+        floor[s.phase] += 1e3 * s.n_bytes / (machine.update if s.update else machine.read)[s.level]
+    return floor
+
+
+def engine_phases(seconds: Mapping[str, float], deliver_s: float) -> dict[str, float]:
+    """The engine's clocks (`_core.phase_seconds`) by the phases of this page, seconds; `deliver_s` from the probe.
+
+    Deliver and step are one loop: deliver is what delivering alone takes, step the rest of it.
+    """
+    deliver = min(deliver_s, seconds["forward"])
+    return {
+        "pack": seconds["pack"],
+        "deliver": deliver,
+        "step": seconds["forward"] - deliver,
+        "select": seconds["collect"],
+        "select_grad": seconds["sort"],
+        "step_grad": seconds["step_grad"],
+        "deliver_grad": seconds["deliver_grad"] + seconds["sum_shares"],
+    }
