@@ -305,7 +305,11 @@ def test_training_on_a_copy_without_a_test_part(tmp_path):
             "data": {
                 "name": "dvsgesture",
                 "dir": str(write(tmp_path, clips)),
-                "n_steps": 5, "hop_ms": 100.0, "pool": 16, "valid": "windows:1", "test": "windows:2,7",
+                "n_steps": 5,
+                "hop_ms": 100.0,
+                "pool": 16,
+                "valid": "windows:1",
+                "test": "windows:2,7",
             },
             "net": {"text": "auto-32-auto", "grad_threshold": 0.0},
             "optim": {"lr": 3e-3},
