@@ -13,7 +13,7 @@ double measure_bandwidth(std::size_t n_bytes, bool update, double seconds) {
   using Clock = std::chrono::steady_clock;
   const Kernels& kernels = chosen_kernels();
   const int n_threads = num_threads();
-  const std::size_t n = (n_bytes / sizeof(float) + 127) / 128 * 128;
+  const std::size_t n = (n_bytes / sizeof(float) / 128 + 1) * 128;
   std::vector<double> rates(n_threads);
   std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
   std::atomic<int> n_ready{0};
