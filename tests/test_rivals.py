@@ -382,7 +382,8 @@ def test_contestants_race_in_turn_and_agree(tmp_path: Path, task: Task) -> None:
             loaded = worker.load(tmp_path / "task.npz")
             assert agrees(loaded.loss, task.losses["subtract"])
             assert loaded.version
-        turns = rotate([ours, theirs], 2, 0.01)
+        turns, failed = rotate([ours, theirs], 2, 0.01)
+        assert not failed
         assert all(len(t) >= 2 and all(turn.seconds > 0 for turn in t) for t in turns.values())
         growth = theirs.growth()
         if Path("/proc/self/stat").exists():
@@ -401,6 +402,27 @@ def test_a_contestant_that_fails_says_why(tmp_path: Path) -> None:
         worker.process.wait()
         with pytest.raises(WorkerError, match="its process ended"):
             worker.turn(0.1)
+
+
+def test_who_fails_on_the_way_leaves_and_the_others_go_on(tmp_path: Path, task: Task) -> None:
+    task.save(tmp_path / "task.npz")
+    with _worker("fused", tmp_path) as stays, _worker("csr", tmp_path) as leaves:
+        stays.load(tmp_path / "task.npz")  # the other one has nothing to step with
+        workers = [leaves, stays]
+        turns, failed = rotate(workers, 1, 0.01)
+        assert workers == [stays]
+        assert list(turns) == ["fused"]
+        assert failed == {"csr": "AssertionError: load comes first"}
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from rivals.__main__ import main
+
+    for arguments, message in ((["--only", "gpu"], "no contestant gpu"), (["--workloads", "W9"], "no workload W9")):
+        monkeypatch.setattr(sys, "argv", ["rivals", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        assert message in capsys.readouterr().err
 
 
 def test_the_command_line_explains_itself() -> None:

@@ -106,33 +106,46 @@ class Race:
                 print(f" {loaded[name].first_step_s:.1f} s, loss {loaded[name].loss:.5f}", file=sys.stderr)
             except WorkerError as error:
                 print(" failed", file=sys.stderr)
-                self.missing[f"{worker.rival.title.strip('*')} on {label}"] = str(error)[:300]
+                self.drop(worker.rival, label, str(error))
                 worker.close()
                 workers.remove(worker)
         return loaded
+
+    def run(
+        self, workers: list[Worker], path: Path, label: str, rounds: int, *, with_memory: bool
+    ) -> tuple[Task, list[Result]]:
+        """Everyone's turns at one task."""
+        task = Task.load(path)
+        loaded = self.load(workers, path, label)
+        turns, failed = rotate(workers, rounds, self.options.seconds)
+        for rival in self.rivals:
+            if rival.name in failed:
+                self.drop(rival, label, failed[rival.name])
+        return task, [
+            summarise(
+                worker.rival,
+                loaded[worker.rival.name],
+                turns[worker.rival.name],
+                rounds,
+                task.n_samples,
+                task.losses[worker.rival.semantics],
+                worker.growth() if with_memory else None,
+            )
+            for worker in workers
+        ]
+
+    def drop(self, rival: Rival, label: str, why: str) -> None:
+        """Out of the race, but not out of the report."""
+        self.missing[f"{rival.title.strip('*')} on {label}"] = why[:300]
 
     def workload(self, name: str) -> tuple[list[Result], dict[str, float]]:
         """All contestants on one workload, and the activity of its populations."""
         print(f"==> {name}: {WORKLOADS[name]}", file=sys.stderr)
         path = self.path(WORKLOADS[name], HIDDEN_ACTIVITY)
-        task = Task.load(path)
         rivals = [rival for rival in self.rivals if not rival.only or name in rival.only]
         with ExitStack() as stack:
             workers = self.start(stack, rivals, name)
-            loaded = self.load(workers, path, name)
-            turns = rotate(workers, self.options.repeats, self.options.seconds)
-            results = [
-                summarise(
-                    worker.rival,
-                    loaded[worker.rival.name],
-                    turns[worker.rival.name],
-                    self.options.repeats,
-                    task.n_samples,
-                    task.losses[worker.rival.semantics],
-                    worker.growth(),
-                )
-                for worker in workers
-            ]
+            task, results = self.run(workers, path, name, self.options.repeats, with_memory=True)
         print("\n".join(report.table(results)), flush=True)
         return results, task.activity
 
@@ -143,24 +156,10 @@ class Race:
         with ExitStack() as stack:
             workers = self.start(stack, rivals, "sweep")
             for target in targets:
-                path = self.path(net, target)
-                task = Task.load(path)
+                print(f"==> {target:.1%} hidden activity", file=sys.stderr)
+                path, label = self.path(net, target), f"{net} at {target:.1%}"
+                task, results = self.run(workers, path, label, self.options.sweep_repeats, with_memory=False)
                 hidden = [a for population, a in task.activity.items() if population.startswith("hidden")]
-                print(f"==> hidden activity {target:.1%}: {hidden}", file=sys.stderr)
-                loaded = self.load(workers, path, f"{net} at {target:.1%}")
-                turns = rotate(workers, self.options.sweep_repeats, self.options.seconds)
-                results = [
-                    summarise(
-                        worker.rival,
-                        loaded[worker.rival.name],
-                        turns[worker.rival.name],
-                        self.options.sweep_repeats,
-                        task.n_samples,
-                        task.losses[worker.rival.semantics],
-                        None,
-                    )
-                    for worker in workers
-                ]
                 points.append(
                     {
                         "target": target,
@@ -183,7 +182,14 @@ class Race:
 
 
 def main() -> int:
-    options = _arguments().parse_args()
+    parser = _arguments()
+    options = parser.parse_args()
+    try:
+        chosen(options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    if unknown := sorted(set(options.workloads) - set(WORKLOADS)):
+        parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     command = " ".join(["./dev bench rivals", *sys.argv[1:]])
     if options.quick:
         options.repeats, options.sweep_repeats, options.seconds = 2, 1, 0.1

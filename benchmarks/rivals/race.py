@@ -146,20 +146,28 @@ class Worker:
         return lines[-1] if lines else f"status {self.process.wait()}"
 
 
-def rotate(workers: Sequence[Worker], rounds: int, seconds: float) -> dict[str, list[Turn]]:
+def rotate(workers: list[Worker], rounds: int, seconds: float) -> tuple[dict[str, list[Turn]], dict[str, str]]:
     """Turns of each contestant by name; a round is one turn each, and the next begins with another contestant.
 
-    Rounds go on, up to MORE_ROUNDS times as many, until `rounds` of each contestant's turns were quiet.
+    Rounds go on, up to MORE_ROUNDS times as many, until `rounds` of each contestant's turns were quiet. Who fails leaves
+    `workers`, and its reason is the second thing returned.
     """
     turns: dict[str, list[Turn]] = {worker.rival.name: [] for worker in workers}
+    failed: dict[str, str] = {}
     for number in range(rounds * MORE_ROUNDS):
         if number >= rounds and all(sum(map(is_quiet, t)) >= rounds for t in turns.values()):
             break
         first = number % max(1, len(workers))
         for worker in [*workers[first:], *workers[:first]]:
-            turns[worker.rival.name].append(worker.turn(seconds))
+            try:
+                turns[worker.rival.name].append(worker.turn(seconds))
+            except WorkerError as error:
+                workers.remove(worker)
+                worker.close()
+                failed[worker.rival.name] = str(error)
+                del turns[worker.rival.name]
         _progress(number, turns)
-    return turns
+    return turns, failed
 
 
 def is_quiet(turn: Turn) -> bool:

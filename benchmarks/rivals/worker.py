@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -33,6 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints goes to the log
+    _die_with_parent()
     (rival,) = chosen([options.name])
     contestant = Contestant(rival, options.threads)
     with contextlib.suppress(Exception):  # imports take seconds: all workers do them while the first ones load
@@ -45,6 +47,13 @@ def main() -> None:
             traceback.print_exc()
             answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
         _say(answers, answer)
+
+
+def _die_with_parent() -> None:
+    """A stopped process would outlive a race that was killed (Linux)."""
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
 def _say(answers: TextIO, answer: dict[str, Any]) -> None:
