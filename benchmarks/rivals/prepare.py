@@ -33,7 +33,7 @@ def make_task(workload: Workload) -> Task:
     """Weights scaled until the hidden populations are as active as wanted, with kind "subtract"."""
     spikes = workload.spikes()
     model = workload.model("cpu", spikes)
-    layers = list(model.layers.values())
+    layers = [layer for layer in model.layers.values() if isinstance(layer, ss.Layer)]
     task = Task(
         spikes=spikes.to_dense().numpy().astype(np.uint8),
         labels=workload.labels().numpy(),

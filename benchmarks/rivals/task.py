@@ -39,11 +39,11 @@ class Task:
 
     @property
     def n_steps(self) -> int:
-        return self.spikes.shape[0]
+        return int(self.spikes.shape[0])
 
     @property
     def n_samples(self) -> int:
-        return self.spikes.shape[1]
+        return int(self.spikes.shape[1])
 
     def dense(self) -> NDArray[np.float32]:
         """float32[T, B, N]."""

@@ -50,10 +50,10 @@ def integrate(currents: jax.Array) -> jax.Array:
     return jax.lax.scan(leak, jnp.zeros_like(currents[0]), currents)[1]
 
 
-@jax.custom_vjp
-def fast_sigmoid(x: jax.Array) -> jax.Array:
-    """s = x > 0; the gradient is (slope·|x| + 1)⁻²."""
+def _spike(x: jax.Array) -> jax.Array:
     return (x > 0).astype(x.dtype)
 
 
-fast_sigmoid.defvjp(lambda x: (fast_sigmoid(x), x), lambda x, d_s: (d_s / jnp.square(SLOPE * jnp.abs(x) + 1),))
+#: s = x > 0; the gradient is (slope·|x| + 1)⁻²
+fast_sigmoid = jax.custom_vjp(_spike)
+fast_sigmoid.defvjp(lambda x: (_spike(x), x), lambda x, d_s: (d_s / jnp.square(SLOPE * jnp.abs(x) + 1),))

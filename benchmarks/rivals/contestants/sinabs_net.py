@@ -37,6 +37,7 @@ def make(task: Task) -> Callable[[], float]:
     def logits() -> Tensor:
         for layer in stateful:
             layer.reset_states()
-        return net(spikes).mean(1)
+        potentials: Tensor = net(spikes)
+        return potentials.mean(1)
 
     return step_of(logits, [p for p in net.parameters() if p.requires_grad], task.labels)

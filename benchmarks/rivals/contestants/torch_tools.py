@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,8 @@ def all_of(weights: Iterable[Tensor], recurrent: Iterable[Tensor | None]) -> lis
 
 def linear(weight: NDArray[np.float32], scale: float = 1.0) -> torch.nn.Linear:
     """An `nn.Linear` with these weights [n_pre, n_post]."""
-    layer = torch.nn.Linear(*weight.shape, bias=False)
+    n_pre, n = weight.shape
+    layer = torch.nn.Linear(n_pre, n, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight.T * np.float32(scale)))
     return layer
@@ -62,7 +64,8 @@ def mean_of_potentials(currents: Tensor) -> Tensor:
     n_steps = len(currents)
     left = torch.arange(n_steps, 0, -1, dtype=torch.float64)
     share = ((1 - BETA**left) / (1 - BETA) / n_steps).to(currents.dtype)
-    return torch.tensordot(share, currents, dims=([0], [0]))
+    mean: Tensor = torch.tensordot(share, currents, dims=([0], [0]))
+    return mean
 
 
 def integrate(currents: Tensor) -> Tensor:
@@ -79,11 +82,11 @@ class FastSigmoid(torch.autograd.Function):
     """s = x > 0; the gradient is (slope·|x| + 1)⁻²."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return (x > 0).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *d_s: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, *d_s: Tensor) -> Tensor:
+        x: Tensor = ctx.saved_tensors[0]
         return d_s[0] / (SLOPE * x.abs() + 1).square()
