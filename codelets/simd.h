@@ -71,6 +71,19 @@ inline void store(float* p, Vector x) { std::memcpy(p, &x, sizeof(x)); }
 
 inline Vector broadcast(float x) { return Vector{} + x; }
 
+inline Vector square_root(Vector x) {
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+  return (Vector)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__) && SPARSESNN_VECTOR_BYTES == 32
+  return (Vector)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE__) && SPARSESNN_VECTOR_BYTES == 16
+  return (Vector)_mm_sqrt_ps((__m128)x);
+#else
+  for (int l = 0; l < vector_width; ++l) x[l] = __builtin_sqrtf(x[l]);
+  return x;
+#endif
+}
+
 // One bit per lane, set where a > b; false for NaN.
 inline std::uint32_t mask_greater(Vector a, Vector b) {
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64

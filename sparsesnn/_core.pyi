@@ -96,3 +96,6 @@ def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=Fa
     """
     Samples of an event set as time-major lists (offsets, ids, n_spikes), augmented where asked for.
     """
+
+def adam(weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], first: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], second: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], gradient: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, step: float) -> None:
+    """One step of Adam or, decoupled, AdamW on float32[n] arrays, in place."""

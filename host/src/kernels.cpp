@@ -1,4 +1,5 @@
 // The passes over one tile or one sample, compiled once per instruction set (see codelets/simd.h).
+#include "../../codelets/adam.h"
 #include "../../codelets/deliver.h"
 #include "../../codelets/deliver_grad.h"
 #include "../../codelets/lif.h"
@@ -555,6 +556,7 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       state_grad_by_tile,
                       state_grad_by_sample,
                       weight_grad,
+                      adam,
                       read_memory,
                       update_memory};
 

@@ -174,6 +174,12 @@ struct BackwardPass {
   int n_senders;
 };
 
+// The numbers of one optimiser step; see codelets/adam.h. step_size = lr/c1, root_c2 = √c2.
+struct AdamStep {
+  float lr, beta1, beta2, eps, weight_decay, step_size, root_c2;
+  bool decoupled;
+};
+
 // The passes, built once per instruction set.
 struct Kernels {
   const char* name;
@@ -199,6 +205,7 @@ struct Kernels {
   void (*state_grad_by_sample)(const BackwardPass&, int sample, int t0, int t1, float* d_current);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
   void (*weight_grad)(const BackwardPass&, int tile, int t0, int t1, const float* d_current);
+  void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);
   void (*update_memory)(float*, std::size_t n);

@@ -2,9 +2,10 @@
 #include <nanobind/nanobind.h>
 
 namespace sparsesnn {
-void register_build(nanobind::module_& m);   // build_bindings.cpp: instruction sets, threads, build_info
-void register_engine(nanobind::module_& m);  // engine_bindings.cpp: the passes of one layer
-void register_batch(nanobind::module_& m);   // batch_bindings.cpp: batches out of an event cache
+void register_build(nanobind::module_& m);      // build_bindings.cpp: instruction sets, threads, build_info
+void register_engine(nanobind::module_& m);     // engine_bindings.cpp: the passes of one layer
+void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
+void register_optimiser(nanobind::module_& m);  // optimiser_bindings.cpp: Adam
 }  // namespace sparsesnn
 
 NB_MODULE(_core, m) {
@@ -14,4 +15,5 @@ NB_MODULE(_core, m) {
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
   sparsesnn::register_batch(m);
+  sparsesnn::register_optimiser(m);
 }

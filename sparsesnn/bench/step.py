@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from sparsesnn import _core
+from sparsesnn.adam import Adam
 from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
 from sparsesnn.module import Model, Output
@@ -113,7 +114,11 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     gc.collect()
     before = start_peak()
     # lr 0: the update costs what it costs, and the activity stays what it was
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    optimiser: torch.optim.Optimizer
+    if backend == "cpu":
+        optimiser = Adam(model.parameters(), lr=0.0)
+    else:
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
     output, first_loss, _ = _step(model, optimiser, spikes, labels)  # makes the optimiser's state
     activity = {"input": spikes.activity(), **output.activity()}
     listed = {

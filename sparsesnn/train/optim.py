@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
+from sparsesnn.adam import Adam, AdamW
 from sparsesnn.train.config import OptimConfig
 
 
@@ -21,8 +23,10 @@ def make_optimiser(model: nn.Module, config: OptimConfig) -> torch.optim.Optimiz
     groups = [group for group in groups if group["params"]]
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
-    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+    numbers: dict[str, Any] = {"lr": config.lr, "betas": (config.beta1, config.beta2), "eps": config.eps}
+    if getattr(model, "backend", None) == "cpu":
+        return (AdamW if config.name == "adamw" else Adam)(groups, **numbers)
+    return (torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam)(groups, **numbers, fused=True)
 
 
 def state_keys(config: OptimConfig) -> frozenset[str]:

@@ -1,0 +1,110 @@
+"""Adam and AdamW on the engine's threads, as `torch.optim.Optimizer`s.
+
+The update of PyTorch's own (`torch.optim.Adam`, `AdamW`), to rounding, without leaving PyTorch's idle threads spinning on
+the cores that the engine needs next. Bit-equal for any number of threads and any instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from sparsesnn import _core
+from sparsesnn.errors import DescriptionError, ShapeError
+
+
+class Adam(torch.optim.Optimizer):
+    """Adam; the equations are in codelets/adam.h.
+
+    Args:
+        params: float32 tensors on the CPU, or groups of them, as everywhere in `torch.optim`.
+        lr: learning rate.
+        betas: decay of the two moments a step.
+        eps: added to the root of the second moment.
+        weight_decay: multiple of the weight that is added to its gradient.
+
+    Its state has the keys of `torch.optim.Adam`: step, exp_avg, exp_avg_sq.
+    Errors: `DescriptionError` for numbers out of range; `ShapeError` for tensors of another dtype, device or layout.
+    Source: Kingma & Ba 2015, algorithm 1.
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not lr >= 0 or not eps > 0 or not weight_decay >= 0 or not all(0 <= beta < 1 for beta in betas):
+            raise DescriptionError(
+                f"{type(self).__name__}: lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}; "
+                "allowed: lr and weight_decay at least 0, betas from 0 to below 1, eps above 0"
+            )
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, group)
+        return loss
+
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
+            raise ShapeError(
+                f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
+                f"{'' if weight.is_contiguous() else ', not contiguous'}; give contiguous float32 on the cpu, or use torch.optim"
+            )
+        state = self.state[weight]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(weight)
+            state["exp_avg_sq"] = torch.zeros_like(weight)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        _core.adam(
+            weight.view(-1).numpy(),
+            state["exp_avg"].view(-1).numpy(),
+            state["exp_avg_sq"].view(-1).numpy(),
+            gradient.contiguous().view(-1).numpy(),
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            decoupled=self.decoupled,
+            step=float(state["step"]),
+        )
+        increment_version(weight)  # autograd must see that it changed
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: the weight shrinks by lr·weight_decay a step, its moments do not see it.
+
+    Source: Loshchilov & Hutter 2019, algorithm 2.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)

@@ -1,0 +1,104 @@
+"""Adam on the engine's threads against PyTorch's, and bit for bit against itself."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from sparsesnn import _core
+from sparsesnn.adam import Adam, AdamW
+from sparsesnn.errors import DescriptionError, ShapeError
+
+SHAPES = [(), (1,), (7,), (33, 5), (70, 1003)]  # one value, less than a vector, odd sizes, several pieces of work
+
+
+@pytest.fixture
+def restore_engine() -> Iterator[None]:
+    threads, isa = _core.num_threads(), _core.build_info()["isa"]
+    yield
+    _core.set_num_threads(threads)
+    _core.set_isa(isa)
+
+
+def trained(kind: Any, n_steps: int = 5, **numbers: Any) -> list[torch.Tensor]:
+    """Parameters after some steps on random gradients of very different sizes."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+    optimiser = kind(weights, **numbers)
+    for _ in range(n_steps):
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=generator) * 10.0 ** torch.randint(
+                -6, 3, (), generator=generator
+            )
+        optimiser.step()
+    return [weight.detach().clone() for weight in weights]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize(("ours", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
+def test_equals_pytorch(ours: type, theirs: type, weight_decay: float) -> None:
+    numbers = {"lr": 0.05, "betas": (0.8, 0.97), "eps": 1e-7, "weight_decay": weight_decay}
+    for got, want in zip(trained(ours, **numbers), trained(theirs, **numbers), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)
+
+
+def test_bit_equal_across_threads_and_instruction_sets(restore_engine: None) -> None:
+    _core.set_num_threads(1)
+    _core.set_isa("base")
+    want = trained(AdamW)
+    for isa, threads in itertools.product(_core.build_info()["isa_supported"], (1, 2, 3)):
+        _core.set_isa(isa)
+        _core.set_num_threads(threads)
+        for a, b in zip(trained(AdamW), want, strict=True):
+            assert a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def test_state_can_be_saved_and_goes_on_the_same() -> None:
+    weight = torch.nn.Parameter(torch.linspace(-1, 1, 50))
+    other = torch.nn.Parameter(weight.detach().clone())
+    first, second = Adam([weight]), Adam([other])
+    for step in range(4):
+        if step == 2:
+            second.load_state_dict(copy.deepcopy(first.state_dict()))
+            with torch.no_grad():
+                other.copy_(weight)
+        for w, optimiser in ((weight, first), (other, second)):
+            w.grad = torch.full_like(w, 0.1 * (step + 1))
+            optimiser.step()
+    assert torch.equal(weight, other)
+    assert first.state_dict()["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_changing_weights_before_backward_is_caught() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    loss = (weight * weight).sum()
+    weight.grad = torch.ones(3)
+    Adam([weight]).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_parameters_without_gradient_stay_and_a_closure_is_called() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    assert Adam([weight]).step(lambda: torch.tensor(7.0)) == 7.0
+    assert torch.equal(weight, torch.ones(3))
+
+
+def test_what_it_cannot_update_is_refused() -> None:
+    for weight in (torch.ones(3, dtype=torch.float64), torch.ones(3, 4).t()):
+        parameter = torch.nn.Parameter(weight)
+        parameter.grad = torch.ones_like(parameter)
+        with pytest.raises(ShapeError, match="give contiguous float32 on the cpu, or use torch.optim"):
+            Adam([parameter]).step()
+    with pytest.raises(DescriptionError, match=r"Adam: lr=-1, .*allowed: lr and weight_decay at least 0"):
+        Adam([torch.nn.Parameter(torch.ones(1))], lr=-1)
+    with pytest.raises(ValueError, match="differ in size"):
+        _core.adam(
+            *(torch.ones(n).numpy() for n in (3, 3, 2, 3)),
+            lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8, weight_decay=0.0, decoupled=False, step=1.0,
+        )  # fmt: skip
