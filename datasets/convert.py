@@ -15,6 +15,7 @@ import importlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,11 +108,24 @@ def run(job: Job, n_workers: int = 1) -> Part:
         DataError, ConfigError: as `convert` raised them in whichever process.
         DataError: a worker was killed, by damaged files that a library does not survive or for lack of memory.
     """
-    total = job.n_items
-    with tqdm(desc=f"converting {job.title}", total=total, disable=None, delay=1.0, leave=False, ncols=100) as bar:
+    with _bar(job) as bar:
         if n_workers == 1:
             return Part.join(list(_made_here(job, bar.update)))
         return Part.join(_made_by_workers(job, n_workers, bar.update))
+
+
+def _bar(job: Job) -> tqdm[Any]:
+    size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing where a terminal says it has 0 columns
+    return tqdm(
+        desc=f"converting {job.title}",
+        total=job.n_items,
+        bar_format="{desc} {percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt}, {remaining} left",
+        disable=None,  # not in a terminal
+        delay=1.0,
+        leave=False,
+        ncols=size.columns,
+        nrows=size.lines,
+    )
 
 
 def _made_here(job: Job, done: Callable[[int], Any]) -> Iterator[Part]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -170,3 +171,29 @@ def test_workers_end_with_their_caller(tmp_path, module, signal_number):
         assert time.monotonic() < stop, "a worker outlives its caller"
         time.sleep(0.05)
     assert len((tmp_path / "log").read_text().splitlines()) == 2  # none began another block
+
+
+def test_a_bar_shows_in_a_terminal(tmp_path, module):
+    """Even in one that does not know its size; elsewhere there is none."""
+    program = (
+        "import sys\n"
+        "from sparsesnn.datasets.convert import Job, run\n"
+        f"job = Job({module!r}, {{'log': {str(tmp_path / 'log')!r}, 'seconds': 0.6}}, 8, n_bytes=0, title='toy', block=2)\n"
+        "run(job)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])}
+    shown = {}
+    for terminal in (True, False):
+        ours, theirs = os.openpty() if terminal else os.pipe()
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stderr=theirs, stdout=theirs, env=environment
+        ) as process:
+            os.close(theirs)
+            said = b""
+            with contextlib.suppress(OSError):  # how a terminal ends
+                while chunk := os.read(ours, 1000):
+                    said += chunk
+            os.close(ours)
+            assert process.wait(60) == 0
+        shown[terminal] = b"converting toy" in said
+    assert shown == {True: True, False: False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparsesnn.cli import main
 from sparsesnn.datasets import load, nmnist
 from sparsesnn.errors import ConfigError, DataError
 
@@ -258,6 +260,27 @@ def test_a_whole_copy_does_not_warn(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(load("nmnist", data_dir=written(tmp_path))) == 7
+
+
+@pytest.mark.filterwarnings("always:nmnist")
+def test_training_from_the_command_line(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for part, n in (("Train", 12), ("Test", 4)):
+        for k in range(n):  # a digit is a place here
+            x = rng.integers(0, 10, 300) + 12 * (k % 3)
+            events = encode(
+                x, rng.integers(0, 34, 300), rng.integers(0, 2, 300), np.sort(rng.integers(0, 310_000, 300))
+            )
+            write(tmp_path, {f"{k % 3}/{k:05}.bin": events}, part)
+    out = tmp_path / "run"
+    options = ["--set", "data.pool=4", "--set", "data.stabilise=true", "--net", "auto-16-auto", "--epochs", "2"]
+    arguments = ["train", "nmnist", "--data", str(tmp_path), "--out", str(out), "--no-plots", "--no-tensorboard"]
+    assert main([*arguments, *options, "--valid", "random:0.25"]) == 0
+    assert "warning: nmnist: 12 of the 60,000 recordings of the train part are in" in capsys.readouterr().err
+    result = json.loads((out / "result.json").read_text())
+    assert (result["n_train"], result["n_valid"], result["n_test"]) == (9, 3, 4)
+    assert result["config"]["data"]["stabilise"] is True
+    assert result["data"]["description"]["sensor"] == [9, 9, 2]
 
 
 # ---- real data ---------------------------------------------------------------------------------------------------

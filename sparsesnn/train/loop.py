@@ -161,7 +161,7 @@ class Run:
             f"data    {self.config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
             f"({self.config.data.valid}), {len(parts.test):,} test samples, {parts.n_classes} classes, "
             f"{train.n_steps} steps, input activity {train.activity():.4f}"
-            + (f", {train.n_lost:,} events outside the window" if train.n_lost else "")
+            + (f", {train.n_lost:,} events lost" if train.n_lost else "")
         )
         self.report.note(f"net     {sizes}, {n_parameters:,} parameters, readout '{self.decoding}'")
         self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
