@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import tarfile
 import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +40,25 @@ def find_folder(name: str, class_name: str, part: str, data_dir: Path | None, do
             if place.is_dir():
                 return place
         if download and attempt == 0:
-            getattr(tonic_datasets(name), class_name)(str(data_dir), train="train" in part.lower())
+            with downloading(name, data_dir / class_name):
+                getattr(tonic_datasets(name), class_name)(str(data_dir), train="train" in part.lower())
     raise DataError(
         f"{name}: neither {places[0]} nor {places[1]} is a folder; give the folder that holds one of them, "
         "or download=True to let Tonic fetch the data set"
+        + ("; a copy without a test part takes one from the training part with data.test" * ("test" in part.lower()))
     )
+
+
+@contextmanager
+def downloading(name: str, folder: Path) -> Iterator[None]:
+    """What fails while Tonic downloads, of many types, as one `DataError`."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
+        raise DataError(
+            f"{name}: Tonic could not download the data set ({type(error).__name__}: {error}); try again, or fetch and "
+            f"unpack its files by hand in {folder}"
+        ) from error
 
 
 def tonic_datasets(name: str) -> Any:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.datasets import cache
+from sparsesnn.datasets import cache, files
 from sparsesnn.datasets import convert as conversion
 from sparsesnn.datasets.binning import bin_events, check_window, max_count, step_us
 from sparsesnn.datasets.convert import Job, Part
@@ -173,7 +173,9 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
         )
     places = [data_dir / class_name / file_name, data_dir / file_name]
     if download and not any(place.is_file() for place in places):
-        make(getattr(_tonic(class_name), class_name), str(data_dir))
+        parent = getattr(files.tonic_datasets(class_name.lower()), class_name)
+        with files.downloading(class_name.lower(), data_dir / class_name):
+            make(parent, str(data_dir))
     for place in places:
         if place.is_file():
             return place
@@ -181,14 +183,6 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
         f"{class_name.lower()}: neither {places[0]} nor {places[1]} exists; give the folder that holds one of them, "
         "or download=True to let Tonic fetch the data set"
     )
-
-
-def _tonic(class_name: str) -> Any:
-    try:
-        import tonic.datasets
-    except ImportError as error:
-        raise MissingDependencyError("tonic", "data", f"the data set '{class_name.lower()}'") from error
-    return tonic.datasets
 
 
 def _probe(path: Path) -> None:
@@ -215,7 +209,7 @@ def _open_with_tonic(class_name: str, make: Make, path: Path) -> Any:
         self.location_on_system = str(path.parent)
         return True
 
-    parent = getattr(_tonic(class_name), class_name)
+    parent = getattr(files.tonic_datasets(class_name.lower()), class_name)
     with _reading(path):
         return make(type(class_name, (parent,), {"_check_exists": located}), str(path.parent))
 

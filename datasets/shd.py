@@ -1,4 +1,8 @@
-"""Spiking Heidelberg Digits: spoken digits in German and English, 20 classes, 12 speakers; see `heidelberg`."""
+"""Spiking Heidelberg Digits: spoken digits in German and English, 20 classes, 12 speakers.
+
+Sensor: 700 channels of an artificial cochlea. Unit order: 0 is the highest tone; neuron = unit // pool. The format, also
+of other speech in it, is described in `heidelberg`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Spiking Speech Commands: spoken English words, 35 classes; see `heidelberg`."""
+"""Spiking Speech Commands: spoken English words, 35 classes.
+
+Sensor: 700 channels of an artificial cochlea. Unit order: 0 is the highest tone; neuron = unit // pool. The format is
+described in `heidelberg`.
+"""
 
 from __future__ import annotations
 

@@ -56,6 +56,23 @@ def test_a_download_needs_tonic(tmp_path, monkeypatch):
     assert files.find_folder("toy", "Toy", "Train", tmp_path / "Toy", download=False) == tmp_path / "Toy" / "Train"
 
 
+@pytest.mark.parametrize("error", [OSError("no route"), RuntimeError("File not found"), EOFError("end")])
+def test_a_download_that_fails_says_what_to_do(tmp_path, monkeypatch, error):
+    tonic = pytest.importorskip("tonic")
+
+    def fails(self):
+        raise error
+
+    monkeypatch.setattr(tonic.datasets.DVSGesture, "download", fails)
+    message = (
+        rf"dvsgesture: Tonic could not download .*{error}.; try again, or fetch and unpack .* in {tmp_path}/DVSGest"
+    )
+    with pytest.raises(DataError, match=message):
+        files.find_folder("dvsgesture", "DVSGesture", "ibmGestureTest", tmp_path, download=True)
+    with pytest.raises(DataError, match="a copy without a test part takes one from the training part with data.test"):
+        files.find_folder("dvsgesture", "DVSGesture", "ibmGestureTest", tmp_path, download=False)
+
+
 def test_arrays_are_bytes_of_the_files(tmp_path):
     content = np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
     (tmp_path / "a.bin").write_bytes(content.tobytes())
