@@ -1,4 +1,4 @@
-# sparsesnn_add_isa_variants(<library> <source>) compiles <source> once per instruction set.
+# sparsesnn_add_isa_variants(<library> <sources>...) compiles the sources once per instruction set.
 #
 # Each copy is told its namespace (SPARSESNN_ISA = base, avx2 or avx512) and the bytes of a vector
 # (SPARSESNN_VECTOR_BYTES). The library's users see SPARSESNN_HAS_AVX2 and SPARSESNN_HAS_AVX512 where that copy exists.
@@ -9,8 +9,8 @@ include(CheckCXXSourceCompiles)
 set(sparsesnn_avx2_flags -mavx2 -mbmi -mbmi2 -mpopcnt -mlzcnt)
 set(sparsesnn_avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl ${sparsesnn_avx2_flags})
 
-function(sparsesnn_add_isa_variants library source)
-  add_library(${library}_base OBJECT "${source}")
+function(sparsesnn_add_isa_variants library)
+  add_library(${library}_base OBJECT ${ARGN})
   set(variants base)
   set(vector_bytes_base 16)
   set(vector_bytes_avx2 32)
@@ -24,7 +24,7 @@ function(sparsesnn_add_isa_variants library source)
       string(TOUPPER ${isa} name)
       check_cxx_compiler_flag("${flags}" SPARSESNN_COMPILER_HAS_${name})
       if(SPARSESNN_COMPILER_HAS_${name})
-        add_library(${library}_${isa} OBJECT "${source}")
+        add_library(${library}_${isa} OBJECT ${ARGN})
         target_compile_options(${library}_${isa} PRIVATE ${sparsesnn_${isa}_flags})
         target_compile_definitions(${library} PUBLIC SPARSESNN_HAS_${name})
         list(APPEND variants ${isa})

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import dense, engine
+from sparsesnn.dense import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.network import Network
@@ -19,6 +20,8 @@ WEIGHT_DTYPES = ("float32", "bfloat16")
 
 #: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
 LayerOutput = SpikeBatch | Tensor
+#: what travels between the layers of a model
+LayerInput = LayerOutput | DenseSpikes
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Layer(nn.Module):
         n_pre: neurons of the source population, or one number per source.
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
+        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
         history: how many of its last output steps the state keeps.
         weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes), sums and the
             weights that learn stay float32; backend "cpu" only.
@@ -64,6 +68,7 @@ class Layer(nn.Module):
         *,
         delays: Sequence[int] | None = None,
         backend: str = "cpu",
+        dense_mode: str = "auto",
         history: int | None = None,
         weight_dtype: str = "float32",
         generator: torch.Generator | None = None,
@@ -75,9 +80,11 @@ class Layer(nn.Module):
             raise DescriptionError(f"weight_dtype {weight_dtype!r} is for backend 'cpu'; backend is {backend!r}")
         if backend not in BACKENDS:
             raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
+        dense.check_mode(dense_mode, backend)
         self.population = population
         self.backend = backend
         self.weight_dtype = weight_dtype
+        self.dense_mode = dense_mode
         self.n_pre = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
         self.delays = tuple(delays) if delays is not None else (0,) * len(self.n_pre)
         recurrent = bool(getattr(population, "recurrent", False))
@@ -104,24 +111,29 @@ class Layer(nn.Module):
         return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, backend={self.backend!r}"
 
     def forward(
-        self, inputs: LayerOutput | Sequence[LayerOutput], state: LayerState | None = None
-    ) -> tuple[LayerOutput, LayerState]:
+        self,
+        inputs: LayerInput | Sequence[LayerInput],
+        state: LayerState | None = None,
+        *,
+        packed: bool = False,
+    ) -> tuple[LayerInput, LayerState]:
         """Runs T steps.
 
         Args:
             inputs: one `SpikeBatch` per source (cpu), or one tensor [T, B, n_pre] per source (dense). With a state and
                 a delay d, the source must begin d steps earlier: `Model` does that.
             state: from the call before; None: zero potentials, no past spikes.
+            packed: spikes may come out as `sparsesnn.dense.DenseSpikes`, which any dense layer reads.
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
-        sources = [inputs] if isinstance(inputs, (SpikeBatch, Tensor)) else list(inputs)
+        sources = [inputs] if isinstance(inputs, (SpikeBatch, Tensor, DenseSpikes)) else list(inputs)
         if len(sources) != len(self.n_pre):
             raise ShapeError(
                 f"{type(self.population).__name__}: {len(sources)} inputs; it has {len(self.n_pre)} sources"
             )
         if self.backend == "dense":
-            return dense.run_layer(self, sources, state)
+            return dense.run_layer(self, sources, state, packed=packed)
         lists = [source for source in sources if isinstance(source, SpikeBatch)]
         if len(lists) != len(sources):
             raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
@@ -151,12 +163,16 @@ class Output:
 
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step of every spiking population."""
+        if isinstance(self.spikes, SpikesByName):
+            return self.spikes.activity()
         return {
             k: s.activity() if isinstance(s, SpikeBatch) else float(s.detach().mean()) for k, s in self.spikes.items()
         }
 
     def dropped(self) -> dict[str, int]:
         """Candidates that found no slot, per spiking population."""
+        if isinstance(self.spikes, SpikesByName):
+            return dict.fromkeys(self.spikes, 0)
         return {k: s.n_dropped() if isinstance(s, SpikeBatch) else 0 for k, s in self.spikes.items()}
 
 
@@ -166,16 +182,26 @@ class Model(nn.Module):
     Args:
         network: the description.
         backend: "cpu" or "dense"; both have the same parameters and `state_dict`.
+        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
         seed: of the initial weights.
         weight_dtype: how the weights of every layer are read; see `Layer`.
     """
 
-    def __init__(self, network: Network, *, backend: str = "cpu", seed: int = 0, weight_dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        backend: str = "cpu",
+        dense_mode: str = "auto",
+        seed: int = 0,
+        weight_dtype: str = "float32",
+    ) -> None:
         super().__init__()
         if len(network.inputs) != 1:
             raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")
         self.network = network
         self.backend = backend
+        self.dense_mode = dense_mode
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
         for name, population in network.populations.items():
@@ -187,6 +213,7 @@ class Model(nn.Module):
                 [network.populations[c.pre].n for c in incoming],
                 delays=[c.delay for c in incoming],
                 backend=backend,
+                dense_mode=dense_mode,
                 history=network.history(name),
                 weight_dtype=weight_dtype,
                 generator=generator,
@@ -201,8 +228,8 @@ class Model(nn.Module):
         if spikes.n_neurons != n_input:
             raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
         past = state or {}
-        first: LayerOutput = spikes if self.backend == "cpu" else spikes.to_dense()
-        outputs: dict[str, LayerOutput] = {source: first}
+        first = self._input(spikes)
+        outputs: dict[str, LayerInput] = {source: first}
         states: dict[str, LayerState] = {}
         for name, layer in self.layers.items():
             inputs = []
@@ -211,19 +238,33 @@ class Model(nn.Module):
                 inputs.append(
                     outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay)
                 )
-            outputs[name], states[name] = layer(inputs, past.get(name))
+            outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
         if depth := self.network.history(source):
             empty = torch.empty(spikes.n_samples, 0)
             before = past[source].history if source in past else None
-            states[source] = LayerState(empty, history=last_steps(before, first, depth))
+            given = first.to_dense() if isinstance(first, DenseSpikes) else first
+            states[source] = LayerState(empty, history=last_steps(before, given, depth))
         last = outputs[self.network.output]
         readout = isinstance(self.network.populations[self.network.output], LI)
+        fired = {k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)}
+        packed = {k: v for k, v in fired.items() if isinstance(v, DenseSpikes)}
         return Output(
             potentials=last if readout and isinstance(last, Tensor) else None,
-            spikes={k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)},
+            spikes=SpikesByName(packed)
+            if packed
+            else {k: v for k, v in fired.items() if not isinstance(v, DenseSpikes)},
             state=states,
             output=self.network.output,
         )
+
+    def _input(self, spikes: SpikeBatch) -> LayerInput:
+        """The data in the form that the first layer reads fastest."""
+        if self.backend == "cpu":
+            return spikes
+        weight = next(self.parameters())
+        if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
+            return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
+        return spikes.to_dense()
 
 
 def _n_steps(x: LayerOutput) -> int:
@@ -242,8 +283,10 @@ def _steps(x: LayerOutput, start: int) -> LayerOutput:
     return x.steps(start, x.n_steps) if isinstance(x, SpikeBatch) else x[start:]
 
 
-def _extend(before: LayerOutput, x: LayerOutput, delay: int) -> LayerOutput:
+def _extend(before: LayerOutput, x: LayerInput, delay: int) -> LayerOutput:
     """`x` with the `delay` steps before it in front."""
+    if isinstance(x, DenseSpikes):
+        x = x.to_dense()
     return _join(_steps(before, _n_steps(before) - delay), x)
 
 

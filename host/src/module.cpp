@@ -6,6 +6,7 @@ void register_build(nanobind::module_& m);      // build_bindings.cpp: instructi
 void register_engine(nanobind::module_& m);     // engine_bindings.cpp: the passes of one layer
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_optimiser(nanobind::module_& m);  // optimiser_bindings.cpp: Adam
+void register_dense(nanobind::module_& m);      // dense_bindings.cpp: the neuron dynamics of the dense baseline
 }  // namespace sparsesnn
 
 NB_MODULE(_core, m) {
@@ -16,4 +17,5 @@ NB_MODULE(_core, m) {
   sparsesnn::register_engine(m);
   sparsesnn::register_batch(m);
   sparsesnn::register_optimiser(m);
+  sparsesnn::register_dense(m);
 }

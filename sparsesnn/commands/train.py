@@ -51,6 +51,9 @@ def register(commands: Any) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--backend", metavar="NAME", help="cpu (event-sparse engine) or dense (PyTorch baseline)")
+    how.add_argument(
+        "--dense-mode", metavar="MODE", help="how 'dense' computes: step, hoist, fused, compile, or auto (the fastest)"
+    )
     how.add_argument("--epochs", type=int, metavar="N", help="passes through the training part")
     how.add_argument("--batch", type=int, metavar="N", help="samples per step")
     how.add_argument("--lr", type=float, metavar="RATE", help="learning rate")
@@ -101,6 +104,7 @@ def _resolve(options: argparse.Namespace) -> Any:
         ("net", "text"): options.net,
         ("optim", "lr"): options.lr,
         ("train", "backend"): options.backend,
+        ("train", "dense_mode"): options.dense_mode,
         ("train", "epochs"): options.epochs,
         ("train", "batch"): options.batch,
         ("train", "seed"): options.seed,

@@ -14,6 +14,7 @@ from typing import Any
 
 from sparsesnn import datasets
 from sparsesnn.datasets import Augment
+from sparsesnn.dense import MODES
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Population, decays
 from sparsesnn.layers.checks import PerNeuron
@@ -267,6 +268,7 @@ class TrainConfig:
         seed: of the initial weights, the order of samples and the augmentation.
         backend: "cpu" (event-sparse engine) or "dense" (PyTorch baseline).
         weight_dtype: "float32", or "bfloat16": weights are read rounded, half the bytes; those that learn stay float32.
+        dense_mode: how "dense" computes: "step", "hoist", "fused", "compile", or "auto", the fastest of them.
         threads: worker threads; 0: all cores.
         prefetch: batches made ahead by a thread; 0: none.
         bucket_batches: batches whose samples are sorted by length together, so that those of one batch are of similar
@@ -283,6 +285,7 @@ class TrainConfig:
     seed: int = 0
     backend: str = "cpu"
     weight_dtype: str = "float32"
+    dense_mode: str = "auto"
     threads: int = 0
     prefetch: int = 2
     bucket_batches: int = 0
@@ -298,6 +301,12 @@ class TrainConfig:
         if self.weight_dtype != "float32" and self.backend != "cpu":
             raise ConfigError(
                 f"train.weight_dtype: is {self.weight_dtype!r} with backend {self.backend!r}; only backend 'cpu' reads it"
+            )
+        _choice("train.dense_mode", self.dense_mode, MODES)
+        if self.dense_mode != "auto" and self.backend != "dense":
+            raise ConfigError(
+                f"train.dense_mode: is {self.dense_mode!r}, which has no effect with backend {self.backend!r}; "
+                "remove it, or set train.backend to 'dense'"
             )
         for name, low, high in (
             ("epochs", 1, 1_000_000),

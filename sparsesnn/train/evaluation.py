@@ -107,7 +107,8 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
         raise CheckpointError(f"{store.path}: {file.file} is too small for its network; it belongs to another one")
     backend = backend or config.train.backend
     weight_dtype = config.train.weight_dtype if backend == "cpu" else "float32"
-    model = Model(network, backend=backend, weight_dtype=weight_dtype)
+    dense_mode = config.train.dense_mode if backend == "dense" else "auto"
+    model = Model(network, backend=backend, dense_mode=dense_mode, weight_dtype=weight_dtype)
     ckpt.restore_model(model, tensors, str(store.folder / file.file))
     epoch = progress.best_epoch if file is saved.best else progress.epoch
     return SavedRun(model, config, network, n_classes, epoch)

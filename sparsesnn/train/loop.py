@@ -131,7 +131,9 @@ class Run:
         self.progress = Progress()
         self.best: ckpt.TensorFile | None = None
         t = config.train
-        self.model = Model(self.network, backend=t.backend, seed=t.seed, weight_dtype=t.weight_dtype)
+        self.model = Model(
+            self.network, backend=t.backend, dense_mode=t.dense_mode, seed=t.seed, weight_dtype=t.weight_dtype
+        )
         self.optimiser = optim.make_optimiser(self.model, config.optim)
         self._introduce()
         if saved is None:

@@ -1,0 +1,34 @@
+"""The baseline: every neuron of every step computed by PyTorch, with the engine's semantics, as fast as dense gets.
+
+| mode | what runs | kept for the backward pass, a neuron and step |
+|---|---|---|
+| `step` | plain autograd, one step at a time: the loop that people write | the input, the potential, the spike, and more |
+| `hoist` | input products over the whole sequence, autograd over the steps | the current, the potential, the spike, and more |
+| `fused` | one autograd node a population; its dynamics in C++; CPU, float32 and float64 | the input current, and a byte a spike |
+| `compile` | `hoist`, its loop through `torch.compile`, eight steps at a time | as `hoist`, less what the compiler joins |
+
+All four compute what `sparsesnn.reference` specifies, up to the order of sums in the matrix products. `auto` is `fused`
+where that runs, else `hoist`.
+
+    layer.py      what a call is given and gives back; checks; the choice of the mode
+    neuron.py     one step of a population with autograd; surrogate derivatives
+    unrolled.py   step and hoist
+    compiled.py   compile
+    fused.py      fused
+    spikes.py     what travels between fused populations
+"""
+
+from sparsesnn.dense.layer import MODES, check_mode, choose_mode, run_layer
+from sparsesnn.dense.neuron import Spike, surrogate_derivative
+from sparsesnn.dense.spikes import DenseSpikes, SpikesByName
+
+__all__ = [
+    "MODES",
+    "DenseSpikes",
+    "Spike",
+    "SpikesByName",
+    "check_mode",
+    "choose_mode",
+    "run_layer",
+    "surrogate_derivative",
+]

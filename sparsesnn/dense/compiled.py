@@ -1,0 +1,62 @@
+"""`compile`: the loop of `hoist` through torch.compile, a block of steps at a time.
+
+A graph of all T steps compiles for minutes and again for each T; one of eight steps compiles in seconds and serves
+every length. The steps that are left over at the end run uncompiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsesnn.dense.layer import Call, Result
+from sparsesnn.dense.neuron import Moment, Neuron
+from sparsesnn.dense.unrolled import input_current
+from sparsesnn.layers import LI, Population
+
+BLOCK = 8
+
+
+def run(call: Call) -> Result:
+    """See the module."""
+    neuron = call.neuron
+    parameters = (neuron.beta, neuron.alpha, neuron.threshold, neuron.grad_threshold)
+    moment, own = neuron.first(call.v, call.i_syn), call.own
+    out = []
+    for currents in input_current(call).split(BLOCK):
+        run_block = compiled_block(neuron.population) if len(currents) == BLOCK else _block
+        spikes, moment, own = run_block(neuron.population, parameters, currents, moment, own, call.recurrent_weight)
+        out.append(spikes)
+    return torch.cat(out) if out else call.v.new_zeros(0, call.n_samples, call.n), moment.v, moment.i_syn
+
+
+@functools.lru_cache(maxsize=64)
+def compiled_block(population: LI | Population) -> Callable[..., Any]:
+    """The block for one population: a code object of its own, since the compiler counts its variants by code object."""
+    code = _block.__code__
+    return torch.compile(types.FunctionType(code.replace(), _block.__globals__, _block.__name__), dynamic=False)
+
+
+def _block(
+    population: LI | Population,
+    parameters: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
+    currents: Tensor,
+    moment: Moment,
+    own: Tensor | None,
+    recurrent_weight: Tensor | None,
+) -> tuple[Tensor, Moment, Tensor | None]:
+    """Spikes (LI: potentials) of a few steps, and what the next steps need."""
+    neuron = Neuron(population, *parameters)
+    out = []
+    for i in currents.unbind(0):
+        if own is not None and recurrent_weight is not None:
+            i = torch.addmm(i, own, recurrent_weight)
+        fired, moment = neuron.step(i, moment)
+        own = fired if own is not None else None
+        out.append(fired)
+    return torch.stack(out), moment, own

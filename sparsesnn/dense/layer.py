@@ -1,0 +1,222 @@
+"""One call of a population: what it is given, what it gives back, and which mode computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from sparsesnn.dense.neuron import Neuron
+from sparsesnn.dense.spikes import DenseSpikes
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.layers import CubaLIF, Population
+
+if TYPE_CHECKING:
+    from sparsesnn.module import Layer, LayerOutput, LayerState
+
+MODES = ("auto", "step", "hoist", "fused", "compile")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sending population: spikes [T', B, M], weight [M, N]; row t - shift of the spikes arrives at step t."""
+
+    spikes: Tensor | DenseSpikes  # DenseSpikes: for the mode "fused" alone
+    weight: Tensor
+    shift: int
+
+
+def arriving(spikes: Tensor, shift: int, start: int, stop: int) -> tuple[Tensor, int]:
+    """Rows of `spikes` that arrive in steps `start` to `stop` - 1; how many of the first steps nothing arrives in."""
+    silent = min(max(0, shift - start), stop - start)
+    return spikes[max(0, start - shift) : max(0, stop - shift)], silent
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything one call of a population reads.
+
+    Args:
+        neuron: the update of one step.
+        sources: in the order in which their currents are summed.
+        recurrent_weight, bias: [N, N], [N], or None.
+        n_steps, n_samples, n: T, B, N.
+        v, i_syn, own: [B, N], the state before; i_syn of CubaLIF alone, own (the last spikes) if recurrent.
+    """
+
+    neuron: Neuron
+    sources: tuple[Source, ...]
+    recurrent_weight: Tensor | None
+    bias: Tensor | None
+    n_steps: int
+    n_samples: int
+    n: int
+    v: Tensor
+    i_syn: Tensor | None
+    own: Tensor | None
+
+
+#: spikes [T, B, N] (LI: potentials), and v and i_syn after the last step
+Result = tuple[Tensor, Tensor, Tensor | None]
+
+
+def run_layer(
+    layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None, *, packed: bool = False
+) -> tuple[Tensor | DenseSpikes, LayerState]:
+    """Runs one population for T steps: decay, add, compare, as `sparsesnn.reference` specifies it.
+
+    Works in the dtype and on the device of the weights.
+
+    Args:
+        layer: description, parameters, and the mode (`layer.dense_mode`).
+        sources: per source its spikes [T, B, M], 0 or 1. With a state, a source of delay d is [T + d, B, M]: row t is
+            what arrives at step t. Without one it is shifted here, and nothing arrives in its first d steps.
+        state: from the call before; None: zero potentials, no past spikes. It receives no gradient.
+        packed: give `DenseSpikes` out where the mode is "fused".
+
+    Returns: spikes [T, B, N] (potentials for LI) and the state after the last step.
+    Errors: `DescriptionError` if a capacity is set, or the mode does not run on these weights; `ShapeError` for sources
+    or states that do not fit.
+    """
+    from sparsesnn.dense import compiled, fused, unrolled
+    from sparsesnn.module import LayerState, last_steps
+
+    population = layer.population
+    if isinstance(population, Population) and population.capacity is not None:
+        raise DescriptionError(
+            f"{type(population).__name__}: capacity is {population.capacity}, but the backend 'dense' has no lists "
+            "that could fill up; allowed: capacity=None; change that, or use backend='cpu'"
+        )
+    weight = layer.weights[0]
+    mode = choose_mode(layer.dense_mode, weight.device, weight.dtype)
+    if mode != "fused":
+        sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
+    call = _call(layer, sources, state)
+    out: Tensor | DenseSpikes
+    if mode == "fused" and packed and isinstance(population, Population):
+        out, v, i_syn = fused.run_packed(call)
+        recent = out.fired[max(0, call.n_steps - layer.n_history) :].to(v.dtype)
+    else:
+        run: Callable[[Call], Result] = {
+            "step": unrolled.step,
+            "hoist": unrolled.hoist,
+            "fused": fused.run,
+            "compile": compiled.run,
+        }[mode]
+        out, v, i_syn = run(call)
+        recent = out
+    before = state.history if state else None
+    history = last_steps(before, recent, layer.n_history) if layer.n_history else None
+    step = (state.step if state else 0) + call.n_steps
+    return out, LayerState(v.detach(), None if i_syn is None else i_syn.detach(), history, step)
+
+
+def check_mode(mode: str, backend: str) -> None:
+    """`DescriptionError` for a mode that does not exist, or that has no effect because the backend is another."""
+    if mode not in MODES:
+        raise DescriptionError(f"dense_mode is {mode!r}; allowed: {', '.join(MODES)}")
+    if mode != "auto" and backend != "dense":
+        raise DescriptionError(
+            f"dense_mode is {mode!r}, which has no effect with backend {backend!r}; "
+            "leave it at 'auto', or use backend='dense'"
+        )
+
+
+def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The mode that runs for weights of a device and dtype: "auto" becomes the fastest there.
+
+    Errors: `DescriptionError` if "fused" is asked for where it does not run.
+    """
+    runs = device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    if mode == "auto":
+        return "fused" if runs else "hoist"
+    if mode == "fused" and not runs:
+        raise DescriptionError(
+            f"dense_mode is 'fused', but the weights are {dtype} on {device}; it runs on the cpu in float32 and "
+            "float64; use 'hoist' there"
+        )
+    return mode
+
+
+def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None) -> Call:
+    population = layer.population
+    read, n_steps, n_samples = _sources(layer, sources, shift=state is None)
+    like, shape = layer.weights[0], (n_samples, population.n)
+    v = _from_state(state.v if state else None, "v", like, shape)
+    before = state.history if state else None
+    own = None
+    if layer.recurrent_weight is not None:
+        if state is not None and not isinstance(before, Tensor):
+            raise ShapeError(
+                f"{type(population).__name__}: recurrent, but the state's history is {type(before).__name__}; "
+                "allowed: the last spikes [1 or more, B, N]; pass the state that this layer returned"
+            )
+        own = _from_state(before[-1] if isinstance(before, Tensor) else None, "history", like, shape)
+    cuba = isinstance(population, CubaLIF)
+    return Call(
+        neuron=Neuron(
+            population,
+            beta=cast(Tensor, layer.beta).clamp(0, 1),
+            alpha=cast(Tensor, layer.alpha).clamp(0, 1) if cuba else None,
+            threshold=getattr(layer, "threshold", None),
+            grad_threshold=getattr(layer, "grad_threshold", None),
+        ),
+        sources=read,
+        recurrent_weight=layer.recurrent_weight,
+        bias=layer.bias,
+        n_steps=n_steps,
+        n_samples=n_samples,
+        n=population.n,
+        v=v,
+        i_syn=_from_state(state.i_syn if state else None, "i_syn", like, shape) if cuba else None,
+        own=own,
+    )
+
+
+def _sources(
+    layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], *, shift: bool
+) -> tuple[tuple[Source, ...], int, int]:
+    """The sources in the dtype and on the device of the weights, with T and B."""
+    model = type(layer.population).__name__
+    shape: tuple[int, int] | None = None
+    read = []
+    for k, (source, weight, delay) in enumerate(zip(sources, layer.weights, layer.delays, strict=True)):
+        if not isinstance(source, (Tensor, DenseSpikes)):
+            raise ShapeError(
+                f"{model}: source {k} is a {type(source).__name__}; the backend 'dense' reads tensors [T, B, M]; "
+                "give spikes.to_dense()"
+            )
+        if source.ndim != 3 or source.shape[2] != weight.shape[0]:
+            raise ShapeError(f"{model}: source {k} is {tuple(source.shape)}; give [T, B, {weight.shape[0]}]")
+        n_steps = source.shape[0] if shift else source.shape[0] - delay
+        if n_steps < 0:
+            raise ShapeError(
+                f"{model}: source {k} has {source.shape[0]} steps and the delay is {delay}; with a state, "
+                f"give the {delay} steps before the chunk in front of it"
+            )
+        if shape is None:
+            shape = (n_steps, source.shape[1])
+        if (n_steps, source.shape[1]) != shape:
+            raise ShapeError(
+                f"{model}: source {k} brings T, B = {(n_steps, source.shape[1])}, source 0 brings {shape}; "
+                "make them equal" + ("" if shift else " (with a state, a source of delay d begins d steps earlier)")
+            )
+        spikes = source.to(weight.device, weight.dtype) if isinstance(source, Tensor) else source
+        read.append(Source(spikes, weight, delay if shift else 0))
+    assert shape is not None, "a layer has at least one source"
+    return tuple(read), *shape
+
+
+def _from_state(value: Tensor | None, name: str, like: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A state's tensor, cut from autograd, in the dtype and on the device of `like`; zeros if there is none."""
+    if value is None:
+        return like.new_zeros(shape)
+    if tuple(value.shape) != shape:
+        raise ShapeError(
+            f"state.{name} is {tuple(value.shape)}; the sources and the population need {shape}; "
+            "pass the state of the same layer and the same number of samples"
+        )
+    return value.detach().to(like.device, like.dtype)

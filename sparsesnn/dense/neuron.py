@@ -1,0 +1,95 @@
+"""One step of a population with plain autograd: decay, add, compare, as `sparsesnn.reference` specifies it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from sparsesnn.layers import LI, Population
+from sparsesnn.surrogate import Surrogate
+
+
+class Moment(NamedTuple):
+    """A population between two steps: v, what its reset reads of its spikes, i_syn (CubaLIF, else None); [B, N]."""
+
+    v: Tensor
+    s: Tensor | None
+    i_syn: Tensor | None
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """What a population's update needs; tensors [] or [N], those that a model lacks None; decays within [0, 1]."""
+
+    population: LI | Population
+    beta: Tensor
+    alpha: Tensor | None
+    threshold: Tensor | None
+    grad_threshold: Tensor | None
+
+    def first(self, v: Tensor, i_syn: Tensor | None) -> Moment:
+        """The moment before the first step."""
+        return Moment(v, None if self.threshold is None else (v > self.threshold).to(v.dtype), i_syn)
+
+    def step(self, i: Tensor, before: Moment) -> tuple[Tensor, Moment]:
+        """Input current [B, N] in; spikes (LI: potentials) [B, N] and the next moment out."""
+        population = self.population
+        i_syn = before.i_syn
+        if i_syn is not None and self.alpha is not None:
+            i = i_syn = self.alpha * i_syn + i
+        driven = i if population.gain == 1 else population.gain * i
+        if isinstance(population, LI):
+            v = self.beta * before.v + driven
+            return v, Moment(v, None, None)
+        threshold = cast(Tensor, self.threshold)
+        v = _rho(population, before.v, cast(Tensor, before.s), self.beta, threshold) + driven
+        fired = cast(Tensor, Spike.apply(v, threshold, self.grad_threshold, population.surrogate))
+        return fired, Moment(v, fired.detach() if population.detach_reset else fired, i_syn)
+
+
+def _rho(population: Population, v: Tensor, s: Tensor, beta: Tensor, threshold: Tensor) -> Tensor:
+    """ρ(v[t-1]), with s = v[t-1] > θ."""
+    if population.reset == "zero":
+        return beta * v * (1 - s)
+    if population.reset == "none":
+        return beta * v
+    return beta * (v - threshold * s) if population.reset_decays else beta * v - threshold * s
+
+
+class Spike(torch.autograd.Function):
+    """s = v > θ forward; backward σ'(v - θ) where the neuron is listed (v > θ_grad, or fired), zero elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, threshold: Tensor, grad_threshold: Tensor, surrogate: Surrogate) -> Tensor:
+        ctx.save_for_backward(v, threshold, grad_threshold)
+        ctx.surrogate = surrogate
+        return (v > threshold).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *d_s: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        v, threshold, grad_threshold = ctx.saved_tensors
+        listed = (v > grad_threshold) | (v > threshold)
+        d_v = torch.where(listed, surrogate_derivative(ctx.surrogate, v - threshold) * d_s[0], 0)
+        d_threshold = (-d_v).sum_to_size(threshold.shape) if ctx.needs_input_grad[1] else None
+        return d_v, d_threshold, None, None
+
+
+def surrogate_derivative(surrogate: Surrogate, x: Tensor) -> Tensor:
+    """σ'(x), elementwise; the formulas stand in `sparsesnn.surrogate`."""
+    slope = surrogate.slope
+    if surrogate.kind == "fast_sigmoid":
+        return (slope * x.abs() + 1).pow(-2)
+    if surrogate.kind == "straight_through":
+        return torch.ones_like(x)
+    if surrogate.kind == "sigmoid":
+        s = torch.sigmoid(slope * x)
+        return slope * s * (1 - s)
+    if surrogate.kind == "atan":
+        return slope / 2 / (1 + (math.pi / 2 * slope * x).square())
+    if surrogate.kind == "triangle":
+        return (1 - slope * x.abs()).clamp(min=0)
+    return slope * (x.abs() < 0.5 / slope).to(x.dtype)

@@ -1,0 +1,91 @@
+"""Spikes between fused populations: a byte each, with a gradient that takes no memory until it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from sparsesnn.spikes import SpikeBatch
+
+
+@dataclass(frozen=True)
+class DenseSpikes:
+    """The spikes of one population, for T steps and B samples.
+
+    Args:
+        fired: bool[T, B, N].
+        gradient: float[T, B, N], what autograd sees of them. All its elements share one, unset, place in memory: only
+            its shape, its dtype and its place in the graph count. (As `SpikeBatch.values`, which is as short as lists.)
+    """
+
+    fired: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def from_lists(cls, spikes: SpikeBatch, dtype: torch.dtype, device: torch.device) -> DenseSpikes:
+        """From lists of a data set, which carry no gradient."""
+        shape = (spikes.n_steps, spikes.n_samples, spikes.n_neurons)
+        fired = torch.zeros(shape, dtype=torch.bool)
+        entries = spikes.fired()
+        where = spikes.list_index() * spikes.n_neurons + spikes.ids.long()
+        fired.view(-1)[where[entries]] = True
+        return cls(fired.to(device), no_memory(shape, dtype, device))
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.fired.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.fired.ndim
+
+    def __len__(self) -> int:
+        return len(self.fired)
+
+    def to_dense(self) -> Tensor:
+        """float[T, B, N], 1 where a neuron fired; its gradient flows back to the population."""
+        return cast(Tensor, _ToDense.apply(self.gradient, self.fired))
+
+
+def no_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor whose elements share one place in memory."""
+    return torch.empty((), dtype=dtype, device=device).expand(shape)
+
+
+class SpikesByName(Mapping[str, Any]):
+    """Per population its spikes as a float tensor [T, B, N], made when first asked for."""
+
+    def __init__(self, spikes: Mapping[str, DenseSpikes]) -> None:
+        self.packed = dict(spikes)
+        self._dense: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._dense:
+            self._dense[name] = self.packed[name].to_dense()
+        return self._dense[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.packed)
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def activity(self) -> dict[str, float]:
+        """Spikes per neuron and time step."""
+        return {k: int(s.fired.count_nonzero()) / max(1, s.fired.numel()) for k, s in self.packed.items()}
+
+
+class _ToDense(torch.autograd.Function):
+    """forward(gradient, fired) → fired as numbers; the gradient passes unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, fired: Tensor) -> Tensor:
+        return fired.to(gradient.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
+        return d[0], None

@@ -1,0 +1,64 @@
+"""Plain autograd over the steps: `step`, the loop that people write, and `hoist`, with its input products batched."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsesnn.dense.layer import Call, Result, arriving
+from sparsesnn.dense.spikes import DenseSpikes
+
+
+def step(call: Call) -> Result:
+    """Everything one step at a time: the products with the input, the recurrent product, the update."""
+    moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    # unbind: its backward stacks once, where spikes[t] would add T full-size tensors
+    steps = [spikes.unbind(0) for spikes in _tensors(call)]
+    out = []
+    for t in range(call.n_steps):
+        i = call.v.new_zeros(call.n_samples, call.n) if call.bias is None else call.bias.expand(call.n_samples, -1)
+        for source, spikes in zip(call.sources, steps, strict=True):
+            if t >= source.shift:
+                i = torch.addmm(i, spikes[t - source.shift], source.weight)
+        if own is not None and call.recurrent_weight is not None:
+            i = torch.addmm(i, own, call.recurrent_weight)
+        fired, moment = call.neuron.step(i, moment)
+        own = fired if own is not None else None
+        out.append(fired)
+    return _stack(out, call), moment.v, moment.i_syn
+
+
+def hoist(call: Call) -> Result:
+    """One product per source over all T·B rows; the recurrent product and the update stay in the loop."""
+    moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    out = []
+    for i in input_current(call).unbind(0):
+        if own is not None and call.recurrent_weight is not None:
+            i = torch.addmm(i, own, call.recurrent_weight)
+        fired, moment = call.neuron.step(i, moment)
+        own = fired if own is not None else None
+        out.append(fired)
+    return _stack(out, call), moment.v, moment.i_syn
+
+
+def input_current(call: Call) -> Tensor:
+    """[T, B, N]: bias and the current of all sources, summed in their order."""
+    total: Tensor | None = call.bias
+    for source, spikes in zip(call.sources, _tensors(call), strict=True):
+        rows, silent = arriving(spikes, source.shift, 0, call.n_steps)
+        current = rows @ source.weight
+        if silent:
+            current = functional.pad(current, (0, 0, 0, 0, silent, 0))
+        total = current if total is None else total + current
+    assert total is not None, "a layer has at least one source"
+    return total
+
+
+def _tensors(call: Call) -> list[Tensor]:
+    """The spikes of the sources."""
+    return [x.spikes.to_dense() if isinstance(x.spikes, DenseSpikes) else x.spikes for x in call.sources]
+
+
+def _stack(out: list[Tensor], call: Call) -> Tensor:
+    return torch.stack(out) if out else call.v.new_zeros(0, call.n_samples, call.n)

@@ -1,0 +1,314 @@
+"""The modes of the dense baseline compute the same: each against the reference, and what is particular to `fused`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sparsesnn import _core, reference, set_num_threads
+from sparsesnn.dense import DenseSpikes, SpikesByName, choose_mode, fused
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.module import Layer, Model
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS, Surrogate
+
+EAGER = ["step", "hoist", "fused"]
+RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of three steps, so that short sequences cross their borders."""
+    monkeypatch.setattr(fused, "ROWS", 1)
+    monkeypatch.setattr(fused, "MIN_STEPS", 3)
+
+
+def random_spikes(n_steps: int, n_samples: int, n: int, seed: int = 0, rate: float = 0.3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(n_steps, n_samples, n, generator=generator) < rate).double()
+
+
+def learning_layer(population: LI | Population, mode: str, delays: tuple[int, ...] = (0, 2)) -> Layer:
+    """Weights large enough that the population fires often."""
+    generator = torch.Generator().manual_seed(3)
+    layer = Layer(population, [7, 5], delays=delays, backend="dense", dense_mode=mode, generator=generator).double()
+    with torch.no_grad():
+        for weight in layer.weights:
+            weight.mul_(2.5)
+        if layer.bias is not None:
+            layer.bias.copy_(torch.linspace(-0.1, 0.1, population.n))
+    return layer
+
+
+def check_against_reference(layer: Layer, n_steps: int = 11, n_samples: int = 3, tolerance: float = 1e-9) -> None:
+    """Output and all gradients; with delays 0 and 2 the second source arrives late."""
+    sources = [random_spikes(n_steps, n_samples, m, seed=m).requires_grad_() for m in (7, 5)]
+    p = reference.Parameters.from_layer(layer)
+    record = reference.layer_forward(p, [x.detach().numpy() for x in sources])
+    d_out = torch.randn(n_steps, n_samples, layer.population.n, dtype=torch.float64)
+    out, state = layer(sources)
+    want_out = record.v if isinstance(layer.population, LI) else record.spikes
+    np.testing.assert_allclose(out.detach().numpy(), want_out[:-1], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(state.v.numpy(), record.v[n_steps - 1], rtol=1e-12, atol=1e-13)
+    out.backward(d_out)
+    want = reference.layer_backward(p, record, d_out.numpy())
+    pairs = {
+        **{f"weight {k}": (w.grad, g) for k, (w, g) in enumerate(zip(layer.weights, want.weights, strict=True))},
+        **{f"source {k}": (x.grad, g) for k, (x, g) in enumerate(zip(sources, want.inputs, strict=True))},
+    }
+    for name in ("recurrent_weight", "bias", "alpha", "beta", "threshold"):
+        parameter = getattr(layer, name, None)
+        if parameter is not None and parameter.requires_grad:
+            pairs[name] = (parameter.grad, getattr(want, name))
+    for name, (got, gradient) in pairs.items():
+        assert np.abs(gradient).max() > 0 or n_steps <= 2, name
+        scale = max(np.abs(gradient).max(), 1e-12)
+        assert np.abs(got.numpy() - gradient).max() <= tolerance * scale, (name, layer.population)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.parametrize("mode", EAGER)
+@pytest.mark.usefixtures("short_chunks")
+def test_every_model_is_the_reference(mode: str, reset: str, reset_decays: bool, kind: str) -> None:
+    slope = {"fast_sigmoid": 3.0, "straight_through": 1.0, "triangle": 0.4, "boxcar": 0.3}.get(kind, 2.0)
+    for model, recurrent, detach, grad_threshold, bias in [
+        (LIF, False, True, 0.4, True),
+        (LIF, True, False, -math.inf, False),
+        (CubaLIF, False, False, -math.inf, False),
+        (CubaLIF, True, True, 0.4, True),
+    ]:
+        more = {"alpha": 0.6, "learn_alpha": True} if model is CubaLIF else {}
+        population = model(
+            9,
+            beta=tuple(np.linspace(0.6, 0.95, 9)) if recurrent else 0.8,
+            threshold=0.7,
+            grad_threshold=grad_threshold,
+            reset=reset,
+            reset_decays=reset_decays,
+            detach_reset=detach,
+            surrogate=Surrogate(kind, slope),
+            recurrent=recurrent,
+            bias=bias,
+            gain=0.9,
+            learn_beta=True,
+            learn_threshold=True,
+            **more,
+        )
+        check_against_reference(learning_layer(population, mode))
+
+
+@pytest.mark.parametrize("mode", EAGER)
+@pytest.mark.parametrize("learn_beta", [True, False])
+@pytest.mark.usefixtures("short_chunks")
+def test_readout_is_the_reference(mode: str, learn_beta: bool) -> None:
+    check_against_reference(learning_layer(LI(4, bias=True, gain=1.3, learn_beta=learn_beta), mode))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (3, 1), (30, 2)])
+@pytest.mark.usefixtures("short_chunks")
+def test_fused_at_odd_lengths(shape: tuple[int, int]) -> None:
+    """One step, a chunk less one, a chunk exactly, many; fewer steps than the delay."""
+    for recurrent in (False, True):
+        population = CubaLIF(9, alpha=0.5, grad_threshold=0.2, threshold=0.6, recurrent=recurrent, learn_beta=True)
+        check_against_reference(learning_layer(population, "fused"), *shape)
+
+
+def deep_network() -> Network:
+    """Delays, a skip connection, recurrence, both models."""
+    return Network(
+        {
+            "input": Input(13),
+            "a": LIF(33, recurrent=True, grad_threshold=0.5, bias=True, learn_beta=True),
+            "b": CubaLIF(17, alpha=0.7, reset="zero", grad_threshold=0.5, learn_threshold=True),
+            "out": LI(3, beta=0.8),
+        },
+        (
+            Connection("input", "a", 2),
+            Connection("input", "b"),
+            Connection("a", "b", 1),
+            Connection("a", "out", 3),
+            Connection("b", "out"),
+        ),
+    )
+
+
+def loss_and_gradients(model: Model, spikes: SpikeBatch) -> tuple[float, dict[str, torch.Tensor]]:
+    """Of a loss on potentials and on hidden spikes."""
+    output = model(spikes)
+    loss = output.potentials.square().mean() + (output.counts("a") - 2).square().mean() + output.spikes["b"].mean()
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def strong(network: Network, mode: str, dtype: torch.dtype) -> Model:
+    model = Model(network, backend="dense", dense_mode=mode, seed=1).to(dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.mul_(2)
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", ["hoist", "fused"])
+@pytest.mark.usefixtures("short_chunks")
+def test_networks_agree(mode: str, dtype: torch.dtype) -> None:
+    """Loss and gradients within 1e-5, relative to the largest, of the plain loop's."""
+    spikes = SpikeBatch.from_dense(random_spikes(23, 5, 13))
+    want_loss, want = loss_and_gradients(strong(deep_network(), "step", dtype), spikes)
+    loss, got = loss_and_gradients(strong(deep_network(), mode, dtype), spikes)
+    assert loss == pytest.approx(want_loss, rel=1e-5)
+    for name, gradient in want.items():
+        assert gradient.abs().max() > 0, name
+        assert (got[name] - gradient).abs().max() <= 1e-5 * gradient.abs().max(), name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about itself
+def test_compiled_is_the_reference() -> None:
+    """Eleven steps: one compiled block, three steps left over."""
+    torch._dynamo.reset()
+    for population in (
+        CubaLIF(9, alpha=0.6, grad_threshold=0.2, threshold=0.6, recurrent=True, learn_alpha=True, learn_beta=True),
+        LI(4, learn_beta=True),
+    ):
+        check_against_reference(learning_layer(population, "compile"))
+
+
+# ---- fused -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_fused_output_is_packed_until_asked_for() -> None:
+    model = strong(deep_network(), "auto", torch.float32)
+    spikes = SpikeBatch.from_dense(random_spikes(9, 2, 13))
+    output = model(spikes)
+    assert isinstance(output.spikes, SpikesByName)
+    assert list(output.spikes) == ["a", "b"]
+    assert len(output.spikes) == 2
+    dense = strong(deep_network(), "hoist", torch.float32)(spikes)
+    assert output.activity() == pytest.approx(dense.activity())
+    assert output.dropped() == {"a": 0, "b": 0}
+    for name in ("a", "b"):
+        assert output.spikes[name].dtype == torch.float32
+        assert output.spikes[name] is output.spikes[name]
+        torch.testing.assert_close(output.spikes[name], dense.spikes[name])
+        torch.testing.assert_close(output.counts(name), dense.counts(name))
+
+
+def test_data_with_a_gradient_keeps_it() -> None:
+    """Lists whose values carry a gradient, such as another model's output."""
+    x = random_spikes(5, 2, 7).float()
+    values = torch.ones(int(x.sum()), requires_grad=True)
+    model = Model(parse_net("7-9-3", grad_threshold=-math.inf), backend="dense")
+    model(replace(SpikeBatch.from_dense(x), values=values)).potentials.sum().backward()
+    assert values.grad.abs().max() > 0
+
+
+def test_a_graph_can_be_used_twice() -> None:
+    layer = learning_layer(LIF(9, recurrent=True, grad_threshold=0.2), "fused")
+    out, _ = layer([random_spikes(9, 2, 7), random_spikes(9, 2, 5)])
+    first, second = (torch.autograd.grad(out.sum(), layer.weights[0], retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_inference_equals_training() -> None:
+    layer = learning_layer(CubaLIF(9, recurrent=True), "fused")
+    sources = [random_spikes(10, 2, 7), random_spikes(10, 2, 5)]
+    with torch.no_grad():
+        out, state = layer(sources)
+    trained, after = layer(sources)
+    assert out.grad_fn is None
+    assert torch.equal(out, trained)
+    assert torch.equal(state.i_syn, after.i_syn)
+
+
+def run_kernels(n_steps: int = 6, n_samples: int = 7, n: int = 3001) -> list[np.ndarray]:
+    """Forward and backward in float32, large enough that threads share the work, odd enough for every tail."""
+    rng = np.random.default_rng(0)
+    spec = _core.DenseSpec(model=1, reset=0, detach_reset=False, surrogate=2, slope=7.0, gain=1.1)
+    f32 = np.float32
+    neuron = {
+        "alpha": rng.uniform(0.5, 1, n).astype(f32),
+        "beta": rng.uniform(0.5, 1, n).astype(f32),
+        "threshold": np.ones(n, f32),
+        "grad_threshold": np.full(n, 0.5, f32),
+    }
+    current, d_out = (rng.normal(0, 0.7, (n_steps, n_samples, n)).astype(f32) for _ in range(2))
+    rows = {name: np.empty((n_steps + 1, n_samples, n), f32) for name in ("v_rows", "i_syn_rows")}
+    state = {name: np.zeros((n_samples, n), f32) for name in ("v", "i_syn")}
+    out, d_current = np.empty_like(current), np.empty_like(current)
+    sums = {
+        name: np.zeros((n_samples, n), f32) for name in ("delta", "d_i", "d_bias", "d_alpha", "d_beta", "d_threshold")
+    }
+    _core.dense_forward(spec, current, **neuron, **state, out=out, **rows)
+    _core.dense_backward(spec, d_out, **neuron, **rows, **sums, d_current=d_current)
+    return [out, d_current, *rows.values(), *state.values(), *sums.values()]
+
+
+def test_kernels_are_bit_equal_over_threads_and_instruction_sets(isa: str, threads: int) -> None:
+    got = run_kernels()
+    set_num_threads(1)
+    _core.set_isa("base")
+    for a, b in zip(got, run_kernels(), strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert 0.01 < got[0].mean() < 0.5
+    assert np.abs(got[1]).max() > 0
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    spec = _core.DenseSpec(model=0, reset=0, detach_reset=True, surrogate=0, slope=1.0, gain=1.0)
+    current, row, v = np.zeros((2, 3, 4), np.float32), np.zeros(4, np.float32), np.zeros((3, 4), np.float32)
+
+    def forward(**changes: object) -> None:
+        arrays = {"alpha": None, "beta": row, "threshold": row, "grad_threshold": row, "v": v, "i_syn": None}
+        _core.dense_forward(spec, current, **{**arrays, "out": None, "v_rows": None, "i_syn_rows": None, **changes})
+
+    forward()
+    with pytest.raises(ShapeError, match=r"beta has another shape; give \[4\]"):
+        forward(beta=np.zeros(5, np.float32))
+    with pytest.raises(ShapeError, match="threshold is None; this model needs it"):
+        forward(threshold=None)
+    with pytest.raises(ShapeError, match=r"v_rows has another shape; give \[3, 3, 4\]"):
+        forward(v_rows=np.zeros((2, 3, 4), np.float32))
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        forward(v=v.astype(np.float64))
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        forward(v=np.zeros((4, 3), np.float32).T)  # a copy would take the result with it
+
+
+def test_lists_become_fired_bytes() -> None:
+    x = random_spikes(4, 3, 11)
+    spikes = DenseSpikes.from_lists(SpikeBatch.from_dense(x), torch.float32, torch.device("cpu"))
+    assert torch.equal(spikes.fired, x.bool())
+    assert torch.equal(spikes.to_dense(), x.float())
+    assert (len(spikes), spikes.ndim, tuple(spikes.shape)) == (4, 3, (4, 3, 11))
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+def test_mode_is_chosen_by_weights() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert choose_mode("auto", cpu, torch.float32) == "fused"
+    assert choose_mode("auto", cpu, torch.float64) == "fused"
+    assert choose_mode("auto", cpu, torch.bfloat16) == "hoist"
+    assert choose_mode("auto", gpu, torch.float32) == "hoist"
+    assert choose_mode("step", gpu, torch.float32) == "step"
+    with pytest.raises(DescriptionError, match=r"'fused', but the weights are torch.float32 on cuda:0.*use 'hoist'"):
+        choose_mode("fused", gpu, torch.float32)
+
+
+def test_modes_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(DescriptionError, match="dense_mode is 'slow'; allowed: auto, step, hoist, fused, compile"):
+        Model(parse_net("3-4-2"), backend="dense", dense_mode="slow")
+    with pytest.raises(DescriptionError, match="'fused', which has no effect with backend 'cpu'"):
+        Layer(LIF(3), 2, dense_mode="fused")
