@@ -3,7 +3,7 @@ The compiled engine of sparsesnn; use it through the sparsesnn package.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -99,3 +99,31 @@ def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=Fa
 
 def adam(weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], first: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], second: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], gradient: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, step: float) -> None:
     """One step of Adam or, decoupled, AdamW on float32[n] arrays, in place."""
+
+class DenseSpec:
+    """What defines the dynamics of a population; see host/src/dense_lif.h."""
+
+    def __init__(self, *, model: int, reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float) -> None: ...
+
+def empty_bytes(n_bytes: int) -> object:
+    """
+    Uninitialised memory, uint8[n_bytes], kept for the next step when let go.
+    """
+
+@overload
+def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, v_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, i_syn_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None) -> None: ...
+
+@overload
+def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, i_syn: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, v_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, i_syn_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None) -> None:
+    """
+    Moves every neuron over the steps of `current` [T, B, N]; writes v, i_syn, and what else is not None.
+    """
+
+@overload
+def dense_backward(spec: DenseSpec, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, delta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_i: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None) -> None: ...
+
+@overload
+def dense_backward(spec: DenseSpec, d_out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, v_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, i_syn_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, delta: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_i: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_bias: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_alpha: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_beta: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None) -> None:
+    """
+    The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.
+    """
