@@ -259,8 +259,10 @@ def entries(folder: Path, name: str | None = None) -> list[Entry]:
         entry = Entry(path, stat.st_size, match["name"], match["split"], stat.st_mtime)
         try:
             found.append(_described(entry))
-        except (CacheError, OSError, KeyError, ValueError) as error:
+        except (CacheError, OSError) as error:
             found.append(replace(entry, fault=str(error)))
+        except (KeyError, ValueError) as error:
+            found.append(replace(entry, fault=f"{path}: holds no event set ({type(error).__name__}: {error})"))
     return found
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from sparsesnn import datasets
 from sparsesnn.cli import main
-from sparsesnn.datasets import EventSet
+from sparsesnn.datasets import EventSet, cache
 from sparsesnn.train import plots
 
 pytestmark = pytest.mark.filterwarnings("always:nmnist:UserWarning")
@@ -81,7 +82,14 @@ def test_build_verify_info_clear(tmp_path, capsys):
     assert "1 of 3 cached files are damaged; remove them" in err
     train.write_bytes(content[:100])
     _, out, _ = run(capsys, "info")
-    assert "damaged: " in out
+    assert "cannot be read: " in out
+    (tmp_path / "cache" / "shd-train-0123456789abcdef.safetensors").write_bytes(
+        safetensors.numpy.save({"ids": np.zeros(3, np.uint16)}, {"format": str(cache.FORMAT_VERSION)})
+    )
+    _, out, _ = run(capsys, "info", "shd")
+    assert "cannot be read: " in out
+    assert "holds no event set (KeyError: 'n_spikes')" in out
+    assert run(capsys, "clear", "shd")[1].startswith("removed  shd-train-0123456789abcdef")
 
     assert run(capsys, "clear", "shd")[1].startswith("0 files, 0.0 MB")
     code, out, _ = run(capsys, "clear", "nmnist")

@@ -273,7 +273,7 @@ def _line(entry: Entry) -> str:
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_at))
     head = f"\n{entry.path.name}  {_megabytes(entry.n_bytes)}  {made}\n"
     if entry.fault is not None or entry.numbers is None or entry.description is None:
-        return f"{head}  damaged: {entry.fault}"
+        return f"{head}  cannot be read: {entry.fault}"
     numbers = entry.numbers
     known = ("name", "split", "source", "classes", "licence", "lights")
     chosen = [f"{key} {json.dumps(value)}" for key, value in entry.description.items() if key not in known]
