@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from sparsesnn import errors
+from sparsesnn.adam import Adam, AdamW
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
 from sparsesnn.module import Layer, LayerState, Model, Output
 from sparsesnn.network import Connection, Network, parse_net
@@ -48,6 +49,8 @@ __all__ = [
     "LayerState",
     "Output",
     "SpikeBatch",
+    "Adam",
+    "AdamW",
     # the engine
     "build_info",
     "num_threads",
