@@ -85,8 +85,9 @@ def test_all_ways_load_the_same_and_training_waits_a_share_of_its_time(folder: P
 
 
 def test_images_and_their_pooling(folder: Path, tmp_path: Path) -> None:
+    chosen = {"pool": 3, "stabilise": True, "saccade": 1, "n_steps": 20}
     with pytest.warns(UserWarning, match="11 of the 60,000 recordings"):
-        result = bench_loading("nmnist", folder, cache_dir=tmp_path, parameters={"pool": 3}, n_workers=0, rounds=1)
+        result = bench_loading("nmnist", folder, cache_dir=tmp_path, parameters=chosen, n_workers=0, rounds=1)
     assert (result.n_samples, result.n_neurons) == (11, 2 * 12 * 12)
     assert result.training == {}
 

@@ -12,11 +12,10 @@ The rounds are interleaved, so that a busy machine slows down all alike. All are
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -118,8 +117,8 @@ def bench_loading(
     Args:
         name: one of `TONIC_CLASSES`; `data_dir` holds the folder of Tonic's class.
         cache_dir: of our cache; None: the default place.
-        parameters: of the data set (`sparsesnn.datasets.defaults`): n_steps, dt_ms, pool; others at their defaults, for
-            Tonic's frames know nothing of them.
+        parameters: of the data set (`sparsesnn.datasets.defaults`); duplicates must be "binary" and the saccade of
+            N-MNIST 0 or 1, for Tonic's frames know nothing else.
         batch, n_workers: samples in a batch; worker processes of the `DataLoader`.
         rounds: epochs of each, interleaved.
         network: makes, for that many neurons and classes, the network that is trained to see how long it waits; its
@@ -138,7 +137,7 @@ def bench_loading(
     started = time.perf_counter()
     event_set = datasets.load(name, split="train", data_dir=data_dir, cache_dir=cache_dir, **(parameters or {}))
     prepare_s = {"stream": time.perf_counter() - started}
-    frames = _tonic_frames(name, Path(data_dir), n_steps=event_set.n_steps, dt_ms=chosen["dt_ms"], pool=chosen["pool"])
+    frames = _tonic_frames(name, Path(data_dir), chosen)
     _check_equal(frames, event_set)
 
     stream = Stream(event_set, None, batch, shuffle=True, seed=0)
@@ -195,14 +194,14 @@ def bench_loading(
 # ---- Tonic's way -----------------------------------------------------------------------------------------------------
 
 
-def _tonic_frames(name: str, data_dir: Path, *, n_steps: int, dt_ms: float, pool: int) -> Any:
-    """Tonic's data set, whose samples are `(frames int16[T, polarity, (y,) x], label)`."""
+def _tonic_frames(name: str, data_dir: Path, parameters: Mapping[str, Any]) -> Any:
+    """Tonic's data set with our parameters, whose samples are `(frames int16[T, polarity, (y,) x], label)`."""
     try:
         import tonic
     except ImportError as error:
         raise MissingDependencyError("tonic", "data", "the benchmark of loading") from error
     parent = getattr(tonic.datasets, TONIC_CLASSES[name])
-    dt_us = round(dt_ms * 1e3)
+    dt_us, n_steps, pool = round(parameters["dt_ms"] * 1e3), parameters["n_steps"], parameters["pool"]
     frames: Any = tonic.transforms.ToFrame(
         sensor_size=parent.sensor_size, time_window=dt_us, start_time=0, end_time=n_steps * dt_us
     )
@@ -211,11 +210,10 @@ def _tonic_frames(name: str, data_dir: Path, *, n_steps: int, dt_ms: float, pool
         frames = tonic.transforms.Compose([frames, _Pool(pool, image=height > 1)])
     # a part of a set, or one without its archive, is as good here: Tonic would want to fetch the rest
     kind = type(parent.__name__, (parent,), {"_check_exists": lambda _: True})
-    # Tonic's readers are noisy about what they are given, such as views of read-only memory
-    with contextlib.redirect_stdout(None):
-        if name == "ssc":
-            return kind(str(data_dir), split="train", transform=frames)
-        return kind(str(data_dir), train=True, transform=frames)
+    options: dict[str, Any] = {"split": "train"} if name == "ssc" else {"train": True}
+    if name == "nmnist":
+        options |= {"stabilize": parameters["stabilise"], "first_saccade_only": parameters["saccade"] == 1}
+    return kind(str(data_dir), transform=frames, **options)
 
 
 @dataclass(frozen=True)
