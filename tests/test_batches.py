@@ -196,7 +196,7 @@ def test_strengths_that_do_not_fit_are_errors(changes, message):
             {"sample_starts": np.array([0, 2, 3_000_000]), "n_spikes": np.array([[0, 0], [0, 2]], np.uint8)},
             "longer than",
         ),
-        ({"sample_starts": np.array([-5, 2, 3])}, "starts before its ids"),
+        ({"sample_starts": np.array([-5, 2, 3])}, "starts outside its ids"),
     ],
 )
 def test_a_cache_that_changed_under_way_is_an_error_and_no_wild_read(changes, message, augment):

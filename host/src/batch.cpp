@@ -1,8 +1,6 @@
 #include "batch.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -69,23 +67,26 @@ struct Cache {
         n_steps(c.n_steps),
         n_neurons(c.n_neurons) {}
 
-  // Calls body(step, first id, length) for the lists of steps [from, to) of a sample.
+  std::int64_t begin(std::int64_t sample) const {
+    if (starts[sample] < 0 || starts[sample] > n_ids) changed("has a sample that starts outside its ids");
+    return starts[sample];
+  }
+  std::int64_t end(std::int64_t sample) const { return std::clamp(starts[sample + 1], begin(sample), n_ids); }
+
+  // Calls body(step, place of the first id, length) for all lists of a sample.
   template <class Body>
-  void lists(std::int64_t sample, std::int64_t from, std::int64_t to, Body&& body) const {
+  void lists(std::int64_t sample, Body&& body) const {
     const Length* row = lengths + sample * n_steps;
-    std::int64_t at = starts[sample];
-    const std::int64_t end = std::min(starts[sample + 1], n_ids);
-    if (at < 0) changed("has a sample that starts before its ids");
-    for (std::int64_t t = 0; t < to; ++t) {
-      const std::int64_t n = static_cast<std::int64_t>(row[t]);
-      if (n < 0 || n > end - at) changed("has lists that are longer than their sample");
-      if (t >= from) body(t, ids + at, n);
+    std::int64_t at = begin(sample);
+    const std::int64_t last = end(sample);
+    for (std::int64_t t = 0; t < n_steps; ++t) {
+      const auto n = static_cast<std::int64_t>(row[t]);
+      if (n < 0 || n > last - at) changed("has lists that are longer than their sample");
+      body(t, at, n);
       at += n;
     }
   }
 };
-
-// ---- as they are ---------------------------------------------------------------------------------------------------
 
 template <class Id>
 Batch with_offsets(const std::vector<std::int64_t>& n_spikes) {
@@ -103,154 +104,256 @@ Batch with_offsets(const std::vector<std::int64_t>& n_spikes) {
   return batch;
 }
 
+// ---- as they are ---------------------------------------------------------------------------------------------------
+
 template <class Id, class Length>
 Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& chosen) {
   const std::size_t n_samples = chosen.size();
   std::vector<std::int64_t> n_spikes(static_cast<std::size_t>(cache.n_steps) * n_samples);
   for (std::size_t b = 0; b < n_samples; ++b)
-    cache.lists(chosen[b], 0, cache.n_steps, [&](std::int64_t t, const Id*, std::int64_t n) {
+    cache.lists(chosen[b], [&](std::int64_t t, std::int64_t, std::int64_t n) {
       n_spikes[static_cast<std::size_t>(t) * n_samples + b] = n;
     });
   Batch batch = with_offsets<Id>(n_spikes);
   Id* ids = reinterpret_cast<Id*>(batch.ids.data());
   for (std::size_t b = 0; b < n_samples; ++b)
-    cache.lists(chosen[b], 0, cache.n_steps, [&](std::int64_t t, const Id* from, std::int64_t n) {
+    cache.lists(chosen[b], [&](std::int64_t t, std::int64_t at, std::int64_t n) {
       // the length as it was read before: it says how much room there is
       const std::size_t list = static_cast<std::size_t>(t) * n_samples + b;
-      std::copy_n(from, std::min(n, n_spikes[list]), ids + batch.offsets[list]);
+      std::copy_n(cache.ids + at, std::min(n, n_spikes[list]), ids + batch.offsets[list]);
     });
   return batch;
 }
 
 // ---- augmented -----------------------------------------------------------------------------------------------------
+//
+// One sample at a time and one change at a time, in short loops over arrays that stay in the core's first cache. Lists
+// are short and where spikes go is random, so a branch for each list or spike would be guessed wrong as often as not,
+// and that would cost more than the arithmetic: the loops have none.
 
-// The distinct spikes of one sample, put in order.
-class Ordered {
- public:
-  Ordered(std::int64_t n_steps, std::int64_t n_neurons)
-      : n_steps_(n_steps), n_neurons_(n_neurons), n_words_((n_neurons + 63) / 64) {}
+// The spikes of one sample in the order of the cache; a spike's place is its number.
+struct Spikes {
+  std::vector<std::int32_t> step, neuron;  // -1: left out
+  std::size_t n = 0;
 
-  void begin(std::int64_t n_candidates) {
-    marks_ = n_steps_ * n_words_ <= max_words_per_spike * std::max<std::int64_t>(n_candidates, 64);
-    if (marks_) words_.resize(static_cast<std::size_t>(n_steps_ * n_words_));  // zero between samples
-    cells_.clear();
-  }
-
-  void add(std::int64_t step, std::int64_t neuron) {
-    if (marks_)
-      words_[static_cast<std::size_t>(step * n_words_ + (neuron >> 6))] |= std::uint64_t{1} << (neuron & 63);
-    else
-      cells_.push_back(static_cast<std::uint64_t>(step * n_neurons_ + neuron));
-  }
-
-  // Calls body(step, neuron), step by step, ascending.
-  template <class Body>
-  void drain(Body&& body) {
-    if (marks_) {
-      std::size_t word = 0;
-      for (std::int64_t step = 0; step < n_steps_; ++step)
-        for (std::int64_t w = 0; w < n_words_; ++w, ++word)
-          for (std::uint64_t bits = std::exchange(words_[word], 0); bits; bits &= bits - 1)
-            body(step, w * 64 + std::countr_zero(bits));
-      return;
+  // Makes room.
+  void begin(std::int64_t most) {
+    n = 0;
+    if (const std::size_t size = static_cast<std::size_t>(most) + slack; step.size() < size) {
+      step.resize(size);
+      neuron.resize(size);
     }
-    std::sort(cells_.begin(), cells_.end());
-    cells_.erase(std::unique(cells_.begin(), cells_.end()), cells_.end());
-    const auto n = static_cast<std::uint64_t>(n_neurons_);
-    for (const std::uint64_t cell : cells_)
-      body(static_cast<std::int64_t>(cell / n), static_cast<std::int64_t>(cell % n));
+  }
+
+  // Adds what a sample has in steps [from, to).
+  template <class Id, class Length>
+  void add(const Cache<Id, Length>& cache, std::int64_t sample, std::int64_t from, std::int64_t to) {
+    std::int64_t first = 0;
+    std::size_t count = 0;
+    if (from < to)
+      cache.lists(sample, [&](std::int64_t t, std::int64_t at, std::int64_t length) {
+        if (t < from || t >= to) return;
+        if (t == from) first = at;
+        // always `slack` of them: what is too much is written over by the next list
+        std::int32_t* place = step.data() + n + count;
+        std::fill_n(place, slack, static_cast<std::int32_t>(t));
+        count += static_cast<std::size_t>(length);
+        if (length > static_cast<std::int64_t>(slack))
+          std::fill(place + slack, step.data() + n + count, static_cast<std::int32_t>(t));
+      });
+    const Id* ids = cache.ids + first;
+    std::uint32_t highest = 0;
+    for (std::size_t k = 0; k < count; ++k) {
+      neuron[n + k] = static_cast<std::int32_t>(ids[k]);
+      highest = std::max(highest, static_cast<std::uint32_t>(neuron[n + k]));
+    }
+    if (count && highest >= static_cast<std::uint32_t>(cache.n_neurons)) changed("has ids beyond its neurons");
+    n += count;
   }
 
  private:
-  std::int64_t n_steps_, n_neurons_, n_words_;
-  bool marks_ = true;
-  std::vector<std::uint64_t> words_, cells_;
+  static constexpr std::size_t slack = 16;
 };
 
-// What is drawn once for a sample, and how its spikes move.
-class Moves {
+// Moves the spikes of one sample after the other.
+class Mover {
  public:
-  Moves(const AugmentSpec& a, std::int64_t sample, std::int64_t n_steps, std::int64_t n_neurons)
-      : a_(a),
-        n_steps_(n_steps),
-        n_neurons_(n_neurons),
-        drop_(draws(sample, drop)),
-        within_(draws(sample, within_step)),
-        time_jitter_(draws(sample, time_jitter)),
-        channel_jitter_(draws(sample, channel_jitter)),
-        keep_to_(n_steps) {
-    if (a.time_crop > 0) {
-      const Draws crop = draws(sample, time_crop);
-      const auto largest = static_cast<std::int64_t>(a.time_crop * static_cast<double>(n_steps));
-      const std::int64_t cut = crop.below(largest + 1, 0);
-      keep_from_ = crop.below(cut + 1, 1);
-      keep_to_ = keep_from_ + n_steps - cut;
-    }
-    if (a.time_stretch > 0)
-      stretch_ = 1.0 - a.time_stretch + 2.0 * a.time_stretch * draws(sample, time_stretch).uniform(0);
-    if (a.time_shift) d_step_ = shift(draws(sample, time_shift), a.time_shift);
-    if (a.channel_shift) d_neuron_ = shift(draws(sample, channel_shift), a.channel_shift);
-    if (a.spatial_shift || a.rotation || a.flip > 0) make_table(sample);
-  }
+  Mover(const AugmentSpec& a, std::int64_t n_steps, std::int64_t n_neurons)
+      : a_(a), n_steps_(n_steps), n_neurons_(n_neurons) {}
 
-  // Calls add(step, neuron) with where spike `number` of the sample, (t, n), goes, unless it is left out.
-  template <class Add>
-  void move(std::uint64_t number, std::int64_t t, std::int64_t n, Add&& add) const {
-    if (t < keep_from_ || t >= keep_to_) return;
-    if (a_.event_drop > 0 && drop_.uniform(number) < a_.event_drop) return;
-    if (a_.time_stretch > 0 || a_.time_jitter > 0) {
-      double time = static_cast<double>(t) + within_.uniform(number);
-      if (a_.time_stretch > 0) time *= stretch_;
-      if (a_.time_jitter > 0) time += a_.time_jitter * time_jitter_.normal(number, a_.quantiles);
-      t = floor_of(time);
-    }
-    t += d_step_;
-    if (n < 0 || n >= n_neurons_) changed("has ids beyond its neurons");
-    if (!table_.empty()) {
-      n = table_[static_cast<std::size_t>(n)];
-      if (n < 0) return;
-    }
-    std::int64_t low = 0, high = n_neurons_;
-    if (a_.channel_shift || a_.channel_jitter > 0) {
-      if (a_.n_cells > 0 && a_.n_cells < n_neurons_) {
-        low = n / a_.n_cells * a_.n_cells;
-        high = std::min(low + a_.n_cells, n_neurons_);
-      }
-      n += d_neuron_;
-      if (a_.channel_jitter > 0) n += rounded(a_.channel_jitter * channel_jitter_.normal(number, a_.quantiles));
-    }
-    if (t >= 0 && t < n_steps_ && n >= low && n < high) add(t, n);
+  void move(std::int64_t sample, Spikes& spikes) {
+    sample_ = sample;
+    n_ = spikes.n;
+    step_ = spikes.step.data();
+    neuron_ = spikes.neuron.data();
+    if (a_.time_crop > 0) crop();
+    if (a_.event_drop > 0) leave_out();
+    if (a_.time_stretch > 0 || a_.time_jitter > 0 || a_.time_shift) move_in_time();
+    if (a_.spatial_shift || a_.rotation || a_.flip > 0) move_image();
+    if (a_.channel_shift || a_.channel_jitter > 0) move_channels();
   }
 
  private:
-  Draws draws(std::int64_t sample, Purpose purpose) const { return Draws(a_.seed, a_.epoch, sample, purpose); }
+  Draws draws(Purpose purpose) const { return Draws(a_.seed, a_.epoch, sample_, purpose); }
+
+  void crop() {
+    const Draws crop = draws(time_crop);
+    const auto largest = static_cast<std::int64_t>(a_.time_crop * static_cast<double>(n_steps_));
+    const std::int64_t cut = crop.below(largest + 1, 0), from = crop.below(cut + 1, 1), to = from + n_steps_ - cut;
+    for (std::size_t k = 0; k < n_; ++k) step_[k] = step_[k] >= from && step_[k] < to ? step_[k] : -1;
+  }
+
+  void leave_out() {
+    const Draws drops = draws(drop);
+    for (std::size_t k = 0; k < n_; ++k) step_[k] = drops.uniform(k) < a_.event_drop ? -1 : step_[k];
+  }
+
+  void move_in_time() {
+    const std::int64_t by = a_.time_shift ? shift(draws(time_shift), a_.time_shift) : 0;
+    const auto put = [this](std::size_t k, std::int64_t to) {
+      step_[k] = step_[k] >= 0 && to >= 0 && to < n_steps_ ? static_cast<std::int32_t>(to) : -1;
+    };
+    if (!(a_.time_stretch > 0 || a_.time_jitter > 0)) {
+      for (std::size_t k = 0; k < n_; ++k) put(k, step_[k] + by);
+      return;
+    }
+    const double stretch = a_.time_stretch;
+    const double factor = stretch > 0 ? 1.0 - stretch + 2.0 * stretch * draws(time_stretch).uniform(0) : 1.0;
+    const Draws within = draws(within_step), jitter = draws(time_jitter);
+    if (a_.time_jitter > 0)
+      for (std::size_t k = 0; k < n_; ++k) {
+        const double time = (step_[k] + within.uniform(k)) * factor;
+        put(k, floor_of(time + a_.time_jitter * jitter.normal(k, a_.quantiles)) + by);
+      }
+    else
+      for (std::size_t k = 0; k < n_; ++k) put(k, floor_of((step_[k] + within.uniform(k)) * factor) + by);
+  }
+
+  void move_image() {
+    make_table();
+    for (std::size_t k = 0; k < n_; ++k) neuron_[k] = table_[static_cast<std::size_t>(neuron_[k])];
+  }
 
   // Neuron after rotation, mirroring and shift of the image; -1 outside.
-  void make_table(std::int64_t sample) {
+  void make_table() {
     const std::int64_t width = a_.width, height = a_.height, n_pixels = width * height;
-    const std::int64_t angle = a_.rotation ? draws(sample, rotation).below(2 * a_.rotation + 1, 0) : 0;
-    const bool mirrored = a_.flip > 0 && draws(sample, flip).uniform(0) < a_.flip;
-    const Draws shifts = draws(sample, spatial_shift);
+    const std::int64_t angle = a_.rotation ? draws(rotation).below(2 * a_.rotation + 1, 0) : 0;
+    const bool mirrored = a_.flip > 0 && draws(flip).uniform(0) < a_.flip;
+    const Draws shifts = draws(spatial_shift);
     const std::int64_t dx = a_.spatial_shift ? shift(shifts, a_.spatial_shift, 0) : 0;
     const std::int64_t dy = a_.spatial_shift ? shift(shifts, a_.spatial_shift, 1) : 0;
     table_.resize(static_cast<std::size_t>(n_neurons_));
-    for (std::int64_t pixel = 0; pixel < n_pixels; ++pixel) {
-      std::int64_t to = a_.rotated ? a_.rotated[angle * n_pixels + pixel] : pixel;
-      if (to >= 0) {
-        const std::int64_t x = (mirrored ? width - 1 - to % width : to % width) + dx, y = to / width + dy;
-        to = x >= 0 && x < width && y >= 0 && y < height ? y * width + x : -1;
+    for (std::int64_t y = 0, pixel = 0; y < height; ++y)
+      for (std::int64_t x = 0; x < width; ++x, ++pixel) {
+        std::int64_t to_x = x, to_y = y;
+        bool inside = true;
+        if (a_.rotated) {
+          const std::int64_t to = a_.rotated[angle * n_pixels + pixel];
+          inside = to >= 0;
+          to_x = to % width;
+          to_y = to / width;
+        }
+        to_x = (mirrored ? width - 1 - to_x : to_x) + dx;
+        to_y += dy;
+        inside = inside && to_x >= 0 && to_x < width && to_y >= 0 && to_y < height;
+        table_[static_cast<std::size_t>(pixel)] = inside ? static_cast<std::int32_t>(to_y * width + to_x) : -1;
       }
-      for (std::int64_t plane = 0; plane < n_neurons_; plane += n_pixels)
-        table_[static_cast<std::size_t>(plane + pixel)] = static_cast<std::int32_t>(to < 0 ? -1 : plane + to);
+    for (std::int64_t n = n_pixels; n < n_neurons_; ++n) {  // the other polarities
+      const std::int32_t to = table_[static_cast<std::size_t>(n % n_pixels)];
+      table_[static_cast<std::size_t>(n)] = to < 0 ? -1 : to + static_cast<std::int32_t>(n / n_pixels * n_pixels);
+    }
+  }
+
+  void move_channels() {
+    const std::int64_t by = a_.channel_shift ? shift(draws(channel_shift), a_.channel_shift) : 0;
+    const bool ladder = a_.n_cells > 0 && a_.n_cells < n_neurons_;
+    const Draws jitter = draws(channel_jitter);
+    for (std::size_t k = 0; k < n_; ++k) {
+      const std::int64_t from = neuron_[k], low = ladder ? from / a_.n_cells * a_.n_cells : 0;
+      const std::int64_t high = ladder ? std::min(low + a_.n_cells, n_neurons_) : n_neurons_;
+      std::int64_t to = from + by;
+      if (a_.channel_jitter > 0) to += rounded(a_.channel_jitter * jitter.normal(k, a_.quantiles));
+      neuron_[k] = from >= 0 && to >= low && to < high ? static_cast<std::int32_t>(to) : -1;
     }
   }
 
   const AugmentSpec& a_;
-  std::int64_t n_steps_, n_neurons_;
-  Draws drop_, within_, time_jitter_, channel_jitter_;
-  double stretch_ = 1;
-  std::int64_t d_step_ = 0, d_neuron_ = 0, keep_from_ = 0, keep_to_;
+  std::int64_t n_steps_, n_neurons_, sample_ = 0;
+  std::size_t n_ = 0;
+  std::int32_t* step_ = nullptr;
+  std::int32_t* neuron_ = nullptr;
   std::vector<std::int32_t> table_;
+};
+
+// std::popcount is a call where the instruction may be missing.
+int n_bits(std::uint64_t x) {
+  x -= x >> 1 & 0x5555555555555555u;
+  x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+  return static_cast<int>(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Fu) * 0x0101010101010101u >> 56);
+}
+
+// Puts the distinct spikes of a sample in order: step by step, ascending.
+template <class Id>
+class Sorter {
+ public:
+  Sorter(std::int64_t n_steps, std::int64_t n_neurons)
+      : n_steps_(n_steps), n_neurons_(n_neurons), n_words_((n_neurons + 63) / 64) {}
+
+  // Writes the ids to `out`, which has room for all spikes and `slack` more, and the number of each step t to
+  // n_spikes[t · stride]; returns how many ids there are.
+  std::size_t sort(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
+    const bool marks = n_steps_ * n_words_ <= max_words_per_spike * (static_cast<std::int64_t>(spikes.n) + 64);
+    return marks ? by_marks(spikes, out, n_spikes, stride) : by_cells(spikes, out, n_spikes, stride);
+  }
+
+  static constexpr std::size_t slack = 8;
+
+ private:
+  std::size_t by_marks(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
+    const auto n_words = static_cast<std::size_t>(n_steps_ * n_words_);
+    words_.resize(n_words + 1);  // all zero; the last one takes what is left out
+    for (std::size_t k = 0; k < spikes.n; ++k) {
+      const std::int32_t step = spikes.step[k], neuron = spikes.neuron[k];
+      const auto word = static_cast<std::size_t>(step * n_words_ + (neuron >> 6));
+      words_[(step | neuron) >= 0 ? word : n_words] |= std::uint64_t{1} << (neuron & 63);
+    }
+    words_[n_words] = 0;
+    Id* const begin = out;
+    std::uint64_t* word = words_.data();
+    for (std::int64_t t = 0; t < n_steps_; ++t) {
+      const Id* const first = out;
+      for (std::int64_t w = 0; w < n_words_; ++w, ++word) {
+        std::uint64_t bits = std::exchange(*word, 0);
+        if (!bits) continue;
+        // always `slack` of them: what is too much is written over by the next word
+        const int n = n_bits(bits);
+        for (int k = 0; k < static_cast<int>(slack); ++k, bits &= bits - 1)
+          out[k] = static_cast<Id>(w * 64 + __builtin_ctzll(bits | std::uint64_t{1} << 63));
+        for (int k = static_cast<int>(slack); k < n; ++k, bits &= bits - 1)
+          out[k] = static_cast<Id>(w * 64 + __builtin_ctzll(bits));
+        out += n;
+      }
+      n_spikes[static_cast<std::size_t>(t) * stride] = out - first;
+    }
+    return static_cast<std::size_t>(out - begin);
+  }
+
+  std::size_t by_cells(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
+    cells_.clear();
+    for (std::size_t k = 0; k < spikes.n; ++k)
+      if ((spikes.step[k] | spikes.neuron[k]) >= 0) cells_.push_back(spikes.step[k] * n_neurons_ + spikes.neuron[k]);
+    std::sort(cells_.begin(), cells_.end());
+    cells_.erase(std::unique(cells_.begin(), cells_.end()), cells_.end());
+    for (std::size_t k = 0; k < cells_.size(); ++k) {
+      out[k] = static_cast<Id>(cells_[k] % n_neurons_);
+      ++n_spikes[static_cast<std::size_t>(cells_[k] / n_neurons_) * stride];
+    }
+    return cells_.size();
+  }
+
+  std::int64_t n_steps_, n_neurons_, n_words_;
+  std::vector<std::uint64_t> words_;
+  std::vector<std::int64_t> cells_;
 };
 
 template <class Id, class Length>
@@ -258,11 +361,15 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
   const std::size_t n_samples = chosen.size();
   std::vector<std::int64_t> n_spikes(static_cast<std::size_t>(cache.n_steps) * n_samples);
   std::vector<Id> found;  // sample by sample
-  Ordered ordered(cache.n_steps, cache.n_neurons);
+  std::size_t n_found = 0;
+  Spikes spikes;
+  Mover mover(a, cache.n_steps, cache.n_neurons);
+  Sorter<Id> sorter(cache.n_steps, cache.n_neurons);
   for (std::size_t b = 0; b < n_samples; ++b) {
-    std::int64_t partner = chosen[b], start = 0, stop = 0;  // steps [start, stop) are the partner's
+    const std::int64_t own = chosen[b];
+    std::int64_t partner = own, start = 0, stop = 0;  // steps [start, stop) are the partner's
     if (a.mix > 0) {
-      const Draws draws(a.seed, a.epoch, chosen[b], mix);
+      const Draws draws(a.seed, a.epoch, own, mix);
       if (draws.uniform(0) < a.mix) {
         partner = a.partners[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(a.partners.size()), 1))];
         const std::int64_t length = draws.below(cache.n_steps + 1, 2);
@@ -270,21 +377,14 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
         stop = start + length;
       }
     }
-    const Moves moves(a, chosen[b], cache.n_steps, cache.n_neurons);
-    std::uint64_t number = 0;
-    const auto take = [&](std::int64_t t, const Id* ids, std::int64_t n) {
-      for (std::int64_t k = 0; k < n; ++k)
-        moves.move(number++, t, static_cast<std::int64_t>(ids[k]),
-                   [&](std::int64_t to, std::int64_t neuron) { ordered.add(to, neuron); });
-    };
-    ordered.begin(cache.starts[chosen[b] + 1] - cache.starts[chosen[b]]);
-    cache.lists(chosen[b], 0, start, take);
-    cache.lists(partner, start, stop, take);
-    cache.lists(chosen[b], stop, cache.n_steps, take);
-    ordered.drain([&](std::int64_t t, std::int64_t neuron) {
-      ++n_spikes[static_cast<std::size_t>(t) * n_samples + b];
-      found.push_back(static_cast<Id>(neuron));
-    });
+    spikes.begin(cache.end(own) - cache.begin(own) + cache.end(partner) - cache.begin(partner));
+    spikes.add(cache, own, 0, start);
+    spikes.add(cache, partner, start, stop);
+    spikes.add(cache, own, stop, cache.n_steps);
+    mover.move(own, spikes);
+    if (const std::size_t room = n_found + spikes.n + Sorter<Id>::slack; found.size() < room)
+      found.resize(std::max(room, spikes.n * (n_samples - b) + n_found));
+    n_found += sorter.sort(spikes, found.data() + n_found, n_spikes.data() + b, n_samples);
   }
   Batch batch = with_offsets<Id>(n_spikes);
   Id* ids = reinterpret_cast<Id*>(batch.ids.data());
