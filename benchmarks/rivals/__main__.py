@@ -231,6 +231,8 @@ def main() -> int:
         plot.draw(out / "activity.png", sweep, facts)
     print(f"\n{page}\n==> {out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
     differ = [f"{r.name} on {name}" for name, results in workloads.items() for r in results if not r.agrees]
+    for point in sweep["points"] if sweep else []:
+        differ += [f"{name} at {point['target']:.1%}" for name, agreed in point["agrees"].items() if not agreed]
     if differ:
         print(f"rivals: losses are not the expected ones, so these computed another network: {', '.join(differ)}")
     return 1 if differ else 0

@@ -53,7 +53,7 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
         f"{facts['threads']} threads of {facts['machine']}",
         fontsize=9,
     )
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="lower left")
     temporary = path.with_name(path.name + ".tmp")
     figure.savefig(temporary, format="png")
     pyplot.close(figure)
