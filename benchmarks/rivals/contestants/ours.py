@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 import sparsesnn as ss
-from rivals.contestants.torch_tools import step_of
-from rivals.task import BETA, SLOPE, THRESHOLD, Task
+from rivals.contestants.torch_tools import fused_adam, step_of
+from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
+from sparsesnn.adam import Adam
 from sparsesnn.train.prepare import set_threads
 
 
@@ -25,7 +27,13 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu") -> Callable[[]
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(weights[name]))
     spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
-    return step_of(lambda: model(spikes).potentials.mean(0), model.parameters(), task.labels)
+    adam = own_adam if backend == "cpu" else fused_adam
+    return step_of(lambda: model(spikes).potentials.mean(0), model.parameters(), task.labels, adam)
+
+
+def own_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
+    """The one that training takes beside the engine."""
+    return Adam(parameters, lr=LEARNING_RATE)
 
 
 def network(task: Task, grad_threshold: float = 0.9) -> ss.Network:
