@@ -186,7 +186,7 @@ def _deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> floa
         for _ in range(repeats):
             _core.phase_seconds(reset=True)
             model(spikes)
-            found.append(_core.phase_seconds(reset=True)["deliver"])
+            found.append(float(_core.phase_seconds(reset=True)["deliver"]))
         return median(found)
     finally:
         _core.probe_deliver(False)
