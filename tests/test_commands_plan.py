@@ -200,7 +200,7 @@ def test_sweeps_print_tables_and_json(capsys: pytest.CaptureFixture[str], tmp_pa
     path = tmp_path / "scaling.png"
     rows = json.loads(run(capsys, "plan", "--sweep", "weak-scaling", "--ipus", "1,2", "--json", "--plot", str(path)))
     assert path.read_bytes().startswith(b"\x89PNG")
-    one, two = (r for r in rows if r["series"] == "deeper, 2 neurons a tile, batch 48")
+    one, two = (r for r in rows if r["series"] == "deeper, 3 layers an IPU, batch 48")
     assert (one["x"], two["x"]) == (1, 2)
     assert two["n_neurons"] == 2 * one["n_neurons"] - 20
     assert one["link_share"] == 0 < two["link_share"]

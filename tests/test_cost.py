@@ -11,8 +11,27 @@ import pytest
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition import cost, cost_cpu, memory, sweep_tables, sweeps
-from sparsesnn.partition.cost import CycleAssumptions, expected_lengths, predict_ipu, shard_cycles, stages
-from sparsesnn.partition.memory import list_bytes, mask_words, padded, shard_items, tile_bytes
+from sparsesnn.partition.cost import (
+    ASSUMPTIONS,
+    CycleAssumptions,
+    Lengths,
+    collector_cycles,
+    expected_lengths,
+    gradient_cycles,
+    predict_ipu,
+    shard_cycles,
+)
+from sparsesnn.partition.memory import (
+    collector_bytes,
+    collector_receives,
+    list_bytes,
+    mask_words,
+    padded,
+    shard_items,
+    shard_receives,
+    stages,
+    tile_bytes,
+)
 from sparsesnn.partition.memory_cpu import rank_bytes
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
@@ -42,13 +61,20 @@ def test_bytes_of_a_shard_by_hand() -> None:
     assert items["weights"] == items["gradient"] == 4 * m * 6
     assert items["optimiser"] == 2 * 4 * m * 6
     assert items["masters"] == 0
-    # beta, threshold, grad_threshold; bias with gradient and two moments
-    assert items["parameters"] == 4 * 5 * (3 + 4)
-    assert items["state"] == 2 * 7 * 5 * 4  # v and its gradient
-    assert items["history"] == 11 * 7 * 5 * 4
+    # alpha, beta, threshold, grad_threshold, bias; the bias gradient of six workers, two moments
+    assert items["parameters"] == 4 * 6 * (5 + 6 + 2)
+    assert items["state"] == 3 * 7 * 6 * 4  # ∂L/∂v, and ∂L/∂i of two steps: recurrent lists come one step later
+    assert items["history"] == 11 * 7 * 6 * 4
     own, of_input = 2 * 10 + 4, 2 * 6 + 4  # ids padded to whole words, two counts
-    assert items["lists"] == 7 * (of_input + own) + 7 * (own + 4 * 9)
-    assert items["shares"] == 7 * 9 * 4  # the input needs no gradient
+    own_buckets, input_buckets = 2 * (12 + 16), 2 * (12 + 12)
+    assert shard_receives(plan, "hidden") == {
+        "lists": 7 * (of_input + own),
+        "gradients": 7 * (own + own_buckets),
+        "input gradients": 7 * (of_input + input_buckets),
+        "states": 7 * (own + 4 * 10),
+    }
+    assert items["buffers"] == 7 * (own + own_buckets)
+    assert items["shares"] == 7 * 10 * 4  # the input needs no gradient
     assert items["masks"] == 7 * 8
 
 
@@ -59,11 +85,14 @@ def test_bytes_of_models_and_modes() -> None:
     )
     train, infer = planned(network), planned(network, optimizer="none")
     half, sgd = planned(network, weight_dtype="half"), planned(network, optimizer="sgd")
-    n, per_step = 3, 8 * 3 * 4
-    assert shard_items(train, "a", n)["state"] == 2 * 2 * per_step + 2 * per_step  # v, i_syn, gradients; two traces
+    n, per_step = 3, 8 * 4 * 4
+    # i_syn, ∂L/∂i_syn, ∂L/∂v, ∂L/∂i; two traces
+    assert shard_items(train, "a", n)["state"] == 4 * per_step + 2 * per_step
     assert shard_items(train, "a", n)["history"] == 10 * 2 * per_step  # v, and the trace of alpha
-    assert shard_items(infer, "a", n)["history"] == shard_items(infer, "a", n)["gradient"] == 0
-    assert shard_items(infer, "a", n)["state"] == 2 * per_step
+    assert shard_items(infer, "a", n)["gradient"] == 0
+    assert shard_items(infer, "a", n)["history"] == 2 * per_step
+    assert shard_items(infer, "a", n)["state"] == per_step
+    assert shard_items(infer, "out", n)["history"] == 10 * per_step  # decoded over time
     assert shard_items(half, "a", n)["weights"] == 10 * 4 * 2
     assert shard_items(half, "a", n)["masters"] == 10 * 4 * 4
     assert shard_items(sgd, "a", n)["optimiser"] == 0
@@ -79,6 +108,25 @@ def test_padding() -> None:
     assert [padded(n, "float32") for n in (1, 2, 3)] == [2, 2, 4]
     assert [padded(n, "half") for n in (1, 4, 5)] == [4, 4, 8]
     assert [list_bytes(k) for k in (1, 2, 3)] == [8, 8, 12]
+
+
+def test_bytes_of_helpers_by_hand() -> None:
+    """3 samples, capacity 6; 40 neurons on 20 tiles read 30: 20 shares go through 4 groups of reducers."""
+    plan = planned(
+        chain(9, 30, 40), "ipu-mk2:1x64", b=3, t=11, capacity={"hidden": 6}, strategy="even", layout="contiguous"
+    )
+    (connection,) = (c for c in plan.connections if c.reducers)
+    assert {(r.n_shards, r.n_samples) for r in connection.reducers} == {(5, 1)}
+    one, slots = 2 * 6 + 4, 6 * 4
+    # lists of 11 steps, one sent; buckets; ∂L/∂s; dropped; pointers to 15 shards
+    assert collector_bytes(plan, "hidden", 1) == 12 * one + 2 * (12 + 12) + slots + 4 * 11 + 8 * 15
+    assert collector_receives(plan, "hidden", 1) == {"masks": 15 * 8, "sums": 4 * slots}
+    by_item = tile_bytes(plan)
+    r = connection.reducers[0]
+    assert by_item["reducer"][r.tile] == slots + 4 * 5 + memory.ASSUMPTIONS.vertex_bytes
+    free = [x.tile for x in connection.reducers if x.tile not in plan.tile_to_shards()]
+    assert free
+    assert all(by_item["buffers"][t] >= 5 * slots for t in free)
 
 
 def test_the_sum_over_tiles_is_the_sum_over_shards() -> None:
@@ -107,14 +155,41 @@ def test_cycles_of_a_shard_by_hand() -> None:
     assert set(cycles) == {"deliver", "step", "select"}
 
 
+def test_cycles_of_a_collector_by_hand() -> None:
+    """2 samples, 10 ids listed of which 8 fired: 5 pairs, one a worker; 7 mask words; 3 sums."""
+    a = ASSUMPTIONS
+    plan = planned(chain(20, 100, 8), b=12)
+    cycles = collector_cycles(plan, "hidden", 2, 7, 3, {"hidden": Lengths(8, 10)}, a)
+    sent = a.fetch_list + a.fetch_id
+
+    def turns(bundles: float) -> float:
+        return a.supervisor + 6 * (a.vertex + bundles)
+
+    walk = a.compact_list + a.compact_walks * a.compact_word * 7 + a.compact_id * 2
+    assert cycles["compact"] == pytest.approx(turns(2 * walk))
+    assert cycles["refetch"] == turns(2 * (sent + a.fetch_id * 2 * 8))
+    assert cycles["sum"] == turns(2 * 3 * (a.reduce_row + a.reduce_pair))
+    assert collector_cycles(plan, "input", 2, 0, 0, {"input": Lengths(10, 10)}, a)["fetch"] == turns(2 * sent)
+
+
 def test_weight_gradient_by_hand() -> None:
     """Every worker walks its bucket, a sixth of the spikes, of all 12 samples."""
     a = CycleAssumptions(worker_imbalance=1.0)
     plan = planned(chain(20, 8), b=12, activity={"input": 0.3})
     cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
     walk = 12 * (a.weight_list + 6 / 6 * (a.weight_id + 2 * a.weight_pair))
-    assert cycles["weight gradient"] == pytest.approx(a.supervisor + 6 * (a.vertex + walk))
-    assert cycles["list gradient"] == 0  # the input needs none
+    assert cycles["input gradient"] == pytest.approx(a.supervisor + 6 * (a.vertex + walk))
+    assert "list gradient" not in cycles  # the input needs none
+
+
+def test_list_gradient_by_hand() -> None:
+    """Every list of a spiking population has 5 listed, 3 fired; 2 samples a worker."""
+    a = CycleAssumptions(worker_imbalance=1.0)
+    plan = planned(chain(20, 50, 8), b=12)
+    found = gradient_cycles(plan, 4, ["hidden"], {"hidden": Lengths(3, 5)}, a)
+    assert found["list gradient"] == 6 * 2 * (a.share_list + 5 * (a.share_id + 2 * a.share_pair))
+    walk = 12 * (a.weight_list + 3 / 6 * (a.weight_id + 2 * a.weight_pair))
+    assert found["weight gradient"] == pytest.approx(a.supervisor + 6 * (a.vertex + walk))
 
 
 def test_expected_lengths() -> None:
@@ -144,19 +219,21 @@ def test_stages_follow_delays_of_zero() -> None:
 
 def test_one_superstep_serves_all_layers_only_with_delay_1() -> None:
     def supersteps(delay: int) -> list[str]:
-        plan = planned(chain(50, 40, 30, 20, delay=delay), layout="contiguous")
+        plan = planned(chain(50, 40, 30, 20, delay=delay), layout="contiguous", strategy="even")
         return [s.name for s in predict_ipu(plan).per_step]
 
-    assert supersteps(1) == ["lists", "masks", "lists and gradients", "nothing", "shares", "sums", "loop"]
-    # three rounds; the first layer's input needs no gradient, so its shares and sums are not there
-    assert len(supersteps(0)) == 3 * 6 - 2 + 1
+    once = ["nothing", "lists", "masks", "nothing", "lists and buckets", "shares", "sums", "lists and gradients"]
+    assert supersteps(1) == [*once, "lists and buckets"]
+    # three rounds of six, fetches and the input's gradient; the output has no lists to be read
+    assert len(supersteps(0)) == 3 * 6 + 3 - 3
 
 
 def test_exchange_bytes_by_hand() -> None:
     """One population of 4 shards on 4 tiles, 2 samples, inference: lists in, masks out."""
     plan = planned(chain(20, 8), "ipu-mk2:1x4", b=2, optimizer="none", capacity={"input": 6}, strategy="even")
     assert [s.n for s in plan.populations["output"].shards] == [2, 2, 2, 2]
-    lists, masks, _ = predict_ipu(plan).per_step
+    fetch, lists, masks = predict_ipu(plan).per_step
+    assert fetch.exchange_bytes == 0
     assert lists.exchange_bytes == 4 * 2 * list_bytes(6)
     assert lists.exchange == 2 * list_bytes(6) / 4
     # each of 2 collectors gets 8 bytes from each of the 3 tiles that it is not itself
@@ -169,7 +246,7 @@ def test_lists_cross_a_link_once_a_device() -> None:
     prediction = predict_ipu(plan)
     assert {s.device for s in plan.populations["hidden"].shards} == {0}
     assert {s.device for s in plan.populations["output"].shards} == {1}
-    lists = prediction.per_step[0]
+    lists = prediction.per_step[1]
     assert lists.link_bytes == 4 * list_bytes(plan.populations["hidden"].capacity)
     assert lists.link > 0
     one = predict_ipu(planned(chain(20, 64, 64), "ipu-mk2:1x32", b=4, layout="contiguous", strategy="even"))

@@ -9,25 +9,31 @@ what its longest worker costs, times the six workers that take turns (a tile iss
     superstep = barrier + max over tiles max(bytes in, bytes out) / 4 + max over tiles 6 · bundles of the longest worker
                 + bytes over links / link bandwidth
 
-    forward step   lists out to the shards  → deliver, step, select      masks to the collectors → compact
-    backward step  lists and gradients out  → state grad, list grad      (local)                 → weight grad
-                   shares to the reducers   → reduce                     sums to the collectors  → sum
-    batch          optimiser, loss; lists and labels from the host
+    forward step   (local) → fetch the input's lists; then round by round
+                   lists to the shards → deliver, step, select; masks to the collectors → compact
+    backward step  (local) → fetch all lists; then round by round, last first
+                   lists and buckets to the shards of post → list gradient, weight gradient
+                   shares to the reducers → reduce; sums to the collectors → sum
+                   lists and gradients to the shards → state gradient; at the end
+                   the input's lists and buckets to the shards → weight gradient
+    batch          loss, norm of the gradient, optimiser; lists and labels from the host
 
-Populations joined by delay 0 take these supersteps one after another (`stages`); with delay 1 all share them.
+as the graph builder (host/src/ipu/program.cpp) lays them out. Populations joined by delay 0 take rounds one after another
+(`stages`); with delay 1 all share one. The counts are those of the emulated machine (host/src/emulator/work.h), under the
+same names: on it, a prediction differs from what is counted only by the activity that was assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.partition.memory import list_bytes, mask_words, padded
-from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.memory import bucket_bytes, list_bytes, mask_words, padded, slots_bytes, stages
+from sparsesnn.partition.plan import Collector, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 
 
@@ -45,8 +51,10 @@ class CycleAssumptions:
         step_sample, step_pair: decay, reset, add, two comparisons, masks and the history, for two neurons;
             step_cuba: the synaptic current on top.
         select_word: both mask words of a sample.
-        compact_list: counts, capacity and rotation of one list, and joining what six workers found.
-        compact_word: look at one mask word; compact_id: find the bit, write the id and its bucket.
+        compact_list: counts, capacity and rotation of one list.
+        compact_word: look at one mask word; compact_walks: how often each worker looks at every word: all workers count,
+            then each walks all words to find the slots that it fills; compact_id: find the bit, write the id.
+        fetch_list, fetch_id: send a kept list once more: two ids; or put a spike into its bucket (id modulo 6).
         state_sample, state_pair: decay of ∂L/∂v, current gradient; state_search: finding the shard's part of the own
             list by bisection, per halving; state_id: σ', gradient of one listed neuron.
         share_list, share_id, share_pair: dot product of a row of weights and the current gradient; the id's part has
@@ -55,8 +63,9 @@ class CycleAssumptions:
             element for scalars; here ids come in buckets, no bounds are searched.
         reduce_row, reduce_pair: one row of shares: load two, add two.
         adam_pair, sgd_pair: one update of two weights; Adam has a square root and a division each.
+        norm_pair: two squares of the gradient's norm.
         loss_value: one potential or count: exponential, division.
-        loop_supersteps: barriers of the loop itself in a step: counter, offsets.
+        host_transfers: streams a batch between host and devices, each with a barrier over all.
         near_per_spike: near-spikes listed per spike. 0.64: measured by `sparsesnn bench step` at threshold 1,
             grad_threshold 0.9, activity 2 %.
         worker_imbalance: the longest of six workers over their mean: samples differ in their spikes.
@@ -74,7 +83,10 @@ class CycleAssumptions:
     select_word: int = 4
     compact_list: int = 90
     compact_word: int = 5
+    compact_walks: float = 2.0
     compact_id: int = 10
+    fetch_list: int = 20
+    fetch_id: int = 5
     state_sample: int = 15
     state_pair: int = 8
     state_search: int = 8
@@ -89,8 +101,9 @@ class CycleAssumptions:
     reduce_pair: int = 2
     adam_pair: int = 40
     sgd_pair: int = 4
+    norm_pair: int = 3
     loss_value: int = 20
-    loop_supersteps: int = 2
+    host_transfers: int = 6
     near_per_spike: float = 0.64
     worker_imbalance: float = 1.15
     host_overlap: float = 0.0
@@ -127,15 +140,6 @@ def expected_lengths(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> dict[str,
     return found
 
 
-def stages(plan: Plan) -> dict[str, int]:
-    """In which of a step's rounds a population runs: the longest chain of delay-0 connections that leads to it."""
-    found: dict[str, int] = {}
-    for name in plan.populations:
-        feeds = [c.pre for c in plan.incoming(name) if c.delay == 0 and c.pre not in plan.network.inputs]
-        found[name] = 1 + max((found[pre] for pre in feeds), default=-1)
-    return found
-
-
 # ---- what one tile computes ----------------------------------------------------------------------------------------
 
 
@@ -147,37 +151,63 @@ def _turns(bundles: float, a: CycleAssumptions, workers: int) -> float:
 def shard_cycles(
     plan: Plan, name: str, n: int, lengths: Mapping[str, Lengths], a: CycleAssumptions = ASSUMPTIONS
 ) -> dict[str, float]:
-    """Cycles a step, by phase, of a shard of `n` neurons; samples are dealt to the workers."""
+    """Cycles a step, by phase, of a shard of `n` neurons; samples are dealt to the workers.
+
+    "list gradient" and "weight gradient" are those of connections from spiking populations, "input gradient" the weight
+    gradient of the input's connections, which has a superstep of its own.
+    """
     population = plan.network.populations[name]
     workers = plan.target.workers_per_tile
     samples = -(-plan.n_samples // workers)
-    uneven = a.worker_imbalance if plan.n_samples > workers else 1.0
-    weight_pairs = padded(n, plan.weight_dtype) // 2
-    pairs = -(-n // 2)
+    pairs = padded(n, plan.weight_dtype) // 2
     spiking = not isinstance(population, LI)
-    incoming = plan.incoming(name)
-    deliver = share = weight = 0.0
-    for c in incoming:
-        pre = lengths[c.pre]
-        deliver += a.deliver_list + uneven * pre.spikes * (a.deliver_id + a.deliver_pair * weight_pairs)
-        # buckets of ids: each worker walks one bucket of every sample
-        weight += a.weight_list + uneven * pre.spikes / workers * (a.weight_id + a.weight_pair * weight_pairs)
-        if c.pre not in plan.network.inputs:
-            share += a.share_list + uneven * pre.listed * (a.share_id + a.share_pair * weight_pairs)
-    step = a.step_sample + pairs * (a.step_pair + a.step_cuba * isinstance(population, CubaLIF))
+    deliver: float = 0
+    for c in plan.incoming(name):
+        spikes = _uneven(plan, a) * lengths[c.pre].spikes
+        deliver += a.deliver_list + spikes * (a.deliver_id + a.deliver_pair * pairs)
+    step: float = a.step_sample + pairs * (a.step_pair + a.step_cuba * isinstance(population, CubaLIF))
     cycles = {"deliver": _turns(samples * deliver, a, workers), "step": workers * samples * step}
     if spiking:
         cycles["select"] = workers * samples * a.select_word * mask_words(n)
     if not plan.trains:
         return cycles
-    state = a.state_sample + pairs * a.state_pair
+    state: float = a.state_sample + pairs * a.state_pair
     if spiking:
         own = lengths[name]
-        state += 2 * a.state_search * np.log2(1 + own.listed) + a.state_id * own.listed * n / population.n
+        halvings = np.ceil(np.log2(1 + own.spikes)) + np.ceil(np.log2(1 + own.listed - own.spikes))
+        state += float(a.state_search * halvings) + a.state_id * own.listed * n / population.n
     cycles["state gradient"] = _turns(samples * state, a, workers)
-    cycles["list gradient"] = workers * samples * share
-    cycles["weight gradient"] = _turns(plan.n_samples * weight, a, workers)
+    inputs = plan.network.inputs
+    from_spiking = [c.pre for c in plan.incoming(name) if c.pre not in inputs]
+    cycles |= gradient_cycles(plan, n, from_spiking, lengths, a)
+    from_input = [c.pre for c in plan.incoming(name) if c.pre in inputs]
+    if from_input:
+        cycles["input gradient"] = sum(gradient_cycles(plan, n, from_input, lengths, a).values())
     return cycles
+
+
+def gradient_cycles(
+    plan: Plan, n: int, senders: Sequence[str], lengths: Mapping[str, Lengths], a: CycleAssumptions = ASSUMPTIONS
+) -> dict[str, float]:
+    """Cycles a step that a shard of `n` neurons spends on what it received from `senders`, in one superstep."""
+    workers = plan.target.workers_per_tile
+    samples = -(-plan.n_samples // workers)
+    pairs = padded(n, plan.weight_dtype) // 2
+    share = weight = 0.0
+    for pre in senders:
+        uneven = _uneven(plan, a)
+        # buckets of ids: each worker walks its own bucket, of every sample
+        weight += a.weight_list + uneven * lengths[pre].spikes / workers * (a.weight_id + a.weight_pair * pairs)
+        if pre not in plan.network.inputs:
+            share += a.share_list + uneven * lengths[pre].listed * (a.share_id + a.share_pair * pairs)
+    if not senders:
+        return {}
+    cycles = {"weight gradient": _turns(plan.n_samples * weight, a, workers)}
+    return {"list gradient": workers * samples * share, **cycles} if share else cycles
+
+
+def _uneven(plan: Plan, a: CycleAssumptions) -> float:
+    return a.worker_imbalance if plan.n_samples > plan.target.workers_per_tile else 1.0
 
 
 def collector_cycles(
@@ -189,16 +219,24 @@ def collector_cycles(
     lengths: Mapping[str, Lengths],
     a: CycleAssumptions = ASSUMPTIONS,
 ) -> dict[str, float]:
-    """Cycles a step of a collector that receives `n_words` mask words and `n_sums` sums a sample; words and slots are
-    dealt to the workers."""
-    if isinstance(plan.network.populations[name], (Input, LI)):
+    """Cycles a step of a collector that receives `n_words` mask words and `n_sums` sums a sample; slots are dealt to the
+    workers. "fetch" is that of the forward pass for an input, "refetch" that of the backward pass."""
+    if isinstance(plan.network.populations[name], LI):
         return {}
     workers = plan.target.workers_per_tile
-    listed = lengths[name].listed
-    each = a.compact_list + (a.compact_word * n_words + a.compact_id * listed) / workers
-    cycles = {"compact": _turns(n_samples * each, a, workers)}
-    if plan.trains and n_sums:
-        cycles["sum"] = _turns(n_samples * _reduction(n_sums, listed, workers, a), a, workers)
+    mine = np.ceil(np.ceil(lengths[name].listed / 2) / workers)  # pairs of slots of one worker
+    sent = a.fetch_list + a.fetch_id * float(mine)
+    lags = len({c.delay for c in plan.outgoing(name)})
+    cycles = {}
+    if name in plan.network.inputs:
+        cycles["fetch"] = _turns(n_samples * max(1, lags) * sent, a, workers)
+    else:
+        each = a.compact_list + a.compact_walks * a.compact_word * n_words + a.compact_id * 2 * float(mine)
+        cycles["compact"] = _turns(n_samples * (each + max(0, lags - 1) * sent), a, workers)
+    if plan.trains:
+        cycles["refetch"] = _turns(n_samples * (sent + 2 * a.fetch_id * lengths[name].spikes), a, workers)
+        if n_sums:
+            cycles["sum"] = _turns(n_samples * _reduction(n_sums, lengths[name].listed, workers, a), a, workers)
     return cycles
 
 
@@ -208,14 +246,21 @@ def _reduction(rows: int, slots: float, workers: int, a: CycleAssumptions) -> fl
 
 
 def optimiser_cycles(plan: Plan, name: str, n: int, a: CycleAssumptions = ASSUMPTIONS) -> float:
-    """Cycles a batch; rows are dealt to the workers."""
-    pair = {"adam": a.adam_pair, "sgd": a.sgd_pair, "none": 0}[plan.optimizer]
-    rows = sum(plan.populations[c.pre].n for c in plan.incoming(name))
+    """Cycles a batch of the update of a shard's weights, and of its part of the gradient's norm."""
+    if not plan.trains:
+        return 0.0
+    pair = {"adam": a.adam_pair, "sgd": a.sgd_pair}[plan.optimizer]
     workers = plan.target.workers_per_tile
-    return _turns(-(-rows // workers) * padded(n, plan.weight_dtype) // 2 * pair, a, workers) if pair else 0.0
+    n_pairs = sum(plan.populations[c.pre].n for c in plan.incoming(name)) * padded(n, plan.weight_dtype) // 2
+    mine = -(-n_pairs // workers)
+    return _turns(mine * pair, a, workers) + _turns(mine * a.norm_pair, a, workers)
 
 
 # ---- the whole machine ---------------------------------------------------------------------------------------------
+
+
+#: phases under which two supersteps are shown as one
+_PHASE_OF = {"refetch": "fetch"}
 
 
 @dataclass
@@ -267,26 +312,28 @@ def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
     machine = _Machine(plan, lengths, a)
     spiking = [k for k in plan.populations if k not in plan.network.inputs]
     rounds = sorted({stage[k] for k in spiking})
-    per_step: list[Superstep] = []
+    per_step = [machine.fetch()]
     for r in rounds:
         names = [k for k in spiking if stage[k] == r]
         per_step += [machine.lists_forward(names), machine.masks(names)]
     if plan.trains:
+        per_step.append(machine.refetch())
         for r in reversed(rounds):
             names = [k for k in spiking if stage[k] == r]
-            per_step += [machine.lists_backward(names), machine.local(names)]
-            per_step += [machine.shares(names), machine.sums(names)]
-    per_step.append(machine.loop())
+            per_step += [machine.lists_backward(names), machine.shares(names), machine.sums(names)]
+            per_step.append(machine.states(names))
+        per_step.append(machine.lists_backward(list(plan.network.inputs)))
     host_bytes = (
         plan.n_steps * plan.n_samples * sum(list_bytes(plan.populations[k].capacity) for k in plan.network.inputs)
     )
+    streaming = (1 - a.host_overlap) * host_bytes / (plan.target.host_bytes_per_s * plan.target.devices)
     return Prediction(
         per_step=tuple(s for s in per_step if s.cycles),
-        per_batch=tuple(s for s in (machine.optimiser(spiking), machine.loss()) if s.cycles),
+        per_batch=tuple(s for s in (machine.loss(), machine.norm(spiking), machine.optimiser(spiking)) if s.cycles),
         n_steps=plan.n_steps,
         n_samples=plan.n_samples,
         clock_hz=plan.target.clock_hz,
-        host_s=(1 - a.host_overlap) * host_bytes / (plan.target.host_bytes_per_s * plan.target.devices),
+        host_s=streaming + a.host_transfers * plan.target.links.latency_s,
         host_bytes=host_bytes,
     )
 
@@ -307,11 +354,18 @@ class _Machine:
 
     # -- forward --
 
+    def fetch(self) -> Superstep:
+        return self._superstep("nothing", self._traffic(), self._collectors(self.plan.network.inputs, "fetch"))
+
     def lists_forward(self, names: list[str]) -> Superstep:
-        return self._superstep("lists", self._lists(names), self._shards(names, ("deliver", "step", "select")))
+        traffic = self._traffic()
+        for pre, p in self.plan.populations.items():
+            readers = [self.tiles[c.post] for c in self.plan.outgoing(pre) if c.post in names]
+            self._broadcast(traffic, p.collectors, list_bytes(p.capacity), readers)
+        return self._superstep("lists", traffic, self._shards(names, ("deliver", "step", "select")))
 
     def masks(self, names: list[str]) -> Superstep:
-        traffic = _Traffic(self.plan)
+        traffic = self._traffic()
         for name in self._firing(names):
             collectors = self.plan.populations[name].collectors
             n_shards = len(self.tiles[name])
@@ -322,27 +376,31 @@ class _Machine:
 
     # -- backward --
 
-    def lists_backward(self, names: list[str]) -> Superstep:
-        traffic = self._lists(names)
-        for name in self._firing(names):
-            p = self.plan.populations[name]
-            size = list_bytes(p.capacity) + 4 * p.capacity
-            traffic.broadcast(p.collectors, np.array([c.n * size for c in p.collectors]), self.tiles[name])
-        return self._superstep("lists and gradients", traffic, self._shards(names, ("state gradient", "list gradient")))
+    def refetch(self) -> Superstep:
+        return self._superstep("nothing", self._traffic(), self._collectors(list(self.plan.populations), "refetch"))
 
-    def local(self, names: list[str]) -> Superstep:
-        return self._superstep("nothing", _Traffic(self.plan), self._shards(names, ("weight gradient",)))
+    def lists_backward(self, senders: list[str]) -> Superstep:
+        """What the shards of post do with all they received from these populations."""
+        traffic, work = self._traffic(), self._nothing()
+        for pre in senders:
+            p = self.plan.populations[pre]
+            readers = [self.tiles[c.post] for c in self.plan.outgoing(pre)]
+            self._broadcast(traffic, p.collectors, list_bytes(p.capacity) + bucket_bytes(p.capacity), readers)
+        for post in self.plan.populations:
+            chosen = [c.pre for c in self.plan.incoming(post) if c.pre in senders]
+            for n in {int(n) for n in self.sizes[post]} if chosen else ():
+                tiles = self.tiles[post][self.sizes[post] == n]
+                for phase, cycles in gradient_cycles(self.plan, n, chosen, self.lengths, self.a).items():
+                    np.add.at(work[phase], tiles, cycles)
+        return self._superstep("lists and buckets", traffic, work)
 
     def shares(self, names: list[str]) -> Superstep:
         """Shares of shards to reducers; where there are none, straight to the collectors, with the sums."""
-        traffic = _Traffic(self.plan)
-        work = self._nothing()
+        traffic, work = self._traffic(), self._nothing()
         for c in self.plan.connections:
-            if c.post not in names:
+            if c.pre not in names or not c.reducers:
                 continue
-            slot_bytes = 4 * self.plan.populations[c.pre].capacity
-            if not c.reducers:
-                continue
+            slot_bytes = slots_bytes(self.plan.populations[c.pre].capacity)
             tile, first, n_shards, n_samples = np.array(
                 [(r.tile, r.first_shard, r.n_shards, r.n_samples) for r in c.reducers], np.int64
             ).T
@@ -357,15 +415,15 @@ class _Machine:
         return self._superstep("shares", traffic, work)
 
     def sums(self, names: list[str]) -> Superstep:
-        traffic = _Traffic(self.plan)
+        traffic = self._traffic()
         for c in self.plan.connections:
-            if c.post not in names or c.pre in self.plan.network.inputs:
+            if c.pre not in names:
                 continue
             collectors = self.plan.populations[c.pre].collectors
             home = np.zeros(self.plan.n_samples, np.int64)  # sample → tile
             for k in collectors:
                 home[k.first : k.first + k.n] = k.tile
-            slot_bytes = 4 * self.plan.populations[c.pre].capacity
+            slot_bytes = slots_bytes(self.plan.populations[c.pre].capacity)
             if c.reducers:
                 source = np.array([r.tile for r in c.reducers])
                 sink = home[[r.first_sample for r in c.reducers]]
@@ -374,16 +432,43 @@ class _Machine:
                 for k in collectors:
                     source = self.tiles[c.post]
                     traffic.send(source, np.full_like(source, k.tile), np.full_like(source, slot_bytes * k.n))
-        senders = {c.pre for c in self.plan.connections if c.post in names}
-        return self._superstep(
-            "sums", traffic, self._collectors([k for k in self.plan.populations if k in senders], "sum")
-        )
+        return self._superstep("sums", traffic, self._collectors(self._firing(names), "sum"))
+
+    def states(self, names: list[str]) -> Superstep:
+        traffic = self._traffic()
+        for name in self._firing(names):
+            p = self.plan.populations[name]
+            self._broadcast(traffic, p.collectors, list_bytes(p.capacity) + slots_bytes(p.capacity), [self.tiles[name]])
+        return self._superstep("lists and gradients", traffic, self._shards(names, ("state gradient",)))
 
     # -- the rest --
 
-    def loop(self) -> Superstep:
-        sync = self.a.loop_supersteps * (2 if self.plan.trains else 1) * self.plan.target.exchange.sync_cycles
-        return Superstep("loop", {}, 0.0, float(sync), 0.0, 0, 0, 0)
+    def loss(self) -> Superstep:
+        """Softmax cross-entropy over the output, samples dealt to workers: decoded potentials go to the collectors and
+        gradients come back; of a spiking output the collectors count their own lists."""
+        name = self.plan.network.output
+        p = self.plan.populations[name]
+        work, traffic = self._nothing(), self._traffic()
+        counts = 0 if isinstance(self.plan.network.populations[name], LI) else self.plan.n_steps
+        for c in p.collectors if self.plan.trains else ():
+            if not counts:
+                size = 4 * c.n * self.sizes[name]
+                traffic.send(self.tiles[name], np.full_like(size, c.tile), size)
+                traffic.send(np.full_like(size, c.tile), self.tiles[name], size)
+            workers = self.plan.target.workers_per_tile
+            work["loss"][c.tile] += _turns(-(-c.n // workers) * (p.n + counts) * self.a.loss_value, self.a, workers)
+        return self._superstep("loss", traffic, work)
+
+    def norm(self, names: list[str]) -> Superstep:
+        """Six sums of squares a shard go to one tile, where one worker adds them; the norm goes back to all."""
+        work, traffic = self._nothing(), self._traffic()
+        if self.plan.trains:
+            tiles = np.concatenate([self.tiles[k] for k in names])
+            size = np.full_like(tiles, 4 * self.plan.target.workers_per_tile)
+            traffic.send(tiles, np.zeros_like(tiles), size)
+            pairs = self.plan.target.workers_per_tile * len(tiles) / 2
+            work["optimiser"][0] += _turns(self.a.norm_pair * pairs, self.a, self.plan.target.workers_per_tile)
+        return self._superstep("squares", traffic, work)
 
     def optimiser(self, names: list[str]) -> Superstep:
         work = self._nothing()
@@ -391,19 +476,7 @@ class _Machine:
             for n in {int(n) for n in self.sizes[name]}:
                 tiles = self.tiles[name][self.sizes[name] == n]
                 np.add.at(work["optimiser"], tiles, optimiser_cycles(self.plan, name, n, self.a))
-        return self._superstep("optimiser", _Traffic(self.plan), work)
-
-    def loss(self) -> Superstep:
-        """Softmax cross-entropy over the output: values of all steps go to the collectors, gradients come back."""
-        name = self.plan.network.output
-        p = self.plan.populations[name]
-        work, traffic = self._nothing(), _Traffic(self.plan)
-        for c in p.collectors if self.plan.trains else ():
-            size = 4 * c.n * self.sizes[name]
-            traffic.send(self.tiles[name], np.full_like(size, c.tile), size)
-            traffic.send(np.full_like(size, c.tile), self.tiles[name], size)
-            work["loss"][c.tile] += _turns(c.n * p.n * self.a.loss_value, self.a, self.plan.target.workers_per_tile)
-        return self._superstep("loss", traffic, work)
+        return self._superstep("norm", self._traffic(), work)
 
     # -- helpers --
 
@@ -413,15 +486,16 @@ class _Machine:
     def _nothing(self) -> dict[str, np.ndarray]:
         return _Zeros(self.plan.target.n_tiles)
 
-    def _lists(self, names: list[str]) -> _Traffic:
-        """Each shard receives the lists of all it reads; a tile gets a population's lists once, whoever reads them."""
-        traffic = _Traffic(self.plan)
-        for pre, p in self.plan.populations.items():
-            readers = [self.tiles[c.post] for c in self.plan.outgoing(pre) if c.post in names]
-            if readers:
-                sizes = np.array([c.n * list_bytes(p.capacity) for c in p.collectors])
-                traffic.broadcast(p.collectors, sizes, np.unique(np.concatenate(readers)))
-        return traffic
+    def _traffic(self) -> _Traffic:
+        return _Traffic(self.plan)
+
+    def _broadcast(
+        self, traffic: _Traffic, collectors: Sequence[Collector], per_sample: int, readers: list[np.ndarray]
+    ) -> None:
+        """All that these collectors send goes to the tiles of all readers, once to each, whoever reads it there."""
+        if readers:
+            sizes = np.array([c.n * per_sample for c in collectors])
+            traffic.broadcast(collectors, sizes, np.unique(np.concatenate(readers)))
 
     def _shards(self, names: list[str], phases: tuple[str, ...]) -> dict[str, np.ndarray]:
         work = self._nothing()
@@ -432,7 +506,7 @@ class _Machine:
                     np.add.at(work[phase], tiles, self.by_size[name, n].get(phase, 0.0))
         return work
 
-    def _collectors(self, names: list[str], phase: str) -> dict[str, np.ndarray]:
+    def _collectors(self, names: Sequence[str], phase: str) -> dict[str, np.ndarray]:
         work = self._nothing()
         for name in names:
             p = self.plan.populations[name]
@@ -446,7 +520,7 @@ class _Machine:
                 for n in {c.n for c in p.collectors}
             }
             for c in p.collectors:
-                work[phase][c.tile] += cycles[c.n]
+                work[_PHASE_OF.get(phase, phase)][c.tile] += cycles[c.n]
         return work
 
     def _superstep(self, name: str, traffic: _Traffic, work: Mapping[str, np.ndarray]) -> Superstep:
@@ -459,9 +533,7 @@ class _Machine:
         far = np.maximum(traffic.link_in, traffic.link_out).max()
         if not compute and not moved:
             return Superstep(name, {}, 0.0, 0.0, 0.0, 0, 0, slowest)
-        sync = float(target.exchange.sync_cycles)
-        if far:
-            sync += target.links.latency_s * target.clock_hz
+        sync = target.links.latency_s * target.clock_hz if far else float(target.exchange.sync_cycles)
         return Superstep(
             name=name,
             compute=compute,

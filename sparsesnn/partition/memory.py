@@ -1,25 +1,25 @@
 """Bytes per tile, item by item: what a plan puts into the private memory of each IPU tile.
 
-Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of the shard, K capacity. Rows of weights
-hold the n columns of the shard, padded to the 8 bytes that a tile loads at once.
+Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of the shard, K capacity.
 
 | item | bytes | whose |
 |---|---|---|
-| weights | Σ M·n·w, w = 4, or 2 in half precision | shard |
-| masters | Σ M·n·4 where weights are half and train | shard |
-| gradient | Σ M·n·4 | shard |
-| optimiser | Adam 2·Σ M·n·4; SGD 0 | shard |
-| parameters | α, β, θ, θ_grad, bias as they apply: n·4; four times that for those that learn | shard |
-| state | v, i_syn and their gradients, derivative traces of learnt parameters: B·n·4 each | shard |
-| history | v of all steps, T·B·n·4, and as much per learnt parameter: the backward pass reads σ'(v - θ) there | shard |
-| lists | incoming lists of one step, Σ B·(2K + 4); the own list with its gradient, B·(6K + 4) | shard |
+| weights | Σ M·w·4, or 2 in half precision | shard |
+| masters | Σ M·w·4 where weights are half and train | shard |
+| gradient | Σ M·w·4 | shard |
+| optimiser | Adam 2·Σ M·w·4; SGD 0 | shard |
+| parameters | α, β, θ, θ_grad, bias: 5·w·4; six rows of bias gradient; moments of a bias, and of α, β, θ that learn | shard |
+| state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values | shard |
+| history | v of all steps, T·B·w·4, of two steps where nothing trains; as much per learnt parameter | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
-| masks | fired and listed bits, 8 B per 32 neurons and sample | shard |
-| collector | lists of all steps T·(2K + 4), masks in, sums of groups in, per sample | collector |
-| reducer | shares in and their sum out | reducer |
+| masks | fired and near-spike bits, 8 B per 32 neurons and sample | shard |
+| collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs | collector |
+| reducer | sum of shares | reducer |
+| buffers | what the tile receives in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
 | code, reserved | estimates, see `MemoryAssumptions` | every tile in use |
 
-A list is K ids of 2 bytes and two counts of 2 bytes (`n_spikes`, `n_listed`).
+w is n, padded to the 8 bytes that a tile loads at once. A list is K ids of 2 bytes, K even, and two counts of 2 bytes
+(`n_spikes`, `n_listed`). The variables are those of the graph builder (host/src/ipu/program.cpp).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ITEMS = (
     "parameters",
     "state",
     "history",
-    "lists",
     "shares",
     "masks",
     "collector",
     "reducer",
+    "buffers",
     "code",
     "reserved",
 )
@@ -56,7 +56,7 @@ class MemoryAssumptions:
 
     Args:
         code_bytes: codelets, their library calls and stacks of six workers, on each tile in use.
-        exchange_code_bytes: instructions of one exchange, per superstep of the program: Poplar unrolls them.
+        exchange_code_bytes: instructions of one exchange that the tile takes part in: Poplar unrolls them.
         reserved_bytes: Poplar's own constants, counters and copies that it keeps alive.
         vertex_bytes: state of one vertex: pointers, lengths, scalars.
         vertices_per_shard: vertices that a shard needs, one a phase, forward and backward.
@@ -70,8 +70,9 @@ class MemoryAssumptions:
 
 
 ASSUMPTIONS = MemoryAssumptions()
-#: programs of one time step that move data, forward and backward: lists, masks; lists and gradients, shares, groups
-EXCHANGES_PER_STEP = 6
+#: exchanges of a training program that are always there: fetch, loss, norm, update, streams; and those of each round
+#: (lists, masks; lists and buckets, shares, sums, gradients); streams of a connection's arrays, and of a population's
+EXCHANGES, EXCHANGES_PER_ROUND, EXCHANGES_PER_CONNECTION, EXCHANGES_PER_POPULATION = 24, 6, 7, 5
 
 
 def padded(n: int, weight_dtype: str) -> int:
@@ -90,6 +91,16 @@ def list_bytes(capacity: int) -> int:
     return 4 * (-(-capacity // 2)) + 4
 
 
+def bucket_bytes(capacity: int) -> int:
+    """Spikes of one list by id modulo 6: begin and size of each bucket, then ids; buckets begin at even places."""
+    return 2 * (12 + 2 * (-(-(capacity + 6) // 2)))
+
+
+def slots_bytes(capacity: int) -> int:
+    """One float per slot of a list."""
+    return 8 * (-(-capacity // 2))
+
+
 def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, int]:
     """Bytes of a shard of `n` neurons of population `name`; `plan` needs no shards yet."""
     population = plan.network.populations[name]
@@ -97,55 +108,101 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
     b, t, trains = plan.n_samples, plan.n_steps, plan.trains
     half = plan.weight_dtype == "half"
     incoming = plan.incoming(name)
-    n_weights = sum(plan.populations[c.pre].n for c in incoming) * padded(n, plan.weight_dtype)
+    width = padded(n, plan.weight_dtype)
+    n_weights = sum(plan.populations[c.pre].n for c in incoming) * width
     spiking = not isinstance(population, LI)
     cuba = isinstance(population, CubaLIF)
     learnt = sum(bool(getattr(population, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
-    n_parameters = 1 + cuba + 2 * spiking
-    n_trained = population.bias + learnt
-    capacity = plan.populations[name].capacity
-    lists = sum(b * list_bytes(plan.populations[c.pre].capacity) for c in incoming)
-    shares = sum(b * plan.populations[c.pre].capacity * 4 for c in incoming if _is_fed_back(plan, c.pre))
-    state = (1 + cuba) * (2 if trains else 1) + (2 * learnt if trains else 0)
-    per_step = b * n * 4
-    optimiser = {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
+    moments = {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
+    row = 4 * padded(n, "float32")  # one float a neuron
+    rows_of_state = cuba + (0 if spiking else 2)
+    if trains:
+        ring = 1 + max(c.delay for c in incoming)
+        rows_of_state += 1 + cuba + ring + 2 * learnt + (not spiking)
+    rows_of_parameters = 5 + (6 + moments * population.bias + (1 + moments) * learnt if trains else 0)
+    steps = t if trains or not spiking else 2
+    fed_back = [c.pre for c in incoming if c.pre not in plan.network.inputs]
+    shares = sum(b * slots_bytes(plan.populations[pre].capacity) for pre in fed_back)
+    streams = EXCHANGES_PER_CONNECTION * len(incoming) + EXCHANGES_PER_POPULATION
     return {
         "weights": n_weights * (2 if half else 4),
         "masters": n_weights * 4 if half and trains else 0,
         "gradient": n_weights * 4 if trains else 0,
-        "optimiser": n_weights * 4 * optimiser,
-        "parameters": 4 * n * (n_parameters + n_trained * (2 + optimiser if trains else 1)),
-        "state": state * per_step,
-        "history": t * per_step * (1 + learnt) if trains else 0,
-        "lists": lists + (b * (list_bytes(capacity) + 4 * capacity) if spiking and trains else 0),
+        "optimiser": n_weights * 4 * moments,
+        "parameters": row * rows_of_parameters,
+        "state": row * b * rows_of_state,
+        "history": row * b * steps * (1 + (learnt if trains else 0)),
         "shares": shares if trains else 0,
         "masks": 4 * b * mask_words(n) if spiking else 0,
-        "code": a.vertices_per_shard * a.vertex_bytes,
+        "buffers": max(shard_receives(plan, name).values()),
+        "code": a.vertices_per_shard * a.vertex_bytes + a.exchange_code_bytes * streams,
     }
+
+
+def shard_receives(plan: Plan, name: str) -> dict[str, int]:
+    """Superstep → bytes that a shard of population `name` receives, whatever its size."""
+    b, capacity = plan.n_samples, {k: p.capacity for k, p in plan.populations.items()}
+    senders = [c.pre for c in plan.incoming(name)]
+    found = {"lists": b * sum(list_bytes(capacity[pre]) for pre in senders)}
+    if plan.trains:
+        for what, chosen in (
+            ("gradients", [pre for pre in senders if pre not in plan.network.inputs]),
+            ("input gradients", [pre for pre in senders if pre in plan.network.inputs]),
+        ):
+            found[what] = b * sum(list_bytes(capacity[pre]) + bucket_bytes(capacity[pre]) for pre in chosen)
+        spiking = not isinstance(plan.network.populations[name], LI)
+        found["states"] = b * (list_bytes(capacity[name]) + slots_bytes(capacity[name])) if spiking else 0
+    return found
 
 
 def shard_bytes(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTIONS) -> int:
     """Sum of `shard_items`, with what a tile in use needs whatever lives on it."""
-    return sum(shard_items(plan, name, n, a).values()) + tile_overhead(a)
+    return sum(shard_items(plan, name, n, a).values()) + code_bytes(plan, a) + a.reserved_bytes
 
 
-def tile_overhead(a: MemoryAssumptions = ASSUMPTIONS) -> int:
-    return a.code_bytes + EXCHANGES_PER_STEP * a.exchange_code_bytes + a.reserved_bytes
+def code_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> int:
+    """Code of a tile in use, whatever lives on it."""
+    rounds = 1 + max(stages(plan).values())
+    return a.code_bytes + a.exchange_code_bytes * (EXCHANGES + EXCHANGES_PER_ROUND * rounds)
+
+
+def stages(plan: Plan) -> dict[str, int]:
+    """In which of a step's rounds a population runs: the longest chain of delay-0 connections that leads to it."""
+    found: dict[str, int] = {}
+    for name in plan.populations:
+        feeds = [c.pre for c in plan.incoming(name) if c.delay == 0 and c.pre not in plan.network.inputs]
+        found[name] = 1 + max((found[pre] for pre in feeds), default=-1)
+    return found
 
 
 def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
-    """Bytes of a collector of `n_samples` samples of population `name`."""
+    """Bytes of a collector of `n_samples` samples of population `name`; of the output with what the loss needs."""
     p = plan.populations[name]
     population = plan.network.populations[name]
-    if isinstance(population, LI):  # potentials of one sample, and their gradient
-        return n_samples * p.n * 4 * 2
-    kept = plan.n_steps if plan.trains or isinstance(population, Input) else 1 + plan.network.history(name)
-    total = kept * list_bytes(p.capacity)
-    total += 4 * sum(mask_words(s.n) for s in p.shards)
-    if plan.trains and not isinstance(population, Input):
+    loss = 4 * (2 + 3 * p.n) if name == plan.network.output else 0
+    if isinstance(population, LI):
+        return n_samples * loss
+    one = list_bytes(p.capacity)
+    total = loss + plan.n_steps * one + one * len({c.delay for c in plan.outgoing(name)} or {0})
+    connected = 8 * len(p.shards)  # a pointer to each shard's masks, and its first neuron
+    if plan.trains:
+        total += bucket_bytes(p.capacity) + (0 if isinstance(population, Input) else slots_bytes(p.capacity))
+    dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps
+    return n_samples * total + dropped + connected
+
+
+def collector_receives(plan: Plan, name: str, n_samples: int) -> dict[str, int]:
+    """Superstep → bytes that a collector receives: masks of all shards, sums of all groups, values of a readout."""
+    p = plan.populations[name]
+    if isinstance(plan.network.populations[name], Input):
+        return {}
+    if isinstance(plan.network.populations[name], LI):
+        return {"values": 4 * n_samples * p.n}
+    found = {"masks": 4 * n_samples * sum(mask_words(s.n) for s in p.shards)}
+    if plan.trains:
         groups = sum(n_groups(plan, c.pre, c.post) for c in plan.outgoing(name))
-        total += 4 * p.capacity * (groups + 1)
-    return n_samples * total
+        found["sums"] = n_samples * groups * slots_bytes(p.capacity)
+    return found
 
 
 def n_groups(plan: Plan, pre: str, post: str) -> int:
@@ -156,32 +213,38 @@ def n_groups(plan: Plan, pre: str, post: str) -> int:
     return len(plan.populations[post].shards)
 
 
-def _is_fed_back(plan: Plan, name: str) -> bool:
-    """Whether anybody needs the gradient of a population's lists: the input's nobody."""
-    return not isinstance(plan.network.populations[name], Input)
-
-
 def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.ndarray]:
     """item → int64[n_tiles]: bytes on every tile of every device. Tiles that hold nothing count 0."""
     out = {item: np.zeros(plan.target.n_tiles, np.int64) for item in ITEMS}
+    received: dict[str, np.ndarray] = {}
     used = np.zeros(plan.target.n_tiles, bool)
+
+    def receive(tiles: np.ndarray, sizes: Mapping[str, int]) -> None:
+        for superstep, size in sizes.items():
+            np.add.at(received.setdefault(superstep, np.zeros(plan.target.n_tiles, np.int64)), tiles, size)
+
     for name, p in plan.populations.items():
-        items: dict[int, Mapping[str, int]] = {n: shard_items(plan, name, n, a) for n in {s.n for s in p.shards}}
-        for n, by_item in items.items():
+        for n in {s.n for s in p.shards}:
             tiles = np.array([s.tile for s in p.shards if s.n == n])
             used[tiles] = True
-            for item, size in by_item.items():
-                np.add.at(out[item], tiles, size)
-        sizes = {n: collector_bytes(plan, name, n) for n in {c.n for c in p.collectors}}
-        for c in p.collectors:
-            out["collector"][c.tile] += sizes[c.n]
-            used[c.tile] = True
+            for item, size in shard_items(plan, name, n, a).items():
+                if item != "buffers":
+                    np.add.at(out[item], tiles, size)
+            receive(tiles, shard_receives(plan, name))
+        for n in {c.n for c in p.collectors}:
+            tiles = np.array([c.tile for c in p.collectors if c.n == n])
+            used[tiles] = True
+            np.add.at(out["collector"], tiles, collector_bytes(plan, name, n))
+            receive(tiles, collector_receives(plan, name, n))
+    shares = np.zeros(plan.target.n_tiles, np.int64)
     for connection in plan.connections:
-        capacity = plan.populations[connection.pre].capacity
+        slots = slots_bytes(plan.populations[connection.pre].capacity)
         for r in connection.reducers:
-            out["reducer"][r.tile] += 4 * capacity * r.n_samples * (r.n_shards + 1)
+            out["reducer"][r.tile] += slots * r.n_samples + 4 * r.n_shards + a.vertex_bytes
+            shares[r.tile] += (slots * r.n_shards + 4) * r.n_samples
             used[r.tile] = True
-    out["code"][used] += a.code_bytes + EXCHANGES_PER_STEP * a.exchange_code_bytes
+    out["buffers"] = np.max([shares, *received.values()], axis=0)
+    out["code"][used] += code_bytes(plan, a)
     out["reserved"][used] = a.reserved_bytes
     return out
 

@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
 #: phases in the order of a training step; those of the forward pass first
 PHASES = (
+    "fetch",
     "deliver",
     "step",
     "select",
     "compact",
-    "state gradient",
     "list gradient",
     "weight gradient",
     "reduce",
     "sum",
+    "state gradient",
     "optimiser",
     "loss",
     "framework",

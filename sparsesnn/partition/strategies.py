@@ -23,9 +23,8 @@ from sparsesnn.partition.cost import (
     collector_cycles,
     expected_lengths,
     shard_cycles,
-    stages,
 )
-from sparsesnn.partition.memory import mask_words, padded, shard_bytes
+from sparsesnn.partition.memory import mask_words, padded, shard_bytes, stages
 from sparsesnn.partition.plan import Plan
 
 STRATEGIES = ("even", "bytes", "work", "search")
@@ -60,9 +59,10 @@ class Sizing:
 
     # ---- the strategies; None: nothing fits ----------------------------------------------------------------------
 
-    def even(self) -> Sizes | None:
+    def even(self, least: int = 1) -> Sizes | None:
+        """The smallest number from `least` on that needs no more tiles than there are."""
         largest = max(self.n.values())
-        for per_tile in range(self.step, largest + self.step, self.step):
+        for per_tile in range(-(-least // self.step) * self.step, largest + self.step, self.step):
             sizes = {k: min(per_tile, self._whole(k)) for k in self.names}
             if self.n_shards(sizes) <= self.n_tiles:
                 return sizes if self.feasible(sizes) else None
@@ -75,7 +75,10 @@ class Sizing:
         return self._least_level(lambda name, n: sum(self.cycles(name, n).values()))
 
     def search(self) -> Sizes | None:
-        found = [s for s in (self.even(), self.by_bytes(), self.by_work()) if s is not None]
+        starts = [self.by_bytes(), self.by_work()]
+        # fewer, larger shards: less to collect, more to compute
+        starts += [self.even(2**k) for k in range(max(self.n.values()).bit_length())]
+        found = [s for s in starts if s is not None]
         return self._improve(min(found, key=self.estimate)) if found else None
 
     def sizes(self, strategy: str) -> Sizes | None:
@@ -118,9 +121,10 @@ class Sizing:
             names = [k for k in self.names if self.stage[k] == r]
             by_name = {k: self.cycles(k, sizes[k]) for k in names}
             forward = [sum(c.get(p, 0.0) for p in FORWARD) for c in by_name.values()]
-            backward = [c.get("state gradient", 0.0) + c.get("list gradient", 0.0) for c in by_name.values()]
-            weight = [c.get("weight gradient", 0.0) for c in by_name.values()]
-            total += max(forward) + max(backward) + max(weight) + max(self.compact(k, sizes[k]) for k in names)
+            backward = [c.get("list gradient", 0.0) + c.get("weight gradient", 0.0) for c in by_name.values()]
+            state = [c.get("state gradient", 0.0) for c in by_name.values()]
+            total += max(forward) + max(backward) + max(state) + max(self.compact(k, sizes[k]) for k in names)
+        total += max(self.cycles(k, sizes[k]).get("input gradient", 0.0) for k in self.names)
         return total
 
     def _compact(self, name: str, n: int) -> float:

@@ -91,20 +91,20 @@ def activity_sweep(target: str = "ipu-mk2") -> Iterator[Row]:
                 yield _row(series, x, spiking_chain(hidden, x, fixed=fixed), 48, machine, activity=min(NATURAL, x))
 
 
-#: hidden layers an IPU and their width, which give 2, 4 or 8 neurons a tile
-LAYERS_PER_IPU = {2: (3, 974), 4: (6, 976), 8: (12, 976)}
+#: hidden layers an IPU and their width: as many as fill its tiles with 2, 4 or 8 neurons each
+LAYERS_PER_IPU = ((3, 974), (6, 976), (12, 976))
 
 
 def weak_scaling(ipus: Sequence[int] = (1, 2, 4, 8, 16), target: str = "ipu-mk2") -> Iterator[Row]:
     """1 to 16 IPUs, each with as many neurons: deeper, up to 187,412 neurons; or wider, with as many weights each."""
-    for per_tile, (per_ipu, width) in LAYERS_PER_IPU.items():
+    for per_ipu, width in LAYERS_PER_IPU:
         for n_samples in (24, 48):
             for n in ipus:
                 network = spiking_chain([width] * (per_ipu * n), 0.05)
-                series = f"deeper, {per_tile} neurons a tile, batch {n_samples}"
+                series = f"deeper, {per_ipu} layers an IPU, batch {n_samples}"
                 yield _row(series, n, network, n_samples, parse_target(f"{target}:{n}"))
     for n in ipus:
-        per_ipu, width = LAYERS_PER_IPU[8]
+        per_ipu, width = LAYERS_PER_IPU[-1]
         network = spiking_chain([round(width * math.sqrt(n) / 8) * 8] * per_ipu, 0.05)
         yield _row("wider, 12 layers, batch 48", n, network, 48, parse_target(f"{target}:{n}"))
 
@@ -163,12 +163,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "all instruction counts": tuple(
         f.name
         for f in fields(CycleAssumptions)
-        if f.name not in ("near_per_spike", "worker_imbalance", "host_overlap", "loop_supersteps")
+        if f.name not in ("near_per_spike", "worker_imbalance", "host_overlap", "host_transfers", "compact_walks")
     ),
     "deliver (deliver_id, deliver_pair)": ("deliver_id", "deliver_pair"),
     "list gradient (share_id, share_pair)": ("share_id", "share_pair"),
     "weight gradient (weight_id, weight_pair)": ("weight_id", "weight_pair"),
-    "compaction (compact_word, compact_id, compact_list)": ("compact_word", "compact_id", "compact_list"),
+    "compaction (compact_walks)": ("compact_walks",),
     "near-spikes per spike (near_per_spike)": ("near_per_spike",),
 }
 
