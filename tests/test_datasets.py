@@ -71,7 +71,7 @@ def test_every_recipe_describes_a_network_for_its_data(path):
         "fsdd_cochlea": (70, 10),
         "shd": (70, 20),
         "ssc": (70, 35),
-        "nmnist": (17 * 17 * 2, 10),
+        "nmnist": (34 * 34 * 2, 10),
         "dvsgesture": (32 * 32 * 2, 11),
     }
     n_neurons, n_classes = sizes[path.stem.removesuffix("_subset")]
