@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+import collections
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -56,8 +56,8 @@ class Stream:
         augment: how samples are changed; None leaves them as they are.
         bucket_batches: batches that are sorted by length together; 0 or 1: none. Needs `shuffle`.
         drop_last: leave out the last batch when it is smaller; those samples are not seen in that epoch.
-        prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread. From 2 on the thread fills
-            one buffer while another one waits full.
+        prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread. With 2 one is filled while
+            another one waits full; more of them, which are small, ride out moments in which others have the cores.
         rank, n_ranks: r and R.
         cache: "host" makes batches from lists in main memory, "device" from lists that were copied to `device` once.
         device: where batches are handed out.
@@ -80,7 +80,7 @@ class Stream:
         augment: Augment | None = None,
         bucket_batches: int = 0,
         drop_last: bool = False,
-        prefetch: int = 2,
+        prefetch: int = 8,
         rank: int = 0,
         n_ranks: int = 1,
         cache: str = "host",
@@ -215,34 +215,53 @@ class Stream:
 
 
 def _ahead(make: Callable[[int], Batch], n_batches: int, depth: int) -> Generator[Batch, None, None]:
-    """`make(0) .. make(n_batches - 1)`, made by a thread that is at most `depth` batches ahead of the consumer."""
+    """`make(0) .. make(n_batches - 1)`, made by a thread that is at most `depth` batches ahead of the consumer.
+
+    A thread that is `depth` ahead rests until half of them are gone: on a busy machine each time it is woken may cost the
+    consumer, who wakes it, its place on the core.
+    """
     if depth == 0:
         yield from map(make, range(n_batches))
         return
-    slots = threading.Semaphore(depth)
-    stop = threading.Event()
-    ready: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+    ready: collections.deque[Batch | BaseException] = collections.deque()
+    changed = threading.Condition()  # of `ready` and `stopped`; only one of the two threads ever waits for it
+    stopped = False
 
     def produce() -> None:
         try:
             for k in range(n_batches):
-                slots.acquire()
-                if stop.is_set():
-                    return
-                ready.put(make(k))
+                with changed:
+                    if len(ready) >= depth:
+                        changed.wait_for(lambda: stopped or len(ready) <= depth // 2)
+                    if stopped:
+                        return
+                put(make(k))
         except BaseException as error:  # whatever it is: the consumer must hear of it, or wait for ever
-            ready.put(error)
+            put(error)
+
+    def put(item: Batch | BaseException) -> None:
+        with changed:
+            ready.append(item)
+            changed.notify()
+
+    def take() -> Batch | BaseException:
+        with changed:
+            changed.wait_for(lambda: ready)
+            item = ready.popleft()
+            if len(ready) <= depth // 2:
+                changed.notify()
+        return item
 
     thread = threading.Thread(target=produce, name="sparsesnn-stream", daemon=True)
     thread.start()
     try:
         for _ in range(n_batches):
-            item = ready.get()
+            item = take()
             if isinstance(item, BaseException):
                 raise item
-            slots.release()
             yield item
     finally:
-        stop.set()
-        slots.release()
+        with changed:
+            stopped = True
+            changed.notify()
         thread.join()

@@ -287,7 +287,7 @@ class TrainConfig:
     weight_dtype: str = "float32"
     dense_mode: str = "auto"
     threads: int = 0
-    prefetch: int = 2
+    prefetch: int = 8
     bucket_batches: int = 0
     drop_last: bool = False
     checkpoint_seconds: float = 300.0
