@@ -451,7 +451,7 @@ void visit_rows(const SenderInput& from, int t0, int t1, int n_samples, Visit&& 
 }
 
 template <class Id>
-Events sort_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
+Events sort_ids_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
   Events events;
   const std::size_t n_starts = 2 * static_cast<std::size_t>(from.n_pre) + 1;
   events.starts = Array<std::int32_t>::zeros(n_starts);
@@ -485,17 +485,9 @@ Events sort_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
   return events;
 }
 
-// The events of all chunks and senders: [chunk][sender].
-void sort_events(const std::vector<SenderInput>& senders, int chunk, int n_steps, int n_samples,
-                 std::vector<Events>& events) {
-  const PhaseTimer timer(Phase::sort);
-  const int n_senders = static_cast<int>(senders.size());
-  parallel_for(static_cast<int>(events.size()), [&](int item, int) {
-    const SenderInput& from = senders[item % n_senders];
-    const int t0 = item / n_senders * chunk, t1 = std::min(n_steps, t0 + chunk);
-    events[item] = from.lists.wide ? sort_by_sender<std::uint32_t>(from, t0, t1, n_samples)
-                                   : sort_by_sender<std::uint16_t>(from, t0, t1, n_samples);
-  });
+Events sort_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
+  return from.lists.wide ? sort_ids_by_sender<std::uint32_t>(from, t0, t1, n_samples)
+                         : sort_ids_by_sender<std::uint16_t>(from, t0, t1, n_samples);
 }
 
 // The listed slots of one chunk of steps, sorted by tile; within a tile, in the order of slots.
@@ -506,8 +498,8 @@ struct Listed {
 
 // Also writes q of every slot into `d_slots`, unless null.
 template <class Id>
-Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots, int t0,
-                    int t1, int n_samples) {
+Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots, int t0,
+                        int t1, int n_samples) {
   const Id* ids = static_cast<const Id*>(saved.lists.ids);
   const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w)), n_tiles = spec.n_tiles();
   const std::int64_t first = static_cast<std::int64_t>(t0) * n_samples,
@@ -531,6 +523,12 @@ Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float*
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
   starts[0] = 0;
   return listed;
+}
+
+Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots, int t0,
+                    int t1, int n_samples) {
+  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, t0, t1, n_samples)
+                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, t0, t1, n_samples);
 }
 
 // d_value[slot] = Σ over tiles, ascending, of their shares.
@@ -587,9 +585,6 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
 
   const int chunk = std::clamp(backward_chunk_rows / std::max(1, n_samples), 1, std::max(1, n_steps));
   const int n_chunks = (n_steps + chunk - 1) / chunk, n_senders = static_cast<int>(senders.size());
-  std::vector<Events> events(static_cast<std::size_t>(n_chunks) * n_senders);
-  sort_events(sender_inputs, chunk, n_steps, n_samples, events);
-
   const Packed recurrent_weight =
       recurrent ? pack(input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight") : Packed();
   const Array<float> d_bias = wanted.bias ? Array<float>::zeros(row) : Array<float>();
@@ -600,15 +595,21 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   const Array<float> d_v = Array<float>::zeros(n_samples * row);
   const Array<float> d_i_syn = spec.model == Model::cuba_lif ? Array<float>::zeros(n_samples * row) : Array<float>();
   const std::size_t tile_rows = static_cast<std::size_t>(chunk) * n_samples * spec.tile_width;  // floats
-  const Array<float> d_current(tile_rows * (by_tile ? num_threads() : n_tiles));
+  // Rows of ∂L/∂i: of all tiles, or of the one tile that a worker is at.
+  const Array<float> d_current(by_tile ? 0 : tile_rows * n_tiles);
+  std::vector<Array<float>> worker_d_current(by_tile ? max_threads : 0);
+  // What arrived and what was listed, [chunk][sender] and [chunk], sorted.
+  std::vector<Events> events(static_cast<std::size_t>(n_chunks) * n_senders);
   std::vector<Listed> listed(by_tile ? n_chunks : 0);
   {
     const PhaseTimer timer(Phase::sort);
-    parallel_for(static_cast<int>(listed.size()), [&](int c, int) {
-      const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
-      listed[c] = saved.lists.wide
-                      ? sort_by_tile<std::uint32_t>(spec, saved, d_values, d_slots.data(), t0, t1, n_samples)
-                      : sort_by_tile<std::uint16_t>(spec, saved, d_values, d_slots.data(), t0, t1, n_samples);
+    const int n_sorts = n_senders + by_tile;
+    parallel_for(n_chunks * n_sorts, [&](int item, int) {
+      const int c = item / n_sorts, k = item % n_sorts, t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
+      if (k < n_senders)
+        events[c * n_senders + k] = sort_by_sender(sender_inputs[k], t0, t1, n_samples);
+      else
+        listed[c] = sort_by_tile(spec, saved, d_values, d_slots.data(), t0, t1, n_samples);
     });
   }
   const Array<float> d_current_next = recurrent ? Array<float>(n_samples * row) : Array<float>();
@@ -646,13 +647,12 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   std::vector<Array<float>> shares(n_sources);
   for (int c = n_chunks - 1; c >= 0; --c) {
     const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
-    if (!by_tile) {
-      const PhaseTimer timer(Phase::step_grad);
-      parallel_for(n_samples, [&](int b, int) { kernels.state_grad_by_sample(pass, b, t0, t1, d_current.data()); });
-    }
     if (by_tile) {
       pass.listed = listed[c].grads.data();
       pass.listed_starts = listed[c].starts.data();
+    } else {
+      const PhaseTimer timer(Phase::step_grad);
+      parallel_for(n_samples, [&](int b, int) { kernels.state_grad_by_sample(pass, b, t0, t1, d_current.data()); });
     }
     for (int k = 0; k < n_senders; ++k) {
       const Events& from = events[c * n_senders + k];
@@ -666,8 +666,10 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
       senders[k].shares = shares[k].data();
     }
     parallel_for(n_tiles, [&](int p, int worker) {
-      float* tile_d_current = d_current.data() + tile_rows * (by_tile ? worker : p);
+      float* tile_d_current = d_current.data() + (by_tile ? 0 : tile_rows * p);
       if (by_tile) {
+        if (!worker_d_current[worker]) worker_d_current[worker] = Array<float>(tile_rows);
+        tile_d_current = worker_d_current[worker].data();
         const PhaseTimer timer(Phase::step_grad, n_workers);
         kernels.state_grad_by_tile(pass, p, t0, t1, tile_d_current);
       }
