@@ -1,0 +1,33 @@
+// Part of the emulated machine: runs programs.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "Program.hpp"
+#include "Target.hpp"
+
+namespace sparsesnn::emulator {
+class Machine;
+}
+
+namespace poplar {
+
+class Engine {
+ public:
+  // Throws poplar_error where the graph breaks a rule of the machine.
+  Engine(const Graph& graph, ArrayRef<program::Program> programs, const OptionFlags& options = {});
+  Engine(Engine&&) noexcept;
+  ~Engine();
+
+  void load(const Device& device);
+  void connectStream(StringRef handle, void* begin, void* end);
+  void run(unsigned program);
+
+  sparsesnn::emulator::Machine& machine() { return *machine_; }
+
+ private:
+  std::unique_ptr<sparsesnn::emulator::Machine> machine_;
+};
+
+}  // namespace poplar

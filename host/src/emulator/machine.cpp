@@ -1,0 +1,218 @@
+#include "machine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "compiled.h"
+#include "host/src/thread_pool.h"
+#include "poplar/Engine.hpp"
+
+namespace sparsesnn::emulator {
+
+using poplar::Piece;
+using poplar::poplar_error;
+
+std::uint64_t& worker_bundles() {
+  thread_local std::uint64_t bundles = 0;
+  return bundles;
+}
+
+Options& options_of_next_engine() {
+  thread_local Options options;
+  return options;
+}
+
+// ---- running -------------------------------------------------------------------------------------------------------
+
+void Compiled::connect_stream(const std::string& handle, void* begin, void* end) {
+  for (const poplar::DataStream& s : graph_->streams) {
+    if (s.handle() != handle) continue;
+    const auto n = static_cast<std::size_t>(static_cast<unsigned char*>(end) - static_cast<unsigned char*>(begin));
+    if (n != s.numElements() * s.elementType().bytes())
+      throw poplar_error("stream '" + handle + "': given " + std::to_string(n) + " bytes; it moves " +
+                         std::to_string(s.numElements()) + " of " + s.elementType().toString());
+    streams_[handle] = {static_cast<unsigned char*>(begin), n};
+    return;
+  }
+  throw poplar_error("there is no stream '" + handle + "'");
+}
+
+void Compiled::run(unsigned program) {
+  if (program >= programs_.size())
+    throw poplar_error("there is no program " + std::to_string(program) + "; there are " +
+                       std::to_string(programs_.size()));
+  run_program(programs_[program]);
+}
+
+void Compiled::run_program(const poplar::program::Program& program) {
+  using Kind = poplar::program::Node::Kind;
+  const poplar::program::Node& node = *program.node();
+  switch (node.kind) {
+    case Kind::sequence:
+      for (const auto& child : node.children) run_program(child);
+      return;
+    case Kind::repeat:
+      for (unsigned k = 0; k < node.count; ++k) run_program(node.children[0]);
+      return;
+    case Kind::execute:
+      return execute(steps_.at(node.compute_set.getId()));
+    case Kind::copy:
+      return copy(node);
+    case Kind::to_device:
+      return stream(node, true);
+    case Kind::to_host:
+      return stream(node, false);
+    case Kind::sync:  // a barrier more: everything here is one already
+      return;
+  }
+}
+
+namespace {
+
+void add(StepCount& count, const Cost& cost, double compute_cycles) {
+  ++count.executions;
+  count.compute_cycles += compute_cycles;
+  count.exchange_cycles += cost.exchange_cycles;
+  count.sync_cycles += cost.sync_cycles;
+  count.link_cycles += cost.link_cycles;
+  count.host_cycles += cost.host_cycles;
+  count.exchange_bytes += cost.exchange_bytes;
+  count.link_bytes += cost.link_bytes;
+  count.host_bytes += cost.host_bytes;
+}
+
+}  // namespace
+
+void Compiled::execute(ComputeStep& step) {
+  const bool check = options_.checks == Checks::always || (options_.checks == Checks::first && !step.checked);
+  step.checked = true;
+  if (check) {
+    FaultFinder finder(*this);
+    for (BoundVertex& v : step.vertices) finder.run(v);  // on copies; what it learns is who wrote what
+  }
+  std::vector<double> cycles(step.tiles.size());
+  parallel_for(static_cast<int>(step.tiles.size()), [&](int k, int) {
+    for (const std::size_t v : step.tiles[static_cast<std::size_t>(k)].vertices)
+      cycles[static_cast<std::size_t>(k)] += run_vertex(step.vertices[v]);
+  });
+  if (!check && !step.marked && options_.checks == Checks::first) {
+    // not looked at this time: taken to have written all it may write
+    step.marked = true;
+    for (const BoundVertex& v : step.vertices)
+      for (const Region& r : v.regions)
+        if (r.field->direction != Direction::input)
+          for (const Piece& p : r.pieces) written_[p.variable].set(p.begin, p.end);
+  }
+  add(step.count, step.cost, cycles.empty() ? 0 : *std::max_element(cycles.begin(), cycles.end()));
+}
+
+double Compiled::run_vertex(BoundVertex& v) {
+  for (Region& r : v.regions) {
+    if (r.in_place()) continue;
+    unsigned char* to = r.gathered.data();
+    for (const Piece& p : r.pieces) {
+      const std::size_t bytes = (p.end - p.begin) * r.field->type.bytes();
+      std::memcpy(to, address(p), bytes);
+      to += bytes;
+    }
+  }
+  std::uint64_t longest = 0;
+  for (unsigned worker = 0; worker < v.type->n_workers; ++worker) {
+    worker_bundles() = 0;
+    if (!v.type->compute(v.object.data(), worker))
+      throw poplar_error(graph_->name_of(v.id) + ": worker " + std::to_string(worker) + " returned false");
+    longest = std::max(longest, worker_bundles());
+  }
+  const Parameters& p = options_.parameters;
+  return p.supervisor_cycles + 6 * (p.worker_bundles + static_cast<double>(longest));
+}
+
+void Compiled::copy(const poplar::program::Node& node) {
+  auto& [cost, count] = copies_.at(&node);
+  const std::size_t size = node.source.elementType().bytes();
+  std::size_t k = 0, taken = 0;
+  for (const Piece& sink : node.sink.pieces())
+    for (std::size_t at = sink.begin; at < sink.end;) {
+      const Piece& source = node.source.pieces()[k];
+      const std::size_t n = std::min(sink.end - at, source.end - source.begin - taken);
+      if (options_.checks != Checks::never)
+        for (std::size_t i = source.begin + taken; i < source.begin + taken + n; ++i)
+          if (!written_[source.variable].get(i))
+            throw poplar_error("copy '" + node.name + "': reads element " + std::to_string(i) + " of variable '" +
+                               graph_->variables[source.variable].name + "' before anything wrote it");
+      std::memmove(address({sink.variable, at, at + n}),
+                   address({source.variable, source.begin + taken, source.begin + taken + n}), n * size);
+      at += n;
+      taken += n;
+      if (taken == source.end - source.begin) ++k, taken = 0;
+    }
+  for (const Piece& sink : node.sink.pieces()) written_[sink.variable].set(sink.begin, sink.end);
+  add(count, cost, 0);
+}
+
+void Compiled::stream(const poplar::program::Node& node, bool to_device) {
+  auto& [cost, count] = copies_.at(&node);
+  const auto found = streams_.find(node.stream.handle());
+  if (found == streams_.end()) throw poplar_error("stream '" + node.stream.handle() + "' is not connected");
+  const poplar::Tensor& t = to_device ? node.sink : node.source;
+  unsigned char* host = found->second.first;
+  for (const Piece& p : t.pieces()) {
+    const std::size_t bytes = (p.end - p.begin) * t.elementType().bytes();
+    if (to_device) {
+      std::memcpy(address(p), host, bytes);
+      written_[p.variable].set(p.begin, p.end);
+    } else {
+      std::memcpy(host, address(p), bytes);
+    }
+    host += bytes;
+  }
+  add(count, cost, 0);
+}
+
+Report Compiled::report() const {
+  Report report;
+  for (const ComputeStep& step : steps_) report.steps.push_back(step.count);
+  for (const auto* node : copy_order_) report.steps.push_back(copies_.at(node).second);
+  report.n_vertices = graph_->vertices.size();
+  report.n_compute_sets = steps_.size();
+  report.tile_bytes = tile_bytes_;
+  return report;
+}
+
+void Compiled::reset_counts() {
+  const auto clear = [](StepCount& count) {
+    StepCount empty;
+    empty.name = count.name;
+    count = empty;
+  };
+  for (ComputeStep& step : steps_) clear(step.count);
+  for (auto& [node, entry] : copies_) clear(entry.second);
+}
+
+// ---- Machine, Engine -----------------------------------------------------------------------------------------------
+
+Machine::Machine(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs,
+                 const Options& options)
+    : compiled_(std::make_unique<Compiled>(graph, programs, options)) {}
+Machine::~Machine() = default;
+void Machine::connect_stream(const std::string& handle, void* begin, void* end) {
+  compiled_->connect_stream(handle, begin, end);
+}
+void Machine::run(unsigned program) { compiled_->run(program); }
+Report Machine::report() const { return compiled_->report(); }
+void Machine::reset_counts() { compiled_->reset_counts(); }
+
+}  // namespace sparsesnn::emulator
+
+namespace poplar {
+
+Engine::Engine(const Graph& graph, ArrayRef<program::Program> programs, const OptionFlags&)
+    : machine_(std::make_unique<sparsesnn::emulator::Machine>(graph, programs,
+                                                              sparsesnn::emulator::options_of_next_engine())) {}
+Engine::Engine(Engine&&) noexcept = default;
+Engine::~Engine() = default;
+void Engine::load(const Device&) {}
+void Engine::connectStream(StringRef handle, void* begin, void* end) { machine_->connect_stream(handle, begin, end); }
+void Engine::run(unsigned program) { machine_->run(program); }
+
+}  // namespace poplar
