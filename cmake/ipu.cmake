@@ -1,0 +1,42 @@
+# The IPU program on the emulated machine, as an object library: codelets register themselves, and a linker would leave
+# unreferenced objects of a static one out. C++17, as the Poplar SDK's host compiler has it.
+file(GLOB ipu_codelets CONFIGURE_DEPENDS codelets/ipu/*.cpp)
+file(GLOB emulator_sources CONFIGURE_DEPENDS host/src/emulator/*.cpp)
+set(ipu_sources host/src/ipu/spec.cpp host/src/ipu/program.cpp)
+add_library(sparsesnn_ipu OBJECT ${ipu_codelets} ${emulator_sources} ${ipu_sources})
+target_include_directories(sparsesnn_ipu PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/host/src/emulator/include")
+target_compile_options(sparsesnn_ipu PUBLIC -ffp-contract=off PRIVATE -Wall -Wextra -Wpedantic)
+set_target_properties(sparsesnn_ipu PROPERTIES CXX_STANDARD 17)
+target_link_libraries(sparsesnn_ipu PUBLIC sparsesnn_engine)
+
+# The same sources against the SDK, where its enable.sh has been sourced (it sets POPLAR_SDK_ENABLED).
+option(SPARSESNN_POPLAR_SDK "Build sparsesnn._ipu_sdk against the Poplar SDK" OFF)
+if(DEFINED ENV{POPLAR_SDK_ENABLED})
+  set(SPARSESNN_POPLAR_SDK ON)
+endif()
+if(SPARSESNN_POPLAR_SDK)
+  find_program(POPC popc HINTS "$ENV{POPLAR_SDK_ENABLED}/bin" "$ENV{POPLAR_ROOT}/bin" REQUIRED)
+  find_library(POPLAR_LIBRARY poplar HINTS "$ENV{POPLAR_SDK_ENABLED}/lib" "$ENV{POPLAR_ROOT}/lib" REQUIRED)
+  find_path(POPLAR_INCLUDE poplar/Graph.hpp HINTS "$ENV{POPLAR_SDK_ENABLED}/include" "$ENV{POPLAR_ROOT}/include" REQUIRED)
+  add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/ipu.gp"
+    COMMAND "${POPC}" -O3 -ffp-contract=off --target=ipu2,ipu21,cpu -I "${PROJECT_SOURCE_DIR}" ${ipu_codelets}
+      -o "${PROJECT_BINARY_DIR}/ipu.gp"
+    DEPENDS ${ipu_codelets} VERBATIM)
+  add_custom_target(sparsesnn_codelets ALL DEPENDS "${PROJECT_BINARY_DIR}/ipu.gp")
+  install(FILES "${PROJECT_BINARY_DIR}/ipu.gp" DESTINATION sparsesnn/codelets)
+endif()
+
+function(sparsesnn_add_ipu_modules)
+  nanobind_add_module(_ipu NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp)
+  target_compile_definitions(_ipu PRIVATE SPARSESNN_IPU_MODULE=_ipu)
+  target_link_libraries(_ipu PRIVATE sparsesnn_ipu)
+  install(TARGETS _ipu LIBRARY DESTINATION sparsesnn)
+  if(SPARSESNN_POPLAR_SDK)
+    nanobind_add_module(_ipu_sdk NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp ${ipu_sources})
+    target_compile_definitions(_ipu_sdk PRIVATE SPARSESNN_IPU_MODULE=_ipu_sdk SPARSESNN_POPLAR_SDK)
+    target_include_directories(_ipu_sdk PRIVATE "${PROJECT_SOURCE_DIR}" "${POPLAR_INCLUDE}")
+    target_link_libraries(_ipu_sdk PRIVATE "${POPLAR_LIBRARY}")
+    add_dependencies(_ipu_sdk sparsesnn_codelets)
+    install(TARGETS _ipu_sdk LIBRARY DESTINATION sparsesnn)
+  endif()
+endfunction()

@@ -1,0 +1,56 @@
+#include "spec.h"
+
+#include <stdexcept>
+
+namespace sparsesnn::ipu {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("IPU program: " + what); }
+
+template <class Range>
+void check_covers(const std::vector<Range>& ranges, unsigned total, unsigned n_tiles, const std::string& what) {
+  unsigned end = 0;
+  for (const Range& r : ranges) {
+    if (r.first != end || r.n == 0) refuse(what + " leave a gap or overlap at " + std::to_string(end));
+    if (r.tile >= n_tiles)
+      refuse(what + ": tile " + std::to_string(r.tile) + "; there are " + std::to_string(n_tiles));
+    end += r.n;
+  }
+  if (end != total) refuse(what + " cover " + std::to_string(end) + " of " + std::to_string(total));
+}
+
+}  // namespace
+
+void ProgramSpec::check() const {
+  const unsigned n_tiles = devices * tiles;
+  if (!n_tiles || !n_samples || !n_steps || !n_classes) refuse("tiles, samples, steps and classes are at least 1");
+  if (populations.empty() || populations[0].model != Model::input) refuse("the first population must be the input");
+  for (const Population& p : populations) {
+    if (p.model != Model::input) {
+      check_covers(p.shards, p.n, n_tiles, p.name + ": shards");
+      if (p.parameters.size() != std::size_t{4} * p.n) refuse(p.name + ": parameters must be [4, n]");
+    }
+    check_covers(p.collectors, n_samples, n_tiles, p.name + ": collectors");
+    if (p.model == Model::li) continue;
+    if (p.n > 65536) refuse(p.name + " has " + std::to_string(p.n) + " neurons; ids are 16 bits: at most 65536");
+    if (!p.capacity || p.capacity > p.n || p.capacity > 65522)
+      refuse(p.name + ": capacity is " + std::to_string(p.capacity) + "; allowed: 1 to " + std::to_string(p.n));
+  }
+  for (const Connection& c : connections) {
+    if (c.pre >= populations.size() || c.post >= populations.size() || c.pre > c.post)
+      refuse("a connection joins populations that do not exist, or points backwards");
+    if (populations[c.pre].model == Model::li || populations[c.post].model == Model::input)
+      refuse("a connection leaves a readout or enters an input");
+    if (c.pre == c.post && c.delay != 1) refuse("a recurrent connection has delay 1");
+    for (const Reducer& r : c.reducers)
+      if (r.tile >= n_tiles || r.first_shard + r.n_shards > populations[c.post].shards.size() ||
+          r.first_sample + r.n_samples > n_samples || !r.n_shards || !r.n_samples)
+        refuse("a reducer of " + populations[c.pre].name + "->" + populations[c.post].name + " is out of range");
+  }
+  const Population& output = populations.back();
+  if (output.n % n_classes) refuse(output.name + " has no whole number of neurons a class");
+  if ((decoding == 4) != output.spikes()) refuse("'count' decodes spikes, the others a readout");
+  if (decoding == 0 && output.n != n_classes) refuse("'max' decodes one neuron a class");
+}
+
+}  // namespace sparsesnn::ipu

@@ -1,0 +1,64 @@
+// What the graph builder is told: a plan (sparsesnn/partition/plan.py) with every argument resolved to numbers.
+//
+// C++17 and no library: the Poplar SDK's host compiler reads this too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sparsesnn::ipu {
+
+struct Shard {  // neurons first … first + n - 1 of a population
+  unsigned tile, first, n;
+};
+
+struct Collector {  // samples first … first + n - 1 of a population's lists
+  unsigned tile, first, n;
+};
+
+struct Reducer {  // adds shares of shards of post, for some samples
+  unsigned tile, first_shard, n_shards, first_sample, n_samples;
+};
+
+enum class Model { input, lif, cuba_lif, li };
+
+struct Population {
+  std::string name;
+  Model model;
+  unsigned n, capacity;
+  std::vector<Shard> shards;
+  std::vector<Collector> collectors;
+  unsigned reset = 0, surrogate = 0;
+  bool detach_reset = true, fixed = false, bias = false;
+  float slope = 10, gain = 1;
+  std::uint64_t seed = 0;         // of the choice among candidates
+  std::vector<float> parameters;  // [4, n]: β, α, θ, θ_grad
+
+  bool spikes() const { return model == Model::lif || model == Model::cuba_lif; }
+};
+
+struct Connection {
+  unsigned pre, post, delay;
+  std::vector<Reducer> reducers;
+};
+
+enum class Optimiser { none, sgd, adam, adamw };
+
+struct ProgramSpec {
+  unsigned devices, tiles;  // tiles per device
+  unsigned n_samples, n_steps;
+  Optimiser optimiser;
+  bool momentum;      // the optimiser keeps a first moment
+  unsigned decoding;  // 0 max, 1 mean, 2 sum, 3 last, 4 count
+  unsigned n_classes;
+  float smoothing;
+  std::vector<Population> populations;
+  std::vector<Connection> connections;
+
+  bool trains() const { return optimiser != Optimiser::none; }
+  // Throws std::invalid_argument where the numbers do not fit together.
+  void check() const;
+};
+
+}  // namespace sparsesnn::ipu
