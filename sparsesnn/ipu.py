@@ -1,0 +1,448 @@
+"""The IPU program from Python: whole training steps, with loss and optimiser, on an emulated IPU or a real one.
+
+The same C++ graph and the same codelets run on both (`host/src/ipu`, `codelets/ipu`). `ipu-model` needs nothing but
+this package; `ipu` needs the Poplar SDK. The program has been checked on the emulated machine and against public
+headers; it has not yet run on an IPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError
+from sparsesnn.ipu_arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
+from sparsesnn.ipu_report import MachineReport
+from sparsesnn.layers import LI, CubaLIF, Input
+from sparsesnn.module import Layer, Model, Output
+from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.target import Target
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS
+
+BACKENDS = ("ipu-model", "ipu")
+CHECKS = ("always", "first", "never")
+_DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
+_RESETS = {"subtract": 0, "zero": 2, "none": 3}
+_OPTIMISERS = {"none": 0, "sgd": 1, "adam": 2, "adamw": 3}
+_NO_LABEL = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """What updates the weights on the device; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`.
+
+    Args:
+        kind: "sgd", "adam", "adamw", or "none": inference only.
+        lr: learning rate; can be changed with every step.
+        weight_decay: of weights, not of biases.
+        momentum: of sgd.
+        beta1, beta2, eps: of adam and adamw.
+        clip_norm: highest norm of all gradients together; 0: no limit.
+    """
+
+    kind: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in _OPTIMISERS:
+            raise ConfigError(f"optimiser: kind is {self.kind!r}; allowed: {', '.join(_OPTIMISERS)}")
+
+    @property
+    def keeps_first_moment(self) -> bool:
+        return self.kind in ("adam", "adamw") or (self.kind == "sgd" and self.momentum > 0)
+
+    @property
+    def keeps_second_moment(self) -> bool:
+        return self.kind in ("adam", "adamw")
+
+    def settings(self, step: int, lr: float, n_samples: int) -> np.ndarray:
+        """float32[10], in the order of `Setting` in codelets/ipu/update.cpp; `step` counts from 1."""
+        correction1, correction2 = 1 - self.beta1**step, 1 - self.beta2**step
+        values = (lr, self.weight_decay, self.momentum, self.beta1, self.beta2, self.eps)
+        return np.array([*values, correction1, correction2**0.5, self.clip_norm, 1 / n_samples], np.float32)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one training step on the device gives back.
+
+    Args:
+        loss: mean cross-entropy of the batch, before the step.
+        gradient_norm: norm of all gradients together, before clipping.
+        logits: float32[B, C].
+    """
+
+    loss: float
+    gradient_norm: float
+    logits: Tensor
+
+
+class IpuProgram:
+    """A plan, compiled, with the weights of a model on the device.
+
+    Args:
+        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile.
+        model: its parameters go to the device now; they come back with `save`.
+        optimiser: what the plan was made for: its kind must be the plan's ("adamw" counts as "adam").
+        decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
+        n_classes: C.
+        label_smoothing: in [0, 1).
+        backend: "ipu-model" or "ipu".
+        checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
+
+    Errors: `DescriptionError` for what the program has no codelet for; `PlanError` where a tile's memory overflows;
+    `ConfigError` where the backend is not there.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: Model,
+        optimiser: Optimiser | None = None,
+        *,
+        decoding: str = "mean",
+        n_classes: int | None = None,
+        label_smoothing: float = 0.0,
+        backend: str = "ipu-model",
+        checks: str = "first",
+    ) -> None:
+        self.plan, self.model = plan, model
+        self.optimiser = optimiser or Optimiser(kind=plan.optimizer)
+        self.n_classes = n_classes or plan.network.populations[plan.network.output].n
+        self.step = 0
+        _check(plan, model, self.optimiser, decoding)
+        self._names = list(plan.populations)
+        native = _native(backend)
+        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, label_smoothing)
+        try:
+            if backend == "ipu":
+                self._program = native.Program(spec, "ipu", _codelets())
+            else:
+                self._program = native.Program(spec, _machine(native, plan.target, checks))
+        except ValueError as error:
+            raise DescriptionError(str(error)) from None
+        except RuntimeError as error:
+            if " bytes of its " in str(error):
+                raise PlanError(f"{plan.target.name}: {error}", needed=0, available=plan.target.bytes_per_tile) from None
+            raise
+        self.load()
+
+    # ---- weights -----------------------------------------------------------------------------------------------
+
+    def load(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """The model's parameters, and if given the optimiser's state, onto the device."""
+        for key, parameter, pack in self._parameters():
+            self._fill(key, pack(_numpy(parameter)))
+            state = {} if optimizer is None else optimizer.state.get(parameter, {})
+            for moment, name in self._moments(key):
+                value = state.get(name)
+                self._fill(moment, pack(np.zeros(parameter.shape, np.float32) if value is None else _numpy(value)))
+            if "step" in state:
+                self.step = int(state["step"])
+        for k, name in enumerate(self._names):
+            population = self.plan.network.populations[name]
+            if isinstance(population, Input):
+                continue
+            layer, shards = self._layer(name), self.plan.populations[name].shards
+            self._fill(f"parameters.{k}", pack_parameters(layer, shards))
+            if layer.bias is None:
+                self._array(f"bias.{k}")[:] = 0
+        for key in self._program.names():
+            if key.startswith("gradients."):
+                self._array(key)[:] = 0
+        self._program.run("load")
+
+    def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """The device's weights into the model, and if given its moments into the optimiser's state."""
+        self._program.run("save")
+        with torch.no_grad():
+            for key, parameter, _ in self._parameters():
+                parameter.copy_(torch.from_numpy(self._unpacked(key, key, parameter)))
+                if optimizer is None or not self.step:
+                    continue
+                state = optimizer.state[parameter]
+                for moment, name in self._moments(key):
+                    state[name] = torch.from_numpy(self._unpacked(key, moment, parameter))
+                if self.optimiser.keeps_second_moment:
+                    state["step"] = torch.tensor(float(self.step))
+
+    def _parameters(self) -> list[tuple[str, Tensor, Any]]:
+        """Array on the device, parameter of the model, and how to bring one into the form of the other."""
+        found: list[tuple[str, Tensor, Any]] = []
+        for k, c in enumerate(self.plan.connections):
+            layer, shards = self._layer(c.post), self.plan.populations[c.post].shards
+            if c.recurrent:
+                weight: Any = layer.recurrent_weight
+            else:
+                pres = [x.pre for x in self.plan.network.incoming(c.post)]
+                weight = layer.weights[pres.index(c.pre)]
+            found.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
+        for k, name in enumerate(self._names):
+            if isinstance(self.plan.network.populations[name], Input):
+                continue
+            layer, shards = self._layer(name), self.plan.populations[name].shards
+            if layer.bias is not None:
+                found.append((f"bias.{k}", layer.bias, lambda x, s=shards: pack_columns(x[None], s)))
+        return found
+
+    def _moments(self, key: str) -> list[tuple[str, str]]:
+        """Arrays of the moments that go with an array, and their names in torch's optimisers."""
+        kind, index = key.split(".")
+        base = "" if kind == "weights" else "bias_"
+        names = ("moments1", "moments2") if kind == "weights" else ("moment1", "moment2")
+        found = []
+        if self.optimiser.keeps_first_moment:
+            momentum = "momentum_buffer" if self.optimiser.kind == "sgd" else "exp_avg"
+            found.append((f"{base}{names[0]}.{index}", momentum))
+        if self.optimiser.keeps_second_moment:
+            found.append((f"{base}{names[1]}.{index}", "exp_avg_sq"))
+        return found
+
+    def _unpacked(self, key: str, array: str, parameter: Tensor) -> np.ndarray:
+        kind, index = key.split(".")
+        post = self.plan.connections[int(index)].post if kind == "weights" else self._names[int(index)]
+        n_rows = len(parameter) if parameter.ndim == 2 else 1
+        shards = self.plan.populations[post].shards
+        return unpack_columns(self._array(array), n_rows, shards).reshape(parameter.shape).copy()
+
+    # ---- batches -----------------------------------------------------------------------------------------------
+
+    def train_step(self, spikes: SpikeBatch, labels: Tensor, lr: float | None = None) -> Trained:
+        """One batch: forward, loss, backward, update; on the device from end to end.
+
+        Args:
+            spikes: T steps as planned; at most the planned samples (the rest of the device then idles).
+            labels: int64[B].
+            lr: learning rate of this step; None: the optimiser's.
+        """
+        if self.optimiser.kind == "none":
+            raise ConfigError("train_step: the plan was made for optimizer='none'; plan with 'adam' or 'sgd'")
+        if labels.shape != (spikes.n_samples,) or labels.dtype != torch.int64:
+            raise ShapeError(
+                f"train_step: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
+                f"give int64 with shape ({spikes.n_samples},)"
+            )
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
+            raise ShapeError(f"train_step: labels run from {int(labels.min())} to {int(labels.max())}; "
+                             f"allowed: 0 to {self.n_classes - 1}")
+        self.step += 1
+        self._send(spikes, labels.numpy(), self.optimiser.lr if lr is None else lr)
+        self._program.run("train")
+        n = spikes.n_samples
+        return Trained(float(self._samples("losses")[:n].mean()), float(self._array("norm")[0]), self._logits(n))
+
+    def infer(self, spikes: SpikeBatch) -> Tensor:
+        """Logits float32[B, C] of a batch, without learning."""
+        self._send(spikes, np.zeros(0, np.int64), 0.0)
+        self._program.run("infer")
+        return self._logits(spikes.n_samples)
+
+    def lists(self, n_samples: int | None = None) -> dict[str, SpikeBatch]:
+        """What every spiking population sent and listed in the last batch, with what it dropped."""
+        n = self.plan.n_samples if n_samples is None else n_samples
+        self._program.run("lists")
+        found = {}
+        for k, name in enumerate(self._names):
+            p = self.plan.populations[name]
+            if isinstance(self.plan.network.populations[name], (Input, LI)):
+                continue
+            found[name] = unpack_lists(
+                self._array(f"lists.{k}"), self._array(f"dropped.{k}"), self.plan.n_steps, n, p.n, p.collectors
+            )
+        return found
+
+    def output(self, n_samples: int) -> Output:
+        """The last batch as a model's `Output`, without potentials: counts, activity and dropped spikes."""
+        lists: Mapping[str, Any] = self.lists(n_samples)
+        return Output(potentials=None, spikes=lists, state={}, output=self.plan.network.output)
+
+    def report(self) -> MachineReport:
+        """What the emulated machine counted since `reset_counts`; `ipu-model` only."""
+        return MachineReport.from_native(self._program.report(), self.plan)
+
+    def reset_counts(self) -> None:
+        self._program.reset_counts()
+
+    def _send(self, spikes: SpikeBatch, labels: np.ndarray, lr: float) -> None:
+        source = self.plan.populations[self.plan.network.inputs[0]]
+        got = (spikes.n_steps, spikes.n_neurons)
+        if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.plan.n_samples:
+            raise ShapeError(
+                f"input has T={spikes.n_steps}, B={spikes.n_samples}, N={spikes.n_neurons}; the program was built for "
+                f"T={self.plan.n_steps}, B up to {self.plan.n_samples}, N={source.n}"
+            )
+        self._fill("lists.0", pack_lists(spikes, self.plan.n_samples, source.capacity, source.collectors))
+        padded = np.full(self.plan.n_samples, _NO_LABEL, np.uint32)
+        padded[: len(labels)] = labels
+        self._fill("labels", padded)
+        self._fill("settings", self.optimiser.settings(max(1, self.step), lr, spikes.n_samples))
+
+    def _logits(self, n_samples: int) -> Tensor:
+        return torch.from_numpy(self._samples("logits").reshape(-1, self.n_classes)[:n_samples].copy())
+
+    def _samples(self, key: str) -> np.ndarray:
+        """An array with one row a sample: collectors ascend in sample."""
+        return by_sample(self._array(key), 1, self.plan.populations[self.plan.network.output].collectors)[0]
+
+    def _array(self, key: str) -> np.ndarray:
+        array: np.ndarray = self._program.array(key)
+        return array
+
+    def _fill(self, key: str, values: np.ndarray) -> None:
+        self._array(key)[:] = values
+
+    def _layer(self, name: str) -> Layer:
+        layer = self.model.layers[name]
+        assert isinstance(layer, Layer)
+        return layer
+
+
+def pack_parameters(layer: Layer, shards: Any) -> np.ndarray:
+    """β, α, θ, θ_grad of a layer: per shard [4, w]."""
+    return pack_columns(_neuron_parameters(layer), shards)
+
+
+def _neuron_parameters(layer: Layer) -> np.ndarray:
+    """float32[4, N]: β, α, θ, θ_grad; 0 where the model has none."""
+    rows = []
+    for name in ("beta", "alpha", "threshold", "grad_threshold"):
+        value = getattr(layer, name, None)
+        row = torch.zeros(()) if value is None else value.detach()
+        rows.append((row.clamp(0, 1) if name in ("beta", "alpha") else row).expand(layer.population.n))
+    return torch.stack(rows).float().numpy()
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    array: np.ndarray = x.detach().contiguous().float().numpy()
+    return array
+
+
+def _check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None:
+    """What the program has no codelet for."""
+    if plan.target.kind != "ipu":
+        raise ConfigError(f"the plan is for '{plan.target.name}'; make one for ipu-mk2 or ipu-bow")
+    if plan.network != model.network:
+        raise DescriptionError("the plan was made for another network than the model's; make it anew")
+    if plan.weight_dtype != "float32":
+        raise ConfigError(f"the plan has {plan.weight_dtype} weights; the IPU program has float32 ones")
+    if ("adam" if optimiser.kind == "adamw" else optimiser.kind) != plan.optimizer:
+        raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
+    if decoding not in _DECODINGS:
+        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
+    for name, p in plan.network.populations.items():
+        for flag in ("learn_beta", "learn_alpha", "learn_threshold"):
+            if getattr(p, flag, False):
+                raise DescriptionError(f"{name}: {flag}=True: the IPU program trains weights and biases only; use cpu")
+        if isinstance(p, LI) and name != plan.network.output:
+            raise DescriptionError(f"{name}: a second readout: the IPU program has one, at the end; use cpu")
+
+
+def _spec(
+    native: ModuleType,
+    plan: Plan,
+    model: Model,
+    optimiser: Optimiser,
+    decoding: str,
+    n_classes: int,
+    label_smoothing: float,
+) -> Any:
+    names = list(plan.populations)
+    return native.Spec(
+        devices=plan.target.devices,
+        tiles=plan.target.tiles,
+        n_samples=plan.n_samples,
+        n_steps=plan.n_steps,
+        optimiser=_OPTIMISERS[optimiser.kind],
+        momentum=optimiser.keeps_first_moment,
+        decoding=_DECODINGS[decoding],
+        n_classes=n_classes,
+        smoothing=label_smoothing,
+        populations=[_population(native, plan, model, name) for name in names],
+        connections=[
+            native.Connection(
+                pre=names.index(c.pre),
+                post=names.index(c.post),
+                delay=c.delay,
+                reducers=[(r.tile, r.first_shard, r.n_shards, r.first_sample, r.n_samples) for r in c.reducers],
+            )
+            for c in plan.connections
+        ],
+    )
+
+
+def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
+    p, placed = plan.network.populations[name], plan.populations[name]
+    spiking = not isinstance(p, (Input, LI))
+    surrogate = getattr(p, "surrogate", None)
+    reset = getattr(p, "reset", "none")
+    layer = model.layers[name] if not isinstance(p, Input) else None
+    return native.Population(
+        name=name,
+        model=0 if isinstance(p, Input) else 3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1,
+        n=placed.n,
+        capacity=placed.capacity,
+        shards=[(s.tile, s.first, s.n) for s in placed.shards],
+        collectors=[(c.tile, c.first, c.n) for c in placed.collectors],
+        reset=1 if getattr(p, "reset_decays", False) else _RESETS[reset],
+        detach_reset=getattr(p, "detach_reset", True),
+        surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
+        slope=surrogate.slope if surrogate else 1.0,
+        gain=getattr(p, "gain", 1.0),
+        fixed=spiking and getattr(p, "activity", "natural") == "fixed",
+        bias=getattr(p, "bias", False),
+        seed=layer.rotation_seed if isinstance(layer, Layer) else 0,
+        parameters=_neuron_parameters(layer).ravel().tolist() if isinstance(layer, Layer) else [],
+    )
+
+
+def _machine(native: ModuleType, target: Target, checks: str) -> Any:
+    if checks not in CHECKS:
+        raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
+    return native.MachineOptions(
+        checks=checks,
+        bytes_per_tile=target.bytes_per_tile,
+        exchange_bytes_per_cycle=target.exchange.bytes_per_cycle,
+        sync_cycles=target.exchange.sync_cycles,
+        external_sync_cycles=target.links.latency_s * target.clock_hz,
+        link_bytes_per_cycle=target.links.bytes_per_s / target.clock_hz,
+        host_bytes_per_cycle=target.host_bytes_per_s / target.clock_hz,
+    )
+
+
+def _native(backend: str) -> ModuleType:
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
+    if backend == "ipu-model":
+        from sparsesnn import _ipu
+
+        return _ipu
+    try:
+        from sparsesnn import _ipu_sdk  # type: ignore[attr-defined]
+    except ImportError:
+        raise ConfigError(
+            "backend 'ipu' needs the Poplar SDK (3.3 or 3.4), and this installation was built without it; source the "
+            "SDK's enable.sh (it sets POPLAR_SDK_ENABLED), then install sparsesnn from source again; "
+            "backend 'ipu-model' runs the same program on an emulated IPU"
+        ) from None
+    native: ModuleType = _ipu_sdk
+    return native
+
+
+def _codelets() -> str:
+    """The codelets that popc compiled, installed with the package."""
+    from importlib.resources import files
+
+    return str(files("sparsesnn") / "codelets" / "ipu.gp")
