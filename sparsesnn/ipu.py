@@ -127,16 +127,16 @@ class IpuProgram:
         self._names = list(plan.populations)
         native = _native(backend)
         spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, label_smoothing)
+        machine = ("ipu", _codelets()) if backend == "ipu" else (_machine(native, plan.target, checks),)
         try:
-            if backend == "ipu":
-                self._program = native.Program(spec, "ipu", _codelets())
-            else:
-                self._program = native.Program(spec, _machine(native, plan.target, checks))
+            self._program = native.Program(spec, *machine)
         except ValueError as error:
             raise DescriptionError(str(error)) from None
         except RuntimeError as error:
             if " bytes of its " in str(error):
-                raise PlanError(f"{plan.target.name}: {error}", needed=0, available=plan.target.bytes_per_tile) from None
+                raise PlanError(
+                    f"{plan.target.name}: {error}", needed=0, available=plan.target.bytes_per_tile
+                ) from None
             raise
         self.load()
 
@@ -187,8 +187,8 @@ class IpuProgram:
             if c.recurrent:
                 weight: Any = layer.recurrent_weight
             else:
-                pres = [x.pre for x in self.plan.network.incoming(c.post)]
-                weight = layer.weights[pres.index(c.pre)]
+                senders = [x.pre for x in self.plan.network.incoming(c.post)]
+                weight = layer.weights[senders.index(c.pre)]
             found.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
         for k, name in enumerate(self._names):
             if isinstance(self.plan.network.populations[name], Input):
@@ -216,7 +216,8 @@ class IpuProgram:
         post = self.plan.connections[int(index)].post if kind == "weights" else self._names[int(index)]
         n_rows = len(parameter) if parameter.ndim == 2 else 1
         shards = self.plan.populations[post].shards
-        return unpack_columns(self._array(array), n_rows, shards).reshape(parameter.shape).copy()
+        values: np.ndarray = unpack_columns(self._array(array), n_rows, shards).reshape(parameter.shape).copy()
+        return values
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -236,8 +237,10 @@ class IpuProgram:
                 f"give int64 with shape ({spikes.n_samples},)"
             )
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
-            raise ShapeError(f"train_step: labels run from {int(labels.min())} to {int(labels.max())}; "
-                             f"allowed: 0 to {self.n_classes - 1}")
+            raise ShapeError(
+                f"train_step: labels run from {int(labels.min())} to {int(labels.max())}; "
+                f"allowed: 0 to {self.n_classes - 1}"
+            )
         self.step += 1
         self._send(spikes, labels.numpy(), self.optimiser.lr if lr is None else lr)
         self._program.run("train")
@@ -295,7 +298,9 @@ class IpuProgram:
 
     def _samples(self, key: str) -> np.ndarray:
         """An array with one row a sample: collectors ascend in sample."""
-        return by_sample(self._array(key), 1, self.plan.populations[self.plan.network.output].collectors)[0]
+        collectors = self.plan.populations[self.plan.network.output].collectors
+        rows: np.ndarray = by_sample(self._array(key), 1, collectors)[0]
+        return rows
 
     def _array(self, key: str) -> np.ndarray:
         array: np.ndarray = self._program.array(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from sparsesnn import ipu
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError, SpikeListError
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
-from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.layout import place_helpers
+from sparsesnn.partition.plan import Plan, Shard
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.reference import Parameters, network_forward, to_lists
@@ -54,13 +56,13 @@ def train_both(
     rate: float = 0.2,
     scale: float = 3.0,
     checks: str = "first",
-    **plan_more: object,
+    plan: Plan | None = None,
 ) -> tuple[ss.Model, ss.Model, ipu.IpuProgram]:
     """The same batches through the CPU engine with torch's optimiser and through the device; weights must agree."""
     optimiser = optimiser or ipu.Optimiser("adam", lr=1e-3)
     host, device = make_model(network, scale=scale), make_model(network, scale=scale)
     kind = "adam" if optimiser.kind == "adamw" else optimiser.kind
-    plan = plan_for(network, b, t, target, kind, **plan_more)
+    plan = plan or plan_for(network, b, t, target, kind)
     program = ipu.IpuProgram(
         plan, device, optimiser, decoding=decoding, n_classes=n_classes, checks=checks, label_smoothing=0.1
     )
@@ -98,6 +100,19 @@ def make_torch_optimiser(model: ss.Model, o: ipu.Optimiser) -> torch.optim.Optim
     return kind(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
 
 
+def with_shards_of(plan: Plan, n: int) -> Plan:
+    """The same plan with n neurons a shard, one shard a tile."""
+    tile = 0
+    populations = dict(plan.populations)
+    for name, p in plan.populations.items():
+        if not p.shards:
+            continue
+        shards = tuple(Shard(tile + k, first, min(n, p.n - first)) for k, first in enumerate(range(0, p.n, n)))
+        tile += len(shards)
+        populations[name] = replace(p, shards=shards)
+    return place_helpers(replace(plan, populations=populations))
+
+
 def assert_same_lists(found: dict[str, ss.SpikeBatch], output: ss.module.Output) -> None:
     for name, lists in found.items():
         wanted = output.spikes[name]
@@ -106,9 +121,9 @@ def assert_same_lists(found: dict[str, ss.SpikeBatch], output: ss.module.Output)
         assert torch.equal(lists.n_spikes, wanted.n_spikes), name
 
 
-def assert_same_weights(host: ss.Model, device: ss.Model, before: ss.Model | None = None) -> None:
+def assert_same_weights(host: ss.Model, device: ss.Model) -> None:
     for (name, a), b in zip(host.named_parameters(), device.parameters(), strict=True):
-        worst = float((a - b).abs().max() / a.abs().max())
+        worst = float((a - b).detach().abs().max() / a.detach().abs().max())
         assert worst < 1e-5, f"{name}: {worst:.2e}"
 
 
@@ -152,8 +167,223 @@ def test_twenty_steps_leave_the_weights_of_the_cpu_engine(name: str) -> None:
 @pytest.mark.parametrize("per_tile", [1, 3, 5])
 def test_odd_numbers_of_neurons_on_a_tile(per_tile: int) -> None:
     network = CHAINS["delay 1"]
-    plan = plan_for(network, 7, 9)
-    assert plan is not None
-    host, device, program = train_both(network, target=f"ipu-mk2:1x{-(-26 // per_tile)}", n_batches=20)
+    plan = with_shards_of(plan_for(network, 7, 9, "ipu-mk2:1x64"), per_tile)
+    host, device, _ = train_both(network, plan=plan)
+    assert {s.n for s in plan.populations["hidden1"].shards} <= {per_tile, 13 % per_tile}
     assert_same_weights(host, device)
-    assert program.plan.target.n_tiles == -(-26 // per_tile)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_machine_finds_no_fault_at_any_step(name: str) -> None:
+    host, device, _ = train_both(CHAINS[name], checks="always", n_batches=2, t=4, b=8)
+    assert_same_weights(host, device)
+
+
+@pytest.mark.parametrize("target", ["ipu-mk2:3x5", "ipu-bow:2x9"])
+def test_layers_may_span_devices(target: str) -> None:
+    host, device, program = train_both(CHAINS["delay 1"], target=target, n_batches=5)
+    assert_same_weights(host, device)
+    devices = {s.device for s in program.plan.populations["hidden1"].shards}
+    report = program.report()
+    assert len(devices) > 1
+    assert sum(p.link_bytes for p in report.phases) > 0
+    assert sum(p.link for p in report.phases) > 0
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        ipu.Optimiser("sgd", lr=0.05, weight_decay=0.01),
+        ipu.Optimiser("sgd", lr=0.05, momentum=0.9),
+        ipu.Optimiser("adam", lr=1e-3, weight_decay=0.1, clip_norm=0.5),
+        ipu.Optimiser("adamw", lr=1e-3, weight_decay=0.1),
+    ],
+    ids=lambda o: f"{o.kind}, momentum {o.momentum}, clip {o.clip_norm}",
+)
+def test_optimisers_are_those_of_torch(optimiser: ipu.Optimiser) -> None:
+    host, device, _ = train_both(CHAINS["recurrent, bias"], optimiser=optimiser)
+    assert_same_weights(host, device)
+
+
+@pytest.mark.parametrize("decoding", ["max", "mean", "sum", "last"])
+def test_decodings_of_a_readout(decoding: str) -> None:
+    host, device, _ = train_both(CHAINS["feed-forward"], decoding=decoding, n_batches=5)
+    assert_same_weights(host, device)
+
+
+def test_a_population_code_averages_the_neurons_of_a_class() -> None:
+    network = Network.chain(ss.Input(11), lif(13), ss.LI(6))
+    host, device, _ = train_both(network, n_classes=2, n_batches=5)
+    assert_same_weights(host, device)
+
+
+@pytest.mark.parametrize("n_classes", [3, 6])
+def test_a_spiking_output_is_decoded_by_counts(n_classes: int) -> None:
+    output = ss.LIF(6, grad_threshold=-math.inf)
+    network = Network.chain(ss.Input(11), lif(13), output)
+    host, device, _ = train_both(network, decoding="count", n_classes=n_classes, n_batches=8)
+    assert_same_weights(host, device)
+
+
+@pytest.mark.parametrize("surrogate", [ss.straight_through(), ss.triangle(2.0), ss.boxcar(2.0), ss.fast_sigmoid(3.0)])
+def test_surrogates(surrogate: ss.Surrogate) -> None:
+    host, device, _ = train_both(Network.chain(ss.Input(11), lif(13, surrogate=surrogate), ss.LI(3)), n_batches=3)
+    assert_same_weights(host, device)
+
+
+@pytest.mark.parametrize("activity", ["natural", "fixed"])
+@pytest.mark.parametrize("capacity", [1, 4, 7])
+def test_full_lists_drop_what_the_reference_drops(capacity: int, activity: str) -> None:
+    network = Network.chain(
+        ss.Input(11), lif(40, capacity=capacity, activity=activity, recurrent=True), lif(9), ss.LI(3), delay=1
+    )
+    host, device, program = train_both(network, target="ipu-mk2:1x30", n_batches=4, checks="always", t=6)
+    assert_same_weights(host, device)
+    spikes = random_spikes(6, 7, 11, 0.3, seed=99)
+    program.infer(spikes)
+    found = program.lists()
+    parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in device.layers.items()}
+    records = network_forward(
+        network, parameters, spikes.to_dense().numpy(), seed=device.layers["hidden1"].rotation_seed
+    )
+    for name, lists in found.items():
+        wanted = to_lists(records[name])
+        assert np.array_equal(lists.ids.numpy(), wanted.ids)
+        assert np.array_equal(lists.offsets.numpy(), wanted.offsets)
+        assert np.array_equal(lists.n_spikes.numpy(), wanted.n_spikes)
+        assert lists.dropped is not None
+        assert np.array_equal(lists.dropped.numpy(), wanted.dropped)
+    assert found["hidden1"].n_dropped() > 0
+
+
+def test_a_wide_shard_has_several_mask_words() -> None:
+    network = Network.chain(ss.Input(11), lif(71, capacity=20), ss.LI(3))
+    plan = with_shards_of(plan_for(network, 5, 6, "ipu-mk2:1x8"), 35)
+    host, device, _ = train_both(network, b=5, t=6, plan=plan, n_batches=5, checks="always")
+    assert_same_weights(host, device)
+
+
+def test_reducers_add_in_two_stages() -> None:
+    network = Network.chain(ss.Input(11), lif(20, recurrent=True), lif(38), ss.LI(3))
+    host, device, program = train_both(network, target="ipu-mk2:1x64", n_batches=3)
+    assert any(c.reducers for c in program.plan.connections)
+    assert_same_weights(host, device)
+
+
+def test_a_smaller_last_batch_trains_as_on_the_cpu() -> None:
+    network = CHAINS["recurrent, bias"]
+    host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
+    program = ipu.IpuProgram(plan_for(network, 8, 5), device)
+    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    spikes, labels = random_spikes(5, 3, 11, 0.3, 0), torch.tensor([0, 2, 1])
+    cross_entropy(host(spikes), labels, "mean", 3).backward()
+    optimiser.step()
+    assert program.train_step(spikes, labels).logits.shape == (3, 3)
+    program.save()
+    assert_same_weights(host, device)
+    assert program.output(3).counts("hidden").shape == (3, 13)
+
+
+def test_weights_and_moments_travel_both_ways() -> None:
+    network = CHAINS["recurrent, bias"]
+    plan = plan_for(network, 7, 5)
+    whole, first, second = (make_model(network, scale=3.0) for _ in range(3))
+    program, before = ipu.IpuProgram(plan, whole), ipu.IpuProgram(plan, first)
+    batches = [(random_spikes(5, 7, 11, 0.3, k), torch.arange(7) % 3) for k in range(4)]
+    for batch in batches:
+        program.train_step(*batch)
+    for batch in batches[:2]:
+        before.train_step(*batch)
+    optimiser = torch.optim.Adam(first.parameters(), lr=1e-3)
+    before.save(optimiser)
+    second.load_state_dict(first.state_dict())
+    after_optimiser = torch.optim.Adam(second.parameters(), lr=1e-3)
+    after_optimiser.load_state_dict(optimiser.state_dict())
+    after = ipu.IpuProgram(plan, second)
+    after.load(after_optimiser)
+    for batch in batches[2:]:
+        after.train_step(*batch)
+    program.save()
+    after.save()
+    for a, b in zip(whole.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_inference_has_no_gradients_and_gives_the_same_logits() -> None:
+    network = CHAINS["cuba, zero reset"]
+    model = make_model(network, scale=3.0)
+    program = ipu.IpuProgram(plan_for(network, 7, 9, optimizer="none"), model, checks="always")
+    spikes = random_spikes(9, 7, 11, 0.3, 0)
+    output = model(spikes)
+    torch.testing.assert_close(program.infer(spikes), output.potentials.detach().mean(0), rtol=1e-5, atol=1e-6)
+    assert_same_lists(program.lists(), output)
+    with pytest.raises(ConfigError, match="the plan was made for optimizer='none'"):
+        program.train_step(spikes, torch.zeros(7, dtype=torch.int64))
+
+
+def test_vertices_grow_with_tiles_not_with_neurons_or_samples() -> None:
+    counts = []
+    for n, t in ((240, 3), (960, 30)):
+        network = Network.chain(ss.Input(50), lif(n), lif(n), ss.LI(10), delay=1)
+        plan = plan_for(network, 16, t, "ipu-mk2:1x240", max_activity=0.05, layout="contiguous")
+        counts.append(ipu.IpuProgram(plan, make_model(network), checks="never").report().n_vertices)
+    assert max(counts) <= 12 * 240
+    assert counts[1] < 1.2 * counts[0]
+
+
+def test_the_report_counts_every_superstep() -> None:
+    network = CHAINS["feed-forward"]
+    program = ipu.IpuProgram(plan_for(network, 7, 9), make_model(network, scale=3.0))
+    program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.zeros(7, dtype=torch.int64))
+    first = program.report()
+    runs = {p.name: p.executions for p in first.phases}
+    assert runs["forward/0/step"] == runs["backward/0/state gradient"] == 9
+    assert runs["update"] == runs["loss"] == 1
+    assert all(p.sync > 0 for p in first.phases)
+    step = next(p for p in first.phases if p.name == "forward/0/step")
+    # every shard receives all 7 lists of 2 + 12 words of 2 bytes, 9 times, but the collectors on its own tile
+    shards = len(program.plan.populations["hidden1"].shards)
+    assert 0 < step.exchange_bytes <= 9 * shards * 7 * 2 * (2 + 12)
+    assert "predicted" in first.table()
+    assert max(first.tile_bytes) < first.bytes_per_tile
+    program.reset_counts()
+    assert program.report().cycles == 0
+    program.train_step(random_spikes(9, 7, 11, 0.0, 0), torch.zeros(7, dtype=torch.int64))
+    assert program.report().cycles < first.cycles  # silence costs less
+
+
+def test_errors_say_what_is_wrong() -> None:
+    network = CHAINS["feed-forward"]
+    model = make_model(network)
+    plan = plan_for(network, 7, 9)
+    program = ipu.IpuProgram(plan, model)
+    with pytest.raises(ShapeError, match="input has T=8, B=7, N=11; the program was built for T=9, B up to 7, N=11"):
+        program.train_step(random_spikes(8, 7, 11, 0.3, 0), torch.zeros(7, dtype=torch.int64))
+    with pytest.raises(ShapeError, match=r"labels are torch.int32 with shape \(7,\); give int64"):
+        program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.zeros(7, dtype=torch.int32))
+    with pytest.raises(ShapeError, match="labels run from 0 to 3; allowed: 0 to 2"):
+        program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.tensor([0, 0, 0, 3, 0, 0, 0]))
+    narrow = ipu.IpuProgram(plan_for(network, 7, 9, capacity={"input": 2}), model)
+    with pytest.raises(SpikeListError, match="has [0-9]+ ids but the program was built for 2; raise the input's"):
+        narrow.train_step(random_spikes(9, 7, 11, 0.9, 0), torch.zeros(7, dtype=torch.int64))
+    with pytest.raises(DescriptionError, match="'count' decodes spikes, the others a readout"):
+        ipu.IpuProgram(plan, model, decoding="count")
+    learning = Network.chain(ss.Input(11), lif(13, learn_beta=True), ss.LI(3))
+    with pytest.raises(DescriptionError, match="learn_beta=True: the IPU program trains weights and biases only"):
+        ipu.IpuProgram(plan_for(learning, 7, 9), make_model(learning))
+    with pytest.raises(ConfigError, match="the plan was made for optimizer 'adam', but 'sgd' shall run"):
+        ipu.IpuProgram(plan, model, ipu.Optimiser("sgd"))
+    with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK .* source the SDK's enable.sh"):
+        ipu.IpuProgram(plan, model, backend="ipu")
+    with pytest.raises(ConfigError, match="checks is 'often'; allowed: always, first, never"):
+        ipu.IpuProgram(plan, model, checks="often")
+    with pytest.raises(DescriptionError, match="the plan was made for another network"):
+        ipu.IpuProgram(plan, make_model(CHAINS["delay 1"]))
+
+
+def test_too_much_memory_is_refused_with_the_tile_and_the_largest_variable() -> None:
+    network = CHAINS["feed-forward"]
+    plan = plan_for(network, 7, 9)
+    small = replace(plan, target=replace(plan.target, bytes_per_tile=50_000))
+    with pytest.raises(PlanError, match=r"tile [0-9]+ needs [0-9]+ bytes of its 50000; the largest variable on it is"):
+        ipu.IpuProgram(small, make_model(network))

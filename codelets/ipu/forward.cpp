@@ -4,10 +4,10 @@
 //   LIF v ← ρ(v) + g·i     CubaLIF i_syn ← α·i_syn + i ; v ← ρ(v) + g·i_syn     LI v ← β·v + g·i
 //   masks[b] = which neurons have v > θ; which others have v > θ_grad
 //
-// lists[k] [B, stride]: remote, what the collectors of source k sent. weights[k] [M, w]: the shard's columns. parameters
-// [4, w]: β, α, θ, θ_grad. history [rows, B, w]: potentials of all steps, or of two where nothing is trained; the current
-// is summed up in the place of the new potential. i_syn [B, w]. masks [B, 2, words]. steps: t, one copy a worker.
-// Cost: 4·w bytes read and w additions an id.
+// lists[k] [B, stride]: remote, what the collectors of source k sent. weights[k] [M, w]: the shard's columns.
+// parameters [4, w]: β, α, θ, θ_grad. history [rows, B, w]: potentials of all steps, or of two where nothing is
+// trained; the current is summed up in the place of the new potential. i_syn [B, w]. masks [B, 2, words]. steps: t, one
+// copy a worker. Cost: 4·w bytes read and w additions an id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {

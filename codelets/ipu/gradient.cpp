@@ -34,8 +34,8 @@ unsigned ring_row(unsigned t, unsigned n_rows) {
 
 }  // namespace
 
-// list [B, stride], e [B, slots]: remote, the shard's own population at this step and ∂L/∂s at its slots. d_bias [6, w]:
-// a worker's samples each; the optimiser adds them.
+// list [B, stride], e [B, slots]: remote, the shard's own population at this step and ∂L/∂s at its slots. d_bias [6,
+// w]: a worker's samples each; the optimiser adds them.
 class StateGrad : public poplar::MultiVertex {
  public:
   poplar::Input<Ids> list;
@@ -188,9 +188,9 @@ class ReadoutGrad : public poplar::MultiVertex {
 SPARSESNN_VERTEX(ReadoutGrad, history, value, ties, d_value, parameters, d_v, d_current, d_bias, steps, n_steps,
                  n_samples, n_neurons, n_rows, decoding, gain)
 
-// Of the connections from the populations of one round. lists[k] [B, strides[k]] and buckets[k]: remote, source k at this
-// step. shares[k] [B, slots[k]]: written at listed slots; one pair where nobody needs it (slots[k] = 0). gradients[k]
-// [M, w]: worker i owns the rows m with m mod 6 = i. Order of sums: steps descending, samples ascending.
+// Of the connections from the populations of one round. lists[k] [B, strides[k]] and buckets[k]: remote, source k at
+// this step. shares[k] [B, slots[k]]: written at listed slots; one pair where nobody needs it (slots[k] = 0).
+// gradients[k] [M, w]: worker i owns the rows m with m mod 6 = i. Order of sums: steps descending, samples ascending.
 class ListGrad : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;

@@ -1,7 +1,8 @@
 // Lists: Compact makes them from bit masks, Fetch sends kept ones again.
 //
 // Both run on collectors, which own some samples of a population: kept [T, n, stride], the lists of all steps; outs[k]
-// [n, stride], what is sent, of `lags[k]` steps ago. All six workers share each list: a worker owns a range of whole words.
+// [n, stride], what is sent, of `lags[k]` steps ago. All six workers share each list: a worker owns a range of whole
+// words.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {

@@ -20,8 +20,8 @@ enum Setting : unsigned {
 
 namespace {
 
-// loss = -Σ_c target[c]·log softmax(logits)[c], target = (1 - ε)·[c = label] + ε / C. `d`: its gradient times `scale`; an
-// absent sample (label ≥ C) has none. Returns the loss.
+// loss = -Σ_c target[c]·log softmax(logits)[c], target = (1 - ε)·[c = label] + ε / C. `d`: its gradient times `scale`;
+// an absent sample (label ≥ C) has none. Returns the loss.
 float cross_entropy(const float* logits, float* d, unsigned n, unsigned label, float smoothing, float scale) {
   if (label >= n) {
     for (unsigned c = 0; c < n; ++c) d[c] = 0.0f;
@@ -45,8 +45,8 @@ float cross_entropy(const float* logits, float* d, unsigned n, unsigned label, f
 
 }  // namespace
 
-// Of the samples of a readout's collector. values[p] [n, w of shard p]: remote, decoded potentials. logits [n, C]: means
-// over the k neurons of a class. d_values [n, N]; d_logits [n, C] is room to work in.
+// Of the samples of a readout's collector. values[p] [n, w of shard p]: remote, decoded potentials. logits [n, C]:
+// means over the k neurons of a class. d_values [n, N]; d_logits [n, C] is room to work in.
 class Loss : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Floats>> values;

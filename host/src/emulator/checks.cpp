@@ -1,6 +1,7 @@
 // Faults that show only when a vertex runs. It runs on copies of its data, several times:
 //
-//   poison   elements that nobody has written yet hold one pattern in one run and another in the next. An output element
+//   poison   elements that nobody has written yet hold one pattern in one run and another in the next. An output
+//   element
 //            that differs depends on them: a read before the first write. One that still holds both patterns was not
 //            written.
 //   order    with the workers in reverse order the result must be the same: they run at the same time on the device.

@@ -39,10 +39,20 @@
 #define SPARSESNN_FIELDS_28(V, f, ...) SPARSESNN_FIELD(V, f), SPARSESNN_FIELDS_27(V, __VA_ARGS__)
 #define SPARSESNN_FIELDS_29(V, f, ...) SPARSESNN_FIELD(V, f), SPARSESNN_FIELDS_28(V, __VA_ARGS__)
 #define SPARSESNN_FIELDS_30(V, f, ...) SPARSESNN_FIELD(V, f), SPARSESNN_FIELDS_29(V, __VA_ARGS__)
-#define SPARSESNN_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, _19, _20, _21, _22, _23, _24, _25, _26, _27, _28, _29, _30, chosen, ...) chosen
-#define SPARSESNN_FIELDS(V, ...) SPARSESNN_PICK(__VA_ARGS__, SPARSESNN_FIELDS_30, SPARSESNN_FIELDS_29, SPARSESNN_FIELDS_28, SPARSESNN_FIELDS_27, SPARSESNN_FIELDS_26, SPARSESNN_FIELDS_25, SPARSESNN_FIELDS_24, SPARSESNN_FIELDS_23, SPARSESNN_FIELDS_22, SPARSESNN_FIELDS_21, SPARSESNN_FIELDS_20, SPARSESNN_FIELDS_19, SPARSESNN_FIELDS_18, SPARSESNN_FIELDS_17, SPARSESNN_FIELDS_16, SPARSESNN_FIELDS_15, SPARSESNN_FIELDS_14, SPARSESNN_FIELDS_13, SPARSESNN_FIELDS_12, SPARSESNN_FIELDS_11, SPARSESNN_FIELDS_10, SPARSESNN_FIELDS_9, SPARSESNN_FIELDS_8, SPARSESNN_FIELDS_7, SPARSESNN_FIELDS_6, SPARSESNN_FIELDS_5, SPARSESNN_FIELDS_4, SPARSESNN_FIELDS_3, SPARSESNN_FIELDS_2, SPARSESNN_FIELDS_1, )(V, __VA_ARGS__)
+#define SPARSESNN_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, _19, _20, _21, \
+                       _22, _23, _24, _25, _26, _27, _28, _29, _30, chosen, ...)                                       \
+  chosen
+#define SPARSESNN_FIELDS(V, ...)                                                                                      \
+  SPARSESNN_PICK(__VA_ARGS__, SPARSESNN_FIELDS_30, SPARSESNN_FIELDS_29, SPARSESNN_FIELDS_28, SPARSESNN_FIELDS_27,     \
+                 SPARSESNN_FIELDS_26, SPARSESNN_FIELDS_25, SPARSESNN_FIELDS_24, SPARSESNN_FIELDS_23,                  \
+                 SPARSESNN_FIELDS_22, SPARSESNN_FIELDS_21, SPARSESNN_FIELDS_20, SPARSESNN_FIELDS_19,                  \
+                 SPARSESNN_FIELDS_18, SPARSESNN_FIELDS_17, SPARSESNN_FIELDS_16, SPARSESNN_FIELDS_15,                  \
+                 SPARSESNN_FIELDS_14, SPARSESNN_FIELDS_13, SPARSESNN_FIELDS_12, SPARSESNN_FIELDS_11,                  \
+                 SPARSESNN_FIELDS_10, SPARSESNN_FIELDS_9, SPARSESNN_FIELDS_8, SPARSESNN_FIELDS_7, SPARSESNN_FIELDS_6, \
+                 SPARSESNN_FIELDS_5, SPARSESNN_FIELDS_4, SPARSESNN_FIELDS_3, SPARSESNN_FIELDS_2,                      \
+                 SPARSESNN_FIELDS_1, )(V, __VA_ARGS__)
 
 // Class, then all of its fields.
-#define SPARSESNN_VERTEX(V, ...)                                                                     \
-  [[maybe_unused]] static const bool V##_is_registered = ::sparsesnn::emulator::register_vertex<V>( \
-      "sparsesnn::ipu::" #V, {SPARSESNN_FIELDS(V, __VA_ARGS__)});
+#define SPARSESNN_VERTEX(V, ...)                         \
+  [[maybe_unused]] static const bool V##_is_registered = \
+      ::sparsesnn::emulator::register_vertex<V>("sparsesnn::ipu::" #V, {SPARSESNN_FIELDS(V, __VA_ARGS__)});

@@ -59,14 +59,15 @@ void Compiled::place_variables() {
     std::size_t end = 0;
     for (const poplar::Mapping& m : v.mapping) {
       if (m.begin < end)
-        throw poplar_error("variable '" + v.name + "': element " + std::to_string(m.begin) + " is mapped twice, now to tile " +
-                           std::to_string(m.tile));
+        throw poplar_error("variable '" + v.name + "': element " + std::to_string(m.begin) +
+                           " is mapped twice, now to tile " + std::to_string(m.tile));
       if (m.begin > end) break;
       end = m.end;
     }
     if (end < v.n)
       throw poplar_error(std::string(v.is_constant ? "constant" : "variable") + " '" + v.name + "': elements from " +
-                         std::to_string(end) + " of " + std::to_string(v.n) + " are mapped to no tile; use setTileMapping");
+                         std::to_string(end) + " of " + std::to_string(v.n) +
+                         " are mapped to no tile; use setTileMapping");
     const std::size_t bytes = v.n * v.type.bytes();
     memory_.emplace_back(new unsigned char[bytes + 64]());
     if (v.is_constant) std::memcpy(memory_.back().get(), v.constant.data(), bytes);
@@ -79,7 +80,8 @@ template <class F>
 void Compiled::by_tile(const Piece& piece, F&& f) const {
   const auto& mapping = graph_->variables[piece.variable].mapping;
   auto m = std::upper_bound(mapping.begin(), mapping.end(), piece.begin,
-                            [](std::size_t at, const poplar::Mapping& x) { return at < x.begin; }) - 1;
+                            [](std::size_t at, const poplar::Mapping& x) { return at < x.begin; }) -
+           1;
   for (std::size_t at = piece.begin; at < piece.end; ++m) {
     const std::size_t end = std::min(piece.end, m->end);
     f(m->tile, Piece{piece.variable, at, end}, *m);
@@ -204,10 +206,12 @@ void Compiled::check_compute_set(const ComputeStep& step) const {
       for (const Piece& p : r.pieces) {
         const Use key{{p.variable, p.begin, p.end}, nullptr, nullptr};
         auto w = std::upper_bound(writers.begin(), writers.end(), key, before);
-        if (w != writers.begin() && std::prev(w)->piece.variable == p.variable && std::prev(w)->piece.end > p.begin) --w;
+        if (w != writers.begin() && std::prev(w)->piece.variable == p.variable && std::prev(w)->piece.end > p.begin)
+          --w;
         if (w != writers.end() && w->piece.variable == p.variable && w->piece.begin < p.end)
-          throw poplar_error(region_name(v, r) + ": reads element " + std::to_string(std::max(p.begin, w->piece.begin)) +
-                             ", which " + region_name(*w->v, *w->r) + " writes in the same compute set");
+          throw poplar_error(region_name(v, r) + ": reads element " +
+                             std::to_string(std::max(p.begin, w->piece.begin)) + ", which " +
+                             region_name(*w->v, *w->r) + " writes in the same compute set");
       }
     }
 }
@@ -286,8 +290,8 @@ void Compiled::collect_copies(const poplar::program::Program& program) {
   } else {
     const poplar::Tensor& t = node.kind == Kind::to_device ? node.sink : node.source;
     cost.host_bytes = t.numElements() * t.elementType().bytes();
-    cost.host_cycles = static_cast<double>(cost.host_bytes) /
-                       (options_.parameters.host_bytes_per_cycle * graph_->target.getNumIPUs());
+    cost.host_cycles =
+        static_cast<double>(cost.host_bytes) / (options_.parameters.host_bytes_per_cycle * graph_->target.getNumIPUs());
     cost.sync_cycles = options_.parameters.external_sync_cycles;
   }
   StepCount count;
@@ -331,11 +335,11 @@ void Compiled::account_memory() {
     if (!tile_bytes_[tile]) continue;
     tile_bytes_[tile] += buffer[tile] + overhead;
     if (tile_bytes_[tile] > p.bytes_per_tile)
-      throw poplar_error("tile " + std::to_string(tile) + " needs " + std::to_string(tile_bytes_[tile]) + " bytes of its " +
-                         std::to_string(p.bytes_per_tile) + "; the largest variable on it is '" +
+      throw poplar_error("tile " + std::to_string(tile) + " needs " + std::to_string(tile_bytes_[tile]) +
+                         " bytes of its " + std::to_string(p.bytes_per_tile) + "; the largest variable on it is '" +
                          (largest[tile].second ? *largest[tile].second : "") + "' with " +
-                         std::to_string(largest[tile].first) + ", exchange buffers take " + std::to_string(buffer[tile]) +
-                         "; use more tiles, a smaller batch or fewer steps");
+                         std::to_string(largest[tile].first) + ", exchange buffers take " +
+                         std::to_string(buffer[tile]) + "; use more tiles, a smaller batch or fewer steps");
   }
 }
 

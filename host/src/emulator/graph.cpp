@@ -158,8 +158,8 @@ VertexRef Graph::addVertex(ComputeSet compute_set, StringRef vertex_class) {
 
 std::string GraphData::name_of(unsigned vertex) const {
   const VertexData& v = vertices.at(vertex);
-  return "vertex " + std::to_string(vertex) + " (" + v.type->name + ", compute set '" +
-         compute_sets.at(v.compute_set) + "', " + (v.tile < 0 ? "no tile" : "tile " + std::to_string(v.tile)) + ")";
+  return "vertex " + std::to_string(vertex) + " (" + v.type->name + ", compute set '" + compute_sets.at(v.compute_set) +
+         "', " + (v.tile < 0 ? "no tile" : "tile " + std::to_string(v.tile)) + ")";
 }
 
 ConnectionData& GraphData::field(const FieldRef& ref, const sparsesnn::emulator::Field** found) {

@@ -1,8 +1,8 @@
 // The emulated machine: what it assumes, what it checks, what it counts.
 //
 // Bulk-synchronous: a program step is a barrier, an exchange, then computing on all tiles. Six workers of a tile take
-// turns, so a tile's time is six times the bundles (issue slots) of its longest worker. Codelets say themselves how many
-// bundles they spend (SPARSESNN_WORK in codelets/ipu/vertex.h), so that cycles follow the spikes that happen.
+// turns, so a tile's time is six times the bundles (issue slots) of its longest worker. Codelets say themselves how
+// many bundles they spend (SPARSESNN_WORK in codelets/ipu/vertex.h), so that cycles follow the spikes that happen.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Vertex classes by name: what popc writes beside a codelet's code. On a host C++ cannot look fields up by name, so each
-// codelet names its fields once more in SPARSESNN_VERTEX (codelets/ipu/vertex.h); a field that was forgotten is noticed,
-// because fields must fill the object.
+// Vertex classes by name: what popc writes beside a codelet's code. On a host C++ cannot look fields up by name, so
+// each codelet names its fields once more in SPARSESNN_VERTEX (codelets/ipu/vertex.h); a field that was forgotten is
+// noticed, because fields must fill the object.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,10 @@ namespace sparsesnn::emulator {
 enum class Direction { input, output, in_out, state };
 
 inline const char* name_of(Direction d) {
-  return d == Direction::input ? "Input" : d == Direction::output ? "Output" : d == Direction::in_out ? "InOut" : "state";
+  return d == Direction::input    ? "Input"
+         : d == Direction::output ? "Output"
+         : d == Direction::in_out ? "InOut"
+                                  : "state";
 }
 
 struct Field {
@@ -26,7 +29,8 @@ struct Field {
   int levels;  // 0 a number, 1 a vector, 2 a list of regions
   unsigned min_align;
   std::size_t offset, size;
-  std::size_t device_bytes;  // in the vertex's state on the device: pointers of 4 bytes, counts where the layout has them
+  std::size_t
+      device_bytes;  // in the vertex's state on the device: pointers of 4 bytes, counts where the layout has them
 };
 
 struct VertexClass {
@@ -100,14 +104,9 @@ Field describe(const char* name, F V::* member) {
   alignas(V) static unsigned char storage[sizeof(V)];
   V* object = reinterpret_cast<V*>(storage);
   const auto offset = static_cast<std::size_t>(reinterpret_cast<unsigned char*>(&(object->*member)) - storage);
-  return {name,
-          Traits::direction,
-          poplar::equivalent_device_type<typename Traits::Element>::value,
-          Traits::levels,
-          Traits::min_align,
-          offset,
-          sizeof(F),
-          Traits::device_bytes};
+  return {name,           Traits::direction,   poplar::equivalent_device_type<typename Traits::Element>::value,
+          Traits::levels, Traits::min_align,   offset,
+          sizeof(F),      Traits::device_bytes};
 }
 
 template <class V>

@@ -138,27 +138,36 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
       .def(
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
-             bool momentum, unsigned decoding, unsigned n_classes, float smoothing,
-             std::vector<Population> populations, std::vector<Connection> connections) {
-            new (self) ProgramSpec{devices,   tiles,     n_samples, n_steps,   static_cast<Optimiser>(optimiser),
-                                   momentum,  decoding,  n_classes, smoothing, std::move(populations),
+             bool momentum, unsigned decoding, unsigned n_classes, float smoothing, std::vector<Population> populations,
+             std::vector<Connection> connections) {
+            new (self) ProgramSpec{devices,
+                                   tiles,
+                                   n_samples,
+                                   n_steps,
+                                   static_cast<Optimiser>(optimiser),
+                                   momentum,
+                                   decoding,
+                                   n_classes,
+                                   smoothing,
+                                   std::move(populations),
                                    std::move(connections)};
           },
-          nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a,
-          "decoding"_a, "n_classes"_a, "smoothing"_a, "populations"_a, "connections"_a);
+          nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
+          "n_classes"_a, "smoothing"_a, "populations"_a, "connections"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")
-      .def("__init__",
-           [](sparsesnn::emulator::Options* self, const std::string& checks, std::size_t bytes_per_tile,
-              double exchange_bytes_per_cycle, double sync_cycles, double external_sync_cycles,
-              double link_bytes_per_cycle, double host_bytes_per_cycle) {
-             new (self) sparsesnn::emulator::Options(options(checks, bytes_per_tile, exchange_bytes_per_cycle,
-                                                             sync_cycles, external_sync_cycles, link_bytes_per_cycle,
-                                                             host_bytes_per_cycle));
-           },
-           nb::kw_only(), "checks"_a, "bytes_per_tile"_a, "exchange_bytes_per_cycle"_a, "sync_cycles"_a,
-           "external_sync_cycles"_a, "link_bytes_per_cycle"_a, "host_bytes_per_cycle"_a);
+      .def(
+          "__init__",
+          [](sparsesnn::emulator::Options* self, const std::string& checks, std::size_t bytes_per_tile,
+             double exchange_bytes_per_cycle, double sync_cycles, double external_sync_cycles,
+             double link_bytes_per_cycle, double host_bytes_per_cycle) {
+            new (self)
+                sparsesnn::emulator::Options(options(checks, bytes_per_tile, exchange_bytes_per_cycle, sync_cycles,
+                                                     external_sync_cycles, link_bytes_per_cycle, host_bytes_per_cycle));
+          },
+          nb::kw_only(), "checks"_a, "bytes_per_tile"_a, "exchange_bytes_per_cycle"_a, "sync_cycles"_a,
+          "external_sync_cycles"_a, "link_bytes_per_cycle"_a, "host_bytes_per_cycle"_a);
 #endif
 
   nb::class_<Program>(m, "Program", "A compiled IPU program with its host arrays.")

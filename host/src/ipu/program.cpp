@@ -103,14 +103,14 @@ class Builder {
  private:
   // Of a population: what its shards and collectors hold.
   struct Placed {
-    int round = -1;                   // of its step; an input's lists are there before all rounds
-    std::vector<unsigned> lags;       // steps since the lists that its collectors send were made
-    std::vector<unsigned> incoming;   // connections, in the order of sums
+    int round = -1;                  // of its step; an input's lists are there before all rounds
+    std::vector<unsigned> lags;      // steps since the lists that its collectors send were made
+    std::vector<unsigned> incoming;  // connections, in the order of sums
     std::vector<unsigned> outgoing;
     std::size_t stride = 0, slots = 0, bucket_stride = 0, ring = 1;  // of lists; rows of d_current
     Parted parameters, bias, history, i_syn, masks, d_v, d_i_syn, d_current, d_bias, bias_moment1, bias_moment2;
     Parted kept, dropped, e, buckets, value, ties, d_value, square_sums;
-    std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
+    std::map<unsigned, Tensor> sent;                         // by lag: [B · stride]
     std::vector<Tensor> shard_counters, collector_counters;  // [6] each
   };
   struct Joined {  // a connection: [M, w] a shard of post
@@ -241,8 +241,10 @@ class Builder {
         v.e = on_collectors(p, FLOAT, "e", v.slots);
       else
         v.d_value = on_shards(p, FLOAT, "d_value", per_sample);
-      if (p.bias && spec_.momentum) v.bias_moment1 = on_shards(p, FLOAT, "bias_moment1", [&](const Shard& s) { return width(s); });
-      if (p.bias && adam()) v.bias_moment2 = on_shards(p, FLOAT, "bias_moment2", [&](const Shard& s) { return width(s); });
+      if (p.bias && spec_.momentum)
+        v.bias_moment1 = on_shards(p, FLOAT, "bias_moment1", [&](const Shard& s) { return width(s); });
+      if (p.bias && adam())
+        v.bias_moment2 = on_shards(p, FLOAT, "bias_moment2", [&](const Shard& s) { return width(s); });
     }
     for (const Connection& c : spec_.connections) {
       const Population &pre = spec_.populations[c.pre], &post = spec_.populations[c.post];
@@ -537,7 +539,8 @@ class Builder {
       for (std::size_t k = 0; k < output.shards.size(); ++k) {
         const Shard& s = output.shards[k];
         from.push_back(rows.slice(s.first, s.first + s.n, 1).flatten());
-        to.push_back(populations_.back().d_value.part(k).reshape({spec_.n_samples, width(s)}).slice(0, s.n, 1).flatten());
+        to.push_back(
+            populations_.back().d_value.part(k).reshape({spec_.n_samples, width(s)}).slice(0, s.n, 1).flatten());
       }
       pass.add(Copy(concat(from), concat(to), false, "gradient of the readout"));
     }
@@ -677,7 +680,8 @@ class Builder {
         for (const auto& [reducer, sum] : reduced_[i]) {
           if (reducer.first_sample > c.first || reducer.first_sample + reducer.n_samples < c.first + c.n) {
             if (reducer.first_sample < c.first + c.n && c.first < reducer.first_sample + reducer.n_samples)
-              throw std::invalid_argument("IPU program: a reducer of " + p.name + " has a part of a collector's samples");
+              throw std::invalid_argument("IPU program: a reducer of " + p.name +
+                                          " has a part of a collector's samples");
             continue;
           }
           const std::size_t first = c.first - reducer.first_sample;

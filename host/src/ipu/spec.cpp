@@ -12,8 +12,7 @@ void check_covers(const std::vector<Range>& ranges, unsigned total, unsigned n_t
   unsigned end = 0;
   for (const Range& r : ranges) {
     if (r.first != end || r.n == 0) refuse(what + " leave a gap or overlap at " + std::to_string(end));
-    if (r.tile >= n_tiles)
-      refuse(what + ": tile " + std::to_string(r.tile) + "; there are " + std::to_string(n_tiles));
+    if (r.tile >= n_tiles) refuse(what + ": tile " + std::to_string(r.tile) + "; there are " + std::to_string(n_tiles));
     end += r.n;
   }
   if (end != total) refuse(what + " cover " + std::to_string(end) + " of " + std::to_string(total));

@@ -1,0 +1,49 @@
+"""The IPU program; use it through sparsesnn.ipu."""
+
+from collections.abc import Sequence
+
+
+class Population:
+    """One population of a plan; see host/src/ipu/spec.h."""
+
+    def __init__(self, *, name: str, model: int, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, fixed: bool, bias: bool, seed: int, parameters: Sequence[float]) -> None: ...
+
+class Connection:
+    """One connection: indices of pre and post, delay, reducers."""
+
+    def __init__(self, *, pre: int, post: int, delay: int, reducers: Sequence[tuple[int, int, int, int, int]]) -> None: ...
+
+class Spec:
+    """All that the graph builder is told."""
+
+    def __init__(self, *, devices: int, tiles: int, n_samples: int, n_steps: int, optimiser: int, momentum: bool, decoding: int, n_classes: int, smoothing: float, populations: Sequence[Population], connections: Sequence[Connection]) -> None: ...
+
+class MachineOptions:
+    """Numbers of the emulated machine, and what it checks."""
+
+    def __init__(self, *, checks: str, bytes_per_tile: int, exchange_bytes_per_cycle: float, sync_cycles: float, external_sync_cycles: float, link_bytes_per_cycle: float, host_bytes_per_cycle: float) -> None: ...
+
+class Program:
+    """A compiled IPU program with its host arrays."""
+
+    def __init__(self, spec: Spec, machine: MachineOptions) -> None: ...
+
+    def report(self) -> dict:
+        """
+        Cycles, bytes and memory of the emulated machine since the last reset_counts.
+        """
+
+    def reset_counts(self) -> None: ...
+
+    def run(self, program: str) -> None:
+        """Runs 'load', 'train', 'infer', 'save' or 'lists'."""
+
+    def array(self, name: str) -> object:
+        """The host's memory of a stream, as a flat NumPy array."""
+
+    def names(self) -> list[str]: ...
+
+has_sdk: bool = ...
+
+def set_num_threads(n: int) -> None:
+    """Threads that share the emulation."""
