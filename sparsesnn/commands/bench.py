@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsesnn.commands import bench_loading, bench_step
+from sparsesnn.commands import bench_activity, bench_baselines, bench_loading, bench_step
 
 
 def register(commands: Any) -> None:
@@ -12,3 +12,5 @@ def register(commands: Any) -> None:
     what = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
     bench_step.register(what)
     bench_loading.register(what)
+    bench_baselines.register(what)
+    bench_activity.register(what)

@@ -1,0 +1,228 @@
+"""Fixed against natural activity: between which bounds an event-sparse network runs, beside the dense baseline.
+
+A list holds at most K = max_activity·N ids. With *fixed* activity each list is forced full: the lower bound of
+throughput at that capacity. With *natural* activity the network fires what its weights make it fire, here scaled to a
+low activity, and the capacity seldom matters: the upper bound. The dense baseline computes every neuron and does not
+care. All networks have 2,944 hidden neurons, in 2 to 5 layers of about equal size.
+
+Source: Finkbeiner et al., AAAI 2024, and its poster; there T could be smaller than the depth, so that the last layers
+never saw a spike. Here T is at least depth + 1, and the activity of every layer stands beside its throughput.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn import datasets
+from sparsesnn.bench.racing import Trainee, race
+from sparsesnn.bench.rows import Row, Rows
+from sparsesnn.bench.step import _machine
+from sparsesnn.errors import ConfigError
+from sparsesnn.init import init_activity
+from sparsesnn.layers import LI, LIF, Input, Population
+from sparsesnn.module import Model
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+N_HIDDEN = 2944
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Input of a data set's form: its neurons and classes, and the input activity of random spikes in its place."""
+
+    n_neurons: int
+    n_classes: int
+    input_activity: float
+
+
+SHAPES = {"shd": Shape(700, 20, 0.013), "nmnist": Shape(2312, 10, 0.014), "dvsgesture": Shape(2048, 11, 0.03)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sweep covers.
+
+    Args:
+        shapes: names of `SHAPES`.
+        data: per shape the folder of the real data set, if it is there; else random spikes are used.
+        layers: numbers of hidden layers, which share `n_hidden` neurons.
+        max_activity: capacities as shares of a layer's neurons, in (0, 1].
+        natural_activity: what the weights of the natural networks are scaled to, spikes per neuron and step.
+        n_steps, n_samples: T and B.
+        grad_threshold: secondary gradient threshold.
+        repeats: timed steps.
+        n_threads: 0: all cores.
+        dense: measure the dense baseline too.
+    """
+
+    shapes: tuple[str, ...] = tuple(SHAPES)
+    data: tuple[tuple[str, str], ...] = ()
+    layers: tuple[int, ...] = (2, 3, 4, 5)
+    max_activity: tuple[float, ...] = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+    natural_activity: float = 0.01
+    n_hidden: int = N_HIDDEN
+    n_steps: int = 100
+    n_samples: int = 48
+    grad_threshold: float = 0.9
+    repeats: int = 3
+    n_threads: int = 0
+    dense: bool = True
+
+    def __post_init__(self) -> None:
+        for name in (*self.shapes, *dict(self.data)):
+            if name not in SHAPES:
+                raise ConfigError(f"bench activity: shape is {name!r}; allowed: {', '.join(SHAPES)}")
+        if self.n_steps < max(self.layers) + 1:
+            raise ConfigError(
+                f"bench activity: {self.n_steps} steps for {max(self.layers)} hidden layers; a spike must be able to "
+                f"pass all of them: give at least {max(self.layers) + 1} steps"
+            )
+        if not all(0 < a <= 1 for a in self.max_activity) or not 0 < self.natural_activity < 1:
+            raise ConfigError(
+                "bench activity: activities are shares of a layer's neurons; give numbers above 0, up to 1"
+            )
+        if min(self.n_samples, self.repeats, *self.layers) < 1 or self.n_hidden < max(self.layers):
+            raise ConfigError(
+                "bench activity: batch, repeats and layers must be at least 1, with a neuron in each layer"
+            )
+
+
+def layer_sizes(n_hidden: int, n_layers: int) -> list[int]:
+    """`n_hidden` neurons in layers of about equal size, the larger first."""
+    return [n_hidden // n_layers + (k < n_hidden % n_layers) for k in range(n_layers)]
+
+
+def network(settings: Settings, shape: Shape, n_layers: int, max_activity: float, activity: str) -> Network:
+    """The described network; `activity` "natural" or "fixed", or "dense": without lists that could fill up."""
+    layers = []
+    for n in layer_sizes(settings.n_hidden, n_layers):
+        lists: dict[str, Any] = {"capacity": max(1, round(max_activity * n)), "activity": activity}
+        layers.append(LIF(n, grad_threshold=settings.grad_threshold, **({} if activity == "dense" else lists)))
+    return Network.chain(Input(shape.n_neurons), *layers, LI(shape.n_classes))
+
+
+def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = None) -> list[Row]:
+    """Measures all points that the folder does not hold yet; writes activity.json, activity.csv and activity.png.
+
+    Columns: shape, n_layers, max_activity (null for the dense baseline), kind (natural, fixed, dense), samples_per_s,
+    acceleration (over dense), step_ms, input_activity, activity (per layer), n_spikes_dropped, net, spikes (real, random).
+    """
+    plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
+    plain["data"] = dict(settings.data)
+    rows = Rows(folder, "activity", {**plain, "machine": _machine(), "torch": torch.__version__}, stream)
+    data: dict[str, tuple[SpikeBatch, Tensor]] = {}
+
+    def measure(point: Row) -> Row:
+        name = point["shape"]
+        if name not in data:
+            data.clear()  # one shape at a time in memory
+            data[name] = _batch(settings, name)
+        row = _measure(settings, point, *data[name])
+        base = [r for r in rows.rows if r["kind"] == "dense" and all(r[k] == point[k] for k in ("shape", "n_layers"))]
+        speed = row["samples_per_s"]
+        row["acceleration"] = 1.0 if point["kind"] == "dense" else speed / base[0]["samples_per_s"] if base else None
+        return row
+
+    points: list[Row] = []
+    for shape in settings.shapes:
+        for n_layers in settings.layers:
+            if settings.dense:
+                points.append({"shape": shape, "n_layers": n_layers, "kind": "dense", "max_activity": None})
+            points += [
+                {"shape": shape, "n_layers": n_layers, "kind": kind, "max_activity": a}
+                for a in settings.max_activity
+                for kind in ("natural", "fixed")
+            ]
+    found = rows.run(points, measure)
+    plot(found, folder / "activity.png")
+    return found
+
+
+def _batch(settings: Settings, name: str) -> tuple[SpikeBatch, Tensor]:
+    """One batch of a shape: of the data set where its folder is given, else random."""
+    shape = SHAPES[name]
+    generator = torch.Generator().manual_seed(0)
+    folder = dict(settings.data).get(name)
+    if folder is None:
+        spikes = (torch.rand(settings.n_steps, settings.n_samples, shape.n_neurons, generator=generator)).lt(
+            shape.input_activity
+        )
+        labels = torch.randint(0, shape.n_classes, (settings.n_samples,), generator=generator)
+        return SpikeBatch.from_dense(spikes.float()), labels
+    window_ms = {"shd": 1000.0, "nmnist": 315.0, "dvsgesture": 1450.0}[name]
+    options: dict[str, Any] = {"dt_ms": window_ms / settings.n_steps, "n_steps": settings.n_steps}
+    events = datasets.load(name, data_dir=folder, **options)
+    chosen = np.arange(settings.n_samples) % len(events)  # a small set is gone through again
+    return events.batch(chosen), torch.as_tensor(np.asarray(events.labels)[chosen]).long()
+
+
+def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor) -> Row:
+    kind, n_layers = point["kind"], point["n_layers"]
+    shape = replace(SHAPES[point["shape"]], n_neurons=spikes.n_neurons)
+    described = network(settings, shape, n_layers, point["max_activity"] or 1.0, kind)
+    free = network(settings, shape, n_layers, 1.0, "dense")
+    scaled = Model(free, seed=0)
+    target = min(settings.natural_activity, point["max_activity"] or 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
+        init_activity(scaled, [spikes], target)
+    backend = "dense" if kind == "dense" else "cpu"
+    model = Model(described, backend=backend, seed=0)
+    model.load_state_dict(scaled.state_dict())
+    del scaled
+    trainee = Trainee(model, settings.n_threads)
+    output, _, _ = trainee.step(spikes, labels)
+    activity, dropped = output.activity(), sum(output.dropped().values())
+    del output
+    seconds = median(race({kind: trainee}, spikes, labels, repeats=settings.repeats)[kind])
+    sizes = [p.n for p in described.populations.values() if isinstance(p, Population)]
+    return {
+        "samples_per_s": spikes.n_samples / seconds,
+        "acceleration": None,
+        "step_ms": 1e3 * seconds,
+        "input_activity": spikes.activity(),
+        "activity": list(activity.values()),
+        "n_spikes_dropped": dropped,
+        "net": "-".join(map(str, [spikes.n_neurons, *sizes, shape.n_classes])),
+        "spikes": "real" if point["shape"] in dict(settings.data) else "random",
+    }
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """A panel a shape: acceleration over the dense baseline against max activity, both bounds, a colour a depth."""
+    from sparsesnn.train.plots import CYCLE, _figure, _save
+
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    figure = _figure(4.6 * len(shapes), 4)
+    for axes, shape in zip(figure.subplots(1, len(shapes), squeeze=False, sharey=True)[0], shapes, strict=True):
+        for k, n_layers in enumerate(dict.fromkeys(row["n_layers"] for row in rows)):
+            for kind, style in (("natural", "o-"), ("fixed", "s--")):
+                line = [r for r in rows if (r["shape"], r["n_layers"], r["kind"]) == (shape, n_layers, kind)]
+                key = "acceleration" if all(r["acceleration"] for r in line) else "samples_per_s"
+                axes.plot(
+                    [100 * r["max_activity"] for r in line],
+                    [r[key] for r in line],
+                    style,
+                    color=CYCLE[k % len(CYCLE)],
+                    markersize=4,
+                    label=f"{n_layers} layers, {kind}",
+                )
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("max activity, % of a layer's neurons")
+        axes.set_title(shape, fontsize=10)
+        axes.grid(alpha=0.3, which="both")
+    figure.axes[0].set_ylabel("times the throughput of the dense baseline")
+    figure.axes[-1].legend(frameon=False, fontsize=7)
+    _save(figure, path, "natural activity (upper bound) and lists forced full (lower bound)")

@@ -1,0 +1,164 @@
+"""The modes of the dense backend against each other: time and memory of a training step."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from sparsesnn.bench.racing import Trainee, race
+from sparsesnn.bench.step import _machine, peak_bytes, start_peak
+from sparsesnn.bench.workload import Workload
+from sparsesnn.dense import MODES, check_mode
+from sparsesnn.errors import ConfigError, NumericError
+from sparsesnn.module import Model
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.train.prepare import set_threads
+
+#: modes that are measured unless others are asked for
+ALL = tuple(mode for mode in MODES if mode != "auto")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One mode on one workload.
+
+    Args:
+        mode: of the dense backend, see `sparsesnn.dense`.
+        samples_per_s: batch over the median time of a training step.
+        peak_bytes: highest memory of a process of its own above what it held before its first step, with gradients
+            but without weights, Adam's state and data; None where the system does not say.
+        step_ms: median time of a step: forward, cross-entropy, backward, Adam.
+        loss: of the first step; equal for all modes but for the order of sums.
+        net, n_steps, n_samples: the workload.
+        threads, machine: where it ran.
+    """
+
+    mode: str
+    samples_per_s: float
+    peak_bytes: int | None
+    step_ms: float
+    loss: float
+    net: str
+    n_steps: int
+    n_samples: int
+    threads: int
+    machine: str
+
+
+def bench_baselines(
+    workloads: Sequence[Workload], modes: Sequence[str] = ALL, *, repeats: int = 7, n_threads: int = 0
+) -> list[Baseline]:
+    """Every mode on every workload: steps interleaved in this process, memory in one process each.
+
+    Errors: `DescriptionError` for an unknown mode; `NumericError` if two modes disagree about the loss.
+    """
+    for mode in modes:
+        check_mode(mode, "dense")
+    found = []
+    for workload in workloads:
+        spikes, labels = workload.spikes(), workload.labels()
+        trained = workload.model("dense", spikes)
+        trainees = {mode: Trainee(_twin(trained, mode), n_threads) for mode in modes}
+        losses = {mode: trainee.step(spikes, labels)[1] for mode, trainee in trainees.items()}
+        _agree(losses)
+        seconds = race(trainees, spikes, labels, repeats=repeats)
+        del trainees
+        for mode in modes:
+            step = median(seconds[mode])
+            found.append(
+                Baseline(
+                    mode=mode,
+                    samples_per_s=workload.n_samples / step,
+                    peak_bytes=_peak_elsewhere(workload, mode, n_threads),
+                    step_ms=1e3 * step,
+                    loss=losses[mode],
+                    net=workload.net,
+                    n_steps=workload.n_steps,
+                    n_samples=workload.n_samples,
+                    threads=torch.get_num_threads(),
+                    machine=_machine(),
+                )
+            )
+    return found
+
+
+def table(rows: Sequence[Baseline]) -> str:
+    """For people: a block a workload, each mode against the first."""
+    lines = []
+    for net, n_steps, n_samples in dict.fromkeys((r.net, r.n_steps, r.n_samples) for r in rows):
+        block = [r for r in rows if (r.net, r.n_steps, r.n_samples) == (net, n_steps, n_samples)]
+        first = block[0]
+        lines.append(f"{net}, T={n_steps}, batch {n_samples}, {first.threads} threads, {first.machine}")
+        for r in block:
+            line = f"  {r.mode:<8} {r.samples_per_s:8,.1f} samples/s  {r.samples_per_s / first.samples_per_s:5.2f}x"
+            if r.peak_bytes is not None and first.peak_bytes:
+                line += f"  peak {r.peak_bytes / 2**20:7,.0f} MiB  {r.peak_bytes / first.peak_bytes:5.2f}x"
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _twin(model: Model, mode: str) -> Model:
+    """The same weights in another mode."""
+    twin = Model(model.network, backend="dense", dense_mode=mode)
+    twin.load_state_dict(model.state_dict())
+    return twin
+
+
+def _agree(losses: dict[str, float]) -> None:
+    """A spike that a rounding decides otherwise may move the loss a little; more than that is an error of a mode."""
+    first = next(iter(losses.values()))
+    for mode, loss in losses.items():
+        if abs(loss - first) > 1e-3 * abs(first):
+            raise NumericError(f"bench baselines: mode {mode!r} finds a loss of {loss:g}, others {first:g}: a defect")
+
+
+def _peak_elsewhere(workload: Workload, mode: str, n_threads: int) -> int | None:
+    """`_peak` in a process that has held nothing else."""
+    asked = json.dumps({"workload": asdict(workload), "mode": mode, "n_threads": n_threads})
+    # the arguments are ours: the interpreter that runs us, our module's name, and numbers as JSON
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsesnn.bench.baselines", asked], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ConfigError(f"bench baselines: measuring the memory of mode {mode!r} failed: {reason}")
+    peak = json.loads(done.stdout.splitlines()[-1])
+    return None if peak is None else int(peak)
+
+
+def _peak(workload: Workload, mode: str, n_threads: int, steps: int = 3) -> int | None:
+    spikes, labels = workload.spikes(), workload.labels()
+    trainee = Trainee(_twin(workload.model("dense", spikes), mode), n_threads)
+    parameter_bytes = sum(p.numel() * p.element_size() for p in trainee.model.parameters())
+    _load_product_code(spikes)
+    gc.collect()
+    before = start_peak()
+    if before is None:
+        return None
+    for _ in range(steps):
+        trainee.step(spikes, labels)
+    return peak_bytes() - before - 2 * parameter_bytes
+
+
+def _load_product_code(spikes: SpikeBatch) -> None:
+    """A small product, so that what the library of matrix products sets up once is no part of a step."""
+    torch.mm(torch.ones(8, spikes.n_neurons), torch.ones(spikes.n_neurons, 8))
+
+
+def _main(text: str) -> int:
+    asked: dict[str, Any] = json.loads(text)
+    set_threads(asked["n_threads"], "dense")
+    print(json.dumps(_peak(Workload(**asked["workload"]), asked["mode"], asked["n_threads"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1]))

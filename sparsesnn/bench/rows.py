@@ -1,0 +1,88 @@
+"""Rows of a long benchmark, kept one by one: a run that is stopped goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+
+Row = dict[str, Any]
+
+
+class Rows:
+    """The rows of one benchmark in a folder: `NAME.json` (settings and rows) and `NAME.csv` (the rows).
+
+    Args:
+        folder: made if needed.
+        name: of the files.
+        settings: everything that the rows depend on; a folder with other settings is refused.
+        stream: where progress is shown; None: nowhere.
+
+    Errors: `ConfigError` if the folder cannot be made or holds rows of other settings.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, settings: Mapping[str, Any], stream: TextIO | None = sys.stderr
+    ) -> None:
+        self.folder, self.name, self.settings, self.stream = folder, name, dict(settings), stream
+        self.rows: list[Row] = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: {folder} cannot be made: {error.strerror}; give another folder") from None
+        path = folder / f"{name}.json"
+        if not path.exists():
+            return
+        saved = read_json(path)
+        if not isinstance(saved, dict) or not isinstance(saved.get("rows"), list):
+            raise CheckpointError(f"{path}: is not one of ours; give another --out")
+        if saved.get("settings") != self.settings:
+            raise ConfigError(
+                f"--out: {path} holds rows of other settings ({saved.get('settings')}); "
+                "give the options of that run to go on with it, or another --out"
+            )
+        self.rows = saved["rows"]
+
+    def run(self, points: Sequence[Row], measure: Callable[[Row], Row]) -> list[Row]:
+        """`measure(point)` for every point that has no row yet; a row is the point and what was measured."""
+        with locked(self.folder):
+            left = [point for point in points if not any(point.items() <= row.items() for row in self.rows)]
+            if len(left) < len(points):
+                self.say(f"{self.folder}: {len(points) - len(left)} of {len(points)} are there already")
+            started = time.perf_counter()
+            for k, point in enumerate(left):
+                row = {**point, **measure(point)}
+                self.rows.append(row)
+                self.write()
+                seconds = (time.perf_counter() - started) / (k + 1) * (len(left) - k - 1)
+                done = " ".join(str(value) for value in point.values())
+                self.say(f"[{len(points) - len(left) + k + 1}/{len(points)}] {done}, {seconds / 60:.0f} min left")
+        return self.rows
+
+    def write(self) -> None:
+        """JSON and CSV; lists and tables within a row are JSON text in the CSV."""
+        saved = {"settings": self.settings, "rows": self.rows}
+        write_atomically(self.folder / f"{self.name}.json", (strict_json(saved, indent=1) + "\n").encode())
+        write_csv(self.folder / f"{self.name}.csv", self.rows)
+
+    def say(self, text: str) -> None:
+        if self.stream is not None:
+            print(text, file=self.stream, flush=True)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line a row, the columns in the order in which they first appear."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        table.writerow({k: strict_json(v) if isinstance(v, (dict, list)) else v for k, v in row.items()})
+    write_atomically(path, text.getvalue().encode())

@@ -1,0 +1,89 @@
+"""`sparsesnn bench activity`: fixed against natural activity."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = """\
+examples:
+  sparsesnn bench activity
+  sparsesnn bench activity --shapes shd --layers 2,3 --max-activity 1,5,20
+  sparsesnn bench activity --shapes nmnist --data nmnist=DIR
+
+what is measured: training steps of networks with 2,944 hidden neurons in 2 to 5 layers. natural: a layer fires what its
+  weights make it fire, its lists hold at most max activity (upper bound of throughput). fixed: lists forced full (lower
+  bound). dense: the baseline, which computes every neuron.
+--out holds activity.csv, activity.json and activity.png; a run that was stopped goes on where it stopped. Columns:
+  acceleration (over dense), activity (per layer, spikes per neuron and step), n_spikes_dropped (candidates without a
+  slot in one step), spikes (real or random input)."""
+
+
+def register(what: Any) -> None:
+    parser = what.add_parser(
+        "activity",
+        help="fixed against natural activity, beside the dense baseline",
+        description="Throughput against the activity that lists have room for, with both bounds.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_activity)
+    parser.add_argument("--out", type=Path, default=Path("runs/activity"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--shapes", default="shd,nmnist,dvsgesture", metavar="S,…", help="default: %(default)s")
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="SHAPE=DIR", help="folder of the real data set of a shape"
+    )
+    parser.add_argument("--layers", default="2,3,4,5", metavar="N,…", help="hidden layers (default: %(default)s)")
+    parser.add_argument(
+        "--max-activity", default="0.5,1,2,5,10,20,50", metavar="%,…", help="percent (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--natural-activity", default="1", metavar="%", help="percent that natural networks fire (default: %(default)s)"
+    )
+    parser.add_argument("--hidden", type=int, default=2944, metavar="N", help="hidden neurons (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
+    parser.add_argument("--backends", default="cpu,dense", metavar="B,…", help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed steps (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+
+
+def _activity(options: argparse.Namespace) -> int:
+    from sparsesnn.bench.activity import Settings, bench_activity
+    from sparsesnn.commands.numbers import floats, integers
+    from sparsesnn.errors import ConfigError
+
+    data = []
+    for text in options.data:
+        shape, _, folder = text.partition("=")
+        if not folder:
+            raise ConfigError(f"--data: is {text!r}; give the shape and its folder, such as nmnist=DIR")
+        data.append((shape, folder))
+    backends = options.backends.split(",")
+    if "cpu" not in backends or set(backends) - {"cpu", "dense"}:
+        raise ConfigError(
+            f"--backends: is {options.backends!r}; give cpu, or cpu,dense for the acceleration over dense"
+        )
+    settings = Settings(
+        shapes=tuple(options.shapes.split(",")),
+        data=tuple(data),
+        layers=tuple(integers("--layers", options.layers)),
+        max_activity=tuple(a / 100 for a in floats("--max-activity", options.max_activity, 0, 100)),
+        natural_activity=floats("--natural-activity", options.natural_activity, 0, 99)[0] / 100,
+        n_hidden=options.hidden,
+        n_steps=options.steps,
+        n_samples=options.batch,
+        repeats=options.repeats,
+        n_threads=options.threads,
+        dense="dense" in backends,
+    )
+    rows = bench_activity(settings, options.out, sys.stderr)
+    if options.json:
+        print(json.dumps(rows, allow_nan=False))
+    else:
+        print(f"{len(rows)} rows in {options.out / 'activity.csv'}, drawn in {options.out / 'activity.png'}")
+    return 0

@@ -1,0 +1,57 @@
+"""`sparsesnn bench baselines`: the modes of the dense backend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+EXAMPLES = """\
+examples:
+  sparsesnn bench baselines
+  sparsesnn bench baselines --steps 50,100,200 --batch 16,48,128 --modes step,fused
+  sparsesnn bench baselines --net 700-512-20 --net 700-1024r-20 --json
+
+modes: step (plain autograd, one step at a time), hoist (input products over the whole sequence), fused (one autograd
+  node a population, which keeps its input current and recomputes the rest), compile (torch.compile; compiles for some
+  seconds first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is the peak of
+  a process of its own above its weights, data and optimiser state.
+--json prints a list: mode, samples_per_s, peak_bytes, step_ms, loss, net, n_steps, n_samples, threads, machine."""
+
+
+def register(what: Any) -> None:
+    parser = what.add_parser(
+        "baselines",
+        help="the modes of the dense backend: time and memory",
+        description="Races the modes of the dense backend over networks, time steps and batches.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_baselines)
+    parser.add_argument(
+        "--net", action="append", metavar="TEXT", help="a network; may be given again (default: 700-1024-1024-20)"
+    )
+    parser.add_argument("--steps", default="100", metavar="T,…", help="time steps (default: %(default)s)")
+    parser.add_argument("--batch", default="48", metavar="B,…", help="samples (default: %(default)s)")
+    parser.add_argument("--modes", default="step,hoist,fused,compile", metavar="M,…", help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
+    parser.add_argument("--repeats", type=int, default=7, metavar="N", help="timed steps (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _baselines(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from sparsesnn.bench import Workload
+    from sparsesnn.bench.baselines import bench_baselines, table
+    from sparsesnn.commands.numbers import integers
+
+    workloads = [
+        Workload(net=net, n_steps=n_steps, n_samples=n_samples)
+        for net in options.net or ["700-1024-1024-20"]
+        for n_steps in integers("--steps", options.steps)
+        for n_samples in integers("--batch", options.batch)
+    ]
+    rows = bench_baselines(workloads, options.modes.split(","), repeats=options.repeats, n_threads=options.threads)
+    print(json.dumps([asdict(row) for row in rows], allow_nan=False) if options.json else table(rows))
+    return 0
