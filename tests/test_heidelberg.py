@@ -139,9 +139,6 @@ def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
     for name in ("ids", "n_spikes", "labels"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     assert (one.n_lost, one.n_merged) == (two.n_lost, two.n_merged)
-    write_file(tmp_path / "shd_train.h5", **spikes(3, units=[700]))
-    with pytest.raises(DataError, match=r"shd_train\.h5: sample 3 has units such as 700"):
-        load("shd", data_dir=tmp_path, n_workers=2)
 
 
 def test_the_folder_of_the_file_will_do_and_needs_no_archive(tmp_path):
