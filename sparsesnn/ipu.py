@@ -20,13 +20,13 @@ from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeErro
 from sparsesnn.ipu_arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
 from sparsesnn.ipu_report import MachineReport
 from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.module import Layer, Model, Output
+from sparsesnn.module import IPU_BACKENDS, Layer, Model, Output
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.target import Target
+from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS
 
-BACKENDS = ("ipu-model", "ipu")
 CHECKS = ("always", "first", "never")
 _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
 _RESETS = {"subtract": 0, "zero": 2, "none": 3}
@@ -416,6 +416,7 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
 def _machine(native: ModuleType, target: Target, checks: str) -> Any:
     if checks not in CHECKS:
         raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
+    native.set_num_threads(num_threads())  # as the engine
     return native.MachineOptions(
         checks=checks,
         bytes_per_tile=target.bytes_per_tile,
@@ -428,8 +429,8 @@ def _machine(native: ModuleType, target: Target, checks: str) -> Any:
 
 
 def _native(backend: str) -> ModuleType:
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
+    if backend not in IPU_BACKENDS:
+        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(IPU_BACKENDS)}")
     if backend == "ipu-model":
         from sparsesnn import _ipu
 

@@ -16,6 +16,8 @@ from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("cpu", "dense")
+#: run whole training steps, not layers; see `sparsesnn.ipu`
+IPU_BACKENDS = ("ipu-model", "ipu")
 WEIGHT_DTYPES = ("float32", "bfloat16")
 
 #: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsesnn.commands import bench_activity, bench_baselines, bench_loading, bench_step
+from sparsesnn.commands import bench_activity, bench_baselines, bench_ipu_model, bench_loading, bench_step
 
 
 def register(commands: Any) -> None:
@@ -14,3 +14,4 @@ def register(commands: Any) -> None:
     bench_loading.register(what)
     bench_baselines.register(what)
     bench_activity.register(what)
+    bench_ipu_model.register(what)

@@ -50,10 +50,13 @@ def register(commands: Any) -> None:
         help="validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1, own, none",
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--backend", metavar="NAME", help="cpu (event-sparse engine) or dense (PyTorch baseline)")
+    how.add_argument(
+        "--backend", metavar="NAME", help="cpu (event-sparse engine), dense (PyTorch baseline), ipu-model or ipu"
+    )
     how.add_argument(
         "--dense-mode", metavar="MODE", help="how 'dense' computes: step, hoist, fused, compile, or auto (the fastest)"
     )
+    how.add_argument("--target", metavar="MACHINE", help="of the IPU backends: ipu-mk2, ipu-mk2:1x64 (IPUs × tiles), …")
     how.add_argument("--epochs", type=int, metavar="N", help="passes through the training part")
     how.add_argument("--batch", type=int, metavar="N", help="samples per step")
     how.add_argument("--lr", type=float, metavar="RATE", help="learning rate")
@@ -104,6 +107,7 @@ def _resolve(options: argparse.Namespace) -> Any:
         ("net", "text"): options.net,
         ("optim", "lr"): options.lr,
         ("train", "backend"): options.backend,
+        ("train", "target"): options.target,
         ("train", "dense_mode"): options.dense_mode,
         ("train", "epochs"): options.epochs,
         ("train", "batch"): options.batch,

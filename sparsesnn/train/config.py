@@ -19,8 +19,9 @@ from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Population, decays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.loss import OVER_TIME
-from sparsesnn.module import BACKENDS, WEIGHT_DTYPES
+from sparsesnn.module import BACKENDS, IPU_BACKENDS, WEIGHT_DTYPES
 from sparsesnn.network import Network, parse_net
+from sparsesnn.partition.target import parse_target
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 from sparsesnn.train import schema
 
@@ -266,7 +267,9 @@ class TrainConfig:
         epochs: passes through the training part.
         batch: samples per step.
         seed: of the initial weights, the order of samples and the augmentation.
-        backend: "cpu" (event-sparse engine) or "dense" (PyTorch baseline).
+        backend: "cpu" (event-sparse engine), "dense" (PyTorch baseline), "ipu-model" (the IPU program on an emulated
+            machine) or "ipu".
+        target: machine of the two IPU backends, as `sparsesnn.partition.target` names it: "ipu-mk2:1x64".
         weight_dtype: "float32", or "bfloat16": weights are read rounded, half the bytes; those that learn stay float32.
         dense_mode: how "dense" computes: "step", "hoist", "fused", "compile", or "auto", the fastest of them.
         threads: worker threads; 0: all cores.
@@ -284,6 +287,7 @@ class TrainConfig:
     batch: int = 64
     seed: int = 0
     backend: str = "cpu"
+    target: str = "ipu-mk2:1x64"
     weight_dtype: str = "float32"
     dense_mode: str = "auto"
     threads: int = 0
@@ -296,7 +300,9 @@ class TrainConfig:
     plots: bool = True
 
     def __post_init__(self) -> None:
-        _choice("train.backend", self.backend, BACKENDS)
+        _choice("train.backend", self.backend, (*BACKENDS, *IPU_BACKENDS))
+        if parse_target(self.target).kind != "ipu":
+            raise ConfigError(f"train.target: is {self.target!r}; give an IPU, such as ipu-mk2:1x64 or ipu-mk2")
         _choice("train.weight_dtype", self.weight_dtype, WEIGHT_DTYPES)
         if self.weight_dtype != "float32" and self.backend != "cpu":
             raise ConfigError(

@@ -16,8 +16,9 @@ from torch.nn import functional
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
 from sparsesnn.host.stream import Stream
 from sparsesnn.loss import decode
-from sparsesnn.module import BACKENDS, Model
+from sparsesnn.module import BACKENDS, Model, Output
 from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare, schema
 from sparsesnn.train.checkpoint import CheckpointStore
@@ -27,7 +28,7 @@ from sparsesnn.train.metrics import Progress, Tally
 
 @torch.no_grad()
 def evaluate(
-    model: Model,
+    model: Callable[[SpikeBatch], Output],
     stream: Stream,
     *,
     decoding: str,
@@ -37,7 +38,8 @@ def evaluate(
     """One pass over a stream without learning: loss (plain cross-entropy), accuracy, activity and dropped.
 
     Args:
-        model, stream: neither is changed; the order of batches is that of epoch 0.
+        model: or another function of spikes, such as the IPU program.
+        stream: not changed, as the model; the order of batches is that of epoch 0.
         decoding, n_classes: see `sparsesnn.loss.decode`.
         after_batch: called after every batch; may raise to stop.
 
@@ -105,7 +107,7 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {file.file} is too small for its network; it belongs to another one")
-    backend = backend or config.train.backend
+    backend = backend or prepare.host_backend(config.train.backend)
     weight_dtype = config.train.weight_dtype if backend == "cpu" else "float32"
     dense_mode = config.train.dense_mode if backend == "dense" else "auto"
     model = Model(network, backend=backend, dense_mode=dense_mode, weight_dtype=weight_dtype)
@@ -134,7 +136,7 @@ def evaluate_run(
     Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
     """
     run = load_run(folder, weights=weights, backend=backend)
-    prepare.set_threads(threads, backend or run.config.train.backend)
+    prepare.set_threads(threads, backend or prepare.host_backend(run.config.train.backend))
     config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
     part = _part(config, split)
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes

@@ -132,9 +132,14 @@ class Run:
         self.best: ckpt.TensorFile | None = None
         t = config.train
         self.model = Model(
-            self.network, backend=t.backend, dense_mode=t.dense_mode, seed=t.seed, weight_dtype=t.weight_dtype
+            self.network,
+            backend=prepare.host_backend(t.backend),
+            dense_mode=t.dense_mode,
+            seed=t.seed,
+            weight_dtype=t.weight_dtype,
         )
         self.optimiser = optim.make_optimiser(self.model, config.optim)
+        self.device = prepare.make_device(config, self.model, self.optimiser, self.decoding, parts.n_classes)
         self._introduce()
         if saved is None:
             self._initialise()
@@ -223,6 +228,8 @@ class Run:
 
     def _save(self) -> None:
         """Writes a checkpoint of this moment."""
+        if self.device is not None:
+            self.device.pull()
         tensors = {
             **ckpt.model_tensors(self.model),
             **ckpt.optimiser_tensors(self.model, self.optimiser),
@@ -277,6 +284,12 @@ class Run:
     def _step(self, spikes: Any, labels: Tensor) -> tuple[Output, Tensor, float, float]:
         """One optimiser step; the loss and the gradients are finite or nothing is changed."""
         p, c = self.progress, self.config
+        if self.device is not None:
+            output, logits, value, norm = self.device.step(spikes, labels, self._learning_rate(p.step))
+            for what, number in (("loss", value), ("norm of the gradients", norm)):
+                if not math.isfinite(number):
+                    raise self._not_finite(what, number)
+            return output, logits, value, norm
         optim.set_learning_rate(self.optimiser, self._learning_rate(p.step))
         self.optimiser.zero_grad(set_to_none=True)
         output = self.model(spikes)
@@ -314,6 +327,8 @@ class Run:
         """Validation chooses, the epoch is written down, and the checkpoint stands at the beginning of the next."""
         p, t = self.progress, self.progress.tally
         p.epoch, p.batch = p.epoch + 1, 0
+        if self.device is not None:
+            self.device.pull()
         better = valid is not None and (
             p.best_epoch == 0
             or valid.accuracy > p.best_accuracy
@@ -357,7 +372,7 @@ class Run:
                 self._stopped(stop)
 
         return evaluate(
-            self.model,
+            self.device or self.model,
             prepare.eval_stream(self.config, part),
             decoding=self.decoding,
             n_classes=self.parts.n_classes,
@@ -384,6 +399,8 @@ class Run:
         last = chosen = self._evaluate(self.parts.test, stop)
         if self.best is not None and p.best_epoch != p.epoch:
             ckpt.restore_model(self.model, self.store.tensors(self.best), self.best.file)
+            if self.device is not None:
+                self.device.push()
             chosen = self._evaluate(self.parts.test, stop)
         result = Result(
             test_accuracy=chosen.accuracy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,13 @@ from sparsesnn import datasets
 from sparsesnn.datasets import EventSet
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.stream import Stream
+from sparsesnn.module import IPU_BACKENDS, Model
 from sparsesnn.network import Network
 from sparsesnn.runtime import set_num_threads
 from sparsesnn.train.config import Config, DataConfig
+
+if TYPE_CHECKING:
+    from sparsesnn.ipu_train import IpuTrainer
 
 Indices = npt.NDArray[np.int64]
 
@@ -72,9 +76,25 @@ def set_threads(n_threads: int, backend: str) -> None:
     Beside the event-sparse engine PyTorch runs on one thread. What is left to it is small, its threads would go on
     spinning on the engine's cores for milliseconds after each use, and the sums of its reductions depend on their number.
     """
-    torch.set_num_threads(1 if backend == "cpu" else n_threads or ALL_TORCH_THREADS)
+    torch.set_num_threads(1 if host_backend(backend) == "cpu" else n_threads or ALL_TORCH_THREADS)
     if n_threads:
         set_num_threads(n_threads)
+
+
+def host_backend(backend: str) -> str:
+    """What runs layers one by one: an IPU backend leaves that (initial weights, pictures) to the engine."""
+    return "cpu" if backend in IPU_BACKENDS else backend
+
+
+def make_device(
+    config: Config, model: Model, optimizer: torch.optim.Optimizer, decoding: str, n_classes: int
+) -> IpuTrainer | None:
+    """What runs whole training steps; None for the backends whose model does."""
+    if config.train.backend not in IPU_BACKENDS:
+        return None
+    from sparsesnn.ipu_train import IpuTrainer
+
+    return IpuTrainer(config, model, optimizer, decoding, n_classes)
 
 
 def load_split(config: DataConfig, split: str) -> EventSet:

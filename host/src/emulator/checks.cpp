@@ -24,13 +24,16 @@ namespace {
 constexpr std::size_t margin = 64;
 constexpr unsigned char margin_byte = 0x5a;
 
-// Values that do no harm as an index or a count, and that no sum hides.
-void poison_element(unsigned char* at, poplar::Type type, int which) {
-  if (type == poplar::FLOAT) {
-    const float x = which ? 3e33f : -3e33f;
+// What may be read: values that do no harm as an index or a count, and that no sum hides. What may only be written:
+// others, so that a copy of poison is not taken for poison that stayed.
+void poison_element(unsigned char* at, const Field& field, int which) {
+  if (field.direction == Direction::output) {
+    std::memset(at, which ? 0x4b : 0xc9, field.type.bytes());
+  } else if (field.type == poplar::FLOAT) {
+    const float x = which ? 5003.25f : -4099.5f;
     std::memcpy(at, &x, sizeof(x));
   } else {
-    std::memset(at, 0, type.bytes());
+    std::memset(at, 0, field.type.bytes());
     at[0] = static_cast<unsigned char>(which);
   }
 }
@@ -51,7 +54,7 @@ FaultFinder::Image FaultFinder::image(const BoundVertex& v, int poison, int only
       std::memcpy(at, c_.address(p), (p.end - p.begin) * size);
       for (std::size_t i = p.begin; i < p.end; ++i, at += size)
         if (r.field->direction == Direction::output || !c_.written_[p.variable].get(i))
-          poison_element(at, r.field->type, which);
+          poison_element(at, *r.field, which);
     }
     image.push_back(std::move(bytes));
   }

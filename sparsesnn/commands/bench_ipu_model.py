@@ -1,0 +1,72 @@
+"""`sparsesnn bench ipu-model`: one training step on the emulated IPU, counted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+EXAMPLES = """\
+examples:
+  sparsesnn bench ipu-model --net 700-128-20 --batch 8 --steps 20 --target ipu-mk2:1x64
+  sparsesnn bench ipu-model --net 700-974-974-974-20 --delay 1 --target ipu-mk2     the net of Finkbeiner et al. 2024
+
+cycles are predicted, not measured: what codelets cost is in host/src/emulator/work.h, what the machine does in
+host/src/emulator/machine.h; docs/ipu.md says where each number is from."""
+
+
+def register(what: Any) -> None:
+    parser = what.add_parser(
+        "ipu-model",
+        help="one training step on the emulated IPU",
+        description="Builds the IPU program, runs one training step on the emulated machine, and says what it counted.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument("--net", default="700-128-20", metavar="TEXT", help="the network (default: %(default)s)")
+    parser.add_argument(
+        "--delay", type=int, default=0, choices=(0, 1), help="of all connections (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=20, metavar="T", help="time steps (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=8, metavar="B", help="samples (default: %(default)s)")
+    activity = "spikes per neuron and step (default: %(default)s)"
+    parser.add_argument("--input-activity", type=float, default=0.015, metavar="A", help=activity)
+    parser.add_argument(
+        "--hidden-activity", type=float, default=0.02, metavar="A", help=activity + ", by scaling weights"
+    )
+    parser.add_argument(
+        "--max-activity",
+        type=float,
+        default=0.05,
+        metavar="A",
+        help="capacity of lists / neurons (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target", default="ipu-mk2:1x64", metavar="MACHINE", help="IPUs × tiles (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--checks",
+        default="first",
+        choices=("always", "first", "never"),
+        help="when the machine looks for races and unwritten data (default: the first run of each phase)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from sparsesnn.bench.workload import Workload
+    from sparsesnn.ipu_bench import bench_ipu_model
+
+    workload = Workload(
+        net=options.net,
+        n_steps=options.steps,
+        n_samples=options.batch,
+        input_activity=options.input_activity,
+        hidden_activity=options.hidden_activity,
+    )
+    result = bench_ipu_model(
+        workload, options.target, delay=options.delay, max_activity=options.max_activity, checks=options.checks
+    )
+    print(json.dumps(result.to_dict(), allow_nan=False) if options.json else result.table())
+    return 0

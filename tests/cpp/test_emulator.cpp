@@ -1,0 +1,383 @@
+// Planted faults: each rule of the emulated machine is broken once, and the message must name tile, vertex and field.
+#include <poplar/Engine.hpp>
+#include <poplar/Graph.hpp>
+#include <poplar/IPUModel.hpp>
+#include <poplar/Program.hpp>
+
+#include "codelets/ipu/vertex.h"
+#include "host/src/emulator/machine.h"
+#include "tests/cpp/check.h"
+
+namespace sparsesnn::ipu {
+
+// out[i] = in[i] + 1
+class AddOne : public poplar::MultiVertex {
+ public:
+  poplar::Input<poplar::Vector<float, one_pointer, 8>> in;
+  poplar::Output<poplar::Vector<float, one_pointer, 8>> out;
+  unsigned n;
+
+  bool compute(unsigned worker) {
+    for (unsigned k = worker; k < n; k += workers) out[k] = in[k] + 1.0f;
+    SPARSESNN_WORK(deliver_id, (n + workers - 1) / workers);
+    return true;
+  }
+};
+SPARSESNN_VERTEX(AddOne, in, out, n)
+
+// Each worker writes single 16-bit numbers: neighbours share a word.
+class SubWord : public poplar::MultiVertex {
+ public:
+  poplar::Output<poplar::Vector<unsigned short>> out;
+
+  bool compute(unsigned worker) {
+    for (unsigned k = worker; k < out.size(); k += workers) out[k] = static_cast<unsigned short>(k + 7);
+    return true;
+  }
+};
+SPARSESNN_VERTEX(SubWord, out)
+
+// The last worker wins: a result that depends on the order.
+class LastWins : public poplar::MultiVertex {
+ public:
+  poplar::InOut<poplar::Vector<unsigned>> x;
+
+  bool compute(unsigned worker) {
+    x[0] = worker + 1;
+    return true;
+  }
+};
+SPARSESNN_VERTEX(LastWins, x)
+
+class Beyond : public poplar::Vertex {
+ public:
+  poplar::Output<poplar::Vector<float>> out;
+
+  bool compute() {
+    for (unsigned k = 0; k <= out.size(); ++k) out[k] = 1.0f;
+    return true;
+  }
+};
+SPARSESNN_VERTEX(Beyond, out)
+
+class SumRegions : public poplar::Vertex {
+ public:
+  poplar::Vector<poplar::Input<poplar::Vector<float>>> in;
+  poplar::Output<float> out;
+
+  bool compute() {
+    float sum = 0.0f;
+    for (unsigned r = 0; r < in.size(); ++r)
+      for (float x : in[r]) sum += x;
+    *out = sum;
+    return true;
+  }
+};
+SPARSESNN_VERTEX(SumRegions, in, out)
+
+}  // namespace sparsesnn::ipu
+
+namespace {
+
+using namespace poplar;
+using namespace poplar::program;
+namespace emulator = sparsesnn::emulator;
+
+struct Bench {
+  Graph graph;
+  Sequence program;
+
+  explicit Bench(unsigned n_ipus = 1) : graph(device(n_ipus).getTarget()) {}
+
+  static Device device(unsigned n_ipus) {
+    IPUModel model("ipu2");
+    model.numIPUs = n_ipus;
+    model.tilesPerIPU = 4;
+    return model.createDevice();
+  }
+
+  Tensor floats(std::size_t n, unsigned tile, const char* name) {
+    const Tensor t = graph.addVariable(FLOAT, {n}, name);
+    graph.setTileMapping(t, tile);
+    return t;
+  }
+
+  Tensor ones(std::size_t n, unsigned tile) {
+    const float one = 1.0f;
+    const Tensor t = graph.addConstant<float>(FLOAT, {n}, ArrayRef<float>(&one, 1), "ones");
+    graph.setTileMapping(t, tile);
+    return t;
+  }
+
+  VertexRef add_one(ComputeSet cs, const Tensor& in, const Tensor& out, unsigned tile) {
+    const VertexRef v = graph.addVertex(cs, "sparsesnn::ipu::AddOne");
+    graph.setTileMapping(v, tile);
+    graph.connect(v["in"], in);
+    graph.connect(v["out"], out);
+    graph.setInitialValue(v["n"], static_cast<unsigned>(out.numElements()));
+    return v;
+  }
+
+  ComputeSet set(const char* name = "cs") {
+    const ComputeSet cs = graph.addComputeSet(name);
+    program.add(Execute(cs));
+    return cs;
+  }
+
+  Engine engine(emulator::Options options = {}) {
+    options.checks = emulator::Checks::always;
+    emulator::options_of_next_engine() = options;
+    return Engine(graph, {program});
+  }
+
+  void run() { engine().run(0); }
+};
+
+void it_computes() {
+  Bench b(2);
+  const Tensor in = b.ones(10, 0), middle = b.floats(10, 1, "middle"), out = b.floats(10, 5, "out");
+  b.add_one(b.set("first"), in, middle, 1);
+  b.add_one(b.set("second"), middle, out, 5);
+  const ComputeSet sum = b.set("sum");
+  const VertexRef v = b.graph.addVertex(sum, "sparsesnn::ipu::SumRegions");
+  b.graph.setTileMapping(v, 2);
+  const Tensor total = b.floats(1, 2, "total");
+  b.graph.connect(v["in"], ArrayRef<Tensor>({in, out.slice(2, 5), concat({middle, out})}));
+  b.graph.connect(v["out"], total);
+  const DataStream stream = b.graph.addDeviceToHostFIFO("total", FLOAT, 1);
+  b.program.add(Copy(total, stream));
+  Engine engine = b.engine();
+  float result = 0;
+  engine.connectStream("total", &result, &result + 1);
+  engine.run(0);
+  CHECK_EQUAL(result, 10.0f + 9.0f + 50.0f);
+
+  const emulator::Report report = engine.machine().report();
+  const auto& first = report.steps[0];
+  const auto& second = report.steps[1];
+  CHECK_EQUAL(first.exchange_bytes, 40u);  // 10 floats from tile 0 to tile 1
+  CHECK_EQUAL(first.exchange_cycles, 10.0);
+  CHECK_EQUAL(first.link_bytes, 0u);
+  CHECK_EQUAL(second.link_bytes, 40u);  // tile 5 is on the second IPU
+  CHECK_EQUAL(second.sync_cycles, emulator::Parameters().external_sync_cycles);
+  // supervisor, and six times the longest worker: two ids
+  const emulator::Parameters p;
+  CHECK_EQUAL(first.compute_cycles, p.supervisor_cycles + 6 * (p.worker_bundles + 2 * emulator::work().deliver_id));
+  // twice the middle tensor is received once
+  CHECK_EQUAL(report.steps[2].exchange_bytes, 40u + 40u + 12u + 40u);
+}
+
+void loops_repeat_their_body() {
+  Bench b;
+  const Tensor x = b.floats(8, 0, "x"), y = b.floats(8, 0, "y");
+  Sequence body;
+  const ComputeSet forth = b.graph.addComputeSet("forth");
+  b.add_one(forth, x, y, 0);
+  body.add(Execute(forth));
+  body.add(Copy(y, x));
+  b.program.add(Copy(b.ones(8, 0), x));
+  b.program.add(Repeat(5, body));
+  const DataStream stream = b.graph.addDeviceToHostFIFO("x", FLOAT, 8);
+  b.program.add(Copy(x, stream));
+  Engine engine = b.engine();
+  std::vector<float> result(8);
+  engine.connectStream("x", result.data(), result.data() + 8);
+  engine.run(0);
+  CHECK_EQUAL(result[7], 6.0f);
+  CHECK_EQUAL(engine.machine().report().steps[0].executions, 5u);
+}
+
+void mappings() {
+  Bench unmapped;
+  unmapped.graph.addVariable(FLOAT, {4}, "lost");
+  CHECK_THROWS(unmapped.run(), "variable 'lost': elements from 0 of 4 are mapped to no tile");
+
+  Bench half;
+  half.graph.setTileMapping(half.graph.addVariable(FLOAT, {4}, "half").slice(0, 3), 1);
+  CHECK_THROWS(half.run(), "variable 'half': elements from 3 of 4 are mapped to no tile");
+
+  Bench twice;
+  const Tensor t = twice.floats(4, 0, "twice");
+  twice.graph.setTileMapping(t.slice(2, 4), 1);
+  CHECK_THROWS(twice.run(), "variable 'twice': element 2 is mapped twice");
+
+  Bench constant;
+  const float one = 1.0f;
+  constant.graph.addConstant<float>(FLOAT, {4}, ArrayRef<float>(&one, 1), "ones");
+  CHECK_THROWS(constant.run(), "constant 'ones': elements from 0 of 4 are mapped to no tile");
+
+  Bench vertex;
+  const VertexRef v = vertex.graph.addVertex(vertex.set(), "sparsesnn::ipu::AddOne");
+  vertex.graph.connect(v["in"], vertex.ones(4, 0));
+  CHECK_THROWS(vertex.run(), "vertex 0 (sparsesnn::ipu::AddOne, compute set 'cs', no tile): is mapped to no tile");
+
+  Bench outside;
+  CHECK_THROWS(outside.floats(4, 4, "outside"), "variable 'outside' is mapped to tile 4; there are 4");
+}
+
+void fields() {
+  Bench b;
+  const ComputeSet cs = b.set();
+  const VertexRef v = b.graph.addVertex(cs, "sparsesnn::ipu::AddOne");
+  b.graph.setTileMapping(v, 3);
+  CHECK_THROWS(b.graph.addVertex(cs, "sparsesnn::ipu::AddTwo"), "there is no vertex 'sparsesnn::ipu::AddTwo'");
+  CHECK_THROWS(b.graph.connect(v["input"], b.ones(4, 0)), "tile 3): no field 'input'; there are: in, out, n");
+  CHECK_THROWS(b.graph.connect(v["in"], b.graph.addVariable(UNSIGNED_INT, {4}, "x")),
+               "tile 3), field 'in': holds float; the tensor holds unsigned int");
+  CHECK_THROWS(b.graph.connect(v["out"], b.ones(4, 0).reshape({2, 2})),
+               "field 'out': takes one dimension; the tensor is [2, 2]");
+  const VertexRef w = b.graph.addVertex(cs, "sparsesnn::ipu::SumRegions");
+  CHECK_THROWS(b.graph.connect(w["out"], b.ones(4, 0)), "field 'out': takes one element; the tensor is [4]");
+  CHECK_THROWS(b.graph.connect(w["in"], b.ones(4, 0)), "field 'in': is a list of regions");
+  const VertexRef x = b.graph.addVertex(cs, "sparsesnn::ipu::AddOne");
+  CHECK_THROWS(b.graph.setInitialValue(x["n"], 1.0f), "field 'n': holds unsigned int; given: float");
+  const VertexRef z = b.graph.addVertex(cs, "sparsesnn::ipu::AddOne");
+  CHECK_THROWS(b.graph.connect(z["n"], b.ones(1, 0)), "field 'n': is vertex state");
+
+  Bench open;
+  const VertexRef y = open.graph.addVertex(open.set(), "sparsesnn::ipu::AddOne");
+  open.graph.setTileMapping(y, 0);
+  open.graph.connect(y["in"], open.ones(4, 0));
+  CHECK_THROWS(open.run(), "tile 0), field 'out': is not connected");
+}
+
+void one_writer() {
+  Bench b;
+  const Tensor out = b.floats(8, 1, "shared");
+  const ComputeSet cs = b.set();
+  b.add_one(cs, b.ones(6, 0), out.slice(0, 6), 1);
+  b.add_one(cs, b.ones(4, 0), out.slice(4, 8), 1);
+  CHECK_THROWS(b.run(),
+               "vertex 1 (sparsesnn::ipu::AddOne, compute set 'cs', tile 1), field 'out' (variable 'shared'): "
+               "writes element 4, as does vertex 0");
+
+  Bench reads;
+  const Tensor x = reads.floats(8, 1, "x"), y = reads.floats(8, 2, "y");
+  const ComputeSet both = reads.set();
+  reads.add_one(both, reads.ones(8, 0), x, 1);
+  reads.add_one(both, x, y, 2);
+  CHECK_THROWS(reads.run(), "tile 2), field 'in' (variable 'x'): reads element 0, which vertex 0");
+
+  Bench remote;
+  const Tensor far = remote.floats(8, 1, "far");
+  remote.add_one(remote.set(), remote.ones(8, 0), far, 0);
+  CHECK_THROWS(remote.run(), "tile 0), field 'out' (variable 'far'): writes elements 0 to 8, which are on tile 1");
+
+  Bench constant;
+  const Tensor ones = constant.ones(8, 0);
+  constant.add_one(constant.set(), constant.ones(8, 0), ones, 0);
+  CHECK_THROWS(constant.run(), "field 'out' (variable 'ones'): writes a constant");
+}
+
+void alignment_and_memory() {
+  Bench b;
+  const Tensor out = b.floats(8, 1, "odd");
+  b.add_one(b.set(), b.ones(4, 0), out.slice(1, 5), 1);
+  CHECK_THROWS(b.run(),
+               "field 'out' (variable 'odd'): begins 4 bytes into its tile's part; the field needs multiples of 8");
+
+  Bench big;
+  big.floats(200000, 2, "huge");
+  CHECK_THROWS(big.run(), "of its 638976; the largest variable on it is 'huge' with 800000");
+  CHECK_THROWS(big.run(), "tile 2 needs ");
+}
+
+void data_that_nobody_wrote() {
+  Bench b;
+  const Tensor in = b.floats(4, 0, "never"), out = b.floats(4, 1, "out");
+  b.add_one(b.set(), in, out, 1);
+  CHECK_THROWS(b.run(),
+               "tile 1), field 'out' (variable 'out'): element 0 depends on what is read before anything wrote it: "
+               "vertex 0 (sparsesnn::ipu::AddOne, compute set 'cs', tile 1), field 'in' (variable 'never')");
+
+  Bench copy;
+  copy.program.add(Copy(copy.floats(4, 0, "never"), copy.floats(4, 1, "to"), false, "early"));
+  CHECK_THROWS(copy.run(), "copy 'early': reads element 0 of variable 'never' before anything wrote it");
+
+  Bench later;  // written first: fine
+  const Tensor x = later.floats(4, 0, "x"), y = later.floats(4, 1, "y");
+  later.program.add(Copy(later.ones(4, 2), x));
+  later.add_one(later.set(), x, y, 1);
+  later.run();
+}
+
+void races_of_workers() {
+  Bench b;
+  const VertexRef v = b.graph.addVertex(b.set("race"), "sparsesnn::ipu::SubWord");
+  const Tensor out = b.graph.addVariable(UNSIGNED_SHORT, {12}, "shorts");
+  b.graph.setTileMapping(out, 3);
+  b.graph.setTileMapping(v, 3);
+  b.graph.connect(v["out"], out);
+  CHECK_THROWS(b.run(),
+               "(sparsesnn::ipu::SubWord, compute set 'race', tile 3), field 'out' (variable 'shorts'): workers 0 "
+               "and 1 both write the 4-byte word of element 1");
+
+  Bench order;
+  const VertexRef w = order.graph.addVertex(order.set(), "sparsesnn::ipu::LastWins");
+  const Tensor x = order.graph.addVariable(UNSIGNED_INT, {1}, "x");
+  order.graph.setTileMapping(x, 0);
+  order.graph.setTileMapping(w, 0);
+  order.graph.connect(w["x"], x);
+  CHECK_THROWS(order.run(), "tile 0), field 'x' (variable 'x'): element 0 depends on the order of the workers");
+
+  Bench beyond;
+  const VertexRef z = beyond.graph.addVertex(beyond.set(), "sparsesnn::ipu::Beyond");
+  const Tensor y = beyond.floats(3, 1, "y");
+  beyond.graph.setTileMapping(z, 1);
+  beyond.graph.connect(z["out"], y);
+  CHECK_THROWS(beyond.run(), "tile 1), field 'out' (variable 'y'): writes outside its 3 elements");
+}
+
+void views_and_streams() {
+  Bench b;
+  const Tensor t = b.floats(12, 0, "t");
+  const Tensor column = t.reshape({3, 4}).slice(1, 3, 1);
+  CHECK_EQUAL(column.numElements(), 6u);
+  CHECK_EQUAL(column.pieces().size(), 3u);
+  CHECK_EQUAL(column.pieces()[1].begin, 5u);
+  CHECK_EQUAL(concat({t.slice(0, 2), t.slice(2, 5)}).pieces().size(), 1u);
+  CHECK_THROWS(t.slice(3, 13), "slice: 3 to 13 of dimension 0 of a tensor [12]");
+  CHECK_THROWS(t.reshape({5, 2}), "reshape: [12] has other elements than [5, 2]");
+  CHECK_THROWS(Copy(t, column), "from 12 of float to 6 of float");
+  CHECK_THROWS(b.graph.addCodelets("codelets.o"), "addCodelets: 'codelets.o' is neither .gp nor .cpp");
+
+  const DataStream in = b.graph.addHostToDeviceFIFO("in", FLOAT, 12);
+  b.program.add(Copy(in, t));
+  Engine engine = b.engine();
+  CHECK_THROWS(engine.run(0), "stream 'in' is not connected");
+  std::vector<float> host(12);
+  CHECK_THROWS(engine.connectStream("in", host.data(), host.data() + 11),
+               "stream 'in': given 44 bytes; it moves 12 of float");
+  CHECK_THROWS(engine.connectStream("other", host.data(), host.data()), "there is no stream 'other'");
+  engine.connectStream("in", host.data(), host.data() + 12);
+  engine.run(0);
+  CHECK_THROWS(engine.run(1), "there is no program 1; there are 1");
+}
+
+struct Forgetful : poplar::Vertex {
+  poplar::Input<float> a, b;
+  bool compute() { return true; }
+};
+
+void registration() {
+  CHECK_THROWS(emulator::register_vertex<Forgetful>("Forgetful", {emulator::describe("b", &Forgetful::b)}),
+               "a field before 'b' is not listed");
+  CHECK_THROWS(emulator::register_vertex<Forgetful>("Forgetful", {emulator::describe("a", &Forgetful::a)}),
+               "its last fields are not listed");
+}
+
+}  // namespace
+
+int main() {
+  it_computes();
+  loops_repeat_their_body();
+  mappings();
+  fields();
+  one_writer();
+  alignment_and_memory();
+  data_that_nobody_wrote();
+  races_of_workers();
+  views_and_streams();
+  registration();
+  return check::report("emulator");
+}

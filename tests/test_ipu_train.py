@@ -1,0 +1,67 @@
+"""Training runs on the emulated IPU: the same run as on the CPU engine, and one that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparsesnn.cli import main
+from sparsesnn.errors import ConfigError
+from sparsesnn.train import Config, train
+
+SMALL = {
+    "data": {"name": "synthetic", "n_neurons": 30, "n_steps": 12, "n_classes": 3, "n_samples": 60, "n_blocks": 3},
+    "net": {"text": "auto-16r-auto", "grad_threshold": 0.5},
+    "optim": {"lr": 5e-3, "schedule": "constant", "clip_norm": 1.0},
+    "train": {"epochs": 2, "batch": 8, "plots": False, "tensorboard": False, "prefetch": 0},
+}
+
+
+def config(**train_more: object) -> Config:
+    return Config.resolve(SMALL, {"train": train_more})
+
+
+def test_a_run_ends_where_the_cpu_engine_ends(tmp_path: Path) -> None:
+    device = train(config(backend="ipu-model", target="ipu-mk2:1x16"), out=tmp_path / "device")
+    host = train(config(), out=tmp_path / "host")
+    assert device.test_accuracy == host.test_accuracy
+    assert device.test_loss == pytest.approx(host.test_loss, rel=1e-4)
+    assert device.activity["hidden"] == pytest.approx(host.activity["hidden"], rel=1e-3)
+    lines = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("device", "host")
+    ]
+    for a, b in zip(*lines, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+        assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-3)
+        assert a["valid_loss"] == pytest.approx(b["valid_loss"], rel=1e-4)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = train(config(backend="ipu-model", target="ipu-mk2:1x16"), out=tmp_path / "whole")
+    train(config(backend="ipu-model", target="ipu-mk2:1x16", epochs=1), out=tmp_path / "parts")
+    resumed = train(config(backend="ipu-model", target="ipu-mk2:1x16"), out=tmp_path / "parts", resume=True)
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+def test_what_the_device_does_not_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train.target: is 'cpu:4'; give an IPU"):
+        config(backend="ipu-model", target="cpu:4")
+    regularised = Config.resolve(SMALL, {"train": {"backend": "ipu-model"}, "loss": {"upper": 0.1}})
+    with pytest.raises(ConfigError, match="an activity regulariser does not run on backend 'ipu-model'"):
+        train(regularised, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK"):
+        train(config(backend="ipu"), out=tmp_path / "ipu")
+
+
+def test_the_benchmark_prints_what_was_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "ipu-model", "--net", "40-30-5", "--delay", "1", "--steps", "6", "--batch", "5"]
+    assert main([*arguments, "--target", "ipu-mk2:2x16", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["samples_per_s"] > 0
+    assert result["report"]["n_vertices"] > 0
+    assert {p["name"] for p in result["report"]["phases"]} >= {"forward/0/step", "backward/0/state gradient", "update"}
+    assert main(arguments) == 0
+    assert "not measured on an IPU" in capsys.readouterr().out
