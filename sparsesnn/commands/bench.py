@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsesnn.commands import bench_activity, bench_baselines, bench_ipu_model, bench_loading, bench_step
+from sparsesnn.commands import (
+    bench_activity,
+    bench_baselines,
+    bench_convergence,
+    bench_ipu_model,
+    bench_loading,
+    bench_step,
+)
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser("bench", help="measure speed and memory", description="Benchmarks on this machine.")
     what = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
     bench_step.register(what)
-    bench_loading.register(what)
-    bench_baselines.register(what)
     bench_activity.register(what)
+    bench_baselines.register(what)
+    bench_convergence.register(what)
     bench_ipu_model.register(what)
+    bench_loading.register(what)
