@@ -97,8 +97,9 @@ RIVALS = (
         package="sparsesnn",
         semantics="subtract",
         kind="dense",
-        note="backend `dense`",
-        options={"grad_threshold": 0.9, "backend": "dense"},
+        note="backend `dense`, mode `auto`",
+        options={"grad_threshold": float("-inf"), "backend": "dense"},
+        sweep=True,
     ),
     Rival(
         name="fused",
