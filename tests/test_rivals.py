@@ -183,16 +183,23 @@ def test_contestants_are_chosen_by_name() -> None:
 def _result(name: str, speed: float, **changes: object) -> Result:
     (rival,) = chosen([name])
     loaded = Loaded(loss=3.0, first_step_s=1.5, version="1.0")
-    result = summarise(rival, loaded, [Turn(48 / speed, 3, 0.0)], 1, 48, 3.0, 30_000_000)
+    result = summarise(rival, loaded, [Turn(48 / speed, 3, 0.05, 0.0)], 1, 48, 3.0, 30_000_000)
     return replace(result, **changes)  # type: ignore[arg-type]
 
 
 def test_the_quietest_turns_count_not_the_fastest() -> None:
     (rival,) = chosen(["fused"])
-    turns = [Turn(0.1, 1, 0.9), Turn(0.3, 1, 0.0), Turn(0.4, 1, 0.02), Turn(0.2, 1, 0.5), Turn(0.5, 1, 0.01)]
+    turns = [
+        Turn(0.1, 1, 0.05, 0.9),
+        Turn(0.3, 1, 0.05, 0.0),
+        Turn(0.4, 1, 0.05, 0.02),
+        Turn(0.2, 1, 0.05, 0.5),
+        Turn(0.5, 1, 0.05, 0.01),
+    ]
     found = summarise(rival, Loaded(3.0, 1.5, "2"), turns, 3, 48, 3.0, None)
     assert found.step_ms == pytest.approx(400)
     assert found.samples_per_s == pytest.approx(120)
+    assert found.cpu_ms == pytest.approx(50)
     assert found.quartiles_ms == pytest.approx((350, 450))
     assert (found.n_turns, found.n_quiet, found.foreign, found.growth_mb) == (3, 3, 0.01, None)
     loud = summarise(rival, Loaded(3.0, 1.5, "2"), turns[:1], 3, 48, 3.0, None)
@@ -201,7 +208,9 @@ def test_the_quietest_turns_count_not_the_fastest() -> None:
 
 def test_where_the_system_does_not_tell_the_load_all_turns_count() -> None:
     (rival,) = chosen(["fused"])
-    found = summarise(rival, Loaded(3.0, 1.5, "2"), [Turn(0.1, 1, None), Turn(0.3, 1, None)], 2, 48, 3.0, None)
+    found = summarise(
+        rival, Loaded(3.0, 1.5, "2"), [Turn(0.1, 1, 0.05, None), Turn(0.3, 1, 0.05, None)], 2, 48, 3.0, None
+    )
     assert (found.step_ms, found.foreign, found.n_quiet) == (pytest.approx(200), None, 2)
 
 
@@ -276,7 +285,7 @@ def test_the_table_is_sorted_and_says_whose_loss_is_wrong() -> None:
     results = [_result("fused", 200), _result("sparsesnn", 2000), _result("norse", 50, agrees=False, growth_mb=None)]
     _, _, *rows = report.table(results)
     assert [row.split("|")[1].strip() for row in rows] == ["**sparsesnn**", "fused dense PyTorch", "Norse"]
-    assert "| 2,000 | 24.0 (24.0–24.0) | 30 | 1.5 | 3.00000 subtract ✓ |" in rows[0]
+    assert "| 2,000 | 24.0 (24.0–24.0) | 50.0 | 30 | 1.5 | 3.00000 subtract ✓ |" in rows[0]
     assert "| ? |" in rows[2]
     assert "**✗** expected 3.00000" in rows[2]
 
@@ -384,7 +393,7 @@ def test_contestants_race_in_turn_and_agree(tmp_path: Path, task: Task) -> None:
             assert loaded.version
         turns, failed = rotate([ours, theirs], 2, 0.01)
         assert not failed
-        assert all(len(t) >= 2 and all(turn.seconds > 0 for turn in t) for t in turns.values())
+        assert all(len(t) >= 2 and all(turn.seconds > 0 and turn.cpu > 0 for turn in t) for t in turns.values())
         growth = theirs.growth()
         if Path("/proc/self/stat").exists():
             assert growth is not None

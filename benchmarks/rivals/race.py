@@ -38,11 +38,13 @@ class Turn:
     Args:
         seconds: median time of a step.
         n_steps: timed steps.
+        cpu: time of all its threads in a step, mean. With one thread it tells the speed even where others use the machine.
         foreign: cores used by other processes meanwhile; None where the system does not say.
     """
 
     seconds: float
     n_steps: int
+    cpu: float
     foreign: float | None
 
 
@@ -108,13 +110,13 @@ class Worker:
 
     def turn(self, seconds: float) -> Turn:
         own, busy, start = _cpu_seconds(self.process.pid), _busy_seconds(), time.perf_counter()
-        times = self._ask({"do": "steps", "seconds": seconds}, STEP_LIMIT_S)["times"]
+        answer = self._ask({"do": "steps", "seconds": seconds}, STEP_LIMIT_S)
         elapsed = time.perf_counter() - start
         own_after, busy_after = _cpu_seconds(self.process.pid), _busy_seconds()
         foreign = None
         if own is not None and own_after is not None and busy is not None and busy_after is not None:
             foreign = max(0.0, (busy_after - busy) - (own_after - own)) / elapsed
-        return Turn(median(times), len(times), foreign)
+        return Turn(median(answer["times"]), len(answer["times"]), answer["cpu"], foreign)
 
     def growth(self) -> int | None:
         """Bytes of memory above what it held before the first step."""

@@ -96,15 +96,15 @@ def markdown(
 def table(results: Sequence[Result]) -> list[str]:
     """One workload, fastest first."""
     lines = [
-        "| | version | samples/s | ms a step (quartiles) | memory of a step, MB | first step, s | loss | mode |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | version | samples/s | ms a step (quartiles) | CPU ms | memory of a step, MB | first step, s | loss | mode |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in sorted(results, key=lambda r: -r.samples_per_s):
         memory = "?" if r.growth_mb is None else f"{r.growth_mb:,.0f}"
         verdict = "✓" if r.agrees else f"**✗** expected {r.expected_loss:.5f}"
         lines.append(
             f"| {r.title} | {r.version or ''} | {r.samples_per_s:,.0f} "
-            f"| {r.step_ms:.1f} ({r.quartiles_ms[0]:.1f}–{r.quartiles_ms[1]:.1f}) | {memory} | {r.first_step_s:.1f} "
+            f"| {r.step_ms:.1f} ({r.quartiles_ms[0]:.1f}–{r.quartiles_ms[1]:.1f}) | {r.cpu_ms:.1f} | {memory} | {r.first_step_s:.1f} "
             f"| {r.loss:.5f} {r.semantics} {verdict} | {r.note} |"
         )
     return lines

@@ -25,6 +25,7 @@ class Result:
         name, title, kind, note, version: who.
         samples_per_s, step_ms: from the median over turns.
         quartiles_ms: of the turns; the spread between moods of the machine.
+        cpu_ms: time of all threads in a step, median over turns.
         growth_mb: highest memory of a step above the process with its weights, Adam's state and data; None if unknown.
         loss, expected_loss, semantics, agrees: of the first step.
         first_step_s: with what is compiled then.
@@ -41,6 +42,7 @@ class Result:
     samples_per_s: float
     step_ms: float
     quartiles_ms: tuple[float, float]
+    cpu_ms: float
     growth_mb: float | None
     loss: float
     expected_loss: float
@@ -84,6 +86,7 @@ def summarise(
         samples_per_s=1e3 * n_samples / middle,
         step_ms=middle,
         quartiles_ms=(low, high),
+        cpu_ms=median(1e3 * turn.cpu for turn in used),
         growth_mb=None if growth is None else growth / 1e6,
         loss=loaded.loss,
         expected_loss=expected_loss,
