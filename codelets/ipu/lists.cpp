@@ -25,7 +25,8 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
   }
   unsigned first, last;
   deal((kept[1] + 1) / 2, worker, first, last);
-  for (unsigned k = list_ids + 2 * first; k < list_ids + 2 * last; ++k) out[k] = kept[k];
+  const unsigned end = 2 * last < kept[1] ? 2 * last : kept[1];  // the last word may be half a one
+  for (unsigned k = 2 * first; k < end; ++k) out[list_ids + k] = kept[list_ids + k];
   if (worker == 0) out[0] = kept[0], out[1] = kept[1];
   SPARSESNN_WORK(fetch_list, 1);
   SPARSESNN_WORK(fetch_id, last - first);
