@@ -92,6 +92,14 @@ def test_the_engine_makes_the_batches_of_the_specification(case):
         assert labels.tolist() == event_set.labels[chosen].tolist()
 
 
+def test_every_instruction_set_draws_the_same_numbers(isa):
+    event_set = SETS["channels"]
+    chosen = np.array([4, 0, 5, 4])
+    for augment in (Augment(event_drop=0.3), Augment(time_jitter=2.0, time_stretch=0.3, channel_jitter=1.5)):
+        spikes, _ = HostLists(event_set, seed=5, augment=augment, partners=chosen).epoch(2)(chosen)
+        assert_same(spikes, event_set.batch(chosen, (5, 2), augment))
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_without_augmentation_the_batch_is_the_samples(name):
     event_set = SETS[name]

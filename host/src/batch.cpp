@@ -1,13 +1,42 @@
 #include "batch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
+#include "isa.h"
 #include "random.h"
+#include "random_kernels.h"
 
 namespace sparsesnn {
+
+namespace base {
+extern const RandomKernels random_kernels;
+}
+#ifdef SPARSESNN_HAS_AVX2
+namespace avx2 {
+extern const RandomKernels random_kernels;
+}
+#endif
+#ifdef SPARSESNN_HAS_AVX512
+namespace avx512 {
+extern const RandomKernels random_kernels;
+}
+#endif
+
 namespace {
+
+const RandomKernels& chosen_kernels() {
+  const std::string isa = isa_name();
+#ifdef SPARSESNN_HAS_AVX512
+  if (isa == "avx512") return avx512::random_kernels;
+#endif
+#ifdef SPARSESNN_HAS_AVX2
+  if (isa == "avx2") return avx2::random_kernels;
+#endif
+  return base::random_kernels;
+}
 
 // What a random number is for, as in datasets/augment.py: part of the results.
 enum Purpose {
@@ -179,7 +208,12 @@ struct Spikes {
 class Mover {
  public:
   Mover(const AugmentSpec& a, std::int64_t n_steps, std::int64_t n_neurons)
-      : a_(a), n_steps_(n_steps), n_neurons_(n_neurons) {}
+      : a_(a), random_(chosen_kernels()), n_steps_(n_steps), n_neurons_(n_neurons) {}
+
+  // Spikes that stay in order need no sorting, and none of them meet.
+  bool keeps_order() const {
+    return !(a_.time_stretch > 0 || a_.time_jitter > 0 || a_.channel_jitter > 0 || a_.flip > 0 || a_.rotation);
+  }
 
   void move(std::int64_t sample, Spikes& spikes) {
     sample_ = sample;
@@ -204,8 +238,9 @@ class Mover {
   }
 
   void leave_out() {
-    const Draws drops = draws(drop);
-    for (std::size_t k = 0; k < n_; ++k) step_[k] = drops.uniform(k) < a_.event_drop ? -1 : step_[k];
+    // an integer below ceil(p · 2^53) is one whose 2^-53 part is below p
+    const auto limit = static_cast<std::uint64_t>(std::ceil(a_.event_drop * 0x1p53));
+    random_.leave_out(draws(drop).key(), limit, step_, n_);
   }
 
   void move_in_time() {
@@ -219,14 +254,25 @@ class Mover {
     }
     const double stretch = a_.time_stretch;
     const double factor = stretch > 0 ? 1.0 - stretch + 2.0 * stretch * draws(time_stretch).uniform(0) : 1.0;
-    const Draws within = draws(within_step), jitter = draws(time_jitter);
-    if (a_.time_jitter > 0)
-      for (std::size_t k = 0; k < n_; ++k) {
-        const double time = (step_[k] + within.uniform(k)) * factor;
-        put(k, floor_of(time + a_.time_jitter * jitter.normal(k, a_.quantiles)) + by);
-      }
+    const double* within = uniforms(within_step);
+    const std::int32_t* places = a_.time_jitter > 0 ? quantile_places(time_jitter) : nullptr;
+    if (places)
+      for (std::size_t k = 0; k < n_; ++k)
+        put(k, floor_of((step_[k] + within[k]) * factor + a_.time_jitter * a_.quantiles[places[k]]) + by);
     else
-      for (std::size_t k = 0; k < n_; ++k) put(k, floor_of((step_[k] + within.uniform(k)) * factor) + by);
+      for (std::size_t k = 0; k < n_; ++k) put(k, floor_of((step_[k] + within[k]) * factor) + by);
+  }
+
+  const double* uniforms(Purpose purpose) {
+    if (uniforms_.size() < n_) uniforms_.resize(n_);
+    random_.uniforms(draws(purpose).key(), uniforms_.data(), n_);
+    return uniforms_.data();
+  }
+
+  const std::int32_t* quantile_places(Purpose purpose) {
+    if (places_.size() < n_) places_.resize(n_);
+    random_.places(draws(purpose).key(), places_.data(), n_);
+    return places_.data();
   }
 
   void move_image() {
@@ -258,31 +304,34 @@ class Mover {
         inside = inside && to_x >= 0 && to_x < width && to_y >= 0 && to_y < height;
         table_[static_cast<std::size_t>(pixel)] = inside ? static_cast<std::int32_t>(to_y * width + to_x) : -1;
       }
-    for (std::int64_t n = n_pixels; n < n_neurons_; ++n) {  // the other polarities
-      const std::int32_t to = table_[static_cast<std::size_t>(n % n_pixels)];
-      table_[static_cast<std::size_t>(n)] = to < 0 ? -1 : to + static_cast<std::int32_t>(n / n_pixels * n_pixels);
-    }
+    for (std::int64_t plane = n_pixels; plane < n_neurons_; plane += n_pixels)  // the other polarities
+      for (std::int64_t pixel = 0; pixel < n_pixels; ++pixel) {
+        const std::int32_t to = table_[static_cast<std::size_t>(pixel)];
+        table_[static_cast<std::size_t>(plane + pixel)] = to < 0 ? -1 : to + static_cast<std::int32_t>(plane);
+      }
   }
 
   void move_channels() {
     const std::int64_t by = a_.channel_shift ? shift(draws(channel_shift), a_.channel_shift) : 0;
     const bool ladder = a_.n_cells > 0 && a_.n_cells < n_neurons_;
-    const Draws jitter = draws(channel_jitter);
+    const std::int32_t* places = a_.channel_jitter > 0 ? quantile_places(channel_jitter) : nullptr;
     for (std::size_t k = 0; k < n_; ++k) {
       const std::int64_t from = neuron_[k], low = ladder ? from / a_.n_cells * a_.n_cells : 0;
       const std::int64_t high = ladder ? std::min(low + a_.n_cells, n_neurons_) : n_neurons_;
       std::int64_t to = from + by;
-      if (a_.channel_jitter > 0) to += rounded(a_.channel_jitter * jitter.normal(k, a_.quantiles));
+      if (places) to += rounded(a_.channel_jitter * a_.quantiles[places[k]]);
       neuron_[k] = from >= 0 && to >= low && to < high ? static_cast<std::int32_t>(to) : -1;
     }
   }
 
   const AugmentSpec& a_;
+  const RandomKernels& random_;
   std::int64_t n_steps_, n_neurons_, sample_ = 0;
   std::size_t n_ = 0;
   std::int32_t* step_ = nullptr;
   std::int32_t* neuron_ = nullptr;
-  std::vector<std::int32_t> table_;
+  std::vector<std::int32_t> table_, places_;
+  std::vector<double> uniforms_;
 };
 
 // std::popcount is a call where the instruction may be missing.
@@ -304,6 +353,21 @@ class Sorter {
   std::size_t sort(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
     const bool marks = n_steps_ * n_words_ <= max_words_per_spike * (static_cast<std::int64_t>(spikes.n) + 64);
     return marks ? by_marks(spikes, out, n_spikes, stride) : by_cells(spikes, out, n_spikes, stride);
+  }
+
+  // The same for spikes that are in order already.
+  std::size_t keep(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
+    counts_.assign(static_cast<std::size_t>(n_steps_) + 1, 0);  // the last one takes what is left out
+    std::size_t n = 0;
+    for (std::size_t k = 0; k < spikes.n; ++k) {
+      const std::int32_t step = spikes.step[k], neuron = spikes.neuron[k];
+      const bool stays = (step | neuron) >= 0;
+      out[n] = static_cast<Id>(neuron);
+      n += stays;
+      ++counts_[static_cast<std::size_t>(stays ? step : n_steps_)];
+    }
+    for (std::size_t t = 0; t < static_cast<std::size_t>(n_steps_); ++t) n_spikes[t * stride] = counts_[t];
+    return n;
   }
 
   static constexpr std::size_t slack = 8;
@@ -354,6 +418,7 @@ class Sorter {
   std::int64_t n_steps_, n_neurons_, n_words_;
   std::vector<std::uint64_t> words_;
   std::vector<std::int64_t> cells_;
+  std::vector<std::int32_t> counts_;
 };
 
 template <class Id, class Length>
@@ -384,7 +449,10 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
     mover.move(own, spikes);
     if (const std::size_t room = n_found + spikes.n + Sorter<Id>::slack; found.size() < room)
       found.resize(std::max(room, spikes.n * (n_samples - b) + n_found));
-    n_found += sorter.sort(spikes, found.data() + n_found, n_spikes.data() + b, n_samples);
+    Id* out = found.data() + n_found;
+    std::int64_t* lengths = n_spikes.data() + b;
+    n_found += mover.keeps_order() ? sorter.keep(spikes, out, lengths, n_samples)
+                                   : sorter.sort(spikes, out, lengths, n_samples);
   }
   Batch batch = with_offsets<Id>(n_spikes);
   Id* ids = reinterpret_cast<Id*>(batch.ids.data());

@@ -7,8 +7,8 @@ namespace sparsesnn {
 
 inline constexpr std::uint64_t golden = 0x9E3779B97F4A7C15u;
 
-// SplitMix64's finaliser, a bijection.
-inline std::uint64_t mixed(std::uint64_t z) {
+// SplitMix64's finaliser, a bijection. Static: what is compiled once per instruction set shares no code.
+static inline std::uint64_t mixed(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
@@ -23,6 +23,8 @@ class Draws {
   }
 
   std::uint64_t bits(std::uint64_t counter) const { return mixed(key_ + (counter + 1) * golden); }
+
+  std::uint64_t key() const { return key_; }
 
   // In [0, 1), a multiple of 2^-53.
   double uniform(std::uint64_t counter) const {
