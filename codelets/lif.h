@@ -89,6 +89,26 @@ inline void step_reset(const StepState& s, const StepParameters& p, const float*
   listed |= fired;
 }
 
+// LIF without derivative traces, with the usual record, v - θ of each listed neuron, in the same pass. Returns where
+// the next record goes.
+template <Reset reset, int W>
+inline float* step_and_record(float* state_v, const StepParameters& p, const float* current, std::uint64_t& fired,
+                              std::uint64_t& listed, float* record) {
+  const Vector gain = broadcast(p.gain);
+  fired = listed = 0;
+  for (int k = 0; k < W; k += vector_width) {
+    const Vector theta = load(p.threshold + k);
+    const Vector v = rho<reset>(load(state_v + k), load(p.beta + k), theta) + gain * load(current + k);
+    store(state_v + k, v);
+    const std::uint32_t fires = mask_greater(v, theta), lists = fires | mask_greater(v, load(p.grad_threshold + k));
+    if constexpr (compresses) record = store_selected(record, v - theta, lists);
+    fired |= static_cast<std::uint64_t>(fires) << k;
+    listed |= static_cast<std::uint64_t>(lists) << k;
+  }
+  if constexpr (!compresses) record = differences_at<W>(record, state_v, p.threshold, listed);
+  return record;
+}
+
 // LIF and CubaLIF (i_syn not null). `fired` and `listed` get one bit per neuron.
 template <int W>
 inline void step(Reset reset, const StepState& s, const StepParameters& p, const float* current, std::uint64_t& fired,

@@ -99,21 +99,42 @@ inline std::uint32_t mask_greater(Vector a, Vector b) {
 #endif
 }
 
-// out ← (a - b)[k] for each bit k that is set, ascending; W bits. Up to a vector's worth past the last may be written.
-template <int W>
-inline void differences_at(float* out, const float* a, const float* b, std::uint64_t bits) {
+// Whether store_selected is cheaper than a walk over the bits.
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
-  for (int k = 0; k < W; k += vector_width) {
-    const auto mask = static_cast<__mmask16>(bits >> k);
-    _mm512_storeu_ps(out, _mm512_maskz_compress_ps(mask, (__m512)(load(a + k) - load(b + k))));
-    out += __builtin_popcount(mask);
-  }
+inline constexpr bool compresses = true;
 #else
-  for (; bits; bits &= bits - 1) {
-    const int k = __builtin_ctzll(bits);
-    *out++ = a[k] - b[k];
-  }
+inline constexpr bool compresses = false;
 #endif
+
+// Writes x[l] for each bit l that is set, ascending, and returns where the next one goes. Up to a vector may be
+// written.
+inline float* store_selected(float* out, Vector x, std::uint32_t bits) {
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+  _mm512_storeu_ps(out, _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), (__m512)x));
+  return out + __builtin_popcount(bits & 0xffffu);
+#else
+  float lanes[vector_width];
+  store(lanes, x);
+  for (int l = 0; l < vector_width; ++l)
+    if (bits >> l & 1) *out++ = lanes[l];
+  return out;
+#endif
+}
+
+// out ← (a - b)[k] for each bit k that is set, ascending, of W; returns where the next one goes. As store_selected, it
+// may write up to a vector past that.
+template <int W>
+inline float* differences_at(float* out, const float* a, const float* b, std::uint64_t bits) {
+  if constexpr (compresses) {
+    for (int k = 0; k < W; k += vector_width)
+      out = store_selected(out, load(a + k) - load(b + k), static_cast<std::uint32_t>(bits >> k));
+  } else {
+    for (; bits; bits &= bits - 1) {
+      const int k = __builtin_ctzll(bits);
+      *out++ = a[k] - b[k];
+    }
+  }
+  return out;
 }
 
 // x where a > b, else 0.

@@ -194,30 +194,59 @@ inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int 
 }
 
 // Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
+// `advance(t, b, current)` moves the neurons on.
+template <int W, class Weight, class Advance>
+inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
+  alignas(64) float current[W];
+  for (int t = 0; t < pass.n_steps; ++t)
+    for (int b = b0; b < b1; ++b) {
+      tile_current<W, Weight>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
+      advance(t, b, current);
+    }
+}
+
+// The usual layer: LIF whose records are v - θ alone.
+template <int W, class Weight, Reset reset>
+void forward_plain(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
+  const StepParameters parameters = of.parameters;
+  float* const v = pass.v + static_cast<std::size_t>(of.index) * pass.n_samples * W;
+  std::uint64_t *const fired = pass.fired + of.words, *const listed = pass.listed + of.words;
+  SlotBuffer& slots = *of.slots;
+  each_step<W, Weight>(pass, of.index, b0, b1, [&](int t, int b, const float* current) {
+    slots.reserve(W + vector_width);  // store_selected writes whole vectors
+    float* const record = slots.data + slots.size;
+    const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
+    std::uint64_t fires, lists;
+    slots.size += static_cast<std::size_t>(
+        step_and_record<reset, W>(v + static_cast<std::size_t>(b) * W, parameters, current, fires, lists, record) -
+        record);
+    fired[list] = fires;
+    listed[list] = lists;
+  });
+}
+
 template <int W, class Weight>
 void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1) {
   // Copies: a store through a pointer cannot change them, so the loops need not read them again.
   const ForwardPass pass = shared;
   const LayerSpec spec = *pass.spec;
   const TileOf of(pass, spec, tile, block);
-  alignas(64) float current[W];
-  for (int t = 0; t < pass.n_steps; ++t)
-    for (int b = b0; b < b1; ++b) {
-      tile_current<W, Weight>(pass, of.first, t, b, current);
-      advance<W>(pass, spec, of, t, b, current);
-    }
+  if (spec.model == Model::lif && of.n_fields == 1 && !spec.fixed) {
+    if (spec.reset == Reset::subtract) return forward_plain<W, Weight, Reset::subtract>(pass, of, b0, b1);
+    if (spec.reset == Reset::subtract_decays) return forward_plain<W, Weight, Reset::subtract_decays>(pass, of, b0, b1);
+    if (spec.reset == Reset::none) return forward_plain<W, Weight, Reset::none>(pass, of, b0, b1);
+  }
+  each_step<W, Weight>(pass, tile, b0, b1,
+                       [&](int t, int b, const float* current) { advance<W>(pass, spec, of, t, b, current); });
 }
 
 template <int W, class Weight>
 float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
   const ForwardPass pass = shared;
-  alignas(64) float current[W];
   float sum = 0.0f;
-  for (int t = 0; t < pass.n_steps; ++t)
-    for (int b = b0; b < b1; ++b) {
-      tile_current<W, Weight>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
-      for (int k = 0; k < W; k += vector_width) sum += current[k];
-    }
+  each_step<W, Weight>(pass, tile, b0, b1, [&](int, int, const float* current) {
+    for (int k = 0; k < W; k += vector_width) sum += current[k];
+  });
   return sum;
 }
 
