@@ -1,8 +1,8 @@
 """The IPU program from Python: whole training steps, with loss and optimiser, on an emulated IPU or a real one.
 
 The same C++ graph and the same codelets run on both (`host/src/ipu`, `codelets/ipu`). `ipu-model` needs nothing but
-this package; `ipu` needs the Poplar SDK. The program has been checked on the emulated machine and against public
-headers; it has not yet run on an IPU.
+this package; `ipu` needs the Poplar SDK. The program has been checked on the emulated machine, and its calls against
+public programs that use Poplar; it has not been compiled with the SDK, and has not yet run on an IPU.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class IpuProgram:
         decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
         n_classes: C.
         label_smoothing: in [0, 1).
-        backend: "ipu-model" or "ipu".
+        backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.launch.ipu_selftest`.
         checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
 
     Errors: `DescriptionError` for what the program has no codelet for; `PlanError` where a tile's memory overflows;
@@ -127,7 +127,7 @@ class IpuProgram:
         self._names = list(plan.populations)
         native = _native(backend)
         spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, label_smoothing)
-        machine = ("ipu", _codelets()) if backend == "ipu" else (_machine(native, plan.target, checks),)
+        machine = (backend, _codelets()) if backend != "ipu-model" else (_machine(native, plan.target, checks),)
         try:
             self._program = native.Program(spec, *machine)
         except ValueError as error:
@@ -429,8 +429,8 @@ def _machine(native: ModuleType, target: Target, checks: str) -> Any:
 
 
 def _native(backend: str) -> ModuleType:
-    if backend not in IPU_BACKENDS:
-        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(IPU_BACKENDS)}")
+    if backend not in (*IPU_BACKENDS, "sdk-model"):
+        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(IPU_BACKENDS)}, sdk-model")
     if backend == "ipu-model":
         from sparsesnn import _ipu
 
@@ -439,7 +439,7 @@ def _native(backend: str) -> ModuleType:
         from sparsesnn import _ipu_sdk  # type: ignore[attr-defined]
     except ImportError:
         raise ConfigError(
-            "backend 'ipu' needs the Poplar SDK (3.3 or 3.4), and this installation was built without it; source the "
+            f"backend {backend!r} needs the Poplar SDK (3.3 or 3.4), and this installation was built without it; source the "
             "SDK's enable.sh (it sets POPLAR_SDK_ENABLED), then install sparsesnn from source again; "
             "backend 'ipu-model' runs the same program on an emulated IPU"
         ) from None

@@ -1,0 +1,196 @@
+"""Does the IPU program compute the right numbers here? For people with IPUs; the report is what we would like to see.
+
+    python -m sparsesnn.launch.ipu_selftest                     all machines that this installation has
+    python -m sparsesnn.launch.ipu_selftest --backend ipu --json report.json
+
+Trains small networks that between them use every codelet, for a few steps, on each machine and on the CPU engine, and
+compares lists, losses and weights. Machines: `ipu-model` (our emulated IPU, always there), `sdk-model` (the SDK's model)
+and `ipu` (hardware), the latter two where the package was built with the Poplar SDK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sparsesnn as ss
+from sparsesnn.errors import SparseSnnError
+from sparsesnn.ipu import IpuProgram, Optimiser
+from sparsesnn.loss import cross_entropy
+from sparsesnn.module import Model
+from sparsesnn.network import Network
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import parse_target
+
+BACKENDS = ("ipu-model", "sdk-model", "ipu")
+#: largest difference of a weight after the last step, relative to the largest weight of its array
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, how it is decoded, and what updates it."""
+
+    name: str
+    network: Network
+    decoding: str = "mean"
+    optimiser: Optimiser = field(default_factory=Optimiser)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How one case ended on one machine; `error` is empty where it ran."""
+
+    case: str
+    backend: str
+    passed: bool
+    lists_equal: bool
+    worst_loss: float
+    worst_weight: float
+    seconds: float
+    error: str = ""
+
+    def line(self) -> str:
+        what = self.error or (
+            f"lists {'equal' if self.lists_equal else 'DIFFER'}, loss off by {self.worst_loss:.1e}, "
+            f"weights by {self.worst_weight:.1e}, {self.seconds:.1f} s"
+        )
+        return f"{'ok  ' if self.passed else 'FAIL'} {self.backend:10} {self.case:34} {what}"
+
+
+def cases() -> tuple[Case, ...]:
+    """Together they use every codelet: both neuron models, readout and counts, sums in one and two stages."""
+    lif = {"grad_threshold": 0.3, "beta": 0.9}
+    return (
+        Case("feed-forward LIF, delay 0", Network.chain(ss.Input(11), ss.LIF(13, **lif), ss.LIF(10, **lif), ss.LI(3))),
+        Case(
+            "recurrent LIF, delay 1, two stages",
+            Network.chain(
+                ss.Input(11), ss.LIF(20, recurrent=True, bias=True, **lif), ss.LIF(38, **lif), ss.LI(3), delay=1
+            ),
+            optimiser=Optimiser("adamw", weight_decay=0.1, clip_norm=0.5),
+        ),
+        Case(
+            "CubaLIF, maximum over time",
+            Network.chain(ss.Input(11), ss.CubaLIF(13, reset="zero", grad_threshold=0.2), ss.LI(3)),
+            decoding="max",
+        ),
+        Case(
+            "full lists, spiking output, SGD",
+            Network.chain(ss.Input(11), ss.LIF(40, capacity=5, **lif), ss.LIF(6, grad_threshold=-math.inf)),
+            decoding="count",
+            optimiser=Optimiser("sgd", lr=0.05, momentum=0.9),
+        ),
+    )
+
+
+def run_case(case: Case, backend: str, *, tiles: int = 64, n_batches: int = 5) -> Finding:
+    """The same batches through the CPU engine and through `backend`."""
+    started = time.perf_counter()
+    try:
+        lists_equal, worst_loss, worst_weight = _compare(case, backend, tiles, n_batches)
+    except (SparseSnnError, RuntimeError) as error:
+        seconds = time.perf_counter() - started
+        return Finding(
+            case.name, backend, False, False, math.inf, math.inf, seconds, f"{type(error).__name__}: {error}"
+        )
+    passed = lists_equal and worst_weight < TOLERANCE
+    return Finding(case.name, backend, passed, lists_equal, worst_loss, worst_weight, time.perf_counter() - started)
+
+
+def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool, float, float]:
+    n_samples, n_steps = 7, 9
+    host, device = _model(case.network), _model(case.network)
+    o = case.optimiser
+    kind = "sgd" if o.kind == "sgd" else "adam"
+    target = parse_target(f"ipu-mk2:1x{tiles}")
+    plan = make_plan(case.network, n_samples, n_steps, target, max_activity=1.0, optimizer=kind)
+    n_classes = case.network.populations[case.network.output].n
+    program = IpuProgram(plan, device, o, decoding=case.decoding, backend=backend, checks="always")
+    optimizer = _torch_optimiser(host, o)
+    generator = torch.Generator().manual_seed(0)
+    lists_equal, worst_loss = True, 0.0
+    for _ in range(n_batches):
+        spikes = ss.SpikeBatch.from_dense((torch.rand(n_steps, n_samples, 11, generator=generator) < 0.2).float())
+        labels = torch.randint(0, n_classes, (n_samples,), generator=generator)
+        optimizer.zero_grad()
+        output = host(spikes)
+        loss = cross_entropy(output, labels, case.decoding, n_classes)
+        loss.backward()
+        if o.clip_norm:
+            torch.nn.utils.clip_grad_norm_(host.parameters(), o.clip_norm)
+        optimizer.step()
+        trained = program.train_step(spikes, labels)
+        worst_loss = max(worst_loss, abs(trained.loss - float(loss.detach())))
+        for name, found in program.lists().items():
+            wanted = output.spikes[name]
+            assert isinstance(wanted, ss.SpikeBatch)
+            lists_equal &= torch.equal(found.ids, wanted.ids) and torch.equal(found.n_spikes, wanted.n_spikes)
+    program.save()
+    worst = max(
+        float(((a - b).abs().max() / a.abs().max()).detach())
+        for a, b in zip(host.parameters(), device.parameters(), strict=True)
+    )
+    return lists_equal, worst_loss, worst
+
+
+def _model(network: Network) -> Model:
+    model = Model(network)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0).add_(0.09)  # enough current to fire
+    return model
+
+
+def _torch_optimiser(model: Model, o: Optimiser) -> torch.optim.Optimizer:
+    weights = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": o.weight_decay}]
+    if others:
+        groups.append({"params": others, "weight_decay": 0.0})
+    if o.kind == "sgd":
+        return torch.optim.SGD(groups, lr=o.lr, momentum=o.momentum)
+    kind = torch.optim.AdamW if o.kind == "adamw" else torch.optim.Adam
+    return kind(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the cases; 0 where all passed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=BACKENDS, action="append", help="one machine; may be given again")
+    parser.add_argument("--tiles", type=int, help="tiles in use (default: 64; 1472 on hardware)", metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    options = parser.parse_args(arguments)
+    findings = []
+    for backend in options.backend or _present():
+        for case in cases():
+            finding = run_case(case, backend, tiles=options.tiles or (1472 if backend == "ipu" else 64))
+            findings.append(finding)
+            print(finding.line(), flush=True)
+    if options.json is not None:
+        report = {"version": ss.__version__, "machine": platform.platform(), "findings": [asdict(f) for f in findings]}
+        options.json.write_text(json.dumps(report, indent=2))
+    return 0 if all(f.passed for f in findings) else 1
+
+
+def _present() -> tuple[str, ...]:
+    """The machines that this installation has; hardware and the SDK's model only where it was built with the SDK."""
+    try:
+        from sparsesnn import _ipu_sdk  # type: ignore[attr-defined]  # noqa: F401
+    except ImportError:
+        return ("ipu-model",)
+    return BACKENDS
+
+
+if __name__ == "__main__":
+    sys.exit(main())
