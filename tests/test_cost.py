@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from sparsesnn.init import init_activity
+from sparsesnn.ipu import IpuProgram, Optimiser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.module import Model
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition import cost, cost_cpu, memory, sweep_tables, sweeps
 from sparsesnn.partition.cost import (
@@ -31,12 +36,14 @@ from sparsesnn.partition.memory import (
     shard_receives,
     stages,
     tile_bytes,
+    tile_totals,
 )
 from sparsesnn.partition.memory_cpu import rank_bytes
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.prediction import Prediction, predict
 from sparsesnn.partition.target import parse_target
+from sparsesnn.spikes import SpikeBatch
 
 
 def chain(*sizes: int, delay: int = 1, **arguments: Any) -> Network:
@@ -145,10 +152,11 @@ def test_the_sum_over_tiles_is_the_sum_over_shards() -> None:
 
 def test_cycles_of_a_shard_by_hand() -> None:
     """4 neurons, 20 inputs that fire 0.1 each: 2 spikes a list; 12 samples are 2 a worker."""
-    a = CycleAssumptions(worker_imbalance=1.5)
+    a = CycleAssumptions(worker_spread=1.5)
     plan = planned(chain(20, 8), b=12, activity={"input": 0.1}, optimizer="none")
     cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
-    a_list = a.deliver_list + 1.5 * 2 * (a.deliver_id + 2 * a.deliver_pair)
+    busiest = 2 + 1.5 * math.sqrt(2 / 2)  # 2 lists of 2 spikes: 4 spikes ± 2
+    a_list = a.deliver_list + busiest * (a.deliver_id + 2 * a.deliver_pair)
     assert cycles["deliver"] == pytest.approx(a.supervisor + 6 * (a.vertex + 2 * a_list))
     assert cycles["step"] == 6 * 2 * (a.step_sample + 2 * a.step_pair)
     assert cycles["select"] == 6 * 2 * 2 * a.select_word
@@ -157,7 +165,7 @@ def test_cycles_of_a_shard_by_hand() -> None:
 
 def test_cycles_of_a_collector_by_hand() -> None:
     """2 samples, 10 ids listed of which 8 fired: 5 pairs, one a worker; 7 mask words; 3 sums."""
-    a = ASSUMPTIONS
+    a = CycleAssumptions(list_spread=0)
     plan = planned(chain(20, 100, 8), b=12)
     cycles = collector_cycles(plan, "hidden", 2, 7, 3, {"hidden": Lengths(8, 10)}, a)
     sent = a.fetch_list + a.fetch_id
@@ -174,7 +182,7 @@ def test_cycles_of_a_collector_by_hand() -> None:
 
 def test_weight_gradient_by_hand() -> None:
     """Every worker walks its bucket, a sixth of the spikes, of all 12 samples."""
-    a = CycleAssumptions(worker_imbalance=1.0)
+    a = CycleAssumptions(worker_spread=0)
     plan = planned(chain(20, 8), b=12, activity={"input": 0.3})
     cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
     walk = 12 * (a.weight_list + 6 / 6 * (a.weight_id + 2 * a.weight_pair))
@@ -184,7 +192,7 @@ def test_weight_gradient_by_hand() -> None:
 
 def test_list_gradient_by_hand() -> None:
     """Every list of a spiking population has 5 listed, 3 fired; 2 samples a worker."""
-    a = CycleAssumptions(worker_imbalance=1.0)
+    a = CycleAssumptions(worker_spread=0)
     plan = planned(chain(20, 50, 8), b=12)
     found = gradient_cycles(plan, 4, ["hidden"], {"hidden": Lengths(3, 5)}, a)
     assert found["list gradient"] == 6 * 2 * (a.share_list + 5 * (a.share_id + 2 * a.share_pair))
@@ -205,6 +213,7 @@ def test_expected_lengths() -> None:
     plan = planned(network, activity=0.1)
     found = expected_lengths(plan, CycleAssumptions(near_per_spike=0.5))
     assert (found["input"].spikes, found["input"].listed) == (10, 10)
+    assert [found[k].busiest(10, 1, 2.0) for k in ("fixed", "near")] == [12, 10 + 2 * math.sqrt(10)]
     assert (found["near"].spikes, found["near"].listed) == (10, 15)
     assert (found["fixed"].spikes, found["fixed"].listed) == (12, 12)
     assert (found["all"].spikes, found["all"].listed) == (1, 10)
@@ -309,6 +318,59 @@ def test_a_docstring_names_every_assumption() -> None:
     for cls in (CycleAssumptions, memory.MemoryAssumptions, cost_cpu.CpuAssumptions):
         for f in fields(cls):
             assert f.name in (cls.__doc__ or ""), f.name
+
+
+# ---- against the emulated machine ------------------------------------------------------------------------------------
+
+
+def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
+    """At the activity that the network then had; what is left are samples that fire more than others."""
+    plan = planned(
+        chain(200, 90, 90, 20),
+        "ipu-mk2:1x150",
+        b=48,
+        t=8,
+        capacity={"input": 12, "hidden1": 24, "hidden2": 24, "output": 20},
+        strategy="even",
+    )
+    generator = torch.Generator().manual_seed(4)
+    spikes = SpikeBatch.from_dense((torch.rand(8, 48, 200, generator=generator) < 0.015).float())
+    torch.manual_seed(3)
+    model = Model(plan.network)
+    init_activity(model, [spikes], 0.06)
+    program = IpuProgram(plan, model, Optimiser("adam", lr=0.0), decoding="count", checks="never")
+    program.reset_counts()
+    program.train_step(spikes, torch.zeros(48, dtype=torch.int64))
+    report = program.report()  # before the lists are read, which costs time of its own
+    lists = {"input": spikes, **program.lists()}
+    n_spikes = {name: float(x.n_spikes.float().mean()) for name, x in lists.items()}
+    assert min(n_spikes.values()) > 0.3
+    n_listed = {name: x.ids.numel() / (8 * 48) for name, x in lists.items()}
+    fired = [k for k in n_spikes if k != "input"]
+    near = sum(n_listed[k] - n_spikes[k] for k in fired) / sum(n_spikes[k] for k in fired)
+    activity = {name: n / plan.populations[name].n for name, n in n_spikes.items()}
+    predicted = predict_ipu(replace(plan, activity=activity), replace(ASSUMPTIONS, near_per_spike=near))
+
+    counted = {p.name: p for p in report.phases}
+    names = (
+        "forward/fetch",
+        "forward/0/step",
+        "forward/0/compact",
+        "backward/fetch",
+        "backward/0/list gradient",
+        "backward/0/reduce",
+        "backward/0/sum",
+        "backward/0/state gradient",
+        "backward/input/list gradient",
+    )
+    for superstep, name in zip(predicted.per_step, names, strict=True):
+        phase = counted[name]
+        assert superstep.exchange * 8 == pytest.approx(phase.exchange, rel=0.03), name
+        assert superstep.exchange_bytes * 8 == pytest.approx(phase.exchange_bytes, rel=0.03), name
+        assert superstep.sync * 8 == phase.sync, name
+        assert sum(superstep.compute.values()) * 8 == pytest.approx(phase.compute, rel=0.15), name
+    assert predicted.batch_s == pytest.approx(report.seconds, rel=0.04)
+    assert tile_totals(plan).max() == pytest.approx(max(report.tile_bytes), rel=0.15)
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

@@ -301,6 +301,14 @@ def test_every_proposal_works(layout: str) -> None:
             make_plan(network, target=target, layout=layout, capacity=capacity, **given)
 
 
+def test_no_device_is_proposed_that_delays_forbid() -> None:
+    network = chain(700, 700, 700, 20, delay=0)
+    with pytest.raises(PlanError) as e:
+        make_plan(network, 48, 200, parse_target("ipu-mk2:1x36"))
+    assert "use ipu-mk2" not in str(e.value)
+    assert "lower batch" in str(e.value)
+
+
 def test_more_layers_than_tiles_share_them() -> None:
     network = chain(5, 4, 3, 2)
     with pytest.raises(

@@ -1,1 +1,13 @@
-"""From a network and a target description to a plan: which neurons live on which tile."""
+"""From a network and a target description to a plan: which neurons live on which tile.
+
+target = parse_target("ipu-mk2:4")
+plan = make_plan(network, 48, 100, target)  # B, T
+predict(plan).samples_per_s, plan.to_json()
+"""
+
+from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.partition.target import Target, parse_target
+
+__all__ = ["Target", "parse_target", "Plan", "make_plan", "Prediction", "predict"]

@@ -68,7 +68,9 @@ class CycleAssumptions:
         host_transfers: streams a batch between host and devices, each with a barrier over all.
         near_per_spike: near-spikes listed per spike. 0.64: measured by `sparsesnn bench step` at threshold 1,
             grad_threshold 0.9, activity 2 %.
-        worker_imbalance: the longest of six workers over their mean: samples differ in their spikes.
+        worker_spread: by how many standard deviations the busiest of six workers exceeds the mean, where neurons fire
+            independently: 1.27 for six of a normal distribution. Samples of real data differ more.
+        list_spread: the same for the longest list of a batch, which its collector waits for: 2.2 for the largest of 48.
         host_overlap: share of the host's streaming that computing hides.
     """
 
@@ -105,7 +107,8 @@ class CycleAssumptions:
     loss_value: int = 20
     host_transfers: int = 6
     near_per_spike: float = 0.64
-    worker_imbalance: float = 1.15
+    worker_spread: float = 1.27
+    list_spread: float = 2.2
     host_overlap: float = 0.0
 
 
@@ -119,10 +122,15 @@ FORWARD = ("deliver", "step", "select", "compact")
 
 @dataclass(frozen=True)
 class Lengths:
-    """Expected ids in a list: all that fire, and all that are listed."""
+    """Expected ids in a list: all that fire, and all that are listed; `most`: its capacity."""
 
     spikes: float
     listed: float
+    most: float = np.inf
+
+    def busiest(self, mean: float, n_lists: float, deviations: float) -> float:
+        """Ids a list of the busiest of several that hold `n_lists` lists of `mean` ids each; variance = mean."""
+        return min(self.most, mean + deviations * float(np.sqrt(mean / n_lists)))
 
 
 def expected_lengths(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> dict[str, Lengths]:
@@ -136,7 +144,7 @@ def expected_lengths(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> dict[str,
             listed = p.n
         if getattr(population, "activity", "natural") == "fixed":
             spikes = listed = p.capacity
-        found[name] = Lengths(spikes, min(float(p.capacity), listed))
+        found[name] = Lengths(spikes, min(float(p.capacity), listed), float(p.capacity))
     return found
 
 
@@ -163,7 +171,8 @@ def shard_cycles(
     spiking = not isinstance(population, LI)
     deliver: float = 0
     for c in plan.incoming(name):
-        spikes = _uneven(plan, a) * lengths[c.pre].spikes
+        pre = lengths[c.pre]
+        spikes = pre.busiest(pre.spikes, samples, a.worker_spread)
         deliver += a.deliver_list + spikes * (a.deliver_id + a.deliver_pair * pairs)
     step: float = a.step_sample + pairs * (a.step_pair + a.step_cuba * isinstance(population, CubaLIF))
     cycles = {"deliver": _turns(samples * deliver, a, workers), "step": workers * samples * step}
@@ -195,19 +204,23 @@ def gradient_cycles(
     pairs = padded(n, plan.weight_dtype) // 2
     share = weight = 0.0
     for pre in senders:
-        uneven = _uneven(plan, a)
+        length = lengths[pre]
         # buckets of ids: each worker walks its own bucket, of every sample
-        weight += a.weight_list + uneven * lengths[pre].spikes / workers * (a.weight_id + a.weight_pair * pairs)
+        bucket = length.busiest(length.spikes / workers, plan.n_samples, a.worker_spread)
+        weight += a.weight_list + bucket * (a.weight_id + a.weight_pair * pairs)
         if pre not in plan.network.inputs:
-            share += a.share_list + uneven * lengths[pre].listed * (a.share_id + a.share_pair * pairs)
+            listed = length.busiest(length.listed, samples, a.worker_spread)
+            share += a.share_list + listed * (a.share_id + a.share_pair * pairs)
     if not senders:
         return {}
     cycles = {"weight gradient": _turns(plan.n_samples * weight, a, workers)}
     return {"list gradient": workers * samples * share, **cycles} if share else cycles
 
 
-def _uneven(plan: Plan, a: CycleAssumptions) -> float:
-    return a.worker_imbalance if plan.n_samples > plan.target.workers_per_tile else 1.0
+def _longest(length: Lengths, n_samples: int, a: CycleAssumptions) -> Lengths:
+    """The lists of the collector, or reducer, that has most to do."""
+    spikes, listed = (length.busiest(mean, n_samples, a.list_spread) for mean in (length.spikes, length.listed))
+    return Lengths(spikes, listed)
 
 
 def collector_cycles(
@@ -224,7 +237,8 @@ def collector_cycles(
     if isinstance(plan.network.populations[name], LI):
         return {}
     workers = plan.target.workers_per_tile
-    mine = np.ceil(np.ceil(lengths[name].listed / 2) / workers)  # pairs of slots of one worker
+    length = _longest(lengths[name], n_samples, a)
+    mine = np.ceil(np.ceil(length.listed / 2) / workers)  # pairs of slots of one worker
     sent = a.fetch_list + a.fetch_id * float(mine)
     lags = len({c.delay for c in plan.outgoing(name)})
     cycles = {}
@@ -234,9 +248,9 @@ def collector_cycles(
         each = a.compact_list + a.compact_walks * a.compact_word * n_words + a.compact_id * 2 * float(mine)
         cycles["compact"] = _turns(n_samples * (each + max(0, lags - 1) * sent), a, workers)
     if plan.trains:
-        cycles["refetch"] = _turns(n_samples * (sent + 2 * a.fetch_id * lengths[name].spikes), a, workers)
+        cycles["refetch"] = _turns(n_samples * (sent + 2 * a.fetch_id * length.spikes), a, workers)
         if n_sums:
-            cycles["sum"] = _turns(n_samples * _reduction(n_sums, lengths[name].listed, workers, a), a, workers)
+            cycles["sum"] = _turns(n_samples * _reduction(n_sums, length.listed, workers, a), a, workers)
     return cycles
 
 
@@ -408,11 +422,15 @@ class _Machine:
             of = np.repeat(np.arange(len(tile)), n_shards)
             shard = np.arange(len(of)) - np.repeat(np.cumsum(n_shards) - n_shards, n_shards) + first[of]
             traffic.send(self.tiles[c.post][shard], tile[of], slot_bytes * n_samples[of])
-            workers, listed = self.plan.target.workers_per_tile, self.lengths[c.pre].listed
-            rows = {n: _reduction(n, listed, workers, self.a) for n in set(n_shards.tolist())}
-            cycles = [_turns(s * rows[n], self.a, workers) for n, s in zip(n_shards.tolist(), n_samples, strict=True)]
-            np.add.at(work["reduce"], tile, cycles)
+            sizes = list(zip(n_shards.tolist(), n_samples.tolist(), strict=True))
+            cycles = {size: self._reduce(c.pre, *size) for size in set(sizes)}
+            np.add.at(work["reduce"], tile, [cycles[size] for size in sizes])
         return self._superstep("shares", traffic, work)
+
+    def _reduce(self, pre: str, n_shards: int, n_samples: int) -> float:
+        workers = self.plan.target.workers_per_tile
+        listed = _longest(self.lengths[pre], n_samples, self.a).listed
+        return _turns(n_samples * _reduction(n_shards, listed, workers, self.a), self.a, workers)
 
     def sums(self, names: list[str]) -> Superstep:
         traffic = self._traffic()

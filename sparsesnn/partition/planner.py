@@ -254,14 +254,15 @@ def _few(numbers: Sequence[int]) -> str:
 
 
 def _emptiest(plan: Plan, layout: str, a: CycleAssumptions) -> Plan | None:
-    """Whatever the tiles have: the plan whose fullest tile holds least; None where there are too few tiles at all."""
-    best: Plan | None = None
+    """Whatever the tiles have: of the layouts that delays allow, or of all if they allow none, the plan whose fullest tile
+    holds least; None where there are too few tiles at all."""
+    found = []
     for name in _layouts(plan, layout):
         sizes = _sizes(plan, "bytes", name, 1 << 62, a)
         placed = None if sizes is None else place(plan, sizes, name)
-        if placed is not None and (best is None or tile_totals(placed).max() < tile_totals(best).max()):
-            best = replace(placed, strategy=f"bytes, {name}")
-    return best
+        if placed is not None:
+            found.append(replace(placed, strategy=f"bytes, {name}"))
+    return min(found, key=lambda p: (crossing(p) is not None, int(tile_totals(p).max())), default=None)
 
 
 def _refusal(plan: Plan, best: Plan | None, layout: str, a: CycleAssumptions) -> PlanError:
@@ -280,7 +281,7 @@ def _refusal(plan: Plan, best: Plan | None, layout: str, a: CycleAssumptions) ->
     items = {k: int(v[worst]) for k, v in tile_bytes(best).items()}
     largest = sorted(items, key=lambda k: -items[k])[:3]
     shards = best.tile_to_shards().get(worst, [])
-    who = ", ".join(f"{name} ({best.populations[name].shards[k].n} neurons)" for name, k in shards) or "collectors"
+    who = ", ".join(f"{name} ({_neurons(best.populations[name].shards[k].n)})" for name, k in shards) or "collectors"
     return PlanError(
         f"{who}: needs {totals[worst]:,} bytes on tile {worst} but target '{target.name}' has "
         f"{target.bytes_per_tile:,}; most of it {', '.join(f'{k} {items[k]:,}' for k in largest)}; "
@@ -290,12 +291,18 @@ def _refusal(plan: Plan, best: Plan | None, layout: str, a: CycleAssumptions) ->
     )
 
 
+def _neurons(n: int) -> str:
+    return f"{n} neuron{'s' * (n > 1)}"
+
+
 def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
     """Changes that, one by one, make the plan fit; each was tried."""
 
     def fits(changed: Plan) -> bool:
         emptiest = _emptiest(changed, layout, a)
-        return emptiest is not None and bool(tile_totals(emptiest).max() <= changed.target.bytes_per_tile)
+        if emptiest is None or crossing(emptiest) is not None:
+            return False
+        return bool(tile_totals(emptiest).max() <= changed.target.bytes_per_tile)
 
     found = []
     for devices in (2, 4, 8, 16, 32, 64):

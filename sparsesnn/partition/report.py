@@ -110,7 +110,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 
 def table(plan: Plan, prediction: Prediction | None = None) -> str:
-    """Lines for a terminal, at most 100 columns."""
+    """Lines for a terminal, at most 120 columns."""
     prediction = prediction or predict(plan)
     data = summary(plan, prediction)
     return "\n".join(

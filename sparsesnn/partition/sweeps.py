@@ -163,7 +163,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "all instruction counts": tuple(
         f.name
         for f in fields(CycleAssumptions)
-        if f.name not in ("near_per_spike", "worker_imbalance", "host_overlap", "host_transfers", "compact_walks")
+        if f.name
+        not in ("near_per_spike", "worker_spread", "list_spread", "host_overlap", "host_transfers", "compact_walks")
     ),
     "deliver (deliver_id, deliver_pair)": ("deliver_id", "deliver_pair"),
     "list gradient (share_id, share_pair)": ("share_id", "share_pair"),
