@@ -289,20 +289,24 @@ class Mover {
     const std::int64_t dx = a_.spatial_shift ? shift(shifts, a_.spatial_shift, 0) : 0;
     const std::int64_t dy = a_.spatial_shift ? shift(shifts, a_.spatial_shift, 1) : 0;
     table_.resize(static_cast<std::size_t>(n_neurons_));
-    for (std::int64_t y = 0, pixel = 0; y < height; ++y)
-      for (std::int64_t x = 0; x < width; ++x, ++pixel) {
-        std::int64_t to_x = x, to_y = y;
-        bool inside = true;
-        if (a_.rotated) {
-          const std::int64_t to = a_.rotated[angle * n_pixels + pixel];
-          inside = to >= 0;
-          to_x = to % width;
-          to_y = to / width;
-        }
-        to_x = (mirrored ? width - 1 - to_x : to_x) + dx;
-        to_y += dy;
-        inside = inside && to_x >= 0 && to_x < width && to_y >= 0 && to_y < height;
-        table_[static_cast<std::size_t>(pixel)] = inside ? static_cast<std::int32_t>(to_y * width + to_x) : -1;
+    std::int32_t* const table = table_.data();
+    std::fill_n(table, n_pixels, -1);
+    if (a_.rotation)
+      for (std::int64_t pixel = 0; pixel < n_pixels; ++pixel) {
+        const std::int64_t rotated = a_.rotated[angle * n_pixels + pixel];
+        const std::int64_t x = (mirrored ? width - 1 - rotated % width : rotated % width) + dx,
+                           y = rotated / width + dy;
+        if (rotated >= 0 && x >= 0 && x < width && y >= 0 && y < height)
+          table[pixel] = static_cast<std::int32_t>(y * width + x);
+      }
+    else
+      for (std::int64_t y = std::max<std::int64_t>(0, -dy); y < std::min(height, height - dy); ++y) {
+        // to column from + sign · x, for the x that this leaves inside
+        const std::int64_t sign = mirrored ? -1 : 1, from = dx + (mirrored ? width - 1 : 0);
+        const std::int64_t first = std::max<std::int64_t>(0, mirrored ? dx : -dx),
+                           last = std::min(width, width + (mirrored ? dx : -dx));
+        for (std::int64_t x = first; x < last; ++x)
+          table[y * width + x] = static_cast<std::int32_t>((y + dy) * width + from + sign * x);
       }
     for (std::int64_t plane = n_pixels; plane < n_neurons_; plane += n_pixels)  // the other polarities
       for (std::int64_t pixel = 0; pixel < n_pixels; ++pixel) {
