@@ -70,7 +70,7 @@ class Finding:
 
 def cases() -> tuple[Case, ...]:
     """Together they use every codelet: both neuron models, readout and counts, sums in one and two stages."""
-    lif = {"grad_threshold": 0.3, "beta": 0.9}
+    lif: dict[str, Any] = {"grad_threshold": 0.3, "beta": 0.9}
     return (
         Case("feed-forward LIF, delay 0", Network.chain(ss.Input(11), ss.LIF(13, **lif), ss.LIF(10, **lif), ss.LI(3))),
         Case(
