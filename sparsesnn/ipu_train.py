@@ -48,6 +48,10 @@ class IpuTrainer:
                 f"loss.lower, loss.upper: an activity regulariser does not run on backend {config.train.backend!r}; "
                 "set both to 0, or use cpu"
             )
+        if config.augment.mix:
+            raise ConfigError(
+                f"augment.mix: soft labels do not run on backend {config.train.backend!r}; set it to 0, or use cpu"
+            )
         o = config.optim
         self.config, self.model, self.optimizer = config, model, optimizer
         self.decoding, self.n_classes = decoding, n_classes

@@ -52,6 +52,9 @@ def test_what_the_device_does_not_do_is_refused(tmp_path: Path) -> None:
     regularised = Config.resolve(SMALL, {"train": {"backend": "ipu-model"}, "loss": {"upper": 0.1}})
     with pytest.raises(ConfigError, match="an activity regulariser does not run on backend 'ipu-model'"):
         train(regularised, out=tmp_path / "out")
+    mixed = Config.resolve(SMALL, {"train": {"backend": "ipu-model"}, "augment": {"mix": 0.5}})
+    with pytest.raises(ConfigError, match="soft labels do not run on backend 'ipu-model'"):
+        train(mixed, out=tmp_path / "mixed")
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK"):
         train(config(backend="ipu"), out=tmp_path / "ipu")
 
