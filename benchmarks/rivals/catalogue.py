@@ -131,6 +131,7 @@ RIVALS = (
         semantics="subtract",
         kind="dense",
         note="hand-written, jit, products hoisted out of the scan",
+        sweep=True,
     ),
     Rival(
         name="csr",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rivals.catalogue import RIVALS
+from rivals.report import count
 
 #: colours that differ for the colour-blind too (Okabe & Ito)
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -50,7 +51,7 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
     axes.grid(which="major", color="0.88")
     axes.set_title(
         f"Training step of {sweep['net']}, T={facts['n_steps']}, batch {facts['n_samples']}, "
-        f"{facts['threads']} threads of {facts['machine']}",
+        f"{count(facts['threads'], 'thread')} of {facts['machine']}",
         fontsize=9,
     )
     axes.legend(fontsize=8, frameon=False, loc="lower left")

@@ -69,7 +69,7 @@ def markdown(
     lines = [
         "# One training step, everyone in one run",
         "",
-        f"{facts['date']}, commit {facts['commit']}, {facts['machine']}, {facts['threads']} threads ({facts['isa']}): "
+        f"{facts['date']}, commit {facts['commit']}, {facts['machine']}, {count(facts['threads'], 'thread')} ({facts['isa']}): "
         f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
         f"T = {facts['n_steps']}, batch {facts['n_samples']}, float32, the same spikes and weights for all. "
         "Medians over interleaved turns; [how it is measured](../README.md).",
@@ -91,6 +91,11 @@ def markdown(
     lines += ["", "## Losses", "", "A loss is expected by the order of a step; ✓ is within 2e-4 of it.", ""]
     lines += [f"- **{kind}**: {meaning}" for kind, meaning in SEMANTICS.items()]
     return "\n".join(lines) + "\n"
+
+
+def count(n: int, thing: str) -> str:
+    """As one says it."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def table(results: Sequence[Result]) -> list[str]:
