@@ -291,15 +291,15 @@ class Mover {
     table_.resize(static_cast<std::size_t>(n_neurons_));
     std::int32_t* const table = table_.data();
     std::fill_n(table, n_pixels, -1);
-    if (a_.rotation)
+    if (a_.rotation) {
+      const std::int32_t* const rotated = a_.rotated.data() + angle * n_pixels;
       for (std::int64_t pixel = 0; pixel < n_pixels; ++pixel) {
-        const std::int64_t rotated = a_.rotated[angle * n_pixels + pixel];
-        const std::int64_t x = (mirrored ? width - 1 - rotated % width : rotated % width) + dx,
-                           y = rotated / width + dy;
-        if (rotated >= 0 && x >= 0 && x < width && y >= 0 && y < height)
-          table[pixel] = static_cast<std::int32_t>(y * width + x);
+        const std::int64_t column = rotated[pixel] & 0xFFFF, x = (mirrored ? width - 1 - column : column) + dx,
+                           y = (rotated[pixel] >> 16) + dy;
+        const bool inside = rotated[pixel] >= 0 && x >= 0 && x < width && y >= 0 && y < height;
+        table[pixel] = inside ? static_cast<std::int32_t>(y * width + x) : -1;
       }
-    else
+    } else {
       for (std::int64_t y = std::max<std::int64_t>(0, -dy); y < std::min(height, height - dy); ++y) {
         // to column from + sign · x, for the x that this leaves inside
         const std::int64_t sign = mirrored ? -1 : 1, from = dx + (mirrored ? width - 1 : 0);
@@ -308,6 +308,7 @@ class Mover {
         for (std::int64_t x = first; x < last; ++x)
           table[y * width + x] = static_cast<std::int32_t>((y + dy) * width + from + sign * x);
       }
+    }
     for (std::int64_t plane = n_pixels; plane < n_neurons_; plane += n_pixels)  // the other polarities
       for (std::int64_t pixel = 0; pixel < n_pixels; ++pixel) {
         const std::int32_t to = table_[static_cast<std::size_t>(pixel)];

@@ -30,11 +30,10 @@ nb::object to_numpy(Array<Stored>& array, std::size_t n) {
   return nb::cast(nb::ndarray<nb::numpy, T>(data, 1, &n, owner));
 }
 
-// An AugmentSpec and the tables that it points into.
+// An AugmentSpec and the table that it points into.
 struct PyAugment {
   AugmentSpec spec;
   std::optional<In<double>> quantiles;
-  std::optional<In<std::int32_t>> rotated;
 };
 
 nb::tuple batch(const AnyIn& ids, const AnyIn& lengths, const In<std::int64_t>& sample_starts, int n_neurons,
@@ -95,12 +94,14 @@ void register_batch(nb::module_& m) {
             require(rotation >= 0 && rotation <= 180 && (!rotation || (rotated && rotated->size() == n_entries)),
                     "a rotation needs a table for every angle");
             require(!(mix > 0) || partners.size(), "mixing needs partners");
-            if (rotated)
-              for (std::size_t k = 0; k < rotated->size(); ++k)
-                require(rotated->data()[k] >= -1 && rotated->data()[k] < width * height, "rotated leaves the sensor");
+            std::vector<std::int32_t> places(rotation ? n_entries : 0);
+            for (std::size_t k = 0; k < places.size(); ++k) {
+              const std::int32_t to = rotated->data()[k];
+              require(to >= -1 && to < width * height, "rotated leaves the sensor");
+              places[k] = to < 0 ? -1 : (to / width) << 16 | to % width;
+            }
             new (self) PyAugment;
             self->quantiles = std::move(quantiles);
-            self->rotated = std::move(rotated);
             AugmentSpec& a = self->spec;
             a = {seed,
                  epoch,
@@ -119,7 +120,7 @@ void register_batch(nb::module_& m) {
                  width,
                  height,
                  self->quantiles ? self->quantiles->data() : nullptr,
-                 rotation ? self->rotated->data() : nullptr,
+                 std::move(places),
                  std::vector<std::int64_t>(partners.data(), partners.data() + partners.size())};
           },
           nb::kw_only(), "seed"_a, "epoch"_a, "time_jitter"_a, "time_shift"_a, "time_stretch"_a, "time_crop"_a,
