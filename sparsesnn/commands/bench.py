@@ -11,6 +11,7 @@ from sparsesnn.commands import (
     bench_ipu_model,
     bench_loading,
     bench_step,
+    bench_sweep,
 )
 
 
@@ -23,3 +24,4 @@ def register(commands: Any) -> None:
     bench_convergence.register(what)
     bench_ipu_model.register(what)
     bench_loading.register(what)
+    bench_sweep.register(what)

@@ -1,0 +1,277 @@
+"""What the throughput of training depends on: one thing varied at a time, for each backend.
+
+    batch, width (neurons of the hidden layer), model (LIF, CubaLIF, recurrent LIF), precision, outputs (population code)
+
+Beside the throughput stand the share of a step's time in neuron dynamics and in synaptic products, the arithmetic of the
+products per second, and the synaptic events delivered per second (a spike that reaches a neuron).
+Source: Sun et al. 2022, "Intelligence Processing Units Accelerate Neuromorphic Learning", which varies the same things.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn import _core, datasets
+from sparsesnn.bench import roofline
+from sparsesnn.bench.racing import Trainee
+from sparsesnn.bench.rows import Row, Rows
+from sparsesnn.bench.step import _deliver_seconds, _machine
+from sparsesnn.errors import ConfigError
+from sparsesnn.init import init_activity
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.module import Model, Output
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+MODELS = ("lif", "cuba_lif", "recurrent")
+PRECISIONS = ("float32", "bfloat16")
+FACTORS = ("batch", "width", "model", "precision", "outputs")
+#: phases of the engine (`sparsesnn.bench.roofline`) by what they do
+NEURON_PHASES = ("step", "select", "select_grad", "step_grad")
+SYNAPSE_PHASES = ("pack", "deliver", "deliver_grad")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sweep covers; each factor is varied around the values in `base`.
+
+    Args:
+        batch, width, model, precision, outputs: values of each factor. bfloat16 means weights on the backend cpu, and
+            weights and state on dense; outputs, for a population code, are a multiple of the classes.
+        backends: cpu, dense.
+        base_batch, base_width: of the points that vary something else (LIF, float32, an output a class).
+        n_steps: T.
+        dataset, folder: whose samples are used; None: 700 inputs, random spikes, 10 classes.
+        input_activity: of random spikes.
+        hidden_activity: that the hidden layer is scaled to, spikes per neuron and step.
+        repeats: timed steps.
+        n_threads: 0: all cores.
+    """
+
+    batch: tuple[int, ...] = (8, 16, 32, 64, 128)
+    width: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    model: tuple[str, ...] = MODELS
+    precision: tuple[str, ...] = PRECISIONS
+    outputs: tuple[int, ...] = (10, 50, 100, 500)
+    backends: tuple[str, ...] = ("cpu", "dense")
+    base_batch: int = 48
+    base_width: int = 512
+    n_steps: int = 100
+    dataset: str | None = None
+    folder: str | None = None
+    input_activity: float = 0.015
+    hidden_activity: float = 0.02
+    repeats: int = 5
+    n_threads: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("model", MODELS), ("precision", PRECISIONS), ("backends", ("cpu", "dense"))):
+            if unknown := sorted(set(getattr(self, name)) - set(allowed)):
+                raise ConfigError(f"bench sweep: {name} is {unknown[0]!r}; allowed: {', '.join(allowed)}")
+        numbers = (
+            *self.batch,
+            *self.width,
+            *self.outputs,
+            self.base_batch,
+            self.base_width,
+            self.n_steps,
+            self.repeats,
+        )
+        if min(numbers) < 1:
+            raise ConfigError("bench sweep: batch, width, outputs, steps and repeats must be at least 1")
+
+    def points(self) -> list[Row]:
+        """One row a point: the factor that is varied, its value, the backend."""
+        return [
+            {"factor": factor, "value": value, "backend": backend}
+            for factor in FACTORS
+            for value in getattr(self, factor)
+            for backend in self.backends
+        ]
+
+
+def bench_sweep(settings: Settings, folder: Path, stream: TextIO | None = None) -> list[Row]:
+    """Measures the points that the folder does not hold yet; writes sweep.json, sweep.csv, sweep.png and README.md."""
+    plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
+    plain.pop("folder")
+    rows = Rows(folder, "sweep", {**plain, "machine": _machine(), "torch": torch.__version__}, stream)
+    found = rows.run(settings.points(), lambda point: _measure(settings, point))
+    plot(found, folder / "sweep.png")
+    (folder / "README.md").write_text(COLUMNS, encoding="utf-8")
+    return found
+
+
+COLUMNS = """\
+# A sweep of training throughput
+
+sweep.csv and sweep.json hold a row a point; sweep.png draws throughput and shares of time. One factor is varied at a
+time, around one hidden layer of LIF neurons in float32.
+
+| column | what |
+|---|---|
+| factor, value | what is varied, and to what: batch (samples a step), width (hidden neurons), model (lif, cuba_lif: with a synaptic current, recurrent), precision, outputs (readout neurons; more than classes: a population code) |
+| backend | cpu: event-sparse engine; dense: every neuron, PyTorch |
+| samples_per_s, step_ms | training: forward, cross-entropy, backward, Adam; medians |
+| neuron_share, synapse_share | share of the step's time in neuron dynamics (update, threshold, lists, their gradient), and in products with weights, both directions. The rest is loss, Adam, Python and memory |
+| tflop_per_s | arithmetic of the products that was done, 2 operations a synapse, 10^12/s: the engine does it for spikes and listed neurons, dense for all |
+| events_per_s | synaptic events delivered: a spike that reaches one neuron, forward |
+| input_activity, hidden_activity | spikes per neuron and step |
+"""
+
+
+def _measure(settings: Settings, point: Row) -> Row:
+    choice: dict[str, Any] = {
+        "batch": settings.base_batch,
+        "width": settings.base_width,
+        "model": "lif",
+        "precision": "float32",
+        "outputs": None,
+        point["factor"]: point["value"],
+    }
+    spikes, labels, n_classes = _batch(settings, choice["batch"])
+    n_out = choice["outputs"] or n_classes
+    if n_out < n_classes:
+        raise ConfigError(f"bench sweep: {n_out} outputs for {n_classes} classes; give at least an output a class")
+    neuron = CubaLIF if choice["model"] == "cuba_lif" else LIF
+    hidden = neuron(choice["width"], recurrent=choice["model"] == "recurrent")
+    network = Network.chain(Input(spikes.n_neurons), hidden, LI(n_out))
+    model = _model(network, point["backend"], choice["precision"], spikes, settings.hidden_activity)
+    trainee = Trainee(model, settings.n_threads)
+    output = trainee.step(spikes, labels)[0]
+    events, flops = _work(network, spikes, output, point["backend"])
+    activity = output.activity()["hidden"]
+    del output
+    trainee.step(spikes, labels)
+    seconds, shares = [], []
+    for _ in range(settings.repeats):
+        _core.phase_seconds(reset=True)
+        seconds.append(trainee.step(spikes, labels)[2])
+        shares.append(_core.phase_seconds(reset=True))
+    took = median(seconds)
+    neuron_s, synapse_s = (
+        _engine_seconds(model, spikes, {name: median(s[name] for s in shares) for name in shares[0]})
+        if point["backend"] == "cpu"
+        else [took * share for share in _dense_shares(trainee, spikes, labels)]
+    )
+    return {
+        "samples_per_s": spikes.n_samples / took,
+        "step_ms": 1e3 * took,
+        "neuron_share": min(1.0, neuron_s / took),
+        "synapse_share": min(1.0, synapse_s / took),
+        "tflop_per_s": flops / took / 1e12,
+        "events_per_s": events / took,
+        "input_activity": spikes.activity(),
+        "hidden_activity": activity,
+        "net": f"{spikes.n_neurons}-{choice['width']}-{n_out}",
+        "n_steps": spikes.n_steps,
+        "n_samples": spikes.n_samples,
+        "spikes": settings.dataset or "random",
+    }
+
+
+def _batch(settings: Settings, n_samples: int) -> tuple[SpikeBatch, Tensor, int]:
+    if settings.dataset is None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.rand(settings.n_steps, n_samples, 700, generator=generator) < settings.input_activity
+        return SpikeBatch.from_dense(x.float()), torch.randint(0, 10, (n_samples,), generator=generator), 10
+    options: dict[str, Any] = {"n_steps": settings.n_steps} if "n_steps" in datasets.defaults(settings.dataset) else {}
+    events = datasets.load(settings.dataset, data_dir=settings.folder, **options)
+    chosen = np.arange(n_samples) % len(events)  # a small set is gone through again
+    return events.batch(chosen), torch.as_tensor(np.asarray(events.labels)[chosen]).long(), events.n_classes
+
+
+def _model(network: Network, backend: str, precision: str, spikes: SpikeBatch, activity: float) -> Model:
+    scaled = Model(network, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
+        init_activity(scaled, [spikes], activity)
+    model = Model(network, backend=backend, weight_dtype=precision if backend == "cpu" else "float32")
+    model.load_state_dict(scaled.state_dict())
+    return model.bfloat16() if backend == "dense" and precision == "bfloat16" else model
+
+
+def _work(network: Network, spikes: SpikeBatch, output: Output, backend: str) -> tuple[float, float]:
+    """Synaptic events delivered in a forward pass, and operations of all products of a step."""
+    rows = spikes.n_steps * spikes.n_samples
+    sent = {"input": float(spikes.n_spikes.sum())}
+    listed = {}
+    for name, activity in output.activity().items():
+        sent[name] = activity * rows * network.populations[name].n
+        lists = output.spikes[name] if backend == "cpu" else None
+        listed[name] = float(lists.ids.numel()) if isinstance(lists, SpikeBatch) else sent[name]
+    events = flops = 0.0
+    pairs = [(c.pre, c.post) for c in network.connections]
+    pairs += [(k, k) for k, p in network.populations.items() if isinstance(p, Population) and p.recurrent]
+    for pre, post in pairs:
+        n_pre, n_post = network.populations[pre].n, network.populations[post].n
+        events += sent[pre] * n_post
+        if backend == "cpu":  # forward and weight gradient for spikes, input gradient for listed neurons
+            flops += 2 * n_post * (2 * sent[pre] + listed.get(pre, 0.0))
+        else:
+            flops += 2.0 * rows * n_pre * n_post * (3 if pre in listed else 2)
+    return events, flops
+
+
+def _engine_seconds(model: Model, spikes: SpikeBatch, clocks: dict[str, float]) -> tuple[float, float]:
+    phases = roofline.engine_phases(clocks, _deliver_seconds(model, spikes))
+    return sum(phases[name] for name in NEURON_PHASES), sum(phases[name] for name in SYNAPSE_PHASES)
+
+
+def _dense_shares(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> tuple[float, float]:
+    """Of one step under PyTorch's profiler: what forward and backward take beside matrix products, and the products."""
+    with torch.autograd.profiler.profile(use_kineto=False) as profiler:
+        took = trainee.step(spikes, labels)[2]
+    seconds = {event.key: 1e-6 * event.self_cpu_time_total for event in profiler.key_averages()}
+    products = sum(seconds.get(f"aten::{name}", 0.0) for name in ("mm", "addmm", "addmm_", "bmm"))
+    update = sum(s for key, s in seconds.items() if "adam" in key.lower())
+    return max(0.0, took - products - update) / took, min(1.0, products / took)
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """A column a factor: throughput above, shares of a step's time below."""
+    from sparsesnn.train.plots import BLUE, GREY, ORANGE, _figure, _save
+
+    factors = list(dict.fromkeys(row["factor"] for row in rows))
+    backends = list(dict.fromkeys(row["backend"] for row in rows))
+    figure = _figure(3.6 * len(factors), 6.4)
+    panels = figure.subplots(2, len(factors), squeeze=False)
+    for column, factor in enumerate(factors):
+        top, bottom = panels[0][column], panels[1][column]
+        values = list(dict.fromkeys(row["value"] for row in rows if row["factor"] == factor))
+        for k, backend in enumerate(backends):
+            line = [r for r in rows if (r["factor"], r["backend"]) == (factor, backend)]
+            at = [values.index(r["value"]) for r in line]
+            top.plot(
+                at, [r["samples_per_s"] for r in line], "os"[k % 2] + "-", color=(BLUE, ORANGE)[k % 2], label=backend
+            )
+            x = np.array(at) + 0.38 * (k - (len(backends) - 1) / 2)
+            neuron = np.array([100 * r["neuron_share"] for r in line])
+            synapse = np.array([100 * r["synapse_share"] for r in line])
+            hatch = "" if k == 0 else "//"
+            bottom.bar(x, synapse, 0.35, color=BLUE, hatch=hatch, label=f"{backend}: products")
+            bottom.bar(x, neuron, 0.35, bottom=synapse, color=ORANGE, hatch=hatch, label=f"{backend}: neurons")
+        top.set_yscale("log")
+        top.set_title(factor, fontsize=10)
+        bottom.set_ylim(0, 100)
+        for axes in (top, bottom):
+            axes.set_xticks(range(len(values)), [str(value) for value in values], fontsize=8)
+            axes.grid(alpha=0.3, color=GREY)
+    panels[0][0].set_ylabel("training samples/s")
+    panels[1][0].set_ylabel("share of a step's time, %")
+    panels[0][0].legend(frameon=False, fontsize=8)
+    panels[1][-1].legend(frameon=False, fontsize=7)
+    _save(figure, path, "training throughput, one factor varied at a time")
+
+
+def with_values(settings: Settings, **changes: Any) -> Settings:
+    """The settings with those changes that are not None."""
+    return replace(settings, **{key: value for key, value in changes.items() if value is not None})
