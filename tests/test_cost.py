@@ -34,7 +34,6 @@ from sparsesnn.partition.memory import (
     padded,
     shard_items,
     shard_receives,
-    stages,
     tile_bytes,
     tile_totals,
 )
@@ -222,8 +221,8 @@ def test_expected_lengths() -> None:
 
 
 def test_stages_follow_delays_of_zero() -> None:
-    assert stages(planned(chain(5, 4, 3, 2, delay=1))) == {"input": 0, "hidden1": 0, "hidden2": 0, "output": 0}
-    assert stages(planned(chain(5, 4, 3, 2, delay=0))) == {"input": 0, "hidden1": 0, "hidden2": 1, "output": 2}
+    assert planned(chain(5, 4, 3, 2, delay=1)).stages == {"input": 0, "hidden1": 0, "hidden2": 0, "output": 0}
+    assert planned(chain(5, 4, 3, 2, delay=0)).stages == {"input": 0, "hidden1": 0, "hidden2": 1, "output": 2}
 
 
 def test_one_superstep_serves_all_layers_only_with_delay_1() -> None:

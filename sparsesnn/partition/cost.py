@@ -19,7 +19,7 @@ what its longest worker costs, times the six workers that take turns (a tile iss
     batch          loss, norm of the gradient, optimiser; lists and labels from the host
 
 as the graph builder (host/src/ipu/program.cpp) lays them out. Populations joined by delay 0 take rounds one after another
-(`stages`); with delay 1 all share one. The counts are those of the emulated machine (host/src/emulator/work.h), under the
+(`Plan.stages`); with delay 1 all share one. The counts are those of the emulated machine (host/src/emulator/work.h), under the
 same names: on it, a prediction differs from what is counted only by the activity that was assumed.
 """
 
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.partition.memory import bucket_bytes, list_bytes, mask_words, padded, slots_bytes, stages
+from sparsesnn.partition.memory import bucket_bytes, list_bytes, mask_words, padded, slots_bytes
 from sparsesnn.partition.plan import Collector, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 
@@ -186,7 +186,7 @@ def shard_cycles(
         halvings = np.ceil(np.log2(1 + own.spikes)) + np.ceil(np.log2(1 + own.listed - own.spikes))
         state += float(a.state_search * halvings) + a.state_id * own.listed * n / population.n
     cycles["state gradient"] = _turns(samples * state, a, workers)
-    inputs = plan.network.inputs
+    inputs = plan.inputs
     from_spiking = [c.pre for c in plan.incoming(name) if c.pre not in inputs]
     cycles |= gradient_cycles(plan, n, from_spiking, lengths, a)
     from_input = [c.pre for c in plan.incoming(name) if c.pre in inputs]
@@ -208,7 +208,7 @@ def gradient_cycles(
         # buckets of ids: each worker walks its own bucket, of every sample
         bucket = length.busiest(length.spikes / workers, plan.n_samples, a.worker_spread)
         weight += a.weight_list + bucket * (a.weight_id + a.weight_pair * pairs)
-        if pre not in plan.network.inputs:
+        if pre not in plan.inputs:
             listed = length.busiest(length.listed, samples, a.worker_spread)
             share += a.share_list + listed * (a.share_id + a.share_pair * pairs)
     if not senders:
@@ -242,7 +242,7 @@ def collector_cycles(
     sent = a.fetch_list + a.fetch_id * float(mine)
     lags = len({c.delay for c in plan.outgoing(name)})
     cycles = {}
-    if name in plan.network.inputs:
+    if name in plan.inputs:
         cycles["fetch"] = _turns(n_samples * max(1, lags) * sent, a, workers)
     else:
         each = a.compact_list + a.compact_walks * a.compact_word * n_words + a.compact_id * 2 * float(mine)
@@ -322,9 +322,9 @@ class _Traffic:
 def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
     """Cost of a plan for IPUs."""
     lengths = expected_lengths(plan, a)
-    stage = stages(plan)
+    stage = plan.stages
     machine = _Machine(plan, lengths, a)
-    spiking = [k for k in plan.populations if k not in plan.network.inputs]
+    spiking = [k for k in plan.populations if k not in plan.inputs]
     rounds = sorted({stage[k] for k in spiking})
     per_step = [machine.fetch()]
     for r in rounds:

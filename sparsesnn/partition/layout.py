@@ -79,7 +79,7 @@ def _contiguous(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
 
 def _groups(plan: Plan) -> list[list[str]]:
     """Populations in order, in runs that delays of 0 hold together."""
-    names = [k for k in plan.populations if k not in plan.network.inputs]
+    names = [k for k in plan.populations if k not in plan.inputs]
     position = {k: i for i, k in enumerate(names)}
     joined = [False] * len(names)  # joined[i]: names[i] belongs to the group of names[i - 1]
     for c in plan.connections:

@@ -121,7 +121,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         rows_of_state += 1 + cuba + ring + 2 * learnt + (not spiking)
     rows_of_parameters = 5 + (6 + moments * population.bias + (1 + moments) * learnt if trains else 0)
     steps = t if trains or not spiking else 2
-    fed_back = [c.pre for c in incoming if c.pre not in plan.network.inputs]
+    fed_back = [c.pre for c in incoming if c.pre not in plan.inputs]
     shares = sum(b * slots_bytes(plan.populations[pre].capacity) for pre in fed_back)
     streams = EXCHANGES_PER_CONNECTION * len(incoming) + EXCHANGES_PER_POPULATION
     return {
@@ -146,8 +146,8 @@ def shard_receives(plan: Plan, name: str) -> dict[str, int]:
     found = {"lists": b * sum(list_bytes(capacity[pre]) for pre in senders)}
     if plan.trains:
         for what, chosen in (
-            ("gradients", [pre for pre in senders if pre not in plan.network.inputs]),
-            ("input gradients", [pre for pre in senders if pre in plan.network.inputs]),
+            ("gradients", [pre for pre in senders if pre not in plan.inputs]),
+            ("input gradients", [pre for pre in senders if pre in plan.inputs]),
         ):
             found[what] = b * sum(list_bytes(capacity[pre]) + bucket_bytes(capacity[pre]) for pre in chosen)
         spiking = not isinstance(plan.network.populations[name], LI)
@@ -162,17 +162,8 @@ def shard_bytes(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
 
 def code_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> int:
     """Code of a tile in use, whatever lives on it."""
-    rounds = 1 + max(stages(plan).values())
+    rounds = 1 + max(plan.stages.values())
     return a.code_bytes + a.exchange_code_bytes * (EXCHANGES + EXCHANGES_PER_ROUND * rounds)
-
-
-def stages(plan: Plan) -> dict[str, int]:
-    """In which of a step's rounds a population runs: the longest chain of delay-0 connections that leads to it."""
-    found: dict[str, int] = {}
-    for name in plan.populations:
-        feeds = [c.pre for c in plan.incoming(name) if c.delay == 0 and c.pre not in plan.network.inputs]
-        found[name] = 1 + max((found[pre] for pre in feeds), default=-1)
-    return found
 
 
 def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:

@@ -155,6 +155,20 @@ class Plan:
         return self._by_end["pre"].get(name, ())
 
     @cached_property
+    def inputs(self) -> frozenset[str]:
+        """Names of the `Input` populations."""
+        return frozenset(self.network.inputs)
+
+    @cached_property
+    def stages(self) -> Mapping[str, int]:
+        """In which of a step's rounds a population runs: the longest chain of delay-0 connections that leads to it."""
+        found: dict[str, int] = {}
+        for name in self.populations:
+            feeds = [c.pre for c in self.incoming(name) if c.delay == 0 and c.pre not in self.inputs]
+            found[name] = 1 + max((found[pre] for pre in feeds), default=-1)
+        return found
+
+    @cached_property
     def _by_end(self) -> dict[str, dict[str, tuple[ConnectionPlan, ...]]]:
         """Connections by either end: networks of hundreds of layers ask often."""
         found: dict[str, dict[str, tuple[ConnectionPlan, ...]]] = {"pre": {}, "post": {}}

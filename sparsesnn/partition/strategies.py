@@ -24,7 +24,7 @@ from sparsesnn.partition.cost import (
     expected_lengths,
     shard_cycles,
 )
-from sparsesnn.partition.memory import mask_words, padded, shard_bytes, stages
+from sparsesnn.partition.memory import mask_words, padded, shard_bytes
 from sparsesnn.partition.plan import Plan
 
 STRATEGIES = ("even", "bytes", "work", "search")
@@ -39,11 +39,11 @@ class Sizing:
 
     def __init__(self, plan: Plan, limit: int, n_tiles: int, a: CycleAssumptions) -> None:
         self.plan, self.limit, self.n_tiles, self.a = plan, limit, n_tiles, a
-        self.names = [k for k in plan.populations if k not in plan.network.inputs]
+        self.names = [k for k in plan.populations if k not in plan.inputs]
         self.n = {k: plan.populations[k].n for k in self.names}
         self.step = padded(1, plan.weight_dtype)
         self.lengths = expected_lengths(plan, a)
-        self.stage = stages(plan)
+        self.stage = plan.stages
         self.bytes: Callable[[str, int], int] = cache(lambda name, n: shard_bytes(plan, name, n))
         self.cycles: Callable[[str, int], Mapping[str, float]] = cache(
             lambda name, n: shard_cycles(plan, name, n, self.lengths, a)
