@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rivals.catalogue import RIVALS
-from rivals.report import count
+from rivals.report import count, sweep_disturbance
 
 #: colours that differ for the colour-blind too (Okabe & Ito)
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -49,12 +49,13 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(which="major", color="0.88")
+    disturbed = sweep_disturbance(sweep)
     axes.set_title(
         f"Training step of {sweep['net']}, T={facts['n_steps']}, batch {facts['n_samples']}, "
-        f"{count(facts['threads'], 'thread')} of {facts['machine']}",
+        f"{count(facts['threads'], 'thread')} of {facts['machine']}" + (f"\n{disturbed}" if disturbed else ""),
         fontsize=9,
     )
-    axes.legend(fontsize=8, frameon=False, loc="lower left")
+    figure.legend(fontsize=8, frameon=False, loc="outside right upper")
     temporary = path.with_name(path.name + ".tmp")
     figure.savefig(temporary, format="png")
     pyplot.close(figure)

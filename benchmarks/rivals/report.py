@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rivals.catalogue import SEMANTICS, WORKLOADS
+from rivals.race import QUIET
 from rivals.results import Result, ratios
 
 
@@ -139,7 +140,16 @@ def sweep_lines(sweep: Mapping[str, Any]) -> list[str]:
         lines.append(f"| {100 * point['activity']:.2f} % | {' | '.join(cells)} |")
     where = sweep["dense_wins_at"]
     won = "sparsesnn is faster at every point." if where is None else f"Dense wins from {100 * where:.0f} % on."
+    if disturbed := sweep_disturbance(sweep):
+        won += f" **{disturbed.capitalize()}.**"
     return [*lines, "", won]
+
+
+def sweep_disturbance(sweep: Mapping[str, Any]) -> str:
+    """A warning if others used the machine during the sweep; empty if not."""
+    loads = [load or 0.0 for point in sweep["points"] for load in point.get("foreign", {}).values()]
+    loud = sum(load > QUIET for load in loads)
+    return f"disturbed: others used the machine at {loud} of {len(loads)} marks" if loud else ""
 
 
 def write(path: Path, text: str) -> None:
