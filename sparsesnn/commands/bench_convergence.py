@@ -41,7 +41,9 @@ def register(what: Any) -> None:
     parser.add_argument("--seeds", default="0,1,2", metavar="0,1,…", help="default: %(default)s")
     parser.add_argument("--settings", default="10:0.9,5:0.9,5:0.5,10:1", metavar="P:θ,…", help="default: %(default)s")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any option of 'train'")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="worker threads (default: 1, small networks); 0: all cores"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
