@@ -161,7 +161,9 @@ def test_lists_and_gradients_equal_reference(model: type, reset: str, reset_deca
                 if isinstance(getattr(layer, key, None), torch.nn.Parameter)
             ]
             for k, (got, expected) in enumerate(pairs):
-                assert relative_error(got, torch.as_tensor(expected)) <= 2e-5, (case, name, k)
+                # one number for all neurons is a float32 sum of terms of both signs over all steps, samples and neurons
+                tolerance = 2e-5 if got.ndim else 1e-4
+                assert relative_error(got, torch.as_tensor(expected)) <= tolerance, (case, name, k)
 
 
 def test_gradient_by_input_values_equals_reference() -> None:
