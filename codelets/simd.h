@@ -99,27 +99,19 @@ inline std::uint32_t mask_greater(Vector a, Vector b) {
 #endif
 }
 
-// Whether store_selected is cheaper than a walk over the bits.
+// Writes x[l] for each bit l that is set, ascending, and returns where the next one goes; up to a vector may be
+// written. Only where the instruction set `compresses`; elsewhere a walk over the bits is cheaper, and this is not
+// defined.
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
 inline constexpr bool compresses = true;
-#else
-inline constexpr bool compresses = false;
-#endif
-
-// Writes x[l] for each bit l that is set, ascending, and returns where the next one goes. Up to a vector may be
-// written.
 inline float* store_selected(float* out, Vector x, std::uint32_t bits) {
-#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
   _mm512_storeu_ps(out, _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), (__m512)x));
   return out + __builtin_popcount(bits & 0xffffu);
-#else
-  float lanes[vector_width];
-  store(lanes, x);
-  for (int l = 0; l < vector_width; ++l)
-    if (bits >> l & 1) *out++ = lanes[l];
-  return out;
-#endif
 }
+#else
+inline constexpr bool compresses = false;
+float* store_selected(float* out, Vector x, std::uint32_t bits);
+#endif
 
 // out ← (a - b)[k] for each bit k that is set, ascending, of W; returns where the next one goes. As store_selected, it
 // may write up to a vector past that.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,6 @@ from sparsesnn.adam import Adam, AdamW
 from sparsesnn.errors import DescriptionError, ShapeError
 
 SHAPES = [(), (1,), (7,), (33, 5), (70, 1003)]  # one value, less than a vector, odd sizes, several pieces of work
-
-
-@pytest.fixture
-def restore_engine() -> Iterator[None]:
-    threads, isa = _core.num_threads(), _core.build_info()["isa"]
-    yield
-    _core.set_num_threads(threads)
-    _core.set_isa(isa)
 
 
 def trained(kind: Any, n_steps: int = 5, **numbers: Any) -> list[torch.Tensor]:
@@ -47,7 +38,7 @@ def test_equals_pytorch(ours: type, theirs: type, weight_decay: float) -> None:
         torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)
 
 
-def test_bit_equal_across_threads_and_instruction_sets(restore_engine: None) -> None:
+def test_bit_equal_across_threads_and_instruction_sets() -> None:
     _core.set_num_threads(1)
     _core.set_isa("base")
     want = trained(AdamW)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -205,14 +204,6 @@ def test_loss_curve_equals_pytorch() -> None:
 # ---- bit for bit ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def restore_engine() -> Iterator[None]:
-    threads, isa = _core.num_threads(), _core.build_info()["isa"]
-    yield
-    _core.set_num_threads(threads)
-    _core.set_isa(isa)
-
-
 def assert_bit_equal(got: torch.Tensor, want: torch.Tensor) -> None:
     assert bits(got) == bits(want)
 
@@ -223,7 +214,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("net", ["50-130-37-10", "50-130r-70cr-10s", "700-1030c-20"])
 @pytest.mark.parametrize("capacity", [None, 9])
-def test_bit_equal_across_threads_isa_and_repeats(net: str, capacity: int | None, restore_engine: None) -> None:
+def test_bit_equal_across_threads_isa_and_repeats(net: str, capacity: int | None) -> None:
     network = parse_net(net, capacity=capacity, reset="zero", learn_beta=True, learn_threshold=True, bias=True)
     spikes = random_spikes(0, 30, 13, network.populations["input"].n, 0.05)
     model = strong_model(network, 0)
@@ -249,7 +240,7 @@ def test_bit_equal_across_threads_isa_and_repeats(net: str, capacity: int | None
 
 
 @pytest.mark.parametrize("net", ["50-130-37-10", "50-131r-70cr-10s"])
-def test_bfloat16_weights_are_float32_weights_rounded(net: str, restore_engine: None) -> None:
+def test_bfloat16_weights_are_float32_weights_rounded(net: str) -> None:
     network, spikes = parse_net(net, grad_threshold=0.4), random_spikes(3, 23, 7, 50, 0.1)
     rounded, half = (strong_model(network, 5) for _ in range(2))
     with torch.no_grad():

@@ -25,7 +25,7 @@ from torch import Tensor
 from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.rows import Row, Rows
-from sparsesnn.bench.step import _machine
+from sparsesnn.bench.step import machine_name
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, Input, Population
@@ -119,7 +119,7 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
     """
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain["data"] = dict(settings.data)
-    rows = Rows(folder, "activity", {**plain, "machine": _machine(), "torch": torch.__version__}, stream)
+    rows = Rows(folder, "activity", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
     data: dict[str, tuple[SpikeBatch, Tensor]] = {}
 
     def measure(point: Row) -> Row:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from sparsesnn.bench.racing import Trainee, race
-from sparsesnn.bench.step import _machine, peak_bytes, start_peak
+from sparsesnn.bench.step import machine_name, peak_bytes, start_peak
 from sparsesnn.bench.workload import Workload
 from sparsesnn.dense import MODES, check_mode
 from sparsesnn.errors import ConfigError, NumericError
@@ -84,7 +84,7 @@ def bench_baselines(
                     n_steps=workload.n_steps,
                     n_samples=workload.n_samples,
                     threads=torch.get_num_threads(),
-                    machine=_machine(),
+                    machine=machine_name(),
                 )
             )
     return found

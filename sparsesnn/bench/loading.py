@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from sparsesnn import _core, datasets
-from sparsesnn.bench.step import _machine
+from sparsesnn.bench.step import machine_name
 from sparsesnn.datasets import Augment, EventSet
 from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 from sparsesnn.host.stream import Stream
@@ -188,7 +188,7 @@ def bench_loading(
         net=net,
         threads=_core.num_threads(),
         isa=_core.build_info()["isa"],
-        machine=f"{os.cpu_count()} × {_machine()}",
+        machine=f"{os.cpu_count()} × {machine_name()}",
     )
 
 

@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from sparsesnn import _core
 from sparsesnn.layers import CubaLIF
 from sparsesnn.module import Layer, Model, Output
+from sparsesnn.partition.memory_cpu import CHUNK_ROWS
 from sparsesnn.spikes import SpikeBatch
 
 LEVELS = ("L1", "L2", "L3", "memory")
 PHASES = ("deliver", "step", "select", "select_grad", "step_grad", "deliver_grad", "optimiser")
-#: rows (t, b) of a chunk of the backward pass (host/src/engine.cpp)
-CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,6 @@ class Machine:
     def level_of(self, n_bytes: float) -> str:
         """The smallest level that holds so many bytes."""
         return next((level for level in LEVELS[:3] if n_bytes <= self.caches[level]), "memory")
-
-    def table(self) -> list[str]:
-        cells = [f"{level} {self.read[level] / 1e9:.0f} / {self.update[level] / 1e9:.0f}" for level in LEVELS]
-        return ["bandwidth  read / read-modify-write, GB/s:   " + "   ".join(cells)]
 
 
 def measure_machine(seconds: float = 0.03) -> Machine:
@@ -130,8 +125,8 @@ def _layer_streams(
     yield Stream("deliver_grad", "L2", False, 4 * n * (sum(n_events) + own_spikes))
     all_weights = machine.level_of(8 * n_pre * n)
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * n_chunks)
-    read = sum(rows for rows, w in zip(layer.n_pre, wanted, strict=True) if w)
-    yield Stream("deliver_grad", all_weights, False, 4 * read * n * n_chunks)
+    n_read = sum(n_rows for n_rows, w in zip(layer.n_pre, wanted, strict=True) if w)
+    yield Stream("deliver_grad", all_weights, False, 4 * n_read * n * n_chunks)
 
 
 def floor_ms(all_streams: list[Stream], machine: Machine) -> dict[str, float]:

@@ -82,7 +82,7 @@ class StepResult:
         if self.phases_ms:
             lines += [f"{'phase':<14}{'ms':>8}{'floor':>8}{'share':>8}"]
             lines += [f"{name:<14}{ms:>8.2f}{self._floor(name)}" for name, ms in self.phases_ms.items()]
-            lines += [f"{'step':<14}{self.step_ms:>8.2f}{self._floor('total')}".replace("step ", "total", 1)]
+            lines += [f"{'total':<14}{self.step_ms:>8.2f}{self._floor('total')}"]
             lines += [
                 "bandwidth  read / read-modify-write, GB/s:   "
                 + "   ".join(
@@ -113,13 +113,8 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     gc.collect()
     before = start_peak()
-    # lr 0: the update costs what it costs, and the activity stays what it was
-    optimiser: torch.optim.Optimizer
-    if backend == "cpu":
-        optimiser = Adam(model.parameters(), lr=0.0)
-    else:
-        optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
-    output, first_loss, _ = _step(model, optimiser, spikes, labels)  # makes the optimiser's state
+    optimiser = still_adam(model)
+    output, first_loss, _ = train_step(model, optimiser, spikes, labels)  # makes the optimiser's state
     activity = {"input": spikes.activity(), **output.activity()}
     listed = {
         name: lists.ids.numel() / max(1, lists.n_steps * lists.n_samples * lists.n_neurons)
@@ -129,11 +124,11 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     dropped = output.dropped()
     del output
     for _ in range(warm_up):
-        _step(model, optimiser, spikes, labels)
+        train_step(model, optimiser, spikes, labels)
     times, clocks = [], []
     for _ in range(repeats):
         _core.phase_seconds(reset=True)
-        times.append(_step(model, optimiser, spikes, labels)[2])
+        times.append(train_step(model, optimiser, spikes, labels)[2])
         clocks.append(_core.phase_seconds(reset=True))
     peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
     totals = [1e3 * sum(t) for t in times]
@@ -144,7 +139,7 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     bandwidth: dict[str, dict[str, float]] = {}
     if backend == "cpu":
         seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
-        phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, _deliver_seconds(model, spikes)).items()}
+        phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_seconds(model, spikes)).items()}
         phases["optimiser"] = optimiser_ms
         phases["other"] = max(0.0, median(totals) - sum(phases.values()))
         machine = roofline.measure_machine()
@@ -175,12 +170,12 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
         backend=backend,
         isa=_core.build_info()["isa"],
         threads=_core.num_threads() if backend == "cpu" else torch.get_num_threads(),
-        machine=_machine(),
+        machine=machine_name(),
         workload=asdict(workload),
     )
 
 
-def _deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float:
+def deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float:
     """Median time that delivering alone takes in a forward pass, seconds."""
     _core.probe_deliver(True)
     try:
@@ -194,7 +189,14 @@ def _deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> floa
         _core.probe_deliver(False)
 
 
-def _step(
+def still_adam(model: Model) -> torch.optim.Optimizer:
+    """Adam with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
+    if model.backend == "cpu":
+        return Adam(model.parameters(), lr=0.0)
+    return torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+
+
+def train_step(
     model: Model, optimiser: torch.optim.Optimizer, spikes: SpikeBatch, labels: torch.Tensor
 ) -> tuple[Output, float, tuple[float, float, float]]:
     """One training step; the output, its loss and the seconds of forward, backward and update."""
@@ -238,7 +240,7 @@ def _status(key: str) -> int:
     raise OSError(f"/proc/self/status has no {key}")
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """Name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -24,7 +24,7 @@ from sparsesnn import _core, datasets
 from sparsesnn.bench import roofline
 from sparsesnn.bench.racing import Trainee
 from sparsesnn.bench.rows import Row, Rows
-from sparsesnn.bench.step import _deliver_seconds, _machine
+from sparsesnn.bench.step import deliver_seconds, machine_name
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
@@ -103,7 +103,7 @@ def bench_sweep(settings: Settings, folder: Path, stream: TextIO | None = None) 
     """Measures the points that the folder does not hold yet; writes sweep.json, sweep.csv, sweep.png and README.md."""
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain.pop("folder")
-    rows = Rows(folder, "sweep", {**plain, "machine": _machine(), "torch": torch.__version__}, stream)
+    rows = Rows(folder, "sweep", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
     found = rows.run(settings.points(), lambda point: _measure(settings, point))
     plot(found, folder / "sweep.png")
     (folder / "README.md").write_text(COLUMNS, encoding="utf-8")
@@ -222,7 +222,7 @@ def _work(network: Network, spikes: SpikeBatch, output: Output, backend: str) ->
 
 
 def _engine_seconds(model: Model, spikes: SpikeBatch, clocks: dict[str, float]) -> tuple[float, float]:
-    phases = roofline.engine_phases(clocks, _deliver_seconds(model, spikes))
+    phases = roofline.engine_phases(clocks, deliver_seconds(model, spikes))
     return sum(phases[name] for name in NEURON_PHASES), sum(phases[name] for name in SYNAPSE_PHASES)
 
 
