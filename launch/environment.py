@@ -1,0 +1,132 @@
+"""Which rank this process is, read from the environment that its launcher left; no MPI call.
+
+| launcher | variables |
+|---|---|
+| PopRun | `POPDIST_*`; an instance is a rank |
+| Open MPI's mpirun | `OMPI_COMM_WORLD_*` |
+| MPICH's, Intel's, Cray's mpiexec | `PMI_RANK`, `PMI_SIZE`, with `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` or `PMI_LOCAL_*` |
+| Slurm's srun | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_STEP_TASKS_PER_NODE` |
+
+They are looked for in this order: PopRun runs over Open MPI, and an mpirun inside a Slurm job sees Slurm's variables too.
+`SLURM_NTASKS` alone proves nothing: a batch script has it, and is one process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparsesnn.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process among those of its run.
+
+    Args:
+        launcher: "popdist", "openmpi", "pmi", "slurm", or "none" where no launcher started this process.
+        rank, size: of all processes.
+        local_rank, local_size: of those on this host; None where the launcher does not say.
+    """
+
+    launcher: str = "none"
+    rank: int = 0
+    size: int = 1
+    local_rank: int | None = 0
+    local_size: int | None = 1
+
+
+def find_place(environ: Mapping[str, str]) -> Place:
+    """The place that `environ` (usually `os.environ`) gives this process; one process of one where it gives none.
+
+    Errors: `ConfigError` where variables contradict one another, are missing beside others, or are no whole numbers.
+    """
+    if "POPDIST_NUM_TOTAL_REPLICAS" in environ:
+        return _popdist(environ)
+    if "OMPI_COMM_WORLD_SIZE" in environ:
+        return _place(environ, "openmpi", "OMPI_COMM_WORLD_", ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    if "PMI_RANK" in environ:
+        local = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS") if "MPI_LOCALRANKID" in environ else _CRAY
+        if "PMI_LOCAL_RANK" not in environ and local is _CRAY and "SLURM_STEP_NUM_TASKS" in environ:
+            return _slurm(environ)  # srun with its PMI plugin, which says nothing of hosts
+        return _place(environ, "pmi", "", ("PMI_RANK", "PMI_SIZE", *local))
+    if "SLURM_STEP_NUM_TASKS" in environ:
+        return _slurm(environ)
+    return Place()
+
+
+_CRAY = ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
+
+
+def _place(environ: Mapping[str, str], launcher: str, prefix: str, names: tuple[str, ...]) -> Place:
+    rank, size = (_number(environ, prefix + name) for name in names[:2])
+    local_rank, local_size = (
+        _number(environ, prefix + name) if prefix + name in environ else None for name in names[2:]
+    )
+    return _checked(Place(launcher, rank, size, local_rank, local_size), prefix + names[0])
+
+
+def _popdist(environ: Mapping[str, str]) -> Place:
+    """PopRun deals replicas out evenly, in order: instance = first replica / replicas an instance."""
+    total = _number(environ, "POPDIST_NUM_TOTAL_REPLICAS")
+    local = _number(environ, "POPDIST_NUM_LOCAL_REPLICAS")
+    offset = _number(environ, "POPDIST_REPLICA_INDEX_OFFSET")
+    if local < 1 or total % local or offset % local:
+        raise ConfigError(
+            f"POPDIST_*: {total} replicas, {local} in this process, the first of them is {offset}; every process must "
+            "hold as many: give poprun a --num-instances that divides --num-replicas"
+        )
+    local_rank = _number(environ, "POPDIST_LOCAL_INSTANCE_INDEX") if "POPDIST_LOCAL_INSTANCE_INDEX" in environ else None
+    mpi = "OMPI_COMM_WORLD_LOCAL_SIZE"
+    local_size = _number(environ, mpi) if mpi in environ else None
+    return _checked(
+        Place("popdist", offset // local, total // local, local_rank, local_size), "POPDIST_REPLICA_INDEX_OFFSET"
+    )
+
+
+def _slurm(environ: Mapping[str, str]) -> Place:
+    local_rank = _number(environ, "SLURM_LOCALID") if "SLURM_LOCALID" in environ else None
+    local_size = None
+    if "SLURM_STEP_TASKS_PER_NODE" in environ and "SLURM_NODEID" in environ:
+        local_size = _tasks_of_node(environ["SLURM_STEP_TASKS_PER_NODE"], _number(environ, "SLURM_NODEID"))
+    rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    return _checked(Place("slurm", rank, size, local_rank, local_size), "SLURM_PROCID")
+
+
+def _tasks_of_node(text: str, node: int) -> int:
+    """Of `"4(x2),3"`, four on nodes 0 and 1 and three on node 2: the number on `node`."""
+    left = node
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part)
+        if match is None:
+            raise ConfigError(f"SLURM_STEP_TASKS_PER_NODE: is {text!r}; srun writes it as '4(x2),3'; unset it")
+        repeats = int(match[2] or 1)
+        if left < repeats:
+            return int(match[1])
+        left -= repeats
+    raise ConfigError(f"SLURM_NODEID: is {node}, but SLURM_STEP_TASKS_PER_NODE={text} names fewer nodes; unset it")
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name)
+    if text is None:
+        raise ConfigError(
+            f"{name}: is not set, though its companions are; start with `sparsesnn launch`, or unset them"
+        )
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ConfigError(f"{name}: is {text!r}; a launcher sets it to a whole number; unset it to run alone")
+    return int(text)
+
+
+def _checked(place: Place, source: str) -> Place:
+    local_rank, local_size = place.local_rank, place.local_size
+    fits = place.rank < place.size and (local_size is None or local_size <= place.size)
+    if local_rank is not None:
+        fits = fits and local_rank <= place.rank and (local_size is None or local_rank < local_size)
+    if not fits:
+        raise ConfigError(
+            f"{source}: the launcher ({place.launcher}) says rank {place.rank} of {place.size}, on its host "
+            f"{local_rank} of {local_size}; ranks count from 0 and stay below their number: unset what an outer job left"
+        )
+    return place
