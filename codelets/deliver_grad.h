@@ -1,15 +1,17 @@
 // Gradients of deliver, for one tile and a chunk of rows (t, b).
 //
-//   d_weight[m, n] += Σ_{rows in which m fired}  d_current[row, n]
+//   d_weight[m, n] += Σ_{rows in which m fired}  d_current[row, n]  a group of samples at a time
 //   share[event]    = Σ_n weight[m, n]·d_current[row, n]            event: m is listed in `row`, spike or near-spike
 //
 // Events come sorted by sender m, so that a sender's weights and its gradient stay in registers while the rows of
 // d_current, which fit L2, are gathered once for both gradients: no read-modify-write, no row of weights twice.
-// Within a sender, spikes come before near-spikes, each by step descending, then sample ascending: the order of sums.
+// Within a sender, spikes come before near-spikes, each by group of samples, then step descending, then sample: the
+// order of sums. A group's sum begins at zero and is added to d_weight when it is whole, so that whoever holds some
+// groups of a batch gets the same bits.
 //
 // d_current: [rows, W], the tile's columns; owned by the tile. weight, d_weight: [M, N] row-major, of which the tile
 // reads and writes its own columns. share: [events], the tile's part of ∂L/∂value; the engine adds those of all tiles.
-// Cost: 4·W bytes read an event, 2·W flops for each of the two gradients, and 12·W bytes a sender.
+// Cost: 4·W bytes read an event, 2·W flops for each of the two gradients, and 12·W bytes a sender and group.
 #pragma once
 
 #include "simd.h"
@@ -20,6 +22,15 @@ namespace sparsesnn::SPARSESNN_ISA {
 struct SenderEvents {
   const std::int32_t* starts = nullptr;  // [2·M + 1]
   const std::uint32_t* rows = nullptr;   // [events]
+  std::uint32_t group_rows = 0;          // rows of one group of samples
+};
+
+// Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
+// then waits in `part` for the next chunk.
+struct WeightGrad {
+  float *total = nullptr, *part = nullptr;  // [M, N]; total null: not wanted
+  bool first = true;                        // total holds nothing yet: write, do not add
+  bool begins = true, ends = true;          // the chunk holds the last step, the first step
 };
 
 // Dot products that wait for the sum over their lanes: a vector's worth of them is added in one go.
@@ -74,40 +85,66 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
   return fold_lanes(lanes);
 }
 
-// weight and share, or d_weight, may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride;
-// `n_columns` of its W columns exist. `bf16`: the forward pass read the weights rounded.
-// `first`: d_weight holds nothing yet, so all of it is written.
+// total += sum, or total = sum; sum = 0.
+template <int W>
+inline void fold(float* total, bool first, Vector (&sum)[W / vector_width], int n_columns) {
+  if (!first) {
+    Vector before[W / vector_width];
+    load_columns<W>(before, total, n_columns);
+    for (int k = 0; k < W / vector_width; ++k) sum[k] = before[k] + sum[k];
+  }
+  store_columns<W>(total, sum, n_columns);
+  for (Vector& x : sum) x = Vector{};
+}
+
+// weight and share may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride; `n_columns` of
+// its W columns exist. `bf16`: the forward pass read the weights rounded.
 template <int W>
 inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight, bool bf16,
-                         float* d_weight, bool first, std::size_t row_stride, int n_columns, float* share) {
+                         const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
   PendingDots dots(share);
   for (int m = 0; m < n_pre; ++m) {
     const std::int32_t begin = events.starts[2 * m], near = events.starts[2 * m + 1], end = events.starts[2 * m + 2];
+    float* total = to.total ? to.total + m * row_stride : nullptr;
+    float* part = to.part ? to.part + m * row_stride : nullptr;
     Vector w[n_vectors] = {}, sum[n_vectors] = {};
-    if (begin == end) {
-      if (d_weight && first) store_columns<W>(d_weight + m * row_stride, sum, n_columns);
+    if (begin == end && to.begins && to.ends) {
+      if (total && to.first) store_columns<W>(total, sum, n_columns);
       continue;
     }
     if (weight) load_columns<W>(w, weight + m * row_stride, n_columns);
     if (bf16)
       for (Vector& x : w) x = round_to_bf16(x);
-    if (d_weight && !first) load_columns<W>(sum, d_weight + m * row_stride, n_columns);
-    for (std::int32_t j = begin; j < near; ++j) {
-      const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
-      Vector d[n_vectors];
-      for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
-      for (int k = 0; k < n_vectors; ++k) sum[k] += d[k];
-      if (weight) dots.add(dot<W>(w, d));
+    if (total && !to.begins) load_columns<W>(sum, part, n_columns);
+    bool first = to.first;
+    std::int32_t j = begin;
+    for (std::uint32_t limit = events.group_rows; j < near; limit += events.group_rows) {
+      const std::int32_t group_begin = j;
+      for (; j < near && events.rows[j] < limit; ++j) {
+        const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
+        Vector d[n_vectors];
+        for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
+        for (int k = 0; k < n_vectors; ++k) sum[k] += d[k];
+        if (weight) dots.add(dot<W>(w, d));
+      }
+      if (total && j < near && j > group_begin) {
+        fold<W>(total, first, sum, n_columns);
+        first = false;
+      }
     }
     if (weight)
-      for (std::int32_t j = near; j < end; ++j) {
+      for (; j < end; ++j) {
         const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         dots.add(dot<W>(w, d));
       }
-    if (d_weight && (first || near > begin)) store_columns<W>(d_weight + m * row_stride, sum, n_columns);
+    if (!total) continue;
+    if (!to.ends)
+      store_columns<W>(part, sum, n_columns);
+    else if (first || near > begin || !to.begins)
+      fold<W>(total, first, sum, n_columns);
   }
   if (weight) dots.finish();
 }

@@ -80,10 +80,14 @@ def forward(layer: LayerCall) -> dict:
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool) -> dict:
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, value_before: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ..., separate_groups: bool = ...) -> dict:
     """
-    Gradients of a layer by its weights, list values and learnt parameters.
+    Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the
+    gradient of its values holds already, from neurons that come before this layer's. separate_groups: parameter
+    gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.
     """
+
+group_samples: int = ...
 
 class Augment:
     """

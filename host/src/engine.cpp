@@ -29,6 +29,24 @@ namespace {
 // which leaves half of the smallest usual L2 to the rest.
 constexpr int backward_chunk_rows = 1024;
 
+// The chunks of a backward pass in their order: groups of samples ascending, within them steps descending. Sample by
+// sample (`by_sample`) there must be something to do for every thread, if that fits.
+std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, bool separate_groups) {
+  std::vector<Chunk> chunks;
+  if (!n_steps) return chunks;
+  constexpr int most_steps = backward_chunk_rows / group_samples;
+  int groups = 1;
+  if (n_steps <= most_steps && !separate_groups) {
+    groups = backward_chunk_rows / (n_steps * group_samples);
+    if (by_sample) groups = std::max(groups, (num_threads() + group_samples - 1) / group_samples);
+  }
+  const int samples = std::min(groups, n_samples / group_samples + 1) * group_samples;
+  for (int b0 = 0; b0 < n_samples; b0 += samples)
+    for (int t1 = n_steps; t1 > 0; t1 -= most_steps)
+      chunks.push_back({std::max(0, t1 - most_steps), t1, b0, std::min(n_samples, b0 + samples)});
+  return chunks;
+}
+
 // A weight [M, N] as the passes read it: slabs of `width` columns one after another, [slabs][M][width], float or Bf16.
 struct Packed {
   const void* data = nullptr;
@@ -399,31 +417,52 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
 
 namespace {
 
-// ∂L/∂(α, β, θ) of a spiking layer: Σ over slots of σ'·e times the trace stored with the slot, in the order of slots.
-void parameter_grads(const LayerSpec& spec, const LayerSaved& saved, const float* d_slots, std::int64_t n_slots,
-                     LayerGradients& out) {
+int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
+
+// Calls visit(b0, b1, sum) for each group of samples; `sum` [n] is zero at first. Returns the groups' sums, added up in
+// order or, `separate`, one after another: [G, n].
+template <class Visit>
+Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& visit) {
+  const int n_groups = count_groups(n_samples);
+  Array<float> out = Array<float>::zeros(separate ? n * n_groups : n);
+  std::vector<double> sum(n);
+  for (int g = 0; g < n_groups; ++g) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    visit(g * group_samples, std::min(n_samples, (g + 1) * group_samples), sum.data());
+    float* to = out.data() + (separate ? n * g : 0);
+    for (std::size_t k = 0; k < n; ++k) to[k] += static_cast<float>(sum[k]);
+  }
+  return out;
+}
+
+// ∂L/∂(α, β, θ) of a spiking layer: Σ over slots of σ'·e times the trace stored with the slot, in the order of slots
+// within a group of samples.
+void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,
+                     std::int64_t n_slots, bool separate, LayerGradients& out) {
   int field = 1 + int(spec.stores_decay());
   const auto sum = [&](bool learns, Array<float>& to) {
     if (!learns) return;
     const float* trace = saved.fields + static_cast<std::size_t>(field++) * n_slots;
-    std::vector<double> total(spec.n);
-    for (std::int64_t j = 0; j < n_slots; ++j) {
-      const std::uint32_t n = saved.lists.wide ? static_cast<const std::uint32_t*>(saved.lists.ids)[j]
-                                               : static_cast<const std::uint16_t*>(saved.lists.ids)[j];
-      total[n] += static_cast<double>(d_slots[j]) * trace[j];
-    }
-    to = Array<float>(spec.n);
-    for (int n = 0; n < spec.n; ++n) to[n] = static_cast<float>(total[n]);
+    to = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
+      for (int t = 0; t < input.n_steps; ++t) {
+        const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * input.n_samples;
+        for (std::int64_t j = offsets[b0]; j < offsets[b1]; ++j) {
+          const std::uint32_t n = saved.lists.wide ? static_cast<const std::uint32_t*>(saved.lists.ids)[j]
+                                                   : static_cast<const std::uint16_t*>(saved.lists.ids)[j];
+          total[n] += static_cast<double>(d_slots[j]) * trace[j];
+        }
+      }
+    });
   };
   sum(spec.learn_alpha, out.d_alpha);
   sum(spec.learn_beta, out.d_beta);
   sum(spec.learn_threshold, out.d_threshold);
 }
 
-// What one chunk of steps received from one sender, sorted by sending neuron (codelets/deliver_grad.h).
+// What one chunk received from one sender, sorted by sending neuron (codelets/deliver_grad.h).
 struct Events {
   Array<std::int32_t> starts;  // [2·M + 1]
-  Array<std::uint32_t> rows;   // row (t - t0)·B + b of each event
+  Array<std::uint32_t> rows;   // the row of each event in the chunk
   Array<std::uint32_t> slots;  // its slot in the sender's lists, from first_slot on
   std::int64_t first_slot = 0;
   std::size_t n = 0;
@@ -437,27 +476,28 @@ struct SenderInput {
   bool with_near;       // near-spikes matter only where the gradient of the list values is wanted
 };
 
-// Calls visit(row, lists, list) for all lists that arrive in steps t0..t1-1: steps descending, samples ascending.
+// Calls visit(row, lists, list) for all lists that arrive in the chunk: groups of samples ascending, steps descending,
+// samples ascending.
 template <class Visit>
-void visit_rows(const SenderInput& from, int t0, int t1, int n_samples, Visit&& visit) {
-  for (int t = t1 - 1; t >= t0; --t)
-    for (int b = 0; b < n_samples; ++b) {
-      const auto row = static_cast<std::uint32_t>((t - t0) * n_samples + b);
-      if (t >= from.delay)
-        visit(row, from.lists, static_cast<std::int64_t>(t - from.delay) * n_samples + b);
-      else if (from.before && t == from.delay - 1)
-        visit(row, *from.before, static_cast<std::int64_t>(b));
-    }
+void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visit&& visit) {
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b) {
+        if (t >= from.delay)
+          visit(chunk.row(t, b), from.lists, static_cast<std::int64_t>(t - from.delay) * n_samples + b);
+        else if (from.before && t == from.delay - 1)
+          visit(chunk.row(t, b), *from.before, static_cast<std::int64_t>(b));
+      }
 }
 
 template <class Id>
-Events sort_ids_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
+Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
   Events events;
   const std::size_t n_starts = 2 * static_cast<std::size_t>(from.n_pre) + 1;
   events.starts = Array<std::int32_t>::zeros(n_starts);
-  events.first_slot = from.lists.offsets[static_cast<std::int64_t>(std::max(0, t0 - from.delay)) * n_samples];
+  events.first_slot = from.lists.offsets[static_cast<std::int64_t>(std::max(0, chunk.t0 - from.delay)) * n_samples];
   const auto each_event = [&](auto&& body) {
-    visit_rows(from, t0, t1, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
+    visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
       const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
       const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
       const Id* ids = static_cast<const Id*>(lists.ids);
@@ -485,12 +525,12 @@ Events sort_ids_by_sender(const SenderInput& from, int t0, int t1, int n_samples
   return events;
 }
 
-Events sort_by_sender(const SenderInput& from, int t0, int t1, int n_samples) {
-  return from.lists.wide ? sort_ids_by_sender<std::uint32_t>(from, t0, t1, n_samples)
-                         : sort_ids_by_sender<std::uint16_t>(from, t0, t1, n_samples);
+Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
+  return from.lists.wide ? sort_ids_by_sender<std::uint32_t>(from, chunk, n_samples)
+                         : sort_ids_by_sender<std::uint16_t>(from, chunk, n_samples);
 }
 
-// The listed slots of one chunk of steps, sorted by tile; within a tile, in the order of slots.
+// The listed slots of one chunk, sorted by tile.
 struct Listed {
   Array<ListedGrad> grads;
   Array<std::int32_t> starts;  // [P + 1]
@@ -498,26 +538,29 @@ struct Listed {
 
 // Also writes q of every slot into `d_slots`, unless null.
 template <class Id>
-Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots, int t0,
-                        int t1, int n_samples) {
+Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
+                        const Chunk& chunk, int n_samples) {
   const Id* ids = static_cast<const Id*>(saved.lists.ids);
   const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w)), n_tiles = spec.n_tiles();
-  const std::int64_t first = static_cast<std::int64_t>(t0) * n_samples,
-                     last = static_cast<std::int64_t>(t1) * n_samples;
-  const std::int64_t* offsets = saved.lists.offsets;
   Listed listed;
   listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
   std::int32_t* starts = listed.starts.data();
-  for (std::int64_t j = offsets[first]; j < offsets[last]; ++j) ++starts[ids[j] >> shift];
+  for (int t = chunk.t0; t < chunk.t1; ++t) {
+    const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
+    for (std::int64_t j = offsets[chunk.b0]; j < offsets[chunk.b1]; ++j) ++starts[ids[j] >> shift];
+  }
   std::int32_t n = 0;
   for (int p = 0; p <= n_tiles; ++p) n += std::exchange(starts[p], n);
   listed.grads = Array<ListedGrad>(n);
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::uint32_t row = static_cast<std::uint32_t>((i - first) * w);
-    for (std::int64_t j = offsets[i]; j < offsets[i + 1]; ++j) {
-      const float q = saved.fields[j] * d_values[j];
-      if (d_slots) d_slots[j] = q;
-      listed.grads[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q};
+  for (int t = chunk.t0; t < chunk.t1; ++t) {
+    const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
+    for (int b = chunk.b0; b < chunk.b1; ++b) {
+      const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
+      for (std::int64_t j = offsets[b]; j < offsets[b + 1]; ++j) {
+        const float q = saved.fields[j] * d_values[j];
+        if (d_slots) d_slots[j] = q;
+        listed.grads[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q};
+      }
     }
   }
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
@@ -525,21 +568,21 @@ Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const fl
   return listed;
 }
 
-Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots, int t0,
-                    int t1, int n_samples) {
-  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, t0, t1, n_samples)
-                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, t0, t1, n_samples);
+Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
+                    const Chunk& chunk, int n_samples) {
+  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, chunk, n_samples)
+                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, chunk, n_samples);
 }
 
-// d_value[slot] = Σ over tiles, ascending, of their shares.
+// d_value[slot] += Σ over tiles, ascending, of their shares; one addition after the other.
 void add_shares(const Events& events, const float* shares, int n_tiles, float* d_value) {
   const PhaseTimer timer(Phase::sum_shares);
   constexpr std::size_t piece = 4096;
   parallel_for(static_cast<int>((events.n + piece - 1) / piece), [&](int k, int) {
     const std::size_t from = k * piece, to = std::min(events.n, from + piece);
     float sum[piece];
-    std::memcpy(sum, shares + from, sizeof(float) * (to - from));
-    for (int p = 1; p < n_tiles; ++p)
+    for (std::size_t j = from; j < to; ++j) sum[j - from] = d_value[events.first_slot + events.slots[j]];
+    for (int p = 0; p < n_tiles; ++p)
       for (std::size_t j = from; j < to; ++j) sum[j - from] += shares[p * events.n + j];
     for (std::size_t j = from; j < to; ++j) d_value[events.first_slot + events.slots[j]] = sum[j - from];
   });
@@ -552,49 +595,68 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   check_layer(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_steps = input.n_steps, n_samples = input.n_samples, n_tiles = spec.n_tiles();
+  const int n_groups = count_groups(n_samples);
   const std::size_t row = static_cast<std::size_t>(spec.n_padded()), n_sources = input.sources.size();
   const std::size_t n = static_cast<std::size_t>(spec.n);
   const bool spiking = spec.model != Model::li, recurrent = input.recurrent_weight != nullptr;
+  const bool by_tile = spiking && !recurrent && !spec.stores_decay();
   const std::int64_t n_slots = spiking ? saved.lists.offsets[static_cast<std::int64_t>(n_steps) * n_samples] : 0;
   const Padded neuron(spec, input);
+  const std::vector<Chunk> chunks = make_chunks(n_steps, n_samples, !by_tile, wanted.separate_groups);
+  const int n_chunks = static_cast<int>(chunks.size());
+  const bool several_a_group = n_chunks > n_groups;
 
-  // Gradients that grow over the chunks, and who sent: the sources, then the layer itself. The first chunk writes all
-  // of a weight gradient; without a step there is none.
+  // Gradients that grow over the chunks, and who sent: the sources, then the layer itself. A group's first chunk writes
+  // all of a weight gradient; without a chunk there is none.
   const auto weight_like = [&](std::size_t n_pre) {
-    return n_steps ? Array<float>(n_pre * n) : Array<float>::zeros(n_pre * n);
+    const std::size_t size = n_pre * n * (wanted.separate_groups ? n_groups : 1);
+    return n_chunks ? Array<float>(size) : Array<float>::zeros(size);
   };
   LayerGradients out;
   out.d_weight.resize(n_sources);
   out.d_value.resize(n_sources);
+  std::vector<Array<float>> group_sums;
   std::vector<SenderInput> sender_inputs;
   std::vector<Sender> senders;
+  std::vector<float*> d_weights;  // of each sender, of all groups
+  const auto add_sender = [&](const SenderInput& from, const float* weight, float* d_weight) {
+    group_sums.push_back(d_weight && several_a_group ? Array<float>(from.n_pre * n) : Array<float>());
+    sender_inputs.push_back(from);
+    senders.push_back({from.n_pre, weight, d_weight, group_sums.back().data()});
+    d_weights.push_back(d_weight);
+  };
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
     const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples];
     if (wanted.weight[k]) out.d_weight[k] = weight_like(from.n_pre);
-    if (wanted.value[k]) out.d_value[k] = Array<float>::zeros(n_values);
-    sender_inputs.push_back({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]});
-    senders.push_back({from.n_pre, wanted.value[k] ? from.weight : nullptr, out.d_weight[k].data(), true, nullptr,
-                       nullptr, nullptr, 0});
+    if (wanted.value[k]) {
+      out.d_value[k] = Array<float>::zeros(n_values);
+      if (const float* before = wanted.value_before[k])
+        std::memcpy(out.d_value[k].data(), before, sizeof(float) * n_values);
+    }
+    add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, wanted.value[k] ? from.weight : nullptr,
+               out.d_weight[k].data());
   }
   if (wanted.recurrent_weight) {
     out.d_recurrent_weight = weight_like(n);
-    sender_inputs.push_back({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false});
-    senders.push_back({spec.n, nullptr, out.d_recurrent_weight.data(), true, nullptr, nullptr, nullptr, 0});
+    add_sender({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false}, nullptr,
+               out.d_recurrent_weight.data());
   }
 
-  const int chunk = std::clamp(backward_chunk_rows / std::max(1, n_samples), 1, std::max(1, n_steps));
-  const int n_chunks = (n_steps + chunk - 1) / chunk, n_senders = static_cast<int>(senders.size());
+  const int n_senders = static_cast<int>(senders.size());
   const Packed recurrent_weight =
       recurrent ? pack(input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight") : Packed();
-  const Array<float> d_bias = wanted.bias ? Array<float>::zeros(row) : Array<float>();
+  const Array<float> d_bias =
+      wanted.bias ? Array<float>::zeros(wanted.separate_groups ? n_groups * row : row) : Array<float>();
+  const Array<float> d_bias_group = wanted.bias ? Array<float>(row) : Array<float>();
   const bool learns_readout_beta = !spiking && spec.learn_beta;
   const Array<float> d_beta_by_sample = learns_readout_beta ? Array<float>::zeros(n_samples * row) : Array<float>();
-  const bool by_tile = spiking && !recurrent && !spec.stores_decay();
   const Array<float> d_slots = spec.learns() || !by_tile ? Array<float>(n_slots) : Array<float>();
   const Array<float> d_v = Array<float>::zeros(n_samples * row);
   const Array<float> d_i_syn = spec.model == Model::cuba_lif ? Array<float>::zeros(n_samples * row) : Array<float>();
-  const std::size_t tile_rows = static_cast<std::size_t>(chunk) * n_samples * spec.tile_width;  // floats
+  std::size_t most_rows = 0;
+  for (const Chunk& chunk : chunks) most_rows = std::max(most_rows, chunk.n_rows());
+  const std::size_t tile_rows = most_rows * spec.tile_width;  // floats
   // Rows of ∂L/∂i: of all tiles, or of the one tile that a worker is at.
   const Array<float> d_current(by_tile ? 0 : tile_rows * n_tiles);
   std::vector<Array<float>> worker_d_current(by_tile ? max_threads : 0);
@@ -605,11 +667,11 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
     const PhaseTimer timer(Phase::sort);
     const int n_sorts = n_senders + by_tile;
     parallel_for(n_chunks * n_sorts, [&](int item, int) {
-      const int c = item / n_sorts, k = item % n_sorts, t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
+      const int c = item / n_sorts, k = item % n_sorts;
       if (k < n_senders)
-        events[c * n_senders + k] = sort_by_sender(sender_inputs[k], t0, t1, n_samples);
+        events[c * n_senders + k] = sort_by_sender(sender_inputs[k], chunks[c], n_samples);
       else
-        listed[c] = sort_by_tile(spec, saved, d_values, d_slots.data(), t0, t1, n_samples);
+        listed[c] = sort_by_tile(spec, saved, d_values, d_slots.data(), chunks[c], n_samples);
     });
   }
   const Array<float> d_current_next = recurrent ? Array<float>(n_samples * row) : Array<float>();
@@ -634,29 +696,33 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                     d_beta_by_sample.data(),
                     d_v.data(),
                     d_i_syn.data(),
-                    chunk * n_samples,
                     d_current_next.data(),
                     d_bias.data(),
+                    d_bias_group.data(),
+                    {},
                     senders.data(),
                     n_senders};
 
-  // Backwards through time, a chunk of steps at a time: ∂L/∂i, sample by sample where neurons hear one another, else
-  // tile by tile; from it, tile by tile, the weight gradients and the tiles' shares of the list gradients; then the sum
-  // of the shares.
+  // A chunk at a time: ∂L/∂i, sample by sample where neurons hear one another, else tile by tile; from it, tile by
+  // tile, the weight gradients and the tiles' shares of the list gradients; then the sum of the shares.
   const int n_workers = std::min(n_tiles, num_threads());
   std::vector<Array<float>> shares(n_sources);
-  for (int c = n_chunks - 1; c >= 0; --c) {
-    const int t0 = c * chunk, t1 = std::min(n_steps, t0 + chunk);
+  for (int c = 0; c < n_chunks; ++c) {
+    const Chunk& chunk = pass.chunk = chunks[c];
+    const std::size_t group = wanted.separate_groups ? chunk.b0 / group_samples : 0;
     if (by_tile) {
       pass.listed = listed[c].grads.data();
       pass.listed_starts = listed[c].starts.data();
     } else {
       const PhaseTimer timer(Phase::step_grad);
-      parallel_for(n_samples, [&](int b, int) { kernels.state_grad_by_sample(pass, b, t0, t1, d_current.data()); });
+      parallel_for(chunk.b1 - chunk.b0,
+                   [&](int k, int) { kernels.state_grad_by_sample(pass, chunk.b0 + k, d_current.data()); });
     }
+    if (wanted.bias) pass.d_bias = d_bias.data() + group * row;
     for (int k = 0; k < n_senders; ++k) {
       const Events& from = events[c * n_senders + k];
-      senders[k].first = c == n_chunks - 1;
+      if (d_weights[k]) senders[k].d_weight = d_weights[k] + group * senders[k].n_pre * n;
+      senders[k].first = wanted.separate_groups || chunk.b0 == 0;
       senders[k].starts = from.starts.data();
       senders[k].rows = from.rows.data();
       senders[k].n_events = from.n;
@@ -666,30 +732,33 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
       senders[k].shares = shares[k].data();
     }
     parallel_for(n_tiles, [&](int p, int worker) {
-      float* tile_d_current = d_current.data() + (by_tile ? 0 : tile_rows * p);
+      float* tile_d_current = d_current.data() + (by_tile ? 0 : chunk.n_rows() * spec.tile_width * p);
       if (by_tile) {
         if (!worker_d_current[worker]) worker_d_current[worker] = Array<float>(tile_rows);
         tile_d_current = worker_d_current[worker].data();
         const PhaseTimer timer(Phase::step_grad, n_workers);
-        kernels.state_grad_by_tile(pass, p, t0, t1, tile_d_current);
+        kernels.state_grad_by_tile(pass, p, tile_d_current);
       }
       const PhaseTimer timer(Phase::deliver_grad, n_workers);
-      kernels.weight_grad(pass, p, t0, t1, tile_d_current);
+      kernels.weight_grad(pass, p, tile_d_current);
     });
     for (std::size_t k = 0; k < n_sources; ++k)
       if (senders[k].weight) add_shares(events[c * n_senders + k], senders[k].shares, n_tiles, out.d_value[k].data());
   }
 
   if (wanted.bias) {
-    out.d_bias = Array<float>(n);
-    std::memcpy(out.d_bias.data(), d_bias.data(), sizeof(float) * n);
+    const std::size_t n_rows = d_bias.size() / row;
+    out.d_bias = Array<float>(n_rows * n);
+    for (std::size_t k = 0; k < n_rows; ++k)
+      std::memcpy(out.d_bias.data() + k * n, d_bias.data() + k * row, sizeof(float) * n);
   }
-  if (spiking && spec.learns()) parameter_grads(spec, saved, d_slots.data(), n_slots, out);
-  if (learns_readout_beta) {
-    out.d_beta = Array<float>::zeros(n);
-    for (int b = 0; b < n_samples; ++b)
-      for (std::size_t k = 0; k < n; ++k) out.d_beta[k] += d_beta_by_sample[b * row + k];
-  }
+  if (spiking && spec.learns())
+    parameter_grads(spec, input, saved, d_slots.data(), n_slots, wanted.separate_groups, out);
+  if (learns_readout_beta)
+    out.d_beta = sum_groups(n_samples, n, wanted.separate_groups, [&](int b0, int b1, double* sum) {
+      for (int b = b0; b < b1; ++b)
+        for (std::size_t k = 0; k < n; ++k) sum[k] += d_beta_by_sample[b * row + k];
+    });
   return out;
 }
 

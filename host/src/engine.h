@@ -91,6 +91,9 @@ struct LayerSaved {
 struct Wanted {
   std::vector<bool> weight, value;  // per source
   bool recurrent_weight = false, bias = false;
+  // Per source: what the gradient of its values holds already, [slots], from neurons before this layer's; or null.
+  std::vector<const float*> value_before;
+  bool separate_groups = false;  // the gradients of parameters come as one sum a group of samples, [G, …]
 };
 
 struct LayerGradients {

@@ -160,13 +160,20 @@ nb::dict forward(const PyLayer& layer) {
 
 nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
-                  const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias) {
+                  const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias,
+                  const std::vector<std::optional<In<float>>>& value_before, bool separate_groups) {
   const LayerInput input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
                     samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
-  if (wanted_weight.size() != input.sources.size() || wanted_value.size() != input.sources.size())
+  const std::size_t n_sources = input.sources.size();
+  if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
+      (!value_before.empty() && value_before.size() != n_sources))
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients");
+  Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, {}, separate_groups};
+  wanted.value_before.resize(n_sources);
+  for (std::size_t k = 0; k < value_before.size(); ++k)
+    wanted.value_before[k] = floats(value_before[k], {layer.sources[k].lists.ids.size()}, "value_before");
 
   LayerSaved kept;
   std::vector<nb::object> alive;  // what the pointers in `kept` point into
@@ -204,23 +211,26 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   LayerGradients out;
   {
     nb::gil_scoped_release release;
-    out =
-        layer_backward(spec, input, kept, d_slots, d_out, {wanted_weight, wanted_value, wanted_recurrent, wanted_bias});
+    out = layer_backward(spec, input, kept, d_slots, d_out, wanted);
   }
+  const auto shape = [&](std::vector<std::size_t> one) {
+    if (separate_groups) one.insert(one.begin(), (samples + group_samples - 1) / group_samples);
+    return one;
+  };
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const std::size_t n_values = out.d_value[k].size();
-    d_weight.append(to_numpy(out.d_weight[k], {static_cast<std::size_t>(input.sources[k].n_pre), n}));
+    d_weight.append(to_numpy(out.d_weight[k], shape({static_cast<std::size_t>(input.sources[k].n_pre), n})));
     d_value.append(to_numpy(out.d_value[k], {n_values}));
   }
   nb::dict result;
   result["weight"] = d_weight;
   result["value"] = d_value;
-  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, {n, n});
-  result["bias"] = to_numpy(out.d_bias, {n});
-  result["alpha"] = to_numpy(out.d_alpha, {n});
-  result["beta"] = to_numpy(out.d_beta, {n});
-  result["threshold"] = to_numpy(out.d_threshold, {n});
+  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape({n, n}));
+  result["bias"] = to_numpy(out.d_bias, shape({n}));
+  result["alpha"] = to_numpy(out.d_alpha, shape({n}));
+  result["beta"] = to_numpy(out.d_beta, shape({n}));
+  result["threshold"] = to_numpy(out.d_threshold, shape({n}));
   return result;
 }
 
@@ -304,7 +314,11 @@ void register_engine(nb::module_& m) {
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
   m.def("backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
         "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,
-        "Gradients of a layer by its weights, list values and learnt parameters.");
+        "value_before"_a = std::vector<std::optional<In<float>>>(), "separate_groups"_a = false,
+        "Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the\n"
+        "gradient of its values holds already, from neurons that come before this layer's. separate_groups: parameter\n"
+        "gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.");
+  m.attr("group_samples") = group_samples;
 }
 
 }  // namespace sparsesnn

@@ -489,21 +489,22 @@ void readout_grad(const BackwardPass& pass, std::int64_t i, int sample, float* d
     for (int k = 0; k < n; ++k) d_beta[k] += d_v[k] * before[k];
 }
 
-void state_grad_by_sample(const BackwardPass& pass, int sample, int t0, int t1, float* d_current) {
+void state_grad_by_sample(const BackwardPass& pass, int sample, float* d_current) {
   const LayerSpec& spec = *pass.spec;
+  const Chunk& chunk = pass.chunk;
   const std::size_t n = static_cast<std::size_t>(spec.n_padded()), w = static_cast<std::size_t>(spec.tile_width);
   float* d_v = pass.d_v + sample * n;
   float* d_i_syn = at(pass.d_i_syn, sample * n);
   float* d_current_next = at(pass.d_current_next, sample * n);
-  for (int t = t1 - 1; t >= t0; --t) {
+  for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
     const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
     if (spec.model == Model::li)
       readout_grad(pass, i, sample, d_v);
     else
       listed_grad(pass, i, d_v, t + 1 < pass.n_steps ? d_current_next : nullptr);
-    const std::size_t row = static_cast<std::size_t>(t - t0) * pass.n_samples + sample;
+    const std::size_t row = chunk.row(t, sample), n_rows = chunk.n_rows();
     for (std::size_t p = 0; p * w < n; ++p)
-      current_grad(d_current + (p * pass.n_rows + row) * w, at(d_current_next, p * w), d_v + p * w, at(d_i_syn, p * w),
+      current_grad(d_current + (p * n_rows + row) * w, at(d_current_next, p * w), d_v + p * w, at(d_i_syn, p * w),
                    pass.neuron.alpha ? pass.neuron.alpha + p * w : nullptr, spec.gain, static_cast<int>(w));
   }
 }
@@ -511,50 +512,65 @@ void state_grad_by_sample(const BackwardPass& pass, int sample, int t0, int t1, 
 // The same for one tile of a layer whose neurons do not hear one another and forget at β whether listed or not, so that
 // ∂L/∂i never leaves the core's cache: q is put in place in one go, then the rows follow from one another.
 template <int W>
-void state_grad_tile(const BackwardPass& pass, int tile, int t0, int t1, float* d_current) {
+void state_grad_tile(const BackwardPass& pass, int tile, float* d_current) {
+  const Chunk& chunk = pass.chunk;
   const std::size_t first = static_cast<std::size_t>(tile) * W, n_samples = static_cast<std::size_t>(pass.n_samples);
   const float* alpha = pass.neuron.alpha ? pass.neuron.alpha + first : nullptr;
-  std::memset(d_current, 0, sizeof(float) * W * n_samples * static_cast<std::size_t>(t1 - t0));
+  std::memset(d_current, 0, sizeof(float) * W * chunk.n_rows());
   for (std::int32_t j = pass.listed_starts[tile]; j < pass.listed_starts[tile + 1]; ++j)
     d_current[pass.listed[j].place] = pass.listed[j].q;
-  for (int t = t1 - 1; t >= t0; --t)
-    for (std::size_t b = 0; b < n_samples; ++b) {
-      const std::size_t state = (tile * n_samples + b) * W;
-      float* row = d_current + (static_cast<std::size_t>(t - t0) * n_samples + b) * W;
-      step_grad<W>(row, pass.d_v + state, at(pass.d_i_syn, state), alpha, pass.neuron.beta + first, pass.spec->gain);
+  for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+    for (int b = chunk.b0; b < chunk.b1; ++b) {
+      const std::size_t state = (tile * n_samples + static_cast<std::size_t>(b)) * W;
+      step_grad<W>(d_current + static_cast<std::size_t>(chunk.row(t, b)) * W, pass.d_v + state, at(pass.d_i_syn, state),
+                   alpha, pass.neuron.beta + first, pass.spec->gain);
     }
 }
 
-void state_grad_by_tile(const BackwardPass& pass, int tile, int t0, int t1, float* d_current) {
-  with_width(pass.spec->tile_width, [&](auto w) { state_grad_tile<w()>(pass, tile, t0, t1, d_current); });
+void state_grad_by_tile(const BackwardPass& pass, int tile, float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { state_grad_tile<w()>(pass, tile, d_current); });
+}
+
+// ∂L/∂bias = Σ rows of ∂L/∂i, a group of samples at a time.
+template <int W>
+void bias_grad_tile(const BackwardPass& pass, std::size_t first, const float* d_current) {
+  const Chunk& chunk = pass.chunk;
+  float *total = pass.d_bias + first, *group = pass.d_bias_group + first;
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples) {
+    Vector sum[W / vector_width] = {};
+    if (chunk.t1 < pass.n_steps) load_columns<W>(sum, group, W);
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+      for (int b = g; b < chunk.b1 && b < g + group_samples; ++b) {
+        const float* row = d_current + static_cast<std::size_t>(chunk.row(t, b)) * W;
+        for (int k = 0; k < W / vector_width; ++k) sum[k] += load(row + k * vector_width);
+      }
+    if (chunk.t0 > 0)
+      store_columns<W>(group, sum, W);
+    else
+      fold<W>(total, false, sum, W);
+  }
 }
 
 template <int W>
-void weight_grad_tile(const BackwardPass& pass, int tile, int t0, int t1, const float* d_current) {
+void weight_grad_tile(const BackwardPass& pass, int tile, const float* d_current) {
   const LayerSpec& spec = *pass.spec;
+  const Chunk& chunk = pass.chunk;
   const std::size_t first = static_cast<std::size_t>(tile) * W, n = static_cast<std::size_t>(spec.n);
   const int n_columns = __builtin_popcountll(valid_word(spec, tile));
-  if (pass.d_bias) {
-    Vector sum[W / vector_width];
-    for (int k = 0; k < W / vector_width; ++k) sum[k] = load(pass.d_bias + first + k * vector_width);
-    for (int t = t1 - 1; t >= t0; --t)
-      for (int b = 0; b < pass.n_samples; ++b) {
-        const float* row = d_current + (static_cast<std::size_t>(t - t0) * pass.n_samples + b) * W;
-        for (int k = 0; k < W / vector_width; ++k) sum[k] += load(row + k * vector_width);
-      }
-    for (int k = 0; k < W / vector_width; ++k) store(pass.d_bias + first + k * vector_width, sum[k]);
-  }
+  if (pass.d_bias) bias_grad_tile<W>(pass, first, d_current);
   for (int k = 0; k < pass.n_senders; ++k) {
     const Sender& from = pass.senders[k];
     if (!from.weight && !from.d_weight) continue;
-    deliver_grad<W>(d_current, {from.starts, from.rows}, from.n_pre, from.weight ? from.weight + first : nullptr,
-                    spec.bf16, at(from.d_weight, first), from.first, n, n_columns,
-                    at(from.shares, tile * from.n_events));
+    const SenderEvents events{from.starts, from.rows, static_cast<std::uint32_t>(chunk.group_rows())};
+    const WeightGrad to{at(from.d_weight, first), at(from.d_weight_group, first), from.first, chunk.t1 == pass.n_steps,
+                        chunk.t0 == 0};
+    deliver_grad<W>(d_current, events, from.n_pre, from.weight ? from.weight + first : nullptr, spec.bf16, to, n,
+                    n_columns, at(from.shares, tile * from.n_events));
   }
 }
 
-void weight_grad(const BackwardPass& pass, int tile, int t0, int t1, const float* d_current) {
-  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, tile, t0, t1, d_current); });
+void weight_grad(const BackwardPass& pass, int tile, const float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, tile, d_current); });
 }
 
 float read_memory(const float* data, std::size_t n) {

@@ -74,11 +74,31 @@ struct Source {
   const void* weight = nullptr;  // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
 };
 
-// A population that sent to the layer (itself too), seen backwards: what a chunk of steps received from it, by sender.
+// The gradient of a parameter is a sum over groups of samples, in order; each group's own sum begins at zero. Replicas
+// that own whole groups add up to the bits of one process.
+constexpr int group_samples = 8;
+
+// What the backward pass does at a time: steps t0..t1-1 of samples b0..b1-1. Either all steps of whole groups, or some
+// steps of one group. Its rows lie [group][t][b].
+struct Chunk {
+  int t0, t1, b0, b1;
+
+  int group_rows() const { return (t1 - t0) * group_samples; }
+  std::size_t n_rows() const {
+    return static_cast<std::size_t>((b1 - b0 + group_samples - 1) / group_samples) * group_rows();
+  }
+  std::uint32_t row(int t, int b) const {
+    const int k = b - b0;
+    return static_cast<std::uint32_t>((k / group_samples * (t1 - t0) + t - t0) * group_samples + k % group_samples);
+  }
+};
+
+// A population that sent to the layer (itself too), seen backwards: what a chunk received from it, by sender.
 struct Sender {
   int n_pre = 0;
   const float* weight = nullptr;         // [M, N]; null where the gradient of its list values is not wanted
   float* d_weight = nullptr;             // [M, N] or null
+  float* d_weight_group = nullptr;       // [M, N], the sum of a group so far, where a group takes several chunks
   bool first = false;                    // d_weight holds nothing yet: write, do not add
   const std::int32_t* starts = nullptr;  // see SenderEvents in codelets/deliver_grad.h
   const std::uint32_t* rows = nullptr;
@@ -167,9 +187,9 @@ struct BackwardPass {
   const float* d_potentials;          // [T, B, N] of a readout
   float* d_beta_by_sample;            // [B, P·W] of a readout that learns β, or null
   float *d_v, *d_i_syn;               // running; tile by tile [P][B][W], else [B, P·W]
-  int n_rows;                         // rows (t, b) that one tile's current gradients have room for
   float* d_current_next;              // [B, P·W], of the step after the one at hand; null if not recurrent
-  float* d_bias;                      // [P·W] or null
+  float *d_bias, *d_bias_group;       // [P·W]: the sum, and the sum of a group so far; or null
+  Chunk chunk;                        // at hand
   const Sender* senders;              // of the chunk at hand
   int n_senders;
 };
@@ -200,11 +220,11 @@ struct Kernels {
   void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
   // x ← σ'(x): the first field of slots j0..j1-1.
   void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
-  // ∂L/∂i of steps t0..t1-1, of one tile into `d_current` [t1 - t0, B][W], or of one sample into [P][n_rows][W].
-  void (*state_grad_by_tile)(const BackwardPass&, int tile, int t0, int t1, float* d_current);
-  void (*state_grad_by_sample)(const BackwardPass&, int sample, int t0, int t1, float* d_current);
+  // ∂L/∂i of the chunk at hand, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
+  void (*state_grad_by_tile)(const BackwardPass&, int tile, float* d_current);
+  void (*state_grad_by_sample)(const BackwardPass&, int sample, float* d_current);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
-  void (*weight_grad)(const BackwardPass&, int tile, int t0, int t1, const float* d_current);
+  void (*weight_grad)(const BackwardPass&, int tile, const float* d_current);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);

@@ -10,7 +10,7 @@ spikes of this very step require, once each, as if all else were free:
     step_grad      ∂L/∂v and ∂L/∂i, 4·N bytes in and out each a step and sample               update, L2
                    recurrent: a row of weights for each listed neuron                         read, where the weights lie
     deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
-                   weights, read, and their gradient, in and out, once a chunk of steps       where the weights lie
+                   weights, read, and their gradient, in and out, once a chunk                where the weights lie
     optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
 
 W neurons a tile, N neurons of a population. Additions are never the limit: one needs four bytes. Source: Williams,
@@ -105,7 +105,7 @@ def _layer_streams(
     layer: Layer, senders: list[SpikeBatch], wanted: list[bool], own: SpikeBatch | None, machine: Machine
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
-    n_chunks = -(-rows // CHUNK_ROWS)
+    n_chunks = _n_chunks(senders[0].n_steps, senders[0].n_samples)
     recurrent = layer.recurrent_weight is not None
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(layer.n_pre) + (n if recurrent else 0)
@@ -127,6 +127,14 @@ def _layer_streams(
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * n_chunks)
     n_read = sum(n_rows for n_rows, w in zip(layer.n_pre, wanted, strict=True) if w)
     yield Stream("deliver_grad", all_weights, False, 4 * n_read * n * n_chunks)
+
+
+def _n_chunks(n_steps: int, n_samples: int) -> int:
+    """Chunks of a backward pass: `make_chunks` of host/src/engine.cpp."""
+    most_steps = CHUNK_ROWS // _core.group_samples
+    if n_steps > most_steps:
+        return -(-n_samples // _core.group_samples) * -(-n_steps // most_steps)
+    return -(-n_samples // (_core.group_samples * (CHUNK_ROWS // (max(1, n_steps) * _core.group_samples))))
 
 
 def floor_ms(all_streams: list[Stream], machine: Machine) -> dict[str, float]:

@@ -223,9 +223,9 @@ class Plan:
 def cpu_tile_width(n: int, n_pre: int) -> int:
     """Neurons a CPU tile holds, for a population of `n` neurons that read `n_pre` sources altogether.
 
-    The widest vector-friendly slab whose weight columns stay in L2; in the backward pass columns and their gradient stream
-    by, once a chunk of steps. A pure function of the network,
-    never of the machine: the width decides the order of sums in a dot product, and so the last bit of a gradient.
+    The widest vector-friendly slab whose weight columns stay in L2; in the backward pass columns and their gradient
+    stream by, once in a few samples. A pure function of the network, never of the machine: the width decides the order
+    of sums in a dot product, and so the last bit of a gradient.
     """
     for width in reversed(CPU_TILE_WIDTHS):
         if width < 2 * n and 4 * width * n_pre <= CPU_TILE_BYTES:

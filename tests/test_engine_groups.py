@@ -1,0 +1,137 @@
+"""Sums that parts of a batch, or of a layer, can add up to the bits of the whole."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparsesnn import _core
+from sparsesnn.errors import ShapeError
+from sparsesnn.module import Model
+from sparsesnn.network import parse_net
+from sparsesnn.spikes import SpikeBatch
+
+PER_NEURON = ("recurrent_weight", "bias", "alpha", "beta", "threshold")
+
+
+def random_spikes(n_steps: int, n_samples: int, n: int) -> SpikeBatch:
+    generator = torch.Generator().manual_seed(n_steps)
+    return SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n, generator=generator) < 0.2).float())
+
+
+def strong_model(net: str, **rules: Any) -> Model:
+    model = Model(parse_net(net, bias=True, **rules), seed=1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.mul_(3)
+    return model
+
+
+def backward_calls(model: Model, spikes: SpikeBatch, monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], Any]]:
+    """Arguments and result of every call of `_core.backward`, last layer first."""
+    calls: list[tuple[tuple[Any, ...], Any]] = []
+    backward = _core.backward
+
+    def record(*arguments: Any) -> Any:
+        result = backward(*arguments)
+        calls.append((arguments, copy.deepcopy(result)))  # autograd adds to what it is given
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "backward", record)
+        counts = model(spikes).counts()
+        weights = torch.linspace(-1, 1, counts.shape[-1]) / 48
+        (counts**2 * weights).sum().backward()
+    return calls
+
+
+def parameter_gradients(result: Any) -> list[np.ndarray]:
+    found = [*result["weight"], *(result[name] for name in PER_NEURON)]
+    return [g for g in found if g is not None]
+
+
+def folded(groups: np.ndarray) -> np.ndarray:
+    total: np.ndarray = np.zeros_like(groups[0])
+    for group in groups:
+        total += group
+    return total
+
+
+@pytest.mark.parametrize("n_steps", [3, 40, 150, 300])  # several groups a chunk; one; several chunks a group
+@pytest.mark.parametrize("net", ["30-75-40-10s", "30-75cr-40r-10s"])
+def test_groups_add_up_to_the_gradient(net: str, n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = strong_model(net, learn_beta=True, learn_threshold=True, reset="zero" if n_steps == 40 else "subtract")
+    backward: Any = _core.backward
+    n_samples = 2 * _core.group_samples + 3
+    spikes = random_spikes(n_steps, n_samples, 30)
+    whole = backward_calls(model, spikes, monkeypatch)
+    edges = range(0, n_samples, _core.group_samples)
+    parts = [backward_calls(model, spikes[start : start + _core.group_samples], monkeypatch) for start in edges]
+    for k, (arguments, result) in enumerate(whole):
+        separate = parameter_gradients(backward(*arguments, separate_groups=True))
+        for g, (total, groups) in enumerate(zip(parameter_gradients(result), separate, strict=True)):
+            assert groups.shape == (len(edges), *total.shape)
+            assert folded(groups).tobytes() == total.tobytes()
+            for part, group in zip(parts, groups, strict=True):
+                assert parameter_gradients(part[k][1])[g].tobytes() == group.tobytes()
+        assert any(np.any(total) for total in parameter_gradients(result))
+
+
+def test_neurons_of_two_layers_add_up_to_one() -> None:
+    """∂L/∂(values of a source) goes on from what the neurons before have added."""
+    n, n_pre, width, cut = 70, 33, 16, 32
+    lists = random_spikes(20, 11, n_pre)
+    numbers = np.random.default_rng(0)
+    weight = numbers.normal(size=(n_pre, n)).astype(np.float32)
+    d_potentials = numbers.normal(size=(20, 11, n)).astype(np.float32)
+
+    def d_value(first: int, last: int, before: np.ndarray | None) -> np.ndarray:
+        columns = slice(first, last)
+        source = _core.Source(
+            _core.Lists(lists.offsets.numpy(), lists.ids.numpy(), lists.n_spikes.numpy()),
+            n_pre,
+            0,
+            np.ascontiguousarray(weight[:, columns]),
+        )
+        beta = np.full(last - first, 0.9, np.float32)
+        call = _core.LayerCall(
+            readout_spec(last - first, width), 20, 11, [source], None, None, beta, None, None, None, None, None, None
+        )
+        saved = _core.forward(call)
+        d_out = np.ascontiguousarray(d_potentials[:, :, columns])
+        result = _core.backward(call, saved, None, d_out, [True], [True], False, False, value_before=[before])
+        found: np.ndarray = result["value"][0]
+        return found
+
+    whole = d_value(0, n, None)
+    assert d_value(cut, n, d_value(0, cut, None)).tobytes() == whole.tobytes()
+    assert d_value(cut, n, None).tobytes() != whole.tobytes()
+    with pytest.raises(ShapeError, match="value_before has shape"):
+        d_value(0, n, whole[1:].copy())
+
+
+def readout_spec(n: int, tile_width: int) -> _core.LayerSpec:
+    return _core.LayerSpec(
+        model=2,
+        reset=3,
+        detach_reset=True,
+        surrogate=0,
+        slope=1.0,
+        gain=1.0,
+        n=n,
+        tile_width=tile_width,
+        capacity=0,
+        fixed=False,
+        bf16=False,
+        save=True,
+        learn_alpha=False,
+        learn_beta=False,
+        learn_threshold=False,
+        seed=0,
+        first_step=0,
+    )
