@@ -105,7 +105,8 @@ SPARSESNN_VERTEX(StateGrad, list, e, history, parameters, d_v, d_i_syn, d_curren
                  n_neurons, first_neuron, stride, n_slots, n_rows, cuba, reset, detach_reset, surrogate, slope, gain)
 
 // How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu_plan.py.
-enum Decoding : unsigned { over_max, over_mean, over_sum, over_last };
+// `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
+enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
 
 // Once a batch: value [B, w] of each readout neuron over time; ties [B, w], how many steps hold the maximum.
 class Decode : public poplar::MultiVertex {
@@ -140,7 +141,8 @@ class Decode : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Decode, history, value, ties, n_steps, n_samples, n_neurons, decoding)
 
-// d_value [B, w]: ∂L/∂value of the decoded potential.
+// d_value [B, w]: ∂L/∂value of the decoded potential; over_steps: [T, B, w], of all of them, and then history, value and
+// ties are not read.
 class ReadoutGrad : public poplar::MultiVertex {
  public:
   poplar::Input<Floats> history;
@@ -167,7 +169,7 @@ class ReadoutGrad : public poplar::MultiVertex {
       if (width > n_neurons) out[n_neurons] = 0.0f;
       for (unsigned k = 0; k < n_neurons; ++k) {
         const unsigned at = b * width + k;
-        float d = d_value[at];
+        float d = d_value[decoding == over_steps ? t * n_samples * width + at : at];
         if (decoding == over_max)
           d = history[t * n_samples * width + at] == value[at] ? d / ties[at] : 0.0f;
         else if (decoding == over_mean)

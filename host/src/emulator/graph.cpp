@@ -1,4 +1,5 @@
 // Tensors, graphs and programs: everything that happens before an engine is made.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -65,21 +66,47 @@ Tensor Tensor::slice(std::size_t begin, std::size_t end, unsigned dimension) con
   return Tensor(type_, shape, pieces);
 }
 
+Tensor Tensor::reinterpret(const Type& type) const {
+  if (type.bytes() != type_.bytes())
+    throw poplar_error("reinterpret: " + type_.toString() + " has another size than " + type.toString());
+  return Tensor(type, shape_, pieces_);
+}
+
 Tensor concat(ArrayRef<Tensor> tensors, unsigned dimension) {
   if (tensors.empty()) throw poplar_error("concat: no tensors");
-  if (dimension != 0) throw poplar_error("concat: dimension is " + std::to_string(dimension) + "; emulated: 0");
   std::vector<std::size_t> shape = tensors[0].shape();
-  std::vector<Piece> pieces;
-  shape.at(0) = 0;
+  if (dimension >= shape.size())
+    throw poplar_error("concat: dimension is " + std::to_string(dimension) + " of tensors " + text_of(shape));
+  std::size_t outer = 1;
+  for (unsigned k = 0; k < dimension; ++k) outer *= shape[k];
+  shape[dimension] = 0;
   for (const Tensor& t : tensors) {
     std::vector<std::size_t> other = t.shape();
-    shape[0] += other.at(0);
-    other[0] = shape[0];
+    if (other.size() == shape.size()) {
+      shape[dimension] += other[dimension];
+      other[dimension] = shape[dimension];
+    }
     if (other != shape || t.elementType() != tensors[0].elementType())
       throw poplar_error("concat: a tensor " + text_of(t.shape()) + " of " + t.elementType().toString() +
                          " does not fit " + text_of(tensors[0].shape()) + " of " + tensors[0].elementType().toString());
-    for (const Piece& p : t.pieces()) append(pieces, p);
   }
+  std::vector<Piece> pieces;
+  struct Reader {  // of one tensor: the piece that comes next, and how much of it has been taken
+    std::size_t piece = 0, taken = 0;
+  };
+  std::vector<Reader> readers(tensors.size());
+  for (std::size_t o = 0; o < outer; ++o)
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+      Reader& r = readers[k];
+      for (std::size_t left = tensors[k].numElements() / outer; left;) {
+        const Piece& p = tensors[k].pieces()[r.piece];
+        const std::size_t n = std::min(left, p.end - p.begin - r.taken);
+        append(pieces, {p.variable, p.begin + r.taken, p.begin + r.taken + n});
+        left -= n;
+        r.taken += n;
+        if (r.taken == p.end - p.begin) ++r.piece, r.taken = 0;
+      }
+    }
   return Tensor(tensors[0].elementType(), shape, pieces);
 }
 

@@ -13,6 +13,7 @@
 #endif
 
 #include "parts.h"
+#include "passes.h"
 
 namespace sparsesnn::ipu {
 
@@ -20,6 +21,7 @@ using poplar::ArrayRef;
 using poplar::ComputeSet;
 using poplar::FLOAT;
 using poplar::Graph;
+using poplar::INT;
 using poplar::Tensor;
 using poplar::UNSIGNED_INT;
 using poplar::UNSIGNED_SHORT;
@@ -55,23 +57,44 @@ class Parted {
  public:
   Parted() = default;
   Parted(Graph& graph, const poplar::Type& type, const std::vector<std::size_t>& sizes,
-         const std::vector<unsigned>& tiles, const std::string& name) {
-    for (const std::size_t n : sizes) bounds_.push_back(bounds_.back() + n);
+         const std::vector<unsigned>& tiles, const std::string& name)
+      : Parted(sizes) {
     all_ = graph.addVariable(type, {bounds_.back()}, name);
     for (std::size_t k = 0; k < tiles.size(); ++k) graph.setTileMapping(part(k), tiles[k]);
+  }
+  // Somebody else's tensor, which lies where they put it.
+  Parted(const Tensor& given, const std::vector<std::size_t>& sizes) : Parted(sizes) {
+    if (given.numElements() != bounds_.back())
+      throw std::invalid_argument("IPU program: a tensor of " + std::to_string(given.numElements()) +
+                                  " elements was given where " + std::to_string(bounds_.back()) + " are needed");
+    all_ = given;
   }
   const Tensor& all() const { return all_; }
   Tensor part(std::size_t k) const { return all_.slice(bounds_[k], bounds_[k + 1]); }
 
  private:
+  explicit Parted(const std::vector<std::size_t>& sizes) {
+    for (const std::size_t n : sizes) bounds_.push_back(bounds_.back() + n);
+  }
   Tensor all_;
   std::vector<std::size_t> bounds_{0};
 };
 
+// What is built: whole training steps, or one pass as part of somebody else's graph (passes.h).
+enum class Part { whole, forward, backward };
+
+// `over_steps` in codelets/ipu/gradient.cpp: each step's potential has a gradient of its own.
+constexpr unsigned decodes_nothing = 4;
+
 class Builder {
  public:
   Builder(const ProgramSpec& spec, Graph& graph, std::map<std::string, Buffer>& buffers)
-      : spec_(spec), graph_(graph), buffers_(buffers), populations_(spec.populations.size()) {}
+      : spec_(spec),
+        graph_(graph),
+        buffers_(buffers),
+        populations_(spec.populations.size()),
+        keeps_history_(spec.trains()),
+        learns_(spec.trains()) {}
 
   std::vector<poplar::program::Program> build() {
     find_rounds();
@@ -83,12 +106,19 @@ class Builder {
       stream_in("labels", labels_.all(), *batch);
       stream_in("settings", settings_, *batch);
     }
-    const Sequence forward = forward_pass(), backward = spec_.trains() ? backward_pass() : Sequence();
+    Sequence forward, backward;
+    forward_steps(forward);
+    add_loss(forward);
+    if (learns_) {
+      add_readout_gradient(backward);
+      backward_steps(backward);
+      add_update(backward);
+    }
     for (Sequence* batch : {&train, &infer}) {
       reset_counters(forward_counters_, 0, *batch);
       batch->add(forward);
     }
-    if (spec_.trains()) {
+    if (learns_) {
       reset_counters(backward_counters_, spec_.n_steps, train);
       train.add(backward);
       stream_out("norm", norm_, train);
@@ -98,6 +128,46 @@ class Builder {
       stream_out("logits", logits_.all(), *batch);
     }
     return {load, train, infer, save, lists};
+  }
+
+  // ---- passes.h ------------------------------------------------------------------------------------------------
+
+  ForwardOutputs forward_pass(const ForwardInputs& in, bool saves, Sequence& program) {
+    part_ = Part::forward;
+    keeps_history_ = saves;
+    find_rounds();
+    make_variables();
+    narrow_lists(0, in.lists, program);
+    for (std::size_t k = 0; k < joined_.size(); ++k)
+      take_columns(in.weights.at(k), spec_.populations[spec_.connections[k].post], joined_[k].weights, program);
+    for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, in.biases, program);
+    Sequence steps;
+    forward_steps(steps);
+    reset_counters(forward_counters_, 0, program);
+    program.add(steps);
+    return forward_outputs(program);
+  }
+
+  BackwardOutputs backward_pass(const BackwardInputs& in, bool input_gradient, Sequence& program) {
+    part_ = Part::backward;
+    learns_ = true;
+    input_gradient_ = input_gradient;
+    find_rounds();
+    for (std::size_t k = 1; k < populations_.size(); ++k)
+      if (spec_.populations[k].spikes()) given_[spec_.populations[k].name + ".history"] = in.histories.at(k);
+    make_variables();
+    for (std::size_t k = 0; k < populations_.size(); ++k)
+      if (spikes_or_input(spec_.populations[k])) narrow_lists(k, in.lists.at(k), program);
+    for (std::size_t k = 0; k < joined_.size(); ++k)
+      take_columns(in.weights.at(k), spec_.populations[spec_.connections[k].post], joined_[k].weights, program);
+    for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, {}, program);
+    clear_gradients(program);
+    take_gradient(in.d_out, program);
+    Sequence steps;
+    backward_steps(steps);
+    reset_counters(backward_counters_, spec_.n_steps, program);
+    program.add(steps);
+    return backward_outputs(program);
   }
 
  private:
@@ -118,6 +188,7 @@ class Builder {
   };
 
   bool spikes_or_input(const Population& p) const { return p.model != Model::li; }
+  bool hears_back(const Population& p) const { return p.model != Model::input || input_gradient_; }
   std::size_t width(const Shard& s) const { return even(s.n); }
   std::size_t words(const Shard& s) const { return 2 * ((s.n + 31) / 32); }
 
@@ -159,6 +230,8 @@ class Builder {
     std::vector<std::size_t> sizes;
     std::vector<unsigned> tiles;
     for (const Shard& s : p.shards) sizes.push_back(size(s)), tiles.push_back(s.tile);
+    const auto given = given_.find(p.name + "." + name);
+    if (given != given_.end()) return Parted(given->second, sizes);
     return Parted(graph_, type, sizes, tiles, p.name + "." + name);
   }
 
@@ -204,7 +277,7 @@ class Builder {
 
   void make_variables() {
     const std::size_t b = spec_.n_samples, t = spec_.n_steps;
-    const bool trains = spec_.trains();
+    const bool forward = part_ != Part::backward;
     for (std::size_t k = 0; k < populations_.size(); ++k) {
       const Population& p = spec_.populations[k];
       Placed& v = populations_[k];
@@ -214,33 +287,38 @@ class Builder {
         v.bucket_stride = 12 + even(p.capacity + 6);
         v.kept = on_collectors(p, UNSIGNED_SHORT, "kept", t * v.stride);
         for (const unsigned l : v.lags)
-          v.sent[l] = on_collectors(p, UNSIGNED_SHORT, "sent" + std::to_string(l), v.stride).all();
-        if (trains) v.buckets = on_collectors(p, UNSIGNED_SHORT, "buckets", v.bucket_stride);
+          if (forward || l == v.lags[0])
+            v.sent[l] = on_collectors(p, UNSIGNED_SHORT, "sent" + std::to_string(l), v.stride).all();
+        if (learns_) v.buckets = on_collectors(p, UNSIGNED_SHORT, "buckets", v.bucket_stride);
+        if (learns_ && hears_back(p)) v.e = on_collectors(p, FLOAT, "e", v.slots);
       }
       if (p.model == Model::input) continue;
-      const std::size_t rows = trains || p.model == Model::li ? t : 2;
-      v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return 4 * width(s); });
-      v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
-      v.history = on_shards(p, FLOAT, "history", [&](const Shard& s) { return rows * b * width(s); });
+      const std::size_t rows = keeps_history_ || !forward || p.model == Model::li ? t : 2;
       const auto per_sample = [&](const Shard& s) { return b * width(s); };
-      if (p.model == Model::cuba_lif) v.i_syn = on_shards(p, FLOAT, "i_syn", per_sample);
-      if (p.spikes()) {
-        v.masks = on_shards(p, UNSIGNED_INT, "masks", [&](const Shard& s) { return b * words(s); });
-        v.dropped = on_collectors(p, UNSIGNED_INT, "dropped", t);
-      } else {
+      v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return 4 * width(s); });
+      if (forward || p.spikes())
+        v.history = on_shards(p, FLOAT, "history", [&](const Shard& s) { return rows * b * width(s); });
+      if (forward) {
+        v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
+        if (p.model == Model::cuba_lif) v.i_syn = on_shards(p, FLOAT, "i_syn", per_sample);
+        if (p.spikes()) {
+          v.masks = on_shards(p, UNSIGNED_INT, "masks", [&](const Shard& s) { return b * words(s); });
+          v.dropped = on_collectors(p, UNSIGNED_INT, "dropped", t);
+        }
+      }
+      if (part_ == Part::whole && !p.spikes()) {
         v.value = on_shards(p, FLOAT, "value", per_sample);
         v.ties = on_shards(p, FLOAT, "ties", per_sample);
       }
-      if (!trains) continue;
+      if (!learns_) continue;
       v.d_v = on_shards(p, FLOAT, "d_v", per_sample);
       if (p.model == Model::cuba_lif) v.d_i_syn = on_shards(p, FLOAT, "d_i_syn", per_sample);
       v.d_current = on_shards(p, FLOAT, "d_current", [&](const Shard& s) { return v.ring * b * width(s); });
       v.d_bias = on_shards(p, FLOAT, "d_bias", [&](const Shard& s) { return 6 * width(s); });
+      if (!p.spikes())
+        v.d_value = on_shards(p, FLOAT, "d_value", [&](const Shard& s) { return (forward ? 1 : t) * b * width(s); });
+      if (part_ != Part::whole) continue;
       v.square_sums = on_shards(p, FLOAT, "square_sums", [](const Shard&) { return std::size_t{6}; });
-      if (p.spikes())
-        v.e = on_collectors(p, FLOAT, "e", v.slots);
-      else
-        v.d_value = on_shards(p, FLOAT, "d_value", per_sample);
       if (p.bias && spec_.momentum)
         v.bias_moment1 = on_shards(p, FLOAT, "bias_moment1", [&](const Shard& s) { return width(s); });
       if (p.bias && adam())
@@ -252,16 +330,17 @@ class Builder {
       const auto like_weights = [&](const Shard& s) { return pre.n * width(s); };
       Joined j;
       j.weights = on_shards(post, FLOAT, name + "weights", like_weights);
-      if (trains) {
+      if (learns_) {
         j.gradients = on_shards(post, FLOAT, name + "gradients", like_weights);
         if (spec_.momentum) j.moments1 = on_shards(post, FLOAT, name + "moments1", like_weights);
         if (adam()) j.moments2 = on_shards(post, FLOAT, name + "moments2", like_weights);
-        if (pre.model != Model::input)
+        if (hears_back(pre))
           j.shares = on_shards(post, FLOAT, name + "shares",
                                [&](const Shard&) { return spec_.n_samples * populations_[c.pre].slots; });
       }
       joined_.push_back(j);
     }
+    if (part_ != Part::whole) return;
     const Population& output = spec_.populations.back();
     labels_ = on_collectors(output, UNSIGNED_INT, "labels", 1);
     losses_ = on_collectors(output, FLOAT, "losses", 1);
@@ -366,7 +445,7 @@ class Builder {
 
   // ---- forward -----------------------------------------------------------------------------------------------
 
-  Sequence forward_pass() {
+  void forward_steps(Sequence& pass) {
     Sequence step;
     const ComputeSet fetch = graph_.addComputeSet("forward/fetch");
     fetch_input(fetch);
@@ -383,10 +462,7 @@ class Builder {
       step.add(Execute(run));
       if (sends) step.add(Execute(compact));
     }
-    Sequence pass;
     pass.add(Repeat(spec_.n_steps, step));
-    add_loss(pass);
-    return pass;
   }
 
   void fetch_input(ComputeSet cs) {
@@ -441,7 +517,7 @@ class Builder {
       set(x, "n_sources", lists.size());
       set(x, "n_samples", spec_.n_samples);
       set(x, "n_neurons", s.n);
-      set(x, "n_rows", spec_.trains() || li ? spec_.n_steps : 2);
+      set(x, "n_rows", keeps_history_ || li ? spec_.n_steps : 2);
       set(x, "cuba", p.model == Model::cuba_lif);
       set(x, "readout", li);
       set(x, "reset", p.reset);
@@ -530,49 +606,56 @@ class Builder {
 
   // ---- backward ----------------------------------------------------------------------------------------------
 
-  Sequence backward_pass() {
-    Sequence pass;
+  // Each shard's columns of the loss's gradient, once a batch.
+  void add_readout_gradient(Sequence& pass) {
     const Population& output = spec_.populations.back();
-    if (!output.spikes()) {  // each shard's columns of the gradient, once a batch
-      std::vector<Tensor> from, to;
-      const Tensor rows = d_values_.all().reshape({spec_.n_samples, output.n});
-      for (std::size_t k = 0; k < output.shards.size(); ++k) {
-        const Shard& s = output.shards[k];
-        from.push_back(rows.slice(s.first, s.first + s.n, 1).flatten());
-        to.push_back(
-            populations_.back().d_value.part(k).reshape({spec_.n_samples, width(s)}).slice(0, s.n, 1).flatten());
-      }
-      pass.add(Copy(concat(from), concat(to), false, "gradient of the readout"));
+    if (!output.spikes())
+      take_columns(d_values_.all().reshape({spec_.n_samples, output.n}), output, populations_.back().d_value, pass);
+  }
+
+  // A tensor [rows, N] into shards' parts [rows, w]; what pads a part is left alone.
+  void take_columns(const Tensor& rows, const Population& p, const Parted& parts, Sequence& program) {
+    std::vector<Tensor> from, to;
+    for (std::size_t k = 0; k < p.shards.size(); ++k) {
+      const Shard& s = p.shards[k];
+      from.push_back(rows.slice(s.first, s.first + s.n, 1).flatten());
+      to.push_back(parts.part(k).reshape({rows.dim(0), width(s)}).slice(0, s.n, 1).flatten());
     }
+    program.add(Copy(concat(from), concat(to), false, p.name + " columns"));
+  }
+
+  void backward_steps(Sequence& pass) {
     Sequence step;
     const ComputeSet fetch = graph_.addComputeSet("backward/fetch");
     for (std::size_t k = 0; k < populations_.size(); ++k)
       if (spikes_or_input(spec_.populations[k])) add_fetch(k, fetch);
+    if (part_ != Part::whole && spec_.populations.back().spikes()) add_take_row(fetch);
     step.add(Execute(fetch));
     for (int round = n_rounds_ - 1; round >= -1; --round) {
       const std::string name = "backward/" + (round < 0 ? std::string("input") : std::to_string(round));
       const ComputeSet lists = graph_.addComputeSet(name + "/list gradient");
       if (add_list_grad(round, lists)) step.add(Execute(lists));
-      if (round < 0) break;
+      if (round < 0 && !input_gradient_) break;
       const ComputeSet reduce = graph_.addComputeSet(name + "/reduce"), sum = graph_.addComputeSet(name + "/sum"),
                        state = graph_.addComputeSet(name + "/state gradient");
       bool reduces = false, sums = false;
       for (std::size_t k = 0; k < populations_.size(); ++k) {
         if (populations_[k].round != round) continue;
-        if (spec_.populations[k].spikes()) {
+        if (spikes_or_input(spec_.populations[k])) {
           for (const unsigned c : populations_[k].outgoing) reduces |= add_reducers(c, reduce);
           add_sums(k, sum);
           sums = true;
         }
-        add_state_grad(k, state);
+        if (round < 0)
+          add_store_row(k, state);
+        else
+          add_state_grad(k, state);
       }
       if (reduces) step.add(Execute(reduce));
       if (sums) step.add(Execute(sum));
       step.add(Execute(state));
     }
     pass.add(Repeat(spec_.n_steps, step));
-    add_update(pass);
-    return pass;
   }
 
   // What the collectors of a population send in the backward pass.
@@ -612,7 +695,7 @@ class Builder {
         for (const unsigned i : chosen) {
           const Connection& c = spec_.connections[i];
           const Placed& pre = populations_[c.pre];
-          const bool wanted = spec_.populations[c.pre].model != Model::input;
+          const bool wanted = hears_back(spec_.populations[c.pre]);
           lists.push_back(sent_back(c.pre));
           buckets.push_back(pre.buckets.all());
           weights.push_back(joined_[i].weights.part(k));
@@ -672,7 +755,7 @@ class Builder {
   void add_sums(std::size_t index, ComputeSet cs) {
     const Population& p = spec_.populations[index];
     Placed& v = populations_[index];
-    const bool direct = index + 1 == populations_.size();
+    const bool last = index + 1 == populations_.size(), direct = last && part_ == Part::whole;
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
       std::vector<Tensor> rows;
@@ -691,6 +774,7 @@ class Builder {
         for (std::size_t s = 0; s < spec_.populations[spec_.connections[i].post].shards.size(); ++s)
           rows.push_back(of_samples(joined_[i].shares.part(s), c.first, c.n));
       }
+      if (last && !direct) rows.push_back(d_row_.part(k));
       const std::size_t n_rows = rows.size();
       if (rows.empty()) rows.push_back(pad(FLOAT, c.tile));
       const VertexRef x = add(cs, "Sum", c.tile);
@@ -725,12 +809,13 @@ class Builder {
         set(x, "surrogate", p.surrogate);
         set_float(x, "slope", p.slope);
       } else {
-        connect(x, "value", v.value.part(k));
-        connect(x, "ties", v.ties.part(k));
+        const bool each_step = part_ != Part::whole;
+        connect(x, "value", each_step ? pad(FLOAT, s.tile) : v.value.part(k));
+        connect(x, "ties", each_step ? pad(FLOAT, s.tile) : v.ties.part(k));
         connect(x, "d_value", v.d_value.part(k));
-        set(x, "decoding", spec_.decoding);
+        set(x, "decoding", each_step ? decodes_nothing : spec_.decoding);
       }
-      connect(x, "history", v.history.part(k));
+      connect(x, "history", p.spikes() || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
       connect(x, "parameters", v.parameters.part(k));
       connect(x, "d_v", v.d_v.part(k));
       connect(x, "d_current", v.d_current.part(k));
@@ -742,6 +827,203 @@ class Builder {
       set(x, "n_rows", v.ring);
       set_float(x, "gain", p.gain);
     }
+  }
+
+  // ---- the edges of a pass: the owner's tensors to ours, and back ---------------------------------------------
+
+  // Lists INT [T, B, 2 + K] into `kept`.
+  void narrow_lists(std::size_t index, const Tensor& lists, Sequence& program) {
+    const Population& p = spec_.populations[index];
+    const ComputeSet cs = graph_.addComputeSet(p.name + "/narrow");
+    for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+      const Collector& c = p.collectors[k];
+      const VertexRef x = add(cs, "Narrow", c.tile);
+      connect(x, "lists", lists.slice(c.first, c.first + c.n, 1).flatten().reinterpret(UNSIGNED_INT));
+      connect(x, "kept", populations_[index].kept.part(k));
+      set(x, "n_lists", std::size_t{spec_.n_steps} * c.n);
+      set(x, "capacity", p.capacity);
+    }
+    program.add(Execute(cs));
+  }
+
+  // β, α, θ, θ_grad, bias, and zeros where weights are padded.
+  void take_neurons(std::size_t index, const std::vector<Tensor>& biases, Sequence& program) {
+    const Population& p = spec_.populations[index];
+    Placed& v = populations_[index];
+    const bool forward = part_ == Part::forward;
+    std::vector<Tensor> from, to;
+    const auto fill = [&](const std::vector<float>& values, unsigned tile, const Tensor& sink) {
+      from.push_back(graph_.addConstant<float>(FLOAT, {values.size()}, ArrayRef<float>(values), p.name + ".numbers"));
+      graph_.setTileMapping(from.back(), tile);
+      to.push_back(sink);
+    };
+    for (std::size_t k = 0; k < p.shards.size(); ++k) {
+      const Shard& s = p.shards[k];
+      const std::size_t w = width(s);
+      std::vector<float> rows(4 * w, 0.0f);
+      for (unsigned row = 0; row < 4; ++row)
+        for (unsigned n = 0; n < s.n; ++n) rows[row * w + n] = p.parameters[row * p.n + s.first + n];
+      fill(rows, s.tile, v.parameters.part(k));
+      if (forward && !p.bias) fill(std::vector<float>(w, 0.0f), s.tile, v.bias.part(k));
+      if (w == s.n) continue;
+      if (forward && p.bias) fill({0.0f}, s.tile, v.bias.part(k).slice(s.n, w));
+      for (const unsigned i : v.incoming) {
+        const std::size_t m = spec_.populations[spec_.connections[i].pre].n;
+        fill(std::vector<float>(m, 0.0f), s.tile,
+             joined_[i].weights.part(k).reshape({m, w}).slice(s.n, w, 1).flatten());
+      }
+    }
+    program.add(Copy(concat(from), concat(to), false, p.name + " numbers"));
+    if (forward && p.bias) take_columns(biases.at(index).reshape({1, p.n}), p, v.bias, program);
+  }
+
+  ForwardOutputs forward_outputs(Sequence& program) {
+    ForwardOutputs out;
+    const std::size_t n = populations_.size();
+    out.lists.resize(n), out.dropped.resize(n), out.histories.resize(n);
+    const std::size_t t = spec_.n_steps;
+    for (std::size_t index = 1; index < n; ++index) {
+      const Population& p = spec_.populations[index];
+      Placed& v = populations_[index];
+      if (!p.spikes()) continue;
+      const Parted lists = on_collectors(p, UNSIGNED_INT, "lists", t * (2 + p.capacity)),
+                   values = on_collectors(p, FLOAT, "values", t * p.capacity);
+      const ComputeSet cs = graph_.addComputeSet(p.name + "/widen");
+      for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+        const VertexRef x = add(cs, "Widen", p.collectors[k].tile);
+        connect(x, "kept", v.kept.part(k));
+        connect(x, "lists", lists.part(k));
+        connect(x, "values", values.part(k));
+        set(x, "n_lists", t * p.collectors[k].n);
+        set(x, "capacity", p.capacity);
+      }
+      program.add(Execute(cs));
+      out.lists[index] = by_step(p, lists, 2 + p.capacity).reinterpret(INT);
+      out.dropped[index] = by_step(p, v.dropped, 1).reinterpret(INT).reshape({t, spec_.n_samples});
+      if (keeps_history_) out.histories[index] = v.history.all();
+      if (index + 1 == n) out.out = by_step(p, values, p.capacity);
+    }
+    const Population& last = spec_.populations.back();
+    if (!last.spikes())
+      out.out = columns(last, populations_.back().history, t * spec_.n_samples)
+                    .reshape({t, spec_.n_samples, std::size_t{last.n}});
+    return out;
+  }
+
+  // Collectors' parts [T, n, size] as one tensor [T, B, size]; of parts [T, n, more], the first `size`.
+  Tensor by_step(const Population& p, const Parted& parts, std::size_t size) const {
+    std::vector<Tensor> found;
+    for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+      const std::size_t rows = std::size_t{spec_.n_steps} * p.collectors[k].n;
+      const Tensor part = parts.part(k);
+      found.push_back(part.reshape({spec_.n_steps, p.collectors[k].n, part.numElements() / rows}).slice(0, size, 2));
+    }
+    return concat(found, 1);
+  }
+
+  // Shards' parts [rows, w] as one tensor [rows, N].
+  Tensor columns(const Population& p, const Parted& parts, std::size_t rows) const {
+    std::vector<Tensor> found;
+    for (std::size_t k = 0; k < p.shards.size(); ++k)
+      found.push_back(parts.part(k).reshape({rows, width(p.shards[k])}).slice(0, p.shards[k].n, 1));
+    return concat(found, 1);
+  }
+
+  void clear_gradients(Sequence& program) {
+    const ComputeSet cs = graph_.addComputeSet("backward/clear");
+    for (std::size_t index = 1; index < populations_.size(); ++index) {
+      const Population& p = spec_.populations[index];
+      for (std::size_t k = 0; k < p.shards.size(); ++k) {
+        std::vector<Tensor> gradients;
+        std::vector<unsigned> sizes;
+        for (const unsigned i : populations_[index].incoming) {
+          gradients.push_back(joined_[i].gradients.part(k));
+          sizes.push_back(static_cast<unsigned>(gradients.back().numElements()));
+        }
+        const VertexRef x = add(cs, "Clear", p.shards[k].tile);
+        connect(x, "arrays", gradients);
+        set(x, "sizes", sizes);
+        set(x, "n_arrays", sizes.size());
+      }
+    }
+    program.add(Execute(cs));
+  }
+
+  // The gradient of the output: of potentials [T, B, N], or of values [T, B, K], to where it is read step by step.
+  void take_gradient(const Tensor& d_out, Sequence& program) {
+    const Population& p = spec_.populations.back();
+    const std::size_t t = spec_.n_steps;
+    if (!p.spikes())
+      return take_columns(d_out.reshape({t * spec_.n_samples, p.n}), p, populations_.back().d_value, program);
+    const std::size_t slots = populations_.back().slots;
+    d_values_ = on_collectors(p, FLOAT, "d_values", t * slots);
+    d_row_ = on_collectors(p, FLOAT, "d_row", slots);
+    std::vector<Tensor> from, to;
+    for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+      const Collector& c = p.collectors[k];
+      from.push_back(d_out.slice(c.first, c.first + c.n, 1).flatten());
+      to.push_back(d_values_.part(k).reshape({t, c.n, slots}).slice(0, p.capacity, 2).flatten());
+    }
+    program.add(Copy(concat(from), concat(to), false, "gradient of the output"));
+  }
+
+  // This step's row of the gradient that take_gradient brought.
+  void add_take_row(ComputeSet cs) {
+    const Population& p = spec_.populations.back();
+    for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+      const Collector& c = p.collectors[k];
+      const VertexRef x = add(cs, "TakeRow", c.tile);
+      connect(x, "kept", populations_.back().kept.part(k));
+      connect(x, "all", d_values_.part(k));
+      connect(x, "row", d_row_.part(k));
+      connect(x, "steps", counter(backward_counters_, c.tile));
+      set(x, "n_samples", c.n);
+      set(x, "n_slots", populations_.back().slots);
+    }
+  }
+
+  // ∂L/∂s at this step's slots of the input, kept for all steps.
+  void add_store_row(std::size_t index, ComputeSet cs) {
+    const Population& p = spec_.populations[index];
+    Placed& v = populations_[index];
+    d_input_ = on_collectors(p, FLOAT, "d_values", spec_.n_steps * v.slots);
+    for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+      const Collector& c = p.collectors[k];
+      const VertexRef x = add(cs, "StoreRow", c.tile);
+      connect(x, "kept", v.kept.part(k));
+      connect(x, "row", v.e.part(k));
+      connect(x, "all", d_input_.part(k));
+      connect(x, "steps", counter(backward_counters_, c.tile));
+      set(x, "n_samples", c.n);
+      set(x, "n_slots", v.slots);
+    }
+  }
+
+  BackwardOutputs backward_outputs(Sequence& program) {
+    BackwardOutputs out;
+    if (input_gradient_) out.d_values = by_step(spec_.populations[0], d_input_, spec_.populations[0].capacity);
+    for (std::size_t k = 0; k < joined_.size(); ++k) {
+      const Connection& c = spec_.connections[k];
+      out.d_weights.push_back(columns(spec_.populations[c.post], joined_[k].gradients, spec_.populations[c.pre].n));
+    }
+    out.d_biases.resize(populations_.size());
+    const ComputeSet cs = graph_.addComputeSet("backward/bias");
+    bool any = false;
+    for (std::size_t index = 1; index < populations_.size(); ++index) {
+      const Population& p = spec_.populations[index];
+      if (!p.bias) continue;
+      any = true;
+      const Parted sums = on_shards(p, FLOAT, "d_bias_sum", [&](const Shard& s) { return width(s); });
+      for (std::size_t k = 0; k < p.shards.size(); ++k) {
+        const VertexRef x = add(cs, "SumBias", p.shards[k].tile);
+        connect(x, "d_bias", populations_[index].d_bias.part(k));
+        connect(x, "sum", sums.part(k));
+        set(x, "n_neurons", p.shards[k].n);
+      }
+      out.d_biases[index] = columns(p, sums, 1).flatten();
+    }
+    if (any) program.add(Execute(cs));
+    return out;
   }
 
   // ---- optimiser ---------------------------------------------------------------------------------------------
@@ -804,7 +1086,10 @@ class Builder {
   std::vector<Joined> joined_;
   std::map<unsigned, std::vector<std::pair<Reducer, Tensor>>> reduced_;
   int n_rounds_ = 0;
-  Parted labels_, losses_, logits_, d_logits_, d_values_;
+  Part part_ = Part::whole;
+  bool keeps_history_, learns_, input_gradient_ = false;
+  std::map<std::string, Tensor> given_;  // variables that somebody else owns, by name
+  Parted labels_, losses_, logits_, d_logits_, d_values_, d_row_, d_input_;
   Tensor settings_, norm_;
   std::vector<Counter> forward_counters_, backward_counters_;
   std::map<std::string, poplar::DataStream> to_device_, to_host_;
@@ -845,6 +1130,28 @@ Buffer& Program::buffer(const std::string& name) {
   const auto found = parts_->buffers.find(name);
   if (found == parts_->buffers.end()) throw std::invalid_argument("there is no array '" + name + "'");
   return found->second;
+}
+
+// ---- passes.h ------------------------------------------------------------------------------------------------------
+
+ForwardOutputs add_forward_pass(Graph& graph, const ProgramSpec& spec, const ForwardInputs& in, bool saves,
+                                Sequence& program) {
+  spec.check();
+  std::map<std::string, Buffer> no_streams;
+  return Builder(spec, graph, no_streams).forward_pass(in, saves, program);
+}
+
+BackwardOutputs add_backward_pass(Graph& graph, const ProgramSpec& spec, const BackwardInputs& in, bool input_gradient,
+                                  Sequence& program) {
+  spec.check();
+  std::map<std::string, Buffer> no_streams;
+  return Builder(spec, graph, no_streams).backward_pass(in, input_gradient, program);
+}
+
+Tensor add_columns(Graph& graph, std::size_t n_rows, const Population& p, const poplar::DebugContext& name) {
+  const Tensor t = graph.addVariable(FLOAT, {n_rows, p.n}, name);
+  for (const Shard& s : p.shards) graph.setTileMapping(t.slice(s.first, s.first + s.n, 1), s.tile);
+  return t;
 }
 
 std::vector<std::string> Program::names() const {

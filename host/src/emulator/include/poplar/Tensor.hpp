@@ -32,6 +32,7 @@ class Tensor {
   Tensor slice(std::size_t begin, std::size_t end, unsigned dimension = 0) const;
   Tensor reshape(ArrayRef<std::size_t> shape) const;
   Tensor flatten() const { return reshape({numElements()}); }
+  Tensor reinterpret(const Type& type) const;
 
   const std::vector<Piece>& pieces() const { return pieces_; }
 

@@ -91,12 +91,15 @@ class Interval {
 // An element type.
 class Type {
  public:
-  enum class Id { unsigned_short, unsigned_int, float32 };
+  enum class Id { unsigned_short, unsigned_int, int32, float32 };
   explicit constexpr Type(Id id) : id_(id) {}
   constexpr Id id() const { return id_; }
   constexpr std::size_t bytes() const { return id_ == Id::unsigned_short ? 2 : 4; }
   std::string toString() const {
-    return id_ == Id::float32 ? "float" : id_ == Id::unsigned_int ? "unsigned int" : "unsigned short";
+    return id_ == Id::float32        ? "float"
+           : id_ == Id::unsigned_int ? "unsigned int"
+           : id_ == Id::int32        ? "int"
+                                     : "unsigned short";
   }
   constexpr bool operator==(const Type& other) const { return id_ == other.id_; }
   constexpr bool operator!=(const Type& other) const { return id_ != other.id_; }
@@ -107,6 +110,7 @@ class Type {
 
 inline constexpr Type FLOAT{Type::Id::float32};
 inline constexpr Type UNSIGNED_INT{Type::Id::unsigned_int};
+inline constexpr Type INT{Type::Id::int32};
 inline constexpr Type UNSIGNED_SHORT{Type::Id::unsigned_short};
 
 template <class T>

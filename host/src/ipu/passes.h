@@ -1,0 +1,53 @@
+// One pass of a plan as a part of a graph that somebody else owns: what an op of PopART grows (host/src/popart).
+//
+// The time loop is inside. Loss and optimiser are not: the gradient of the output comes in, gradients of weights go
+// out. Tensors that a pass is given may lie on any tile; it copies what it reads in every step to where that is read.
+// T steps, B samples, K capacity, M senders, N neurons. Vectors have one entry a population, or a connection.
+#pragma once
+
+#include <poplar/Graph.hpp>
+#include <poplar/Program.hpp>
+#include <vector>
+
+#include "spec.h"
+
+namespace sparsesnn::ipu {
+
+struct ForwardInputs {
+  poplar::Tensor lists;                 // of the input: INT [T, B, 2 + K]: n_spikes, n_listed, ids
+  std::vector<poplar::Tensor> weights;  // of each connection: FLOAT [M, N]
+  std::vector<poplar::Tensor> biases;   // FLOAT [N] of populations that have one
+};
+
+struct ForwardOutputs {
+  poplar::Tensor out;  // of the last population: FLOAT [T, B, K], 1 for spikes and 0 elsewhere; or potentials [T, B, N]
+  std::vector<poplar::Tensor> lists;      // of spiking populations: INT [T, B, 2 + K], 0 behind the last id
+  std::vector<poplar::Tensor> dropped;    // of spiking populations: INT [T, B]
+  std::vector<poplar::Tensor> histories;  // of spiking populations, if saved: FLOAT [n_history], by shard [T, B, w]
+};
+
+struct BackwardInputs {
+  poplar::Tensor d_out;                   // like `out`
+  std::vector<poplar::Tensor> lists;      // of the input, and those that the forward pass put out
+  std::vector<poplar::Tensor> histories;  // that the forward pass put out
+  std::vector<poplar::Tensor> weights;
+};
+
+struct BackwardOutputs {
+  poplar::Tensor d_values;                // of the input: FLOAT [T, B, K], 0 where nothing is listed; if asked for
+  std::vector<poplar::Tensor> d_weights;  // of each connection: FLOAT [M, N]
+  std::vector<poplar::Tensor> d_biases;   // FLOAT [N] of populations that have one
+};
+
+// `saves`: keep the potentials of all steps, which the backward pass needs. `spec.optimiser` is `none`. Both throw
+// std::invalid_argument for a spec of no meaning.
+ForwardOutputs add_forward_pass(poplar::Graph& graph, const ProgramSpec& spec, const ForwardInputs& in, bool saves,
+                                poplar::program::Sequence& program);
+BackwardOutputs add_backward_pass(poplar::Graph& graph, const ProgramSpec& spec, const BackwardInputs& in,
+                                  bool input_gradient, poplar::program::Sequence& program);
+
+// A tensor FLOAT [n_rows, N] whose columns lie on the tiles of their neurons, where both passes read them.
+poplar::Tensor add_columns(poplar::Graph& graph, std::size_t n_rows, const Population& population,
+                           const poplar::DebugContext& name);
+
+}  // namespace sparsesnn::ipu
