@@ -1,0 +1,193 @@
+"""`sparsesnn launch`: start a command on several ranks, over MPI, Slurm or PopRun."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sparsesnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparsesnn.launch.job import Job
+
+EXAMPLES = """\
+examples:
+  sparsesnn launch --ranks 4 -- train digits --out runs/four        four processes on this machine
+  sparsesnn launch --ranks 4 --dry-run -- train digits              print the command, start nothing
+  sparsesnn launch --ranks 8 --hosts a,b --threads 16 -- train --config run.toml --out runs/x --resume
+  sparsesnn launch --ranks 8 --hosts a:6,b:2 -- train shd --data DIR
+  sparsesnn launch --ranks 2 --num-replicas 8 --vipu-partition p8 -- train digits --backend ipu
+  sparsesnn launch --template jsc --ranks 64 --ranks-per-host 8 --threads 16 --account A --partition dc-cpu -- \\
+      train --config run.toml --out runs/x --resume > job.sh         a batch script; then: sbatch job.sh
+
+after -- stands a sparsesnn command, or a Python file of yours with its arguments; every rank runs it.
+the launcher: srun inside a Slurm job; PopRun where --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
+  beside this Python or on PATH. Hosts are reached by the launcher's own means, usually ssh, and must have the same
+  Python at the same path. On its own machine a launcher may refuse root: --launcher-args=--allow-run-as-root.
+threads: --threads T gives each rank T worker threads, and binds it to T cores of its own. Default: the cores of this
+  machine over the ranks on a host. Where ranks must share cores they are not bound, and you are told.
+templates: slurm, jsc (Jülich), alcf (Graphcore at ALCF), poprun; they stop a run before its time limit so that it
+  writes a checkpoint, and put it back in the queue if a node fails: use train --resume."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "launch",
+        help="start a command on several ranks, or write a batch script",
+        description="Builds the command line that starts a command on several ranks, and runs it.",
+        usage="sparsesnn launch --ranks R [OPTIONS] -- COMMAND …",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_launch)
+    where = parser.add_argument_group("where")
+    where.add_argument("--ranks", "--num-instances", type=int, default=None, metavar="R", help="processes")
+    where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 says how many ranks on each")
+    where.add_argument("--ranks-per-host", type=int, metavar="N", help="at most so many ranks on a host")
+    where.add_argument("--threads", type=int, metavar="T", help="worker threads, and cores, of a rank")
+    where.add_argument(
+        "--bind",
+        choices=("auto", "cores", "none"),
+        default="auto",
+        help="auto: bind ranks to cores if there are enough (default)",
+    )
+    where.add_argument("--oversubscribe", action="store_true", help="allow more ranks than cores, without a word")
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help="print the command line and start nothing")
+    how.add_argument(
+        "--launcher", default="auto", metavar="KIND", help="openmpi, mpich, srun, poprun, or the path of an mpirun"
+    )
+    how.add_argument("--mpi", metavar="TYPE", help="srun's --mpi, such as pmi2 (what MPICH from pip needs) or pmix")
+    how.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for every rank; may be given again"
+    )
+    how.add_argument("--launcher-args", default="", metavar="TEXT", help="more arguments for the launcher itself")
+    ipus = parser.add_argument_group("IPUs, through PopRun")
+    ipus.add_argument("--num-replicas", type=int, metavar="N", help="replicas of the graph, over all ranks")
+    ipus.add_argument("--ipus-per-replica", type=int, metavar="N", help="IPUs a replica (default: 1)")
+    ipus.add_argument("--vipu-partition", metavar="NAME", help="partition of the V-IPU controller")
+    batch = parser.add_argument_group("a batch script")
+    batch.add_argument("--template", metavar="NAME", help="print one: slurm, jsc, alcf or poprun")
+    batch.add_argument("--account", metavar="NAME", help="whose budget")
+    batch.add_argument("--partition", metavar="NAME", help="which nodes")
+    batch.add_argument("--time", default="01:00:00", metavar="H:M:S", help="limit (default: %(default)s)")
+    batch.add_argument("--name", default="sparsesnn", metavar="TEXT", help="of the job (default: %(default)s)")
+    batch.add_argument("--module", action="append", default=[], metavar="NAME", help="loaded first; may be given again")
+    batch.add_argument("--sdk", metavar="FILE", help="enable script of the Poplar SDK")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what every rank runs")
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from sparsesnn.launch.command import command_line
+    from sparsesnn.launch.finding import find_launcher
+
+    if options.template is not None:
+        return _print_template(options)
+    job = make_job(options)
+    asked = "poprun" if job.poprun is not None and options.launcher == "auto" else options.launcher
+    launcher = find_launcher(asked)
+    command = command_line(launcher.kind, launcher.executable, job)
+    if options.dry_run:
+        print(shlex.join(command))
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        # The launcher takes this process's place: signals reach it, and its exit code is ours.
+        os.execv(command[0], command)
+    except OSError as error:
+        raise ConfigError(f"launch: {command[0]} cannot be run: {error.strerror}; give --launcher") from None
+
+
+def _print_template(options: argparse.Namespace) -> int:
+    from sparsesnn.launch.templates import Batch, batch_script
+
+    batch = Batch(options.name, options.time, options.account, options.partition, tuple(options.module), options.sdk)
+    print(batch_script(options.template, make_job(options), batch), end="")
+    return 0
+
+
+def make_job(options: argparse.Namespace) -> Job:
+    """The job that the options describe, with what they leave open decided from this machine."""
+    from sparsesnn.launch.job import Job, PopRun, parse_hosts
+
+    ranks = 1 if options.ranks is None else options.ranks
+    if ranks < 1:
+        raise ConfigError(f"--ranks: is {ranks}; give a whole number of processes, at least 1")
+    hosts = parse_hosts(options.hosts, ranks) if options.hosts is not None else ()
+    if hosts and options.ranks is None:
+        ranks = sum(host.ranks for host in hosts)
+    elsewhere = options.template is not None
+    on_a_host = options.ranks_per_host or (max(host.ranks for host in hosts) if hosts else ranks)
+    threads, bind, oversubscribe = _share_cores(options, on_a_host, here=not hosts and not elsewhere)
+    poprun = None
+    if options.num_replicas is not None:
+        poprun = PopRun(options.num_replicas, options.ipus_per_replica or 1, options.vipu_partition)
+    elif options.ipus_per_replica is not None or options.vipu_partition is not None:
+        raise ConfigError("--ipus-per-replica, --vipu-partition: of how many replicas? give --num-replicas")
+    return Job(
+        program=_program(options.program),
+        ranks=ranks,
+        hosts=hosts,
+        ranks_per_host=options.ranks_per_host,
+        threads=threads,
+        bind=bind,
+        oversubscribe=oversubscribe,
+        environment=dict(_assignment(text) for text in options.env),
+        pmi=options.mpi,
+        extra=tuple(_words(options.launcher_args)),
+        poprun=poprun,
+    )
+
+
+def _share_cores(options: argparse.Namespace, on_a_host: int, *, here: bool) -> tuple[int, bool, bool]:
+    """Threads of a rank, whether to bind it, whether ranks share cores.
+
+    Of other machines nothing is known: they are taken to have as many cores as this one for a default, and to be large
+    enough for what was asked.
+    """
+    cores = len(os.sched_getaffinity(0))
+    threads = options.threads if options.threads is not None else max(1, cores // on_a_host)
+    fits = not here or threads * on_a_host <= cores
+    if options.bind == "cores" and not fits:
+        raise ConfigError(
+            f"--bind cores: {on_a_host} ranks × {threads} threads need {threads * on_a_host} cores, this machine has "
+            f"{cores}; give fewer, or --bind none"
+        )
+    if not fits and not options.oversubscribe:
+        print(
+            f"sparsesnn: launch: {on_a_host} ranks × {threads} threads share {cores} cores; they are not bound",
+            file=sys.stderr,
+        )
+    return threads, options.bind == "cores" or (options.bind == "auto" and fits), not fits or options.oversubscribe
+
+
+def _program(words: list[str]) -> tuple[str, ...]:
+    """What every rank runs: this Python with a sparsesnn command, or with a file."""
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words:
+        return ()
+    if words[0].startswith("-"):
+        raise ConfigError(
+            f"launch: {words[0]} is no command; put -- before the command: sparsesnn launch --ranks 4 -- train …"
+        )
+    if words[0].endswith(".py"):
+        return (sys.executable, *words)
+    return (sys.executable, "-m", "sparsesnn", *words)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--env: is {text!r}; give NAME=VALUE, such as SPARSESNN_ISA=base")
+    return name, value
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--launcher-args: {text!r}: {error}; close the quotes") from None

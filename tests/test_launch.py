@@ -1,0 +1,257 @@
+"""`sparsesnn launch`: dry runs, and ranks that really start, under the mpirun of this machine and under a fake PopRun."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsesnn.cli import main
+from sparsesnn.errors import ConfigError
+from sparsesnn.launch.finding import find_launcher
+
+FAKES = Path(__file__).parent / "fakes"
+
+#: a rank that prints its place, its cores, its threads, a variable and its arguments, as one line
+REPORT = """\
+import os, sys
+import sparsesnn
+from sparsesnn.launch.environment import find_place
+place = find_place(os.environ)
+cores = sorted(os.sched_getaffinity(0))
+print([place.launcher, place.rank, place.size, place.local_rank, cores, sparsesnn.num_threads(), os.environ.get("A"), sys.argv[1:]])
+"""
+
+
+def mpirun() -> str:
+    """The mpirun that the launcher would take; without one these tests have nothing to start ranks with."""
+    try:
+        return find_launcher().executable
+    except ConfigError:
+        pytest.skip("this machine has no mpirun; pip install 'sparsesnn[mpi]' brings one")
+
+
+def root_arguments(executable: str) -> list[str]:
+    version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
+    return ["--launcher-args=--allow-run-as-root"] if "Open MPI" in version and os.geteuid() == 0 else []
+
+
+def launch(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sparsesnn", "launch", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=None if environ is None else os.environ | environ,
+    )
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> str:
+    path = tmp_path / "it's a report.py"
+    path.write_text(REPORT)
+    return str(path)
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[list[object]]:
+    assert done.returncode == 0, done.stderr
+    return sorted((ast.literal_eval(line) for line in done.stdout.splitlines()), key=lambda found: found[1])
+
+
+def fake_launcher(folder: Path, name: str, version: str = "") -> str:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{version}\nEND\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+# ---- dry runs -------------------------------------------------------------------------------------------------------
+
+
+def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = fake_launcher(tmp_path, "mpirun", "mpirun (Open MPI) 4.1.4")
+    assert main(["launch", "--ranks", "4", "--hosts", "a,b", "--threads", "3", "--launcher", fake, "--dry-run", "--",
+                 "train", "digits", "--out", "it's here"]) == 0  # fmt: skip
+    words = shlex.split(capsys.readouterr().out)
+    assert words[:7] == [fake, "-np", "4", "--host", "a:2,b:2", "--map-by", "ppr:2:node:PE=3"]
+    assert words[-7:] == [sys.executable, "-m", "sparsesnn", "train", "digits", "--out", "it's here"]
+
+
+def test_slurm_is_found_in_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    srun = fake_launcher(tmp_path, "srun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert main(["launch", "--ranks", "1", "--dry-run", "--", "info"]) == 0
+    assert capsys.readouterr().out.startswith(f"{srun} --ntasks=1 ")
+
+
+def test_poprun_is_taken_where_replicas_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poprun = fake_launcher(tmp_path, "poprun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert (
+        main(["launch", "--ranks", "1", "--num-replicas", "4", "--vipu-partition", "p4", "--dry-run", "--", "info"])
+        == 0
+    )
+    assert capsys.readouterr().out.startswith(f"{poprun} --num-instances=1 --num-replicas=4 --ipus-per-replica=1 ")
+
+
+def test_ranks_that_share_cores_are_not_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = fake_launcher(tmp_path, "mpirun", "HYDRA build details")
+    cores = len(os.sched_getaffinity(0))
+    arguments = ["launch", "--ranks", str(cores + 1), "--launcher", fake, "--dry-run"]
+    assert main([*arguments, "--", "info"]) == 0
+    printed = capsys.readouterr()
+    assert "-bind-to none" in printed.out
+    assert f"{cores + 1} ranks × 1 threads share {cores} cores; they are not bound" in printed.err
+    assert main([*arguments, "--oversubscribe", "--", "info"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*arguments, "--bind", "cores", "--", "info"]) == 2
+    assert f"need {cores + 1} cores, this machine has {cores}" in capsys.readouterr().err
+
+
+def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["launch", "--template", "jsc", "--ranks", "64", "--ranks-per-host", "8", "--threads", "16"]
+    assert main([*arguments, "--account", "me", "--partition", "dc-cpu", "--", "train", "digits", "--resume"]) == 0
+    script = capsys.readouterr().out
+    assert "#SBATCH --nodes=8\n" in script
+    assert script.endswith("-m \\\n  sparsesnn \\\n  train \\\n  digits \\\n  --resume\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "2"], "which command. give it after --"),
+        (["--ranks", "0", "--", "info"], "--ranks: is 0; give a whole number"),
+        (["--ranks", "2", "--launcher", "/nowhere/mpirun", "--", "info"], "'/nowhere/mpirun', no executable file"),
+        (["--ranks", "2", "--vipu-partition", "p", "--", "info"], "of how many replicas. give --num-replicas"),
+        (["--ranks", "2", "--env", "A", "--", "info"], "--env: is 'A'; give NAME=VALUE"),
+        (["--ranks", "2", "--launcher-args", "'", "--", "info"], "--launcher-args: .*; close the quotes"),
+        (["--hosts", "a;b", "--ranks", "2", "--", "info"], "--hosts: is 'a;b'"),
+        (["--template", "slurm", "--ranks", "2", "--", "info"], "give --ranks-per-host"),
+    ],
+)
+def test_wrong_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) <= 2  # the second: that ranks share cores
+    assert re.search(message, printed.err)
+
+
+def test_an_mpirun_that_nobody_knows(tmp_path: Path) -> None:
+    fake = fake_launcher(tmp_path, "mpirun", "mpirun 1.0 of somebody")
+    with pytest.raises(ConfigError, match="'mpirun 1.0 of somebody', which is neither Open MPI nor a Hydra"):
+        find_launcher(fake)
+
+
+def test_no_mpirun_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ConfigError, match=r"found no mpirun beside .* pip install 'sparsesnn\[mpi\]'"):
+        find_launcher("auto", {"PATH": str(tmp_path)})
+    fake_launcher(tmp_path, "mpirun", "HYDRA build details")
+    assert find_launcher("auto", {"PATH": ""}).kind == "mpich"  # the one beside Python
+    with pytest.raises(ConfigError, match="found no mpirun of openmpi"):
+        find_launcher("openmpi", {"PATH": ""})
+    with pytest.raises(ConfigError, match="there is no poprun on PATH; source the enable script"):
+        find_launcher("poprun", {"PATH": str(tmp_path)})
+
+
+# ---- ranks that start -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_know_their_place(report: str) -> None:
+    executable = mpirun()
+    arguments = ["--launcher", executable, *root_arguments(executable), "--env", "A=b c"]
+    found = lines(launch("--ranks", "3", "--threads", "2", "--bind", "none", "--oversubscribe", *arguments,
+                         "--", report, "--x", "y z", "--"))  # fmt: skip
+    assert [row[1:4] for row in found] == [[k, 3, k] for k in range(3)]
+    assert all(row[5:] == [2, "b c", ["--x", "y z", "--"]] for row in found)
+
+
+def test_ranks_are_bound_to_cores_of_their_own(report: str) -> None:
+    executable = mpirun()
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("this machine has one core")
+    found = lines(launch("--ranks", "2", "--threads", "1", "--launcher", executable, *root_arguments(executable),
+                         "--", report))  # fmt: skip
+    first, second = (set(row[4]) for row in found)  # type: ignore[call-overload]
+    assert not first & second
+    assert [row[5] for row in found] == [1, 1]
+
+
+def test_exit_code_of_a_rank_is_ours(tmp_path: Path) -> None:
+    executable = mpirun()
+    failing = tmp_path / "failing.py"
+    failing.write_text("import os, sys\nfrom sparsesnn.launch.environment import find_place\n"
+                       "sys.exit(7 if find_place(os.environ).rank == 1 else 0)\n")  # fmt: skip
+    done = launch("--ranks", "2", "--bind", "none", "--oversubscribe", "--launcher", executable,
+                  *root_arguments(executable), "--", str(failing))  # fmt: skip
+    assert done.returncode == 7
+
+
+def test_fake_poprun_gives_what_popdist_reads(report: str) -> None:
+    executable = mpirun()
+    path = f"{FAKES}:{Path(executable).parent}:{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    root = root_arguments(executable)
+    done = launch("--ranks", "2", "--num-replicas", "4", "--ipus-per-replica", "2", "--vipu-partition", "p8", *root,
+                  "--threads", "1", "--bind", "none", "--env", "A=1", "--", report, "x",
+                  environ={"PATH": path})  # fmt: skip
+    found = lines(done)
+    assert [row[:4] for row in found] == [["popdist", k, 2, k] for k in range(2)]
+    assert all(row[5:] == [1, "1", ["x"]] for row in found)
+
+
+def test_fake_poprun_deals_replicas_out() -> None:
+    """The variables of each instance, from the command that it would run."""
+    executable = mpirun()
+    environ = os.environ | {"PATH": f"{Path(executable).parent}:{os.environ['PATH']}"}
+    command = [
+        sys.executable,
+        str(FAKES / "poprun"),
+        "-vv",
+        "--offline-mode=yes",
+        "--num-instances=2",
+        "--num-replicas=6",
+    ]
+    done = subprocess.run([*command, "prog"], capture_output=True, text=True, env=environ, check=True)
+    words = shlex.split(done.stderr.partition("[poprun:fake]")[2])
+    first, second = (" ".join(part).replace("=", " ") for part in _split(words, ":"))
+    assert "POPDIST_REPLICA_INDEX_OFFSET 0 " in first
+    assert "POPDIST_REPLICA_INDEX_OFFSET 3 " in second
+    assert all("POPDIST_NUM_LOCAL_REPLICAS 3 " in part for part in (first, second))
+    refused = subprocess.run(
+        [*command, "--num-replicas=5", "prog"], capture_output=True, text=True, env=environ, check=False
+    )
+    assert refused.returncode == 1
+    assert "5 replicas cannot be distributed evenly over 2 instances" in refused.stderr
+    unknown = subprocess.run(
+        [*command, "--replicas=5", "prog"], capture_output=True, text=True, env=environ, check=False
+    )
+    assert unknown.returncode != 0
+
+
+def _split(words: list[str], at: str) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == at:
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+def test_fake_is_named_as_one() -> None:
+    assert "A fake of Graphcore's PopRun" in (FAKES / "poprun").read_text()
+    assert shutil.which("poprun", path=str(FAKES))
