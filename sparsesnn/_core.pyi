@@ -114,11 +114,29 @@ def empty_bytes(n_bytes: int) -> object:
     Uninitialised memory, uint8[n_bytes], kept for the next step when let go.
     """
 
-@overload
-def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, v_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, i_syn_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None) -> None: ...
+def dense_multiply_runs() -> bool:
+    """Whether the instruction set in use has a matrix product here."""
+
+class PackedMatrix:
+    """A matrix b [K, N], float32, in the order in which products read it."""
+
+    def __init__(self, b: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], *, transposed: bool = ...) -> None:
+        """transposed: b is given as [N, K]."""
 
 @overload
-def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, i_syn: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, v_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, i_syn_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None) -> None:
+def dense_multiply(a: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], b: PackedMatrix, c: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, transposed: bool = ..., accumulate: bool = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+
+@overload
+def dense_multiply(a: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], b: PackedMatrix, c: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, transposed: bool = ..., accumulate: bool = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None:
+    """
+    c[M, N] = a·b, on top of c (accumulate) or of a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.
+    """
+
+@overload
+def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, v_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, i_syn_rows: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None) -> None: ...
+
+@overload
+def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, alpha: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, i_syn: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, v_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, i_syn_rows: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None) -> None:
     """
     Moves every neuron over the steps of `current` [T, B, N]; writes v, i_syn, and what else is not None.
     """

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "dense_gemm.h"
 #include "dense_lif.h"
 #include "memory.h"
 
@@ -74,8 +75,8 @@ DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& row
 template <class F>
 void forward(const PyDenseSpec& spec, const Dense<const F>& current, const Optional<const F>& alpha,
              const Optional<const F>& beta, const Optional<const F>& threshold, const Optional<const F>& grad_threshold,
-             const Optional<F>& v, const Optional<F>& i_syn, const Optional<F>& out, const Optional<F>& v_rows,
-             const Optional<F>& i_syn_rows) {
+             const Optional<F>& v, const Optional<F>& i_syn, const Optional<F>& out, const Optional<bool>& fired,
+             const Optional<F>& v_rows, const Optional<F>& i_syn_rows) {
   const DensePopulation<F> p = population(spec, current, alpha, beta, threshold, grad_threshold);
   const std::size_t steps = current.shape(0), samples = current.shape(1), n = current.shape(2);
   const bool cuba = spec.model == Model::cuba_lif;
@@ -84,6 +85,8 @@ void forward(const PyDenseSpec& spec, const Dense<const F>& current, const Optio
   a.v = checked(v, {samples, n}, "v", true);
   a.i_syn = checked(i_syn, {samples, n}, "i_syn", cuba);
   a.out = checked(out, {steps, samples, n}, "out");
+  a.fired = checked(fired, {steps, samples, n}, "fired");
+  if (a.fired && spec.model == Model::li) throw InputError("ShapeError", "fired is given; a readout does not fire");
   a.v_rows = checked(v_rows, {steps + 1, samples, n}, "v_rows");
   a.i_syn_rows = checked(i_syn_rows, {steps + 1, samples, n}, "i_syn_rows");
   nb::gil_scoped_release release;
@@ -115,6 +118,32 @@ void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const Option
   dense_backward(p, a);
 }
 
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <class A>
+void multiply_into(const nb::ndarray<const A, nb::ndim<2>, nb::c_contig, nb::device::cpu>& a, const PackedMatrix& b,
+                   const nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& c, bool transposed,
+                   bool accumulate, const Optional<const float>& bias) {
+  const std::size_t depth = b.depth(), width = b.width(), rows = a.shape(transposed ? 1 : 0);
+  if (a.shape(transposed ? 0 : 1) != depth || c.shape(0) != rows || c.shape(1) != width)
+    throw InputError("ShapeError", "dense_multiply: a, b, c do not fit; b is [" + std::to_string(depth) + ", " +
+                                       std::to_string(width) + "], so give a [M, " + std::to_string(depth) +
+                                       "] and c [M, " + std::to_string(width) + "]");
+  const Start start = accumulate ? Start::itself : bias ? Start::bias : Start::zero;
+  const Product<A> product{a.data(), transposed, static_cast<int>(rows),        &b,
+                           c.data(), start,      checked(bias, {width}, "bias")};
+  nb::gil_scoped_release release;
+  multiply(product);
+}
+
+template <class A>
+void register_product(nb::module_& m) {
+  m.def(
+      "dense_multiply", &multiply_into<A>, "a"_a.noconvert(), "b"_a, "c"_a.noconvert(), nb::kw_only(),
+      "transposed"_a = false, "accumulate"_a = false, "bias"_a.noconvert().none() = nb::none(),
+      "c[M, N] = a·b, on top of c (accumulate) or of a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.");
+}
+
 // Uninitialised memory, which goes back to the engine's store (memory.h) when NumPy lets go of it.
 nb::object empty_bytes(std::size_t n_bytes) {
   void* data = allocate(n_bytes);
@@ -126,8 +155,8 @@ template <class F>
 void register_passes(nb::module_& m) {
   m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "alpha"_a.noconvert().none(),
         "beta"_a.noconvert(), "threshold"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(),
-        "v"_a.noconvert(), "i_syn"_a.noconvert().none(), "out"_a.noconvert().none(), "v_rows"_a.noconvert().none(),
-        "i_syn_rows"_a.noconvert().none(),
+        "v"_a.noconvert(), "i_syn"_a.noconvert().none(), "out"_a.noconvert().none(), "fired"_a.noconvert().none(),
+        "v_rows"_a.noconvert().none(), "i_syn_rows"_a.noconvert().none(),
         "Moves every neuron over the steps of `current` [T, B, N]; writes v, i_syn, and what else is not None.");
   m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "alpha"_a.noconvert().none(),
         "beta"_a.noconvert(), "threshold"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(),
@@ -150,6 +179,18 @@ void register_dense(nb::module_& m) {
           nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a);
   m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
         "Uninitialised memory, uint8[n_bytes], kept for the next step when let go.");
+  m.def("dense_multiply_runs", &dense_gemm_runs, "Whether the instruction set in use has a matrix product here.");
+  nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix b [K, N], float32, in the order in which products read it.")
+      .def(
+          "__init__",
+          [](PackedMatrix* self, const Matrix& b, bool transposed) {
+            const int rows = static_cast<int>(b.shape(0)), columns = static_cast<int>(b.shape(1));
+            nb::gil_scoped_release release;
+            new (self) PackedMatrix(b.data(), transposed, transposed ? columns : rows, transposed ? rows : columns);
+          },
+          "b"_a.noconvert(), nb::kw_only(), "transposed"_a = false, "transposed: b is given as [N, K].");
+  register_product<float>(m);
+  register_product<std::uint8_t>(m);
   register_passes<float>(m);
   register_passes<double>(m);
 }

@@ -116,6 +116,11 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
       SPARSESNN_INDEPENDENT
       for (int k = 0; k < n; ++k) out[k] = v_next[k] > theta[k] ? F(1) : F(0);
     }
+    if (a.fired) {
+      bool* fired = a.fired + at;
+      SPARSESNN_INDEPENDENT
+      for (int k = 0; k < n; ++k) fired[k] = v_next[k] > theta[k];
+    }
     v = v_next;
     i_syn = i_next;
   }

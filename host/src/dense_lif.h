@@ -33,6 +33,7 @@ struct DenseForward {
   const F* current;  // [T, B, N]
   F *v, *i_syn;      // [B, N], running; i_syn is null but for CubaLIF
   F* out;            // [T, B, N], spikes as 0 and 1, LI: potentials; or null
+  bool* fired;       // [T, B, N], the spikes as a byte each; or null, as always for LI
   // [T + 1, B, N] or null: row 0 is the state before the chunk, row t + 1 the one after step t
   F *v_rows, *i_syn_rows;
 };

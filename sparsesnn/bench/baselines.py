@@ -19,6 +19,7 @@ from sparsesnn.bench.workload import Workload
 from sparsesnn.dense import MODES, check_mode
 from sparsesnn.errors import ConfigError, NumericError
 from sparsesnn.module import Model
+from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.prepare import set_threads
 
@@ -83,7 +84,7 @@ def bench_baselines(
                     net=workload.net,
                     n_steps=workload.n_steps,
                     n_samples=workload.n_samples,
-                    threads=torch.get_num_threads(),
+                    threads=n_threads or num_threads(),
                     machine=machine_name(),
                 )
             )
@@ -155,7 +156,7 @@ def _load_product_code(spikes: SpikeBatch) -> None:
 
 def _main(text: str) -> int:
     asked: dict[str, Any] = json.loads(text)
-    set_threads(asked["n_threads"], "dense")
+    set_threads(asked["n_threads"], "dense", asked["mode"])
     print(json.dumps(_peak(Workload(**asked["workload"]), asked["mode"], asked["n_threads"])))
     return 0
 

@@ -22,7 +22,7 @@ class Trainee:
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
-        set_threads(self.n_threads, self.model.backend)
+        set_threads(self.n_threads, self.model.backend, self.model.dense_mode)
         output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels)
         return output, loss, sum(seconds)
 

@@ -169,7 +169,7 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
         optimiser_bytes=2 * parameter_bytes,
         backend=backend,
         isa=_core.build_info()["isa"],
-        threads=_core.num_threads() if backend == "cpu" else torch.get_num_threads(),
+        threads=_core.num_threads() if torch.get_num_threads() == 1 else torch.get_num_threads(),
         machine=machine_name(),
         workload=asdict(workload),
     )

@@ -15,11 +15,13 @@ where that runs, else `hoist`.
     unrolled.py   step and hoist
     compiled.py   compile
     fused.py      fused
+    products.py   its matrix products
     spikes.py     what travels between fused populations
 """
 
 from sparsesnn.dense.layer import MODES, check_mode, choose_mode, run_layer
 from sparsesnn.dense.neuron import Spike, surrogate_derivative
+from sparsesnn.dense.products import products_are_ours
 from sparsesnn.dense.spikes import DenseSpikes, SpikesByName
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "SpikesByName",
     "check_mode",
     "choose_mode",
+    "products_are_ours",
     "run_layer",
     "surrogate_derivative",
 ]

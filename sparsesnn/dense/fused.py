@@ -2,7 +2,7 @@
 
     forward    chunk by chunk: current = bias + Σ spikes·W (a matrix product) → dynamics (C++) → spikes
     backward   chunk by chunk, last first: the potentials again from the kept current (C++) → ∂L/∂current (C++)
-               → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products)
+               → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products, `products.py`)
 
 Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes as a byte each
 (`spikes.py`), which the next population needs for its weight's gradient. A recurrent population does its recurrent product step by step both ways; the gradient
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.dense.layer import Call, Result, arriving
+from sparsesnn.dense.products import Factor, add_outer, array, empty
 from sparsesnn.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.layers import LI, CubaLIF, Population
 from sparsesnn.surrogate import KINDS
@@ -75,11 +76,11 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         own=call.own,
         v=call.v.clone(),
         i_syn=None if call.i_syn is None else call.i_syn.clone(),
-        fired=_empty((call.n_steps, *call.v.shape), torch.bool) if packed else None,
+        fired=empty((call.n_steps, *call.v.shape), torch.bool) if packed else None,
     )
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
         return _Fused.apply(run, *inputs), run
-    return run.forward(_Inputs.of(inputs, run.sources), keep=False)[0], run
+    return run.forward(_Inputs.of(inputs, run.sources), keep=False), run
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class _Run:
         v, i_syn: [B, N], running.
         fired: bool[T, B, N], written by the forward pass if the spikes are wanted so; None: wanted as floats.
         starts: v and i_syn at the start of each chunk.
+        current: [T, B, N], kept for the backward pass, which uses up its memory: a second one computes it again.
     """
 
     population: LI | Population
@@ -130,6 +132,7 @@ class _Run:
     i_syn: Tensor | None
     fired: Tensor | None
     starts: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    current: Tensor | None = None
 
     def chunks(self) -> list[tuple[int, int]]:
         """First and last step of each chunk, of about equal length."""
@@ -153,58 +156,68 @@ class _Run:
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
-    def forward(self, x: _Inputs, *, keep: bool) -> tuple[Tensor, Tensor]:
-        """Spikes (LI: potentials) [T, B, N] or a gradient's place, and the current (of one chunk only unless `keep`)."""
+    def forward(self, x: _Inputs, *, keep: bool) -> Tensor:
+        """Spikes (LI: potentials) [T, B, N] or a gradient's place; keeps the current and the starts if asked to."""
         spec, chunks, own = self.spec(), self.chunks(), self.own
         n_steps, n_samples, n = self.shape
         longest = max((stop - start for start, stop in chunks), default=0)
-        current = _empty((n_steps if keep else longest, n_samples, n), self.v.dtype)
-        out = _empty((n_steps if self.fired is None else longest, n_samples, n), self.v.dtype)
+        current = empty((n_steps if keep else longest, n_samples, n), self.v.dtype)
+        out = empty(self.shape, self.v.dtype) if self.fired is None else None
+        spikes = out if self.fired is None else self.fired
+        assert spikes is not None
+        weights = [Factor(weight) for weight in x.weights]
+        recurrent_weight = None if x.recurrent_weight is None else Factor(x.recurrent_weight)
         for start, stop in chunks:
             i = current[start:stop] if keep else current[: stop - start]
-            spikes = out[start:stop] if self.fired is None else out[: stop - start]
-            self.input_current(i, x, start, stop)
+            self.input_current(i, x, weights, start, stop)
             if keep:
                 self.starts.append((self.v.clone(), None if self.i_syn is None else self.i_syn.clone()))
             # a recurrent population's current depends on the step before, so its chunk goes step by step
-            for t0, t1 in [(0, stop - start)] if own is None else [(t, t + 1) for t in range(stop - start)]:
-                if own is not None and x.recurrent_weight is not None:
-                    i[t0].addmm_(own, x.recurrent_weight)
+            for t0, t1 in [(start, stop)] if own is None else [(t, t + 1) for t in range(start, stop)]:
+                here = i[t0 - start : t1 - start]
+                if own is not None and recurrent_weight is not None:
+                    recurrent_weight.product(own, here[0], accumulate=True)
                     own = spikes[t0]
                 _core.dense_forward(
                     spec,
-                    _array(i[t0:t1]),
+                    _array(here),
                     **x.neuron,
                     v=_array(self.v),
                     i_syn=_array(self.i_syn),
-                    out=_array(spikes[t0:t1]),
+                    out=None if out is None else _array(out[t0:t1]),
+                    fired=None if self.fired is None else _array(self.fired[t0:t1]),
                     v_rows=None,
                     i_syn_rows=None,
                 )
-            if self.fired is not None:
-                torch.gt(spikes, 0, out=self.fired[start:stop])
-                own = None if own is None else own.clone()  # the next chunk writes where it lies
-        return (out if self.fired is None else no_memory(self.shape, out.dtype, out.device)), current
+        self.current = current if keep else None
+        return no_memory(self.shape, self.v.dtype, self.v.device) if out is None else out
 
-    def input_current(self, i: Tensor, x: _Inputs, start: int, stop: int) -> None:
+    def input_current(self, i: Tensor, x: _Inputs, weights: Sequence[Factor], start: int, stop: int) -> None:
         """i ← bias + Σ_k what arrives of source k · W_k, in the order of the sources."""
-        first = True
-        for shift, spikes, weight in zip(self.shifts, x.spikes, x.weights, strict=True):
-            rows, silent = arriving(spikes, shift, start, stop)
-            rows = _floats(rows, weight.dtype)
-            if first:
-                i[:silent].zero_()
-                torch.mm(rows, weight, out=_rows(i[silent:]))
-                if x.bias is not None:
-                    i += x.bias
-                first = False
-            else:
-                _rows(i[silent:]).addmm_(rows, weight)
+        for k, (shift, spikes, weight) in enumerate(zip(self.shifts, x.spikes, weights, strict=True)):
+            arrived, silent = arriving(spikes, shift, start, stop)
+            if k == 0:
+                i[:silent] = 0 if x.bias is None else x.bias
+            weight.product(arrived, i[silent:], accumulate=k > 0, bias=x.bias if k == 0 else None)
 
     # ---- backward ----------------------------------------------------------------------------------------------
 
-    def backward(self, x: _Inputs, current: Tensor, out: Tensor | None, d_out: Tensor, needs: _Needs) -> _Gradients:
+    def current_again(self, x: _Inputs, out: Tensor | None) -> Tensor:
+        """The current of the forward pass, to the bit, from the spikes; `out` [T, B, N] of a recurrent population."""
+        current = empty(self.shape, self.v.dtype)
+        weights = [Factor(weight) for weight in x.weights]
+        for start, stop in self.chunks():
+            self.input_current(current[start:stop], x, weights, start, stop)
+        if self.own is not None and x.recurrent_weight is not None and out is not None:
+            recurrent_weight = Factor(x.recurrent_weight)
+            for t in range(len(current)):
+                recurrent_weight.product(out[t - 1] if t else self.own, current[t], accumulate=True)
+        return current
+
+    def backward(self, x: _Inputs, out: Tensor | None, d_out: Tensor, needs: _Needs) -> _Gradients:
         """Gradients of what is needed; `out` [T, B, N] of a recurrent population."""
+        current = self.current_again(x, out) if self.current is None else self.current
+        self.current = None
         spec, chunks = self.spec(), self.chunks()
         fires, cuba = isinstance(self.population, Population), self.i_syn is not None
         longest = max((stop - start for start, stop in chunks), default=0)
@@ -212,11 +225,15 @@ class _Run:
         def zeros(wanted: bool = True) -> Tensor | None:
             return torch.zeros_like(self.v) if wanted else None
 
-        def rows(n: int, wanted: bool = True) -> Any:
-            return _empty((n, *self.shape[1:]), self.v.dtype) if wanted else None
+        def steps(n: int, wanted: bool = True) -> Any:
+            return empty((n, *self.shape[1:]), self.v.dtype) if wanted else None
 
-        v_rows, i_rows = rows(longest + 1, fires or needs.beta), rows(longest + 1, cuba)
-        d_current, d_one = rows(longest), rows(1, out is not None)
+        v_rows, i_rows = steps(longest + 1, fires or needs.beta), steps(longest + 1, cuba)
+        d_current, d_one = steps(longest), steps(1, out is not None)
+        weights = [
+            Factor(w, transposed=True) if wanted else None for w, wanted in zip(x.weights, needs.spikes, strict=True)
+        ]
+        recurrent_weight = None if x.recurrent_weight is None else Factor(x.recurrent_weight, transposed=True)
         delta, d_i, d_next = zeros(), zeros(cuba), zeros(out is not None)
         sums = {
             "d_bias": zeros(needs.bias),
@@ -225,7 +242,7 @@ class _Run:
             "d_threshold": zeros(needs.threshold),
         }
         arrays = {name: _array(total) for name, total in sums.items()}
-        g = _Gradients.empty(x, needs, self)
+        g = _Gradients.empty(x, needs, self, current)
         for (start, stop), (v, i_syn) in zip(reversed(chunks), reversed(self.starts), strict=True):
             n = stop - start
             if v_rows is not None:
@@ -236,13 +253,15 @@ class _Run:
                     v=_array(v.clone()),
                     i_syn=None if i_syn is None else _array(i_syn.clone()),
                     out=None,
+                    fired=None,
                     v_rows=_array(v_rows[: n + 1]),
                     i_syn_rows=None if i_rows is None else _array(i_rows[: n + 1]),
                 )
             for t0, t1 in [(0, n)] if out is None else [(t, t + 1) for t in reversed(range(n))]:
                 d_here = d_out[start + t0 : start + t1]
-                if d_one is not None and d_next is not None and x.recurrent_weight is not None:
-                    torch.addmm(d_here[0], d_next, x.recurrent_weight.t(), out=d_one[0])
+                if d_one is not None and d_next is not None and recurrent_weight is not None:
+                    d_one.copy_(d_here)
+                    recurrent_weight.product(d_next, d_one[0], accumulate=True)
                     d_here = d_one
                 _core.dense_backward(
                     spec,
@@ -259,26 +278,33 @@ class _Run:
                     d_next = d_current[t0]
             if d_next is not None:
                 d_next = d_next.clone()  # the next chunk writes where it lies
-            self.products(x, g, d_current[:n], out, start, stop)
+            self.products(x, g, weights, d_current[:n], out, start, stop)
         g.sums = {name: None if total is None else total.sum(0) for name, total in sums.items()}
         return g
 
-    def products(self, x: _Inputs, g: _Gradients, d_current: Tensor, out: Tensor | None, start: int, stop: int) -> None:
-        """A chunk's share of the gradients by weights, and by the spikes of the sources."""
-        for k, shift in enumerate(self.shifts):
-            rows, silent = arriving(x.spikes[k], shift, start, stop)
-            d_arrived = _rows(d_current[silent:])
+    def products(
+        self,
+        x: _Inputs,
+        g: _Gradients,
+        weights: Sequence[Factor | None],
+        d_current: Tensor,
+        out: Tensor | None,
+        start: int,
+        stop: int,
+    ) -> None:
+        """A chunk's share of the gradients by weights, and by the spikes of the sources; `weights` are transposed."""
+        last = stop == self.shape[0]  # the chunk that comes first here
+        for k, (shift, weight) in enumerate(zip(self.shifts, weights, strict=True)):
+            arrived, silent = arriving(x.spikes[k], shift, start, stop)
             if (d_weight := g.weights[k]) is not None:
-                d_weight.addmm_(_floats(rows, d_weight.dtype).t(), d_arrived)
-            if (d_spikes := g.spikes[k]) is not None:
-                d_arriving, _ = arriving(d_spikes, shift, start, stop)
-                torch.mm(d_arrived, x.weights[k].t(), out=_rows(d_arriving))
+                add_outer(d_weight, arrived, d_current[silent:], first=last)
+            if (d_spikes := g.spikes[k]) is not None and weight is not None:
+                weight.product(d_current[silent:], arriving(d_spikes, shift, start, stop)[0])
         if g.recurrent_weight is not None and out is not None and self.own is not None:
+            begin = max(start, 1)
+            add_outer(g.recurrent_weight, out[begin - 1 : stop - 1], d_current[begin - start :], first=last)
             if start == 0:
-                g.recurrent_weight.addmm_(self.own.t(), d_current[0])
-            first = max(start, 1)
-            before = _floats(out[first - 1 : stop - 1], d_current.dtype)
-            g.recurrent_weight.addmm_(before.t(), _rows(d_current[first - start :]))
+                add_outer(g.recurrent_weight, self.own, d_current[0], first=False)
 
 
 @dataclass(frozen=True)
@@ -317,21 +343,32 @@ class _Gradients:
     sums: dict[str, Tensor | None] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, x: _Inputs, needs: _Needs, run: _Run) -> _Gradients:
-        def zeros(tensor: Tensor | None, wanted: bool) -> Tensor | None:
-            return torch.zeros_like(tensor) if wanted and tensor is not None else None
+    def empty(cls, x: _Inputs, needs: _Needs, run: _Run, current: Tensor) -> _Gradients:
+        """To be written by the chunks, last first; one of `spikes` may use the memory of `current`."""
+        left: Tensor | None = current
+
+        def like(tensor: Tensor | None, wanted: bool) -> Tensor | None:
+            if not wanted or tensor is None:
+                return None
+            # without a step no chunk writes it
+            return torch.zeros_like(tensor) if run.shape[0] == 0 else empty(tuple(tensor.shape), tensor.dtype)
 
         def to_write(spikes: Tensor, shift: int, wanted: bool) -> Tensor | None:
             if not wanted:
                 return None
-            d_spikes = _empty(tuple(spikes.shape), run.v.dtype)
+            nonlocal left
+            if left is not None and shift == 0 and spikes.shape[-1] <= run.shape[-1]:
+                # a chunk's current has been read when this is written: rows are no wider, and end where it ends
+                d_spikes, left = left.view(-1)[left.numel() - spikes.numel() :].view(spikes.shape), None
+                return d_spikes
+            d_spikes = empty(tuple(spikes.shape), run.v.dtype)
             d_spikes[max(0, run.shape[0] - shift) :] = 0  # what arrives after the last step; the chunks write the rest
             return d_spikes
 
         return cls(
             [to_write(*args) for args in zip(x.spikes, run.shifts, needs.spikes, strict=True)],
-            [zeros(tensor, wanted) for tensor, wanted in zip(x.weights, needs.weights, strict=True)],
-            zeros(x.recurrent_weight, needs.recurrent_weight),
+            [like(tensor, wanted) for tensor, wanted in zip(x.weights, needs.weights, strict=True)],
+            like(x.recurrent_weight, needs.recurrent_weight),
         )
 
 
@@ -340,41 +377,23 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: _Run, *inputs: Tensor | None) -> Tensor:
-        out, current = run.forward(_Inputs.of(inputs, run.sources), keep=True)
+        out = run.forward(_Inputs.of(inputs, run.sources), keep=True)
         ctx.run = run
         own = None if run.own is None else out if run.fired is None else run.fired
-        ctx.save_for_backward(current, own, *inputs)
+        ctx.save_for_backward(own, *inputs)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         run: _Run = ctx.run
-        current, out, *inputs = ctx.saved_tensors
+        out, *inputs = ctx.saved_tensors
         needs = _Needs.of(ctx.needs_input_grad[1:], len(run.shifts))
-        g = run.backward(_Inputs.of(inputs, run.sources), current, out, d_out.contiguous(), needs)
+        g = run.backward(_Inputs.of(inputs, run.sources), out, d_out.contiguous(), needs)
         sums = (g.sums[name] for name in ("d_bias", "d_alpha", "d_beta", "d_threshold"))
         return None, *g.spikes, *g.weights, g.recurrent_weight, *sums, None
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Uninitialised memory of the engine's, kept for the next step: neither page faults nor holes between long-lived
-    arrays, which PyTorch's own allocation leaves on the CPU."""
-    return torch.from_numpy(_core.empty_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
-
-
-def _floats(spikes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Spikes [T, B, M], bool or float, as float[T·B, M]."""
-    if spikes.dtype != dtype:
-        spikes = _empty(tuple(spikes.shape), dtype).copy_(spikes)
-    return _rows(spikes)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[T, B, N] as [T·B, N], the same memory."""
-    return x.view(-1, x.shape[-1])
-
-
 def _array(x: Tensor | None) -> Any:
     """The tensor's memory; None stays None."""
-    return None if x is None else x.detach().numpy()
+    return None if x is None else array(x)

@@ -71,7 +71,7 @@ def train(
                 report.note(f"{folder}: the run is finished; its result stands")
                 return Result.read(folder)
             (folder / RESULT).unlink()
-        prepare.set_threads(config.train.threads, config.train.backend)
+        prepare.set_threads(config.train.threads, config.train.backend, config.train.dense_mode)
         parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
         with stop_on_signals() as stop:
             run = Run(config, parts, folder, saved, report)

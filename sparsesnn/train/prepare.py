@@ -12,6 +12,7 @@ import torch
 
 from sparsesnn import datasets
 from sparsesnn.datasets import EventSet
+from sparsesnn.dense import products_are_ours
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.stream import Stream
 from sparsesnn.module import IPU_BACKENDS, Model
@@ -70,13 +71,15 @@ class Parts:
         }
 
 
-def set_threads(n_threads: int, backend: str) -> None:
+def set_threads(n_threads: int, backend: str, dense_mode: str = "auto") -> None:
     """Worker threads of the backend, in this process; 0: all cores.
 
-    Beside the event-sparse engine PyTorch runs on one thread. What is left to it is small, its threads would go on
-    spinning on the engine's cores for milliseconds after each use, and the sums of its reductions depend on their number.
+    Beside the event-sparse engine, and beside dense products of our own, PyTorch runs on one thread. What is left to it
+    is small, its threads would go on spinning on the engine's cores for milliseconds after each use, and the sums of its
+    reductions depend on their number.
     """
-    torch.set_num_threads(1 if host_backend(backend) == "cpu" else n_threads or ALL_TORCH_THREADS)
+    ours = host_backend(backend) == "cpu" or (dense_mode in ("auto", "fused") and products_are_ours())
+    torch.set_num_threads(1 if ours else n_threads or ALL_TORCH_THREADS)
     if n_threads:
         set_num_threads(n_threads)
 
