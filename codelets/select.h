@@ -30,11 +30,11 @@ inline int count_bits(Word&& word, int n_tiles) {
   return n;
 }
 
-// Calls keep(p, bits) with the kept part of each word; `n` candidates, of which `n_keep` stay, rotated by `hash`.
+// Calls keep(p, bits) with the kept part of each word; `n` candidates, of which `n_keep` stay, rotated by `hash`. The
+// first candidate of these words is the one of rank `rank`.
 template <class Word, class Keep>
-inline void keep_rotated(Word&& word, int n_tiles, int n, int n_keep, std::uint64_t hash, Keep&& keep) {
+inline void keep_rotated(Word&& word, int n_tiles, int rank, int n, int n_keep, std::uint64_t hash, Keep&& keep) {
   const int start = n > n_keep && n_keep > 0 ? static_cast<int>(hash % static_cast<std::uint64_t>(n)) : 0;
-  int rank = 0;
   for (int p = 0; p < n_tiles; ++p) {
     if (n_keep >= n) {
       keep(p, word(p));
@@ -49,11 +49,17 @@ inline void keep_rotated(Word&& word, int n_tiles, int n, int n_keep, std::uint6
   }
 }
 
+// Candidates of the other shards of a population: how many fired and nearly fired, in all and before this shard; how
+// many neurons there are, in all and before it.
+struct OtherShards {
+  int fired = 0, near = 0, fired_before = 0, near_before = 0, neurons = 0, neurons_before = 0;
+};
+
 // Applies capacity K to one list. fired, listed: words of tile p at p·stride. sent, near: written likewise.
-// Returns how many candidates found no slot.
+// Returns how many candidates found no slot, in all shards.
 inline int select_capacity(const std::uint64_t* fired, const std::uint64_t* listed, std::uint64_t* sent,
                            std::uint64_t* near, std::size_t stride, int n_tiles, int n_neurons, int tile_width,
-                           int capacity, bool fixed, std::uint64_t hash) {
+                           int capacity, bool fixed, std::uint64_t hash, const OtherShards& others) {
   const auto fired_word = [&](int p) { return fired[p * stride]; };
   const auto near_word = [&](int p) { return listed[p * stride] & ~fired[p * stride]; };
   const auto silent_word = [&](int p) {
@@ -62,14 +68,18 @@ inline int select_capacity(const std::uint64_t* fired, const std::uint64_t* list
     const std::uint64_t valid = n_valid == 64 ? ~0ull : (1ull << n_valid) - 1;
     return valid & ~listed[p * stride];
   };
-  const int n_fired = count_bits(fired_word, n_tiles), n_near = count_bits(near_word, n_tiles);
+  const int n_fired = others.fired + count_bits(fired_word, n_tiles);
+  const int n_near = others.near + count_bits(near_word, n_tiles);
   const int keep_fired = n_fired < capacity ? n_fired : capacity;
   const int keep_near = n_near < capacity - keep_fired ? n_near : capacity - keep_fired;
-  keep_rotated(fired_word, n_tiles, n_fired, keep_fired, hash, [&](int p, std::uint64_t w) { sent[p * stride] = w; });
-  keep_rotated(near_word, n_tiles, n_near, keep_near, hash, [&](int p, std::uint64_t w) { near[p * stride] = w; });
+  keep_rotated(fired_word, n_tiles, others.fired_before, n_fired, keep_fired, hash,
+               [&](int p, std::uint64_t w) { sent[p * stride] = w; });
+  keep_rotated(near_word, n_tiles, others.near_before, n_near, keep_near, hash,
+               [&](int p, std::uint64_t w) { near[p * stride] = w; });
   if (fixed) {
-    const int n_silent = n_neurons - n_fired - n_near, left = capacity - keep_fired - keep_near;
-    keep_rotated(silent_word, n_tiles, n_silent, left, hash, [&](int p, std::uint64_t w) {
+    const int n_silent = others.neurons + n_neurons - n_fired - n_near, left = capacity - keep_fired - keep_near;
+    const int silent_before = others.neurons_before - others.fired_before - others.near_before;
+    keep_rotated(silent_word, n_tiles, silent_before, n_silent, left, hash, [&](int p, std::uint64_t w) {
       sent[p * stride] |= near[p * stride] | w;
       near[p * stride] = 0;
     });

@@ -28,7 +28,7 @@ def set_num_threads(n: int) -> None:
 class LayerSpec:
     """The numbers that define one layer's passes; see host/src/layer.h."""
 
-    def __init__(self, *, model: int, reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, learn_alpha: bool, learn_beta: bool, learn_threshold: bool, seed: int, first_step: int) -> None: ...
+    def __init__(self, *, model: int, reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, learn_alpha: bool, learn_beta: bool, learn_threshold: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ...) -> None: ...
 
     @property
     def n(self) -> int: ...
@@ -55,7 +55,7 @@ class LayerCall:
     One call of a layer: its spec, sources, parameters [N] and initial state [B, N].
     """
 
-    def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None) -> None: ...
+    def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None, exchange: Exchange | None = ...) -> None: ...
 
 def release_memory() -> None:
     """Gives back the memory that the engine keeps for the next step."""
@@ -80,14 +80,37 @@ def forward(layer: LayerCall) -> dict:
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, value_before: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ..., separate_groups: bool = ...) -> dict:
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, value_before: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ..., separate_groups: bool = ..., pass_on: Exchange | None = ...) -> dict:
     """
     Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the
     gradient of its values holds already, from neurons that come before this layer's. separate_groups: parameter
     gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.
+    pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.
+    """
+
+def recurrent_value_grads(layer: LayerCall, saved: dict, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
+    """
+    The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.
     """
 
 group_samples: int = ...
+
+class Exchange:
+    """
+    What a shard's passes ask of the other ranks; see host/src/python_exchange.h.
+    """
+
+    def __init__(self, python: object) -> None: ...
+
+def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int, n_samples: int, wanted: Sequence[bool]) -> tuple:
+    """
+    Lists of a population from those of its shards: offsets, ids, n_spikes, and where the entries of each went.
+    """
+
+def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
+    """
+    float64[N], sums of the squares of the columns of x [M, N], rows ascending.
+    """
 
 class Augment:
     """

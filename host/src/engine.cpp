@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "isa.h"
+#include "packing.h"
 #include "phases.h"
+#include "sharded.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
@@ -47,96 +49,6 @@ std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, bool 
   return chunks;
 }
 
-// A weight [M, N] as the passes read it: slabs of `width` columns one after another, [slabs][M][width], float or Bf16.
-struct Packed {
-  const void* data = nullptr;
-  Array<unsigned char> own;
-};
-
-std::uint16_t to_bf16(float x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-[[noreturn]] void refuse_weight(const float* weight, int n_pre, int n, const char* name) {
-  for (std::size_t k = 0; k < static_cast<std::size_t>(n_pre) * n; ++k)
-    if (!std::isfinite(weight[k]))
-      throw InputError("NumericError", std::string(name) + " holds " + (std::isnan(weight[k]) ? "NaN" : "infinity") +
-                                           " at [" + std::to_string(k / n) + ", " + std::to_string(k % n) +
-                                           "]; weights must be finite: lower the learning rate or clip gradients");
-  throw InputError("NumericError",
-                   std::string(name) + " changed while it was read; do not write weights during a call");
-}
-
-// Also the place where NaN and infinity are found. A float weight that is one slab already is not copied.
-Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name) {
-  const PhaseTimer timer(Phase::pack);
-  const int n = spec.n, n_slabs = (n + width - 1) / width;
-  const bool copy = spec.bf16 || width != n;
-  Packed packed{weight, {}};
-  if (copy) {
-    packed.own = Array<unsigned char>(static_cast<std::size_t>(n_slabs) * n_pre * width * (spec.bf16 ? 2 : 4));
-    packed.data = packed.own.data();
-  }
-  constexpr int piece = 256;  // rows
-  const int n_pieces = (n_pre + piece - 1) / piece;
-  std::vector<char> finite(static_cast<std::size_t>(n_slabs) * n_pieces);
-  parallel_for(static_cast<int>(finite.size()), [&](int item, int) {
-    const int first = item / n_pieces * width, n_columns = std::min(width, n - first);
-    float zero[16] = {};  // stay 0 unless an entry is NaN or infinite
-    for (int m = item % n_pieces * piece; m < std::min(n_pre, (item % n_pieces + 1) * piece); ++m) {
-      const float* row = weight + static_cast<std::size_t>(m) * n + first;
-      for (int k = 0; k + 16 <= n_columns; k += 16)
-        for (int l = 0; l < 16; ++l) zero[l] += row[k + l] * 0.0f;
-      for (int k = n_columns / 16 * 16; k < n_columns; ++k) zero[0] += row[k] * 0.0f;
-      const std::size_t to = (static_cast<std::size_t>(first) * n_pre) + static_cast<std::size_t>(m) * width;
-      if (spec.bf16) {
-        std::uint16_t* out = reinterpret_cast<std::uint16_t*>(packed.own.data()) + to;
-        for (int k = 0; k < n_columns; ++k) out[k] = to_bf16(row[k]);
-        std::memset(out + n_columns, 0, sizeof(std::uint16_t) * (width - n_columns));
-      } else if (copy) {
-        float* out = reinterpret_cast<float*>(packed.own.data()) + to;
-        std::memcpy(out, row, sizeof(float) * n_columns);
-        std::memset(out + n_columns, 0, sizeof(float) * (width - n_columns));
-      }
-    }
-    float sum = 0.0f;
-    for (float x : zero) sum += x;
-    finite[item] = sum == 0.0f;
-  });
-  if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, n, name);
-  return packed;
-}
-
-// Per-neuron parameters, padded so that a padded neuron never fires.
-struct Padded {
-  Array<float> alpha, beta, threshold, grad_threshold, bias;
-
-  Padded(const LayerSpec& spec, const LayerInput& input) {
-    const auto copy = [&](const float* from, float fill, const char* name, bool finite) {
-      if (!from) return Array<float>();
-      Array<float> to = Array<float>::filled(spec.n_padded(), fill);
-      for (int k = 0; k < spec.n; ++k) {
-        if (std::isnan(from[k]) || (finite && std::isinf(from[k])))
-          throw InputError("NumericError", std::string(name) + " of neuron " + std::to_string(k) + " is " +
-                                               std::to_string(from[k]) + "; it must be finite");
-        to[k] = from[k];
-      }
-      return to;
-    };
-    constexpr float never = std::numeric_limits<float>::infinity();
-    alpha = copy(input.alpha, 0.0f, "alpha", true);
-    beta = copy(input.beta, 0.0f, "beta", true);
-    threshold = copy(input.threshold, never, "threshold", true);
-    grad_threshold = copy(input.grad_threshold, never, "grad_threshold", false);
-    bias = copy(input.bias, 0.0f, "bias", true);
-  }
-
-  NeuronParameters pointers() const {
-    return {alpha.data(), beta.data(), threshold.data(), grad_threshold.data(), bias.data()};
-  }
-};
-
 // State [B, N] into tiles [P][B][W] and back.
 Array<float> state_to_tiles(const LayerSpec& spec, const float* state, int n_samples) {
   const int w = spec.tile_width;
@@ -169,9 +81,10 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
   if (!input.beta || (spiking && (!input.threshold || !input.grad_threshold)) ||
       (spec.model == Model::cuba_lif && !input.alpha))
     throw InputError("ShapeError", "layer: alpha, beta, threshold or grad_threshold is missing for this model");
-  if (spec.capacity < 0 || spec.capacity > spec.n || (spec.fixed && !spec.capacity))
+  if (spec.capacity < 0 || spec.capacity > spec.n_all() || (spec.fixed && !spec.capacity))
     throw InputError("ShapeError", "layer: capacity " + std::to_string(spec.capacity) + " for " +
-                                       std::to_string(spec.n) + " neurons; give 1 to n, and one with fixed activity");
+                                       std::to_string(spec.n_all()) +
+                                       " neurons; give 1 to n, and one with fixed activity");
   for (const SourceInput& source : input.sources)
     if (source.n_list_steps < input.n_steps - source.delay)
       throw InputError("ShapeError", "layer: a source covers " + std::to_string(source.n_list_steps) + " steps, " +
@@ -351,7 +264,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   const int slab = by_sample ? spec.n_padded() : spec.tile_width;
   const std::vector<Source> sources = make_sources(spec, input, slab, packed);
   const Packed recurrent =
-      input.recurrent_weight ? pack(input.recurrent_weight, spec.n, spec, slab, "recurrent_weight") : Packed();
+      input.recurrent_weight ? pack(input.recurrent_weight, spec.n_all(), spec, slab, "recurrent_weight") : Packed();
 
   Array<float> v = state_to_tiles(spec, input.v, n_samples);
   Array<float> i_syn = cuba ? state_to_tiles(spec, input.i_syn, n_samples) : Array<float>();
@@ -398,14 +311,18 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
                          slots.data(),
                          n_blocks,
                          out.potentials.data()};
-  if (by_sample) {
+  if (by_sample && input.exchange) {
+    run_by_step(kernels, pass, *input.exchange, out.dropped.data());
+  } else if (by_sample) {
     run_by_sample(kernels, pass, out.dropped.data());
   } else {
     run_by_tile(kernels, pass, block_size);
-    if (limited)
+    if (limited && input.exchange)
+      select_shards(kernels, pass, *input.exchange, out.dropped.data());
+    else if (limited)
       parallel_for(input.n_steps, [&](int t, int) {
         for (int b = 0; b < n_samples; ++b)
-          out.dropped[static_cast<std::size_t>(t) * n_samples + b] = kernels.select(pass, t, b);
+          out.dropped[static_cast<std::size_t>(t) * n_samples + b] = kernels.select(pass, t, b, nullptr);
       });
   }
   if (spiking) collect_lists(kernels, pass, block_size, out);
@@ -588,6 +505,28 @@ void add_shares(const Events& events, const float* shares, int n_tiles, float* d
   });
 }
 
+// The same where earlier ranks hold the tiles before these and later ranks those after: in pieces that travel while the
+// next one is added up. Every rank has the same events; the last one has the sums.
+void add_shares_on(const Events& events, const float* shares, int n_tiles, float* d_value, Exchange& exchange) {
+  const PhaseTimer timer(Phase::sum_shares);
+  constexpr std::size_t piece = 8192;  // few enough bytes for MPI to send at once
+  const bool is_first = exchange.rank() == 0, is_last = exchange.rank() + 1 == exchange.size();
+  std::vector<float> sum(std::min(piece, events.n));
+  for (std::size_t from = 0; from < events.n; from += piece) {
+    const std::size_t n = std::min(piece, events.n - from);
+    if (is_first)
+      for (std::size_t j = 0; j < n; ++j) sum[j] = d_value[events.first_slot + events.slots[from + j]];
+    else
+      exchange.receive_sums(sum.data(), n);
+    for (int p = 0; p < n_tiles; ++p)
+      for (std::size_t j = 0; j < n; ++j) sum[j] += shares[p * events.n + from + j];
+    if (is_last)
+      for (std::size_t j = 0; j < n; ++j) d_value[events.first_slot + events.slots[from + j]] = sum[j];
+    else
+      exchange.send_sums(sum.data(), n);
+  }
+}
+
 }  // namespace
 
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
@@ -742,8 +681,14 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
       const PhaseTimer timer(Phase::deliver_grad, n_workers);
       kernels.weight_grad(pass, p, tile_d_current);
     });
-    for (std::size_t k = 0; k < n_sources; ++k)
-      if (senders[k].weight) add_shares(events[c * n_senders + k], senders[k].shares, n_tiles, out.d_value[k].data());
+    for (std::size_t k = 0; k < n_sources; ++k) {
+      if (!senders[k].weight) continue;
+      const Events& from = events[c * n_senders + k];
+      if (wanted.exchange)
+        add_shares_on(from, senders[k].shares, n_tiles, out.d_value[k].data(), *wanted.exchange);
+      else
+        add_shares(from, senders[k].shares, n_tiles, out.d_value[k].data());
+    }
   }
 
   if (wanted.bias) {

@@ -55,10 +55,13 @@ struct SourceInput {
   const float* weight = nullptr;
 };
 
+class Exchange;
+
 struct LayerInput {
   int n_steps = 0, n_samples = 0;
+  Exchange* exchange = nullptr;  // of a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
-  const float* recurrent_weight = nullptr;  // [N, N] or null
+  const float* recurrent_weight = nullptr;  // [N, N] or null; of a shard, a row for each neuron of the population
   // [N] each; threshold and grad_threshold are null for a readout, alpha for LIF, bias where there is none
   const float *alpha = nullptr, *beta = nullptr, *threshold = nullptr, *grad_threshold = nullptr, *bias = nullptr;
   const float *v = nullptr, *i_syn = nullptr;  // initial state [B, N], null: zeros
@@ -93,6 +96,7 @@ struct Wanted {
   bool recurrent_weight = false, bias = false;
   // Per source: what the gradient of its values holds already, [slots], from neurons before this layer's; or null.
   std::vector<const float*> value_before;
+  Exchange* exchange = nullptr;  // of a shard: list gradients go on from rank to rank; only the last one holds them
   bool separate_groups = false;  // the gradients of parameters come as one sum a group of samples, [G, …]
 };
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,61 +12,14 @@
 #include "bandwidth.h"
 #include "engine.h"
 #include "phases.h"
+#include "python_arrays.h"
+#include "python_exchange.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace sparsesnn {
 namespace {
-
-template <class T>
-using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
-using AnyIn = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-
-std::string shape_of(const std::vector<std::size_t>& shape) {
-  std::string text = "[";
-  for (std::size_t k = 0; k < shape.size(); ++k) text += (k ? ", " : "") + std::to_string(shape[k]);
-  return text + "]";
-}
-
-template <class A>
-void check_shape(const A& array, const std::vector<std::size_t>& want, const char* name) {
-  std::vector<std::size_t> got;
-  for (std::size_t k = 0; k < array.ndim(); ++k) got.push_back(array.shape(k));
-  if (got != want)
-    throw InputError("ShapeError", std::string(name) + " has shape " + shape_of(got) + "; give " + shape_of(want));
-}
-
-// A float32 array of the given shape, or null.
-const float* floats(const std::optional<In<float>>& array, const std::vector<std::size_t>& shape, const char* name) {
-  if (!array) return nullptr;
-  check_shape(*array, shape, name);
-  return array->data();
-}
-
-// Lists as Python holds them; alive as long as the call.
-struct PyLists {
-  In<std::int64_t> offsets;
-  AnyIn ids;
-  In<std::int32_t> n_spikes;
-};
-
-Lists checked_lists(const PyLists& from, int n_neurons, int n_samples, int* n_steps, const char* name) {
-  const std::size_t n_lists = from.n_spikes.size();
-  if (from.offsets.ndim() != 1 || from.ids.ndim() != 1 || from.n_spikes.ndim() != 1 ||
-      from.offsets.size() != n_lists + 1 || (n_samples ? n_lists % n_samples : n_lists) != 0)
-    throw InputError("ShapeError", std::string(name) + ": " + std::to_string(from.offsets.size()) + " offsets and " +
-                                       std::to_string(n_lists) + " n_spikes do not make lists for " +
-                                       std::to_string(n_samples) + " samples");
-  const bool wide = n_neurons > 65536;
-  if (wide ? from.ids.dtype() != nb::dtype<std::int32_t>() : from.ids.dtype() != nb::dtype<std::uint16_t>())
-    throw InputError("ShapeError", std::string(name) + ": ids must be " + (wide ? "int32" : "uint16") + " for " +
-                                       std::to_string(n_neurons) + " neurons");
-  const Lists lists{from.offsets.data(), from.ids.data(), from.n_spikes.data(), wide};
-  check_lists(lists, static_cast<std::int64_t>(n_lists), static_cast<std::int64_t>(from.ids.size()), n_neurons, name);
-  if (n_steps) *n_steps = n_samples ? static_cast<int>(n_lists / n_samples) : 0;
-  return lists;
-}
 
 struct PySource {
   PyLists lists;
@@ -81,12 +35,14 @@ struct PyLayer {
   std::vector<PySource> sources;
   std::optional<In<float>> recurrent_weight, alpha, beta, threshold, grad_threshold, bias, v, i_syn;
   std::optional<PyLists> own_before;
+  std::shared_ptr<PyExchange> exchange;  // of a shard, else null
 
   LayerInput input() const {
     const std::size_t n = static_cast<std::size_t>(spec.n), samples = static_cast<std::size_t>(n_samples);
     LayerInput in;
     in.n_steps = n_steps;
     in.n_samples = n_samples;
+    in.exchange = exchange.get();
     for (const PySource& from : sources) {
       SourceInput source;
       source.n_pre = from.n_pre;
@@ -97,7 +53,7 @@ struct PyLayer {
       source.weight = from.weight.data();
       in.sources.push_back(source);
     }
-    in.recurrent_weight = floats(recurrent_weight, {n, n}, "recurrent_weight");
+    in.recurrent_weight = floats(recurrent_weight, {static_cast<std::size_t>(spec.n_all()), n}, "recurrent_weight");
     in.alpha = floats(alpha, {n}, "alpha");
     in.beta = floats(beta, {n}, "beta");
     in.threshold = floats(threshold, {n}, "threshold");
@@ -114,23 +70,6 @@ struct PyLayer {
     return in;
   }
 };
-
-// Hands the memory of `array` to a NumPy array.
-template <class T>
-nb::object to_numpy(Array<T>& array, std::vector<std::size_t> shape) {
-  if (!array) return nb::none();
-  T* data = array.release();
-  nb::capsule owner(data, [](void* p) noexcept { release(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner));
-}
-
-nb::object ids_to_numpy(Array<unsigned char>& ids, bool wide, std::size_t n) {
-  if (!ids) return nb::none();
-  void* data = ids.release();
-  nb::capsule owner(data, [](void* p) noexcept { release(p); });
-  if (wide) return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(data, 1, &n, owner));
-  return nb::cast(nb::ndarray<nb::numpy, std::uint16_t>(data, 1, &n, owner));
-}
 
 nb::dict forward(const PyLayer& layer) {
   const LayerInput input = layer.input();
@@ -158,10 +97,49 @@ nb::dict forward(const PyLayer& layer) {
   return result;
 }
 
+// What a forward pass left for the backward pass, out of its result; keeps the arrays alive.
+struct Saved : LayerSaved {
+  Saved(const PyLayer& layer, const nb::dict& result) {
+    const LayerSpec& spec = layer.spec;
+    const std::size_t steps = static_cast<std::size_t>(layer.n_steps),
+                      samples = static_cast<std::size_t>(layer.n_samples), n_lists = steps * samples;
+    if (spec.model == Model::li) {
+      if (spec.learn_beta)
+        potentials = array(result, "potentials", float{}, {steps, samples, static_cast<std::size_t>(spec.n)});
+      return;
+    }
+    const PyLists own{nb::cast<In<std::int64_t>>(result["offsets"]), nb::cast<AnyIn>(result["ids"]),
+                      nb::cast<In<std::int32_t>>(result["n_spikes"])};
+    lists = checked_lists(own, spec.n, layer.n_samples, nullptr, "saved lists");
+    for (const char* key : {"offsets", "ids", "n_spikes"}) alive_.push_back(result[key]);
+    n_slots = own.ids.size();
+    if (own.n_spikes.size() != n_lists) throw InputError("ShapeError", "backward: lists are missing");
+    fields = array(result, "fields", float{}, {static_cast<std::size_t>(spec.n_fields()), n_slots});
+    if (!spec.stores_silenced()) return;
+    silenced_offsets = array(result, "silenced_offsets", std::int64_t{}, {n_lists + 1});
+    silenced_ids =
+        array(result, "silenced_ids", std::uint32_t{}, {static_cast<std::size_t>(silenced_offsets[n_lists])});
+  }
+
+  std::size_t n_slots = 0;
+
+ private:
+  template <class T>
+  const T* array(const nb::dict& result, const char* key, T, const std::vector<std::size_t>& shape) {
+    alive_.push_back(result[key]);
+    auto a = nb::cast<In<T>>(alive_.back());
+    check_shape(a, shape, key);
+    return a.data();
+  }
+
+  std::vector<nb::object> alive_;
+};
+
 nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias,
-                  const std::vector<std::optional<In<float>>>& value_before, bool separate_groups) {
+                  const std::vector<std::optional<In<float>>>& value_before, bool separate_groups,
+                  const std::shared_ptr<PyExchange>& pass_on) {
   const LayerInput input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
@@ -170,43 +148,20 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
       (!value_before.empty() && value_before.size() != n_sources))
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients");
-  Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, {}, separate_groups};
+  Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, {}, pass_on.get(), separate_groups};
   wanted.value_before.resize(n_sources);
   for (std::size_t k = 0; k < value_before.size(); ++k)
     wanted.value_before[k] = floats(value_before[k], {layer.sources[k].lists.ids.size()}, "value_before");
 
-  LayerSaved kept;
-  std::vector<nb::object> alive;  // what the pointers in `kept` point into
-  const auto array = [&](const char* key, auto tag, const std::vector<std::size_t>& shape) {
-    using T = decltype(tag);
-    alive.push_back(saved[key]);
-    auto a = nb::cast<In<T>>(alive.back());
-    check_shape(a, shape, key);
-    return a.data();
-  };
+  const Saved kept(layer, saved);
   const float* d_slots = nullptr;
   const float* d_out = nullptr;
   if (spec.model == Model::li) {
     if (!d_potentials) throw InputError("ShapeError", "backward: a readout needs d_potentials");
     d_out = floats(d_potentials, {steps, samples, n}, "d_potentials");
-    if (spec.learn_beta) kept.potentials = array("potentials", float{}, {steps, samples, n});
   } else {
-    const PyLists own{nb::cast<In<std::int64_t>>(saved["offsets"]), nb::cast<AnyIn>(saved["ids"]),
-                      nb::cast<In<std::int32_t>>(saved["n_spikes"])};
-    kept.lists = checked_lists(own, spec.n, layer.n_samples, nullptr, "saved lists");
-    alive.push_back(saved["offsets"]);
-    alive.push_back(saved["ids"]);
-    alive.push_back(saved["n_spikes"]);
-    const std::size_t n_slots = own.ids.size();
-    if (own.n_spikes.size() != lists || !d_values)
-      throw InputError("ShapeError", "backward: lists or d_values are missing");
-    kept.fields = array("fields", float{}, {static_cast<std::size_t>(spec.n_fields()), n_slots});
-    d_slots = floats(d_values, {n_slots}, "d_values");
-    if (spec.stores_silenced()) {
-      kept.silenced_offsets = array("silenced_offsets", std::int64_t{}, {lists + 1});
-      kept.silenced_ids =
-          array("silenced_ids", std::uint32_t{}, {static_cast<std::size_t>(kept.silenced_offsets[lists])});
-    }
+    if (!d_values) throw InputError("ShapeError", "backward: d_values are missing");
+    d_slots = floats(d_values, {kept.n_slots}, "d_values");
   }
   LayerGradients out;
   {
@@ -232,6 +187,25 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   result["beta"] = to_numpy(out.d_beta, shape({n}));
   result["threshold"] = to_numpy(out.d_threshold, shape({n}));
   return result;
+}
+
+nb::object recurrent_value_grads_of(const PyLayer& layer, const nb::dict& saved, const PyLists& population,
+                                    const In<float>& d_values) {
+  const LayerInput input = layer.input();
+  if (!input.exchange || !input.recurrent_weight || layer.spec.model == Model::li)
+    throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
+  const Saved kept(layer, saved);
+  int n_steps = 0;
+  const Lists all = checked_lists(population, layer.spec.n_all(), layer.n_samples, &n_steps, "population");
+  if (layer.n_samples && n_steps != layer.n_steps)
+    throw InputError("ShapeError", "recurrent_value_grads: the population's lists must cover all steps");
+  check_shape(d_values, {kept.n_slots}, "d_values");
+  Array<float> total;
+  {
+    nb::gil_scoped_release release;
+    total = recurrent_value_grads(layer.spec, input, kept, all, d_values.data(), *input.exchange);
+  }
+  return to_numpy(total, {kept.n_slots});
 }
 
 nb::dict phase_seconds(bool reset) {
@@ -261,7 +235,10 @@ void register_engine(nb::module_& m) {
           "__init__",
           [](LayerSpec* self, int model, int reset, bool detach_reset, int surrogate, float slope, float gain, int n,
              int tile_width, int capacity, bool fixed, bool bf16, bool save, bool learn_alpha, bool learn_beta,
-             bool learn_threshold, std::uint64_t seed, std::uint64_t first_step) {
+             bool learn_threshold, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample,
+             int population, int first) {
+            if (population && (first < 0 || n < 0 || first > population - n))
+              throw InputError("ShapeError", "LayerSpec: a shard must lie within its population");
             new (self) LayerSpec{static_cast<Model>(model),
                                  static_cast<Reset>(reset),
                                  detach_reset,
@@ -278,11 +255,14 @@ void register_engine(nb::module_& m) {
                                  learn_beta,
                                  learn_threshold,
                                  seed,
-                                 first_step};
+                                 first_step,
+                                 first_sample,
+                                 population,
+                                 first};
           },
           nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "n"_a,
           "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "learn_alpha"_a, "learn_beta"_a,
-          "learn_threshold"_a, "seed"_a, "first_step"_a)
+          "learn_threshold"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0, "population"_a = 0, "first"_a = 0)
       .def_ro("n", &LayerSpec::n)
       .def_ro("save", &LayerSpec::save);
 
@@ -297,10 +277,10 @@ void register_engine(nb::module_& m) {
       .def(nb::init<LayerSpec, int, int, std::vector<PySource>, std::optional<In<float>>, std::optional<In<float>>,
                     std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
                     std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<PyLists>>(),
+                    std::optional<PyLists>, std::shared_ptr<PyExchange>>(),
            "spec"_a, "n_steps"_a, "n_samples"_a, "sources"_a, "recurrent_weight"_a.none(), "alpha"_a.none(),
            "beta"_a.none(), "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(),
-           "i_syn"_a.none(), "own_before"_a.none());
+           "i_syn"_a.none(), "own_before"_a.none(), "exchange"_a.none() = nb::none());
 
   m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
   m.def(
@@ -315,9 +295,13 @@ void register_engine(nb::module_& m) {
   m.def("backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
         "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,
         "value_before"_a = std::vector<std::optional<In<float>>>(), "separate_groups"_a = false,
+        "pass_on"_a.none() = nb::none(),
         "Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the\n"
         "gradient of its values holds already, from neurons that come before this layer's. separate_groups: parameter\n"
-        "gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.");
+        "gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.\n"
+        "pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.");
+  m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "saved"_a, "population"_a, "d_values"_a,
+        "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.");
   m.attr("group_samples") = group_samples;
 }
 

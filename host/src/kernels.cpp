@@ -60,13 +60,15 @@ inline void with_ids(bool wide, const void* ids, Body&& body) {
     body(static_cast<const Id16*>(ids));
 }
 
-int select(const ForwardPass& pass, int t, int b) {
+int select(const ForwardPass& pass, int t, int b, const std::int32_t* others) {
   const LayerSpec& spec = *pass.spec;
   const std::size_t stride = words_stride(pass), i = static_cast<std::size_t>(t) * pass.n_samples + b;
   const int n_tiles = spec.n_tiles();
+  OtherShards shards;
+  if (others) shards = {others[0], others[1], others[2], others[3], spec.n_all() - spec.n, spec.first};
   const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
                                       spec.n, spec.tile_width, spec.capacity, spec.fixed,
-                                      rotation(spec.seed, spec.first_step + t, static_cast<std::uint64_t>(b)));
+                                      rotation(spec.seed, spec.first_step + t, spec.first_sample + b), shards);
   if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
     for (int p = 0; p < n_tiles; ++p) {
       float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;
@@ -252,7 +254,7 @@ float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
 
 // current[P·W] of one sample at one step, `own` spikes included. Rows of weights are read whole, as they come from
 // beyond L2.
-inline void sample_current(const ForwardPass& pass, int t, int b, const void* own, std::int64_t n_own, float* current) {
+inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes& own, float* current) {
   const int n = pass.spec->n_padded();
   const auto send = [&](const void* weight, bool wide, const void* list, std::int64_t n_ids) {
     with_weight(pass.spec->bf16, weight, [&](auto* rows) {
@@ -269,27 +271,33 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const void* ow
     const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
     send(source.weight, source.lists.wide, source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list]);
   }
-  if (pass.recurrent_weight) send(pass.recurrent_weight, pass.wide, own, n_own);
+  if (pass.recurrent_weight) send(pass.recurrent_weight, own.wide, own.ids, own.n);
+}
+
+template <int W>
+void step_all_tiles(const ForwardPass& pass, int t, int b, float* current, const OwnSpikes& own) {
+  const LayerSpec spec = *pass.spec;
+  sample_current(pass, t, b, own, current);
+  for (int p = 0; p < spec.n_tiles(); ++p) advance<W>(pass, spec, TileOf(pass, spec, p, b), t, b, current + p * W);
+}
+
+void forward_step(const ForwardPass& pass, int t, int b, float* current, const OwnSpikes& own) {
+  with_width(pass.spec->tile_width, [&](auto w) { step_all_tiles<w()>(pass, t, b, current, own); });
 }
 
 // Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input one step later.
 // `current`: [P·W]; `own_ids`: room for all neurons, of a recurrent layer.
 template <int W>
 void forward_steps(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
-  const LayerSpec spec = *pass.spec;
-  const void* own = own_ids;
-  std::int64_t n_own = 0;
-  if (pass.own_before.offsets) {
-    own = pass.own_before.at(pass.own_before.offsets[b]);
-    n_own = pass.own_before.n_spikes[b];
-  }
+  OwnSpikes own{own_ids, 0, pass.wide};
+  if (pass.own_before.offsets)
+    own = {pass.own_before.at(pass.own_before.offsets[b]), pass.own_before.n_spikes[b], pass.wide};
   for (int t = 0; t < pass.n_steps; ++t) {
-    sample_current(pass, t, b, own, n_own, current);
-    for (int p = 0; p < spec.n_tiles(); ++p) advance<W>(pass, spec, TileOf(pass, spec, p, b), t, b, current + p * W);
+    step_all_tiles<W>(pass, t, b, current, own);
     const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
-    if (dropped) dropped[list] = select(pass, t, b);
-    own = own_ids;
-    if (pass.recurrent_weight) n_own = sent_ids(pass, list, own_ids);
+    if (dropped) dropped[list] = select(pass, t, b, nullptr);
+    own.ids = own_ids;
+    if (pass.recurrent_weight) own.n = sent_ids(pass, list, own_ids);
   }
 }
 
@@ -297,7 +305,8 @@ float deliver_sample(const ForwardPass& pass, int b, float* current, const Lists
   float sum = 0.0f;
   for (int t = 0; t < pass.n_steps; ++t) {
     const std::int64_t before = static_cast<std::int64_t>(t - 1) * pass.n_samples + b;
-    sample_current(pass, t, b, t ? own.at(own.offsets[before]) : nullptr, t ? own.n_spikes[before] : 0, current);
+    const OwnSpikes spikes = t ? OwnSpikes{own.at(own.offsets[before]), own.n_spikes[before], own.wide} : OwnSpikes();
+    sample_current(pass, t, b, spikes, current);
     for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += current[k];
   }
   return sum;
@@ -416,13 +425,48 @@ void slopes(const LayerSpec& spec, float* fields, std::int64_t j0, std::int64_t 
   surrogate_all(static_cast<SurrogateKind>(spec.surrogate), spec.slope, fields + j0, j1 - j0);
 }
 
-// Σ_n a[n]·b[n] over a whole row, n a multiple of 16, in 16 lanes.
-template <class Weight>
-inline float dot_row(const Weight* a, const float* b, std::size_t n) {
-  Vector lanes[dot_vectors] = {};
-  for (std::size_t k = 0; k < n; k += dot_lanes)
-    for (int l = 0; l < dot_vectors; ++l) lanes[l] += load(a + k + l * vector_width) * load(b + k + l * vector_width);
-  return sum_lanes(fold_lanes(lanes));
+// Calls visit(p, j, n, shares) for tile p and slots j..j+n-1, a vector of them: Σ over the tile's neurons of
+// weight[id, ·]·d[·], tiles ascending for each vector of slots. Several rows at once, so that d stays in registers.
+template <int W, class Weight, class Id, class Visit>
+inline void each_share(const Weight* weight, int n_tiles, const Id* ids, std::int64_t n_ids, const float* d,
+                       Visit&& visit) {
+  constexpr int n_vectors = W / vector_width;
+  const std::size_t row = static_cast<std::size_t>(n_tiles) * W;
+  for (std::int64_t j = 0; j < n_ids; j += vector_width) {
+    const int n = static_cast<int>(n_ids - j < vector_width ? n_ids - j : vector_width);
+    for (int p = 0; p < n_tiles; ++p) {
+      Vector here[n_vectors], rows[vector_width] = {};
+      for (int k = 0; k < n_vectors; ++k) here[k] = load(d + p * W + k * vector_width);
+      for (int r = 0; r < n; ++r) {
+        const Weight* from = weight + ids[j + r] * row + static_cast<std::size_t>(p) * W;
+        Vector columns[n_vectors];
+        for (int k = 0; k < n_vectors; ++k) columns[k] = load(from + k * vector_width);
+        rows[r] = dot<W>(columns, here);
+      }
+      visit(p, j, n, sum_rows(rows));
+    }
+  }
+}
+
+// The same with the types as they are.
+template <class Visit>
+inline void each_recurrent_share(const LayerSpec& spec, const void* weight, const OwnSpikes& listed, const float* d,
+                                 Visit&& visit) {
+  with_width(spec.tile_width, [&](auto w) {
+    with_weight(spec.bf16, weight, [&](auto* rows) {
+      with_ids(listed.wide, listed.ids,
+               [&](auto* ids) { each_share<w()>(rows, spec.n_tiles(), ids, listed.n, d, visit); });
+    });
+  });
+}
+
+void recurrent_shares(const LayerSpec& spec, const void* weight, const OwnSpikes& listed, const float* d_current,
+                      float* shares, std::size_t stride) {
+  each_recurrent_share(spec, weight, listed, d_current, [&](int p, std::int64_t j, int n, Vector sums) {
+    float lane[vector_width];
+    store(lane, sums);
+    std::memcpy(shares + static_cast<std::size_t>(p) * stride + j, lane, sizeof(float) * static_cast<std::size_t>(n));
+  });
 }
 
 inline std::uint32_t id_at(const Lists& lists, std::int64_t slot) {
@@ -435,15 +479,22 @@ void listed_grad(const BackwardPass& pass, std::int64_t i, float* d_v, const flo
   const std::int64_t begin = pass.lists.offsets[i], end = pass.lists.offsets[i + 1];
   const float* slope = pass.fields;
   const float* gamma = spec.stores_decay() ? pass.fields + pass.n_slots : nullptr;
-  for (std::int64_t j = begin; j < end; ++j) {
-    const std::uint32_t n = id_at(pass.lists, j);
-    float e = pass.d_values[j];
-    if (d_current_next) {
-      const std::size_t row = static_cast<std::size_t>(spec.n_padded());
-      with_weight(spec.bf16, pass.recurrent_weight,
-                  [&](auto* weight) { e += dot_row(weight + n * row, d_current_next, row); });
-    }
-    pass.d_slots[j] = slope[j] * e;
+  if (d_current_next) {
+    Vector sum = {};
+    const OwnSpikes listed{pass.lists.at(begin), end - begin, pass.lists.wide};
+    each_recurrent_share(spec, pass.recurrent_weight, listed, d_current_next,
+                         [&](int p, std::int64_t j, int n, Vector share) {
+                           sum = p ? sum + share : share;
+                           if (p + 1 < spec.n_tiles()) return;
+                           float lane[vector_width];
+                           store(lane, sum);
+                           for (int r = 0; r < n; ++r) {
+                             const std::int64_t slot = begin + j + r;
+                             pass.d_slots[slot] = slope[slot] * (pass.d_values[slot] + lane[r]);
+                           }
+                         });
+  } else {
+    for (std::int64_t j = begin; j < end; ++j) pass.d_slots[j] = slope[j] * pass.d_values[j];
   }
   if (!gamma) {
     decay_all(d_v, pass.neuron.beta, spec.n_padded());
@@ -594,12 +645,14 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       deliver_tile,
                       forward_sample,
                       deliver_sample,
+                      forward_step,
                       select,
                       count,
                       fill,
                       slopes,
                       state_grad_by_tile,
                       state_grad_by_sample,
+                      recurrent_shares,
                       weight_grad,
                       adam,
                       read_memory,

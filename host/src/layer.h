@@ -34,9 +34,13 @@ struct LayerSpec {
   bool bf16 = false;    // weights are read rounded to bfloat16
   bool save = true;     // keep what the backward pass needs
   bool learn_alpha = false, learn_beta = false, learn_threshold = false;
-  std::uint64_t seed = 0;        // of the overflow rotation
-  std::uint64_t first_step = 0;  // steps that came before this call, for the rotation
+  std::uint64_t seed = 0;          // of the overflow rotation
+  std::uint64_t first_step = 0;    // steps that came before this call, for the rotation
+  std::uint64_t first_sample = 0;  // samples of the batch that other replicas run before this one's, likewise
+  int population = 0;              // neurons of the whole population, of which these are a shard; 0: these are all
+  int first = 0;                   // the population's neurons before these
 
+  int n_all() const { return population ? population : n; }
   int n_tiles() const { return (n + tile_width - 1) / tile_width; }
   int n_padded() const { return n_tiles() * tile_width; }
   // The factor γ = ∂v[t+1]/∂v[t] of a listed neuron differs from β: it is stored with the slot.
@@ -133,6 +137,13 @@ struct NeuronParameters {
   const float *alpha = nullptr, *beta = nullptr, *threshold = nullptr, *grad_threshold = nullptr, *bias = nullptr;
 };
 
+// Ids of one list of the population itself.
+struct OwnSpikes {
+  const void* ids = nullptr;
+  std::int64_t n = 0;
+  bool wide = false;
+};
+
 struct ForwardPass {
   const LayerSpec* spec;
   NeuronParameters neuron;
@@ -211,8 +222,11 @@ struct Kernels {
   void (*forward_sample)(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
   // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
   float (*deliver_sample)(const ForwardPass&, int b, float* current, const Lists& own);
-  // Applies the capacity to list `t, b`; returns what was dropped.
-  int (*select)(const ForwardPass&, int t, int b);
+  // One step of one sample, all tiles; `own`: the population's spikes of the step before.
+  void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes& own);
+  // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other
+  // shards, all and before this one, [4]; null if there are none.
+  int (*select)(const ForwardPass&, int t, int b, const std::int32_t* others);
   // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
   void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
                 std::int32_t* n_silenced);
@@ -223,6 +237,9 @@ struct Kernels {
   // ∂L/∂i of the chunk at hand, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
   void (*state_grad_by_tile)(const BackwardPass&, int tile, float* d_current);
   void (*state_grad_by_sample)(const BackwardPass&, int sample, float* d_current);
+  // shares[p·stride + j] = Σ_n in tile p weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent layer.
+  void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
+                           float* shares, std::size_t stride);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
   void (*weight_grad)(const BackwardPass&, int tile, const float* d_current);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);

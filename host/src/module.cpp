@@ -4,6 +4,7 @@
 namespace sparsesnn {
 void register_build(nanobind::module_& m);      // build_bindings.cpp: instruction sets, threads, build_info
 void register_engine(nanobind::module_& m);     // engine_bindings.cpp: the passes of one layer
+void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_optimiser(nanobind::module_& m);  // optimiser_bindings.cpp: Adam
 void register_dense(nanobind::module_& m);      // dense_bindings.cpp: the neuron dynamics of the dense baseline
@@ -15,6 +16,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
+  sparsesnn::register_sharded(m);
   sparsesnn::register_batch(m);
   sparsesnn::register_optimiser(m);
   sparsesnn::register_dense(m);

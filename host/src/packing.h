@@ -1,0 +1,28 @@
+// Parameters of a layer in the form that the passes read.
+#pragma once
+
+#include "engine.h"
+
+namespace sparsesnn {
+
+// A weight [M, N] as the passes read it: slabs of `width` columns one after another, [slabs][M][width], float or Bf16.
+struct Packed {
+  const void* data = nullptr;
+  Array<unsigned char> own;
+};
+
+// Also the place where NaN and infinity are found. A float weight that is one slab already is not copied.
+Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name);
+
+// Per-neuron parameters, padded so that a padded neuron never fires.
+struct Padded {
+  Array<float> alpha, beta, threshold, grad_threshold, bias;
+
+  Padded(const LayerSpec& spec, const LayerInput& input);
+
+  NeuronParameters pointers() const {
+    return {alpha.data(), beta.data(), threshold.data(), grad_threshold.data(), bias.data()};
+  }
+};
+
+}  // namespace sparsesnn

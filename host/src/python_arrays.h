@@ -1,0 +1,84 @@
+// NumPy arrays as the engine's bindings take and return them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+namespace sparsesnn {
+
+namespace nb = nanobind;
+
+template <class T>
+using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+using AnyIn = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+inline std::string shape_of(const std::vector<std::size_t>& shape) {
+  std::string text = "[";
+  for (std::size_t k = 0; k < shape.size(); ++k) text += (k ? ", " : "") + std::to_string(shape[k]);
+  return text + "]";
+}
+
+template <class A>
+void check_shape(const A& array, const std::vector<std::size_t>& want, const char* name) {
+  std::vector<std::size_t> got;
+  for (std::size_t k = 0; k < array.ndim(); ++k) got.push_back(array.shape(k));
+  if (got != want)
+    throw InputError("ShapeError", std::string(name) + " has shape " + shape_of(got) + "; give " + shape_of(want));
+}
+
+// A float32 array of the given shape, or null.
+inline const float* floats(const std::optional<In<float>>& array, const std::vector<std::size_t>& shape,
+                           const char* name) {
+  if (!array) return nullptr;
+  check_shape(*array, shape, name);
+  return array->data();
+}
+
+// Lists as Python holds them; alive as long as the call.
+struct PyLists {
+  In<std::int64_t> offsets;
+  AnyIn ids;
+  In<std::int32_t> n_spikes;
+};
+
+inline Lists checked_lists(const PyLists& from, int n_neurons, int n_samples, int* n_steps, const char* name) {
+  const std::size_t n_lists = from.n_spikes.size();
+  if (from.offsets.ndim() != 1 || from.ids.ndim() != 1 || from.n_spikes.ndim() != 1 ||
+      from.offsets.size() != n_lists + 1 || (n_samples ? n_lists % n_samples : n_lists) != 0)
+    throw InputError("ShapeError", std::string(name) + ": " + std::to_string(from.offsets.size()) + " offsets and " +
+                                       std::to_string(n_lists) + " n_spikes do not make lists for " +
+                                       std::to_string(n_samples) + " samples");
+  const bool wide = n_neurons > 65536;
+  if (wide ? from.ids.dtype() != nb::dtype<std::int32_t>() : from.ids.dtype() != nb::dtype<std::uint16_t>())
+    throw InputError("ShapeError", std::string(name) + ": ids must be " + (wide ? "int32" : "uint16") + " for " +
+                                       std::to_string(n_neurons) + " neurons");
+  const Lists lists{from.offsets.data(), from.ids.data(), from.n_spikes.data(), wide};
+  check_lists(lists, static_cast<std::int64_t>(n_lists), static_cast<std::int64_t>(from.ids.size()), n_neurons, name);
+  if (n_steps) *n_steps = n_samples ? static_cast<int>(n_lists / n_samples) : 0;
+  return lists;
+}
+
+// Hands the memory of `array` to a NumPy array.
+template <class T>
+nb::object to_numpy(Array<T>& array, std::vector<std::size_t> shape) {
+  if (!array) return nb::none();
+  T* data = array.release();
+  nb::capsule owner(data, [](void* p) noexcept { release(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner));
+}
+
+inline nb::object ids_to_numpy(Array<unsigned char>& ids, bool wide, std::size_t n) {
+  if (!ids) return nb::none();
+  void* data = ids.release();
+  nb::capsule owner(data, [](void* p) noexcept { release(p); });
+  if (wide) return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(data, 1, &n, owner));
+  return nb::cast(nb::ndarray<nb::numpy, std::uint16_t>(data, 1, &n, owner));
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,124 @@
+// Exchanges between ranks, carried out by Python, and the merging of the lists of shards.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "column_squares.h"
+#include "python_arrays.h"
+#include "python_exchange.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsesnn {
+
+namespace {
+
+// A view of memory that the engine owns. Python must not keep it.
+template <class T>
+nb::ndarray<nb::numpy, T> view(T* data, std::initializer_list<std::size_t> shape) {
+  return nb::ndarray<nb::numpy, T>(const_cast<std::remove_const_t<T>*>(data), shape,
+                                   nb::capsule(data, [](void*) noexcept {}));
+}
+
+}  // namespace
+
+PyExchange::PyExchange(nb::object python)
+    : python_(std::move(python)),
+      rank_(nb::cast<int>(python_.attr("rank"))),
+      size_(nb::cast<int>(python_.attr("size"))) {}
+
+void PyExchange::all_gather(const std::int32_t* own, std::size_t n, std::int32_t* all) {
+  const nb::gil_scoped_acquire held;
+  python_.attr("all_gather")(view(own, {n}), view(all, {static_cast<std::size_t>(size_) * n}));
+}
+
+void PyExchange::start(int slot, const std::vector<Bytes>& to) {
+  const nb::gil_scoped_acquire held;
+  nb::list parts;
+  for (const Bytes& part : to) parts.append(view(static_cast<const unsigned char*>(part.data), {part.size}));
+  python_.attr("start")(slot, parts);
+}
+
+std::vector<Bytes> PyExchange::finish(int slot) {
+  const nb::gil_scoped_acquire held;
+  received_[slot] = nb::cast<nb::list>(python_.attr("finish")(slot));
+  std::vector<Bytes> from;
+  for (nb::handle part : received_[slot]) {
+    const auto array = nb::cast<In<unsigned char>>(part);
+    from.push_back({array.data(), array.size()});
+  }
+  return from;
+}
+
+void PyExchange::receive_sums(float* sums, std::size_t n) {
+  const nb::gil_scoped_acquire held;
+  python_.attr("receive_sums")(view(sums, {n}));
+}
+
+void PyExchange::send_sums(const float* sums, std::size_t n) {
+  const nb::gil_scoped_acquire held;
+  python_.attr("send_sums")(view(sums, {n}));
+}
+
+namespace {
+
+// first: of each shard, the population's neurons before it. Returns offsets, ids, n_spikes of the population, and per
+// shard the places of its entries where `wanted`, else None.
+nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int>& first, int n_neurons, int n_samples,
+                       const std::vector<bool>& wanted) {
+  if (shards.empty() || first.size() != shards.size() || wanted.size() != shards.size())
+    throw InputError("ShapeError", "merge_shards: give lists, a first neuron and a wish for every shard");
+  const std::size_t n_lists = shards[0].n_spikes.size();
+  std::vector<Lists> lists;
+  std::vector<std::uint32_t> offset;
+  std::vector<Array<std::int64_t>> places(shards.size());
+  std::vector<std::int64_t*> to(shards.size());
+  for (std::size_t r = 0; r < shards.size(); ++r) {
+    const int end = r + 1 < shards.size() ? first[r + 1] : n_neurons;
+    if (first[r] < 0 || end < first[r] || end > n_neurons || shards[r].n_spikes.size() != n_lists)
+      throw InputError("ShapeError", "merge_shards: shards must ascend and have equally many lists");
+    lists.push_back(checked_lists(shards[r], end - first[r], n_samples, nullptr, "shard"));
+    offset.push_back(static_cast<std::uint32_t>(first[r]));
+    if (wanted[r]) places[r] = Array<std::int64_t>(shards[r].ids.size());
+    to[r] = places[r].data();
+  }
+  MergedLists merged;
+  const bool wide = n_neurons > 65536;
+  {
+    nb::gil_scoped_release release;
+    merged = merge_lists(lists, offset, static_cast<std::int64_t>(n_lists), wide, to);
+  }
+  const std::size_t n_ids = static_cast<std::size_t>(merged.offsets[n_lists]);
+  nb::list found;
+  for (std::size_t r = 0; r < shards.size(); ++r)
+    found.append(wanted[r] ? to_numpy(places[r], {shards[r].ids.size()}) : nb::none());
+  nb::object ids = ids_to_numpy(merged.ids, wide, n_ids);
+  return nb::make_tuple(to_numpy(merged.offsets, {n_lists + 1}), ids, to_numpy(merged.n_spikes, {n_lists}), found);
+}
+
+nb::object squares_by_column(const In<float>& x) {
+  if (x.ndim() != 2) throw InputError("ShapeError", "column_squares: give a matrix");
+  Array<double> sums;
+  {
+    nb::gil_scoped_release release;
+    sums = column_squares(x.data(), x.shape(0), x.shape(1));
+  }
+  return to_numpy(sums, {x.shape(1)});
+}
+
+}  // namespace
+
+void register_sharded(nb::module_& m) {
+  nb::class_<PyExchange>(m, "Exchange", "What a shard's passes ask of the other ranks; see host/src/python_exchange.h.")
+      .def(nb::init<nb::object>(), "python"_a);
+  m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a, "n_samples"_a, "wanted"_a,
+        "Lists of a population from those of its shards: offsets, ids, n_spikes, and where the entries of each went.");
+  m.def("column_squares", &squares_by_column, "x"_a,
+        "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
+}
+
+}  // namespace sparsesnn
