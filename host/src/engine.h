@@ -109,6 +109,9 @@ struct LayerGradients {
 // The passes built for the instruction set in use (isa.h).
 const Kernels& chosen_kernels();
 
+// Throws InputError where spec and input do not go together.
+void check_layer(const LayerSpec& spec, const LayerInput& input);
+
 // Throws InputError where lists break their invariants.
 void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons, const char* name);
 

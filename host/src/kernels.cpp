@@ -540,9 +540,8 @@ void readout_grad(const BackwardPass& pass, std::int64_t i, int sample, float* d
     for (int k = 0; k < n; ++k) d_beta[k] += d_v[k] * before[k];
 }
 
-void state_grad_by_sample(const BackwardPass& pass, int sample, float* d_current) {
+void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int sample, float* d_current) {
   const LayerSpec& spec = *pass.spec;
-  const Chunk& chunk = pass.chunk;
   const std::size_t n = static_cast<std::size_t>(spec.n_padded()), w = static_cast<std::size_t>(spec.tile_width);
   float* d_v = pass.d_v + sample * n;
   float* d_i_syn = at(pass.d_i_syn, sample * n);
@@ -563,13 +562,13 @@ void state_grad_by_sample(const BackwardPass& pass, int sample, float* d_current
 // The same for one tile of a layer whose neurons do not hear one another and forget at β whether listed or not, so that
 // ∂L/∂i never leaves the core's cache: q is put in place in one go, then the rows follow from one another.
 template <int W>
-void state_grad_tile(const BackwardPass& pass, int tile, float* d_current) {
-  const Chunk& chunk = pass.chunk;
+void state_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {
+  const Chunk& chunk = at_hand.chunk;
   const std::size_t first = static_cast<std::size_t>(tile) * W, n_samples = static_cast<std::size_t>(pass.n_samples);
   const float* alpha = pass.neuron.alpha ? pass.neuron.alpha + first : nullptr;
   std::memset(d_current, 0, sizeof(float) * W * chunk.n_rows());
-  for (std::int32_t j = pass.listed_starts[tile]; j < pass.listed_starts[tile + 1]; ++j)
-    d_current[pass.listed[j].place] = pass.listed[j].q;
+  for (std::int32_t j = at_hand.listed_starts[tile]; j < at_hand.listed_starts[tile + 1]; ++j)
+    d_current[at_hand.listed[j].place] = at_hand.listed[j].q;
   for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
     for (int b = chunk.b0; b < chunk.b1; ++b) {
       const std::size_t state = (tile * n_samples + static_cast<std::size_t>(b)) * W;
@@ -578,15 +577,15 @@ void state_grad_tile(const BackwardPass& pass, int tile, float* d_current) {
     }
 }
 
-void state_grad_by_tile(const BackwardPass& pass, int tile, float* d_current) {
-  with_width(pass.spec->tile_width, [&](auto w) { state_grad_tile<w()>(pass, tile, d_current); });
+void state_grad_by_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { state_grad_tile<w()>(pass, at_hand, tile, d_current); });
 }
 
 // ∂L/∂bias = Σ rows of ∂L/∂i, a group of samples at a time.
 template <int W>
-void bias_grad_tile(const BackwardPass& pass, std::size_t first, const float* d_current) {
-  const Chunk& chunk = pass.chunk;
-  float *total = pass.d_bias + first, *group = pass.d_bias_group + first;
+void bias_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, std::size_t first, const float* d_current) {
+  const Chunk& chunk = at_hand.chunk;
+  float *total = at_hand.d_bias + first, *group = pass.d_bias_group + first;
   for (int g = chunk.b0; g < chunk.b1; g += group_samples) {
     Vector sum[W / vector_width] = {};
     if (chunk.t1 < pass.n_steps) load_columns<W>(sum, group, W);
@@ -603,25 +602,26 @@ void bias_grad_tile(const BackwardPass& pass, std::size_t first, const float* d_
 }
 
 template <int W>
-void weight_grad_tile(const BackwardPass& pass, int tile, const float* d_current) {
+void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, const float* d_current) {
   const LayerSpec& spec = *pass.spec;
-  const Chunk& chunk = pass.chunk;
+  const Chunk& chunk = at_hand.chunk;
   const std::size_t first = static_cast<std::size_t>(tile) * W, n = static_cast<std::size_t>(spec.n);
   const int n_columns = __builtin_popcountll(valid_word(spec, tile));
-  if (pass.d_bias) bias_grad_tile<W>(pass, first, d_current);
+  if (at_hand.d_bias) bias_grad_tile<W>(pass, at_hand, first, d_current);
   for (int k = 0; k < pass.n_senders; ++k) {
-    const Sender& from = pass.senders[k];
-    if (!from.weight && !from.d_weight) continue;
+    const SenderSums& of = at_hand.sums[k];
+    const SenderChunk& from = at_hand.senders[k];
+    if (!of.weight && !of.d_weight) continue;
     const SenderEvents events{from.starts, from.rows, static_cast<std::uint32_t>(chunk.group_rows())};
-    const WeightGrad to{at(from.d_weight, first), at(from.d_weight_group, first), from.first, chunk.t1 == pass.n_steps,
+    const WeightGrad to{at(of.d_weight, first), at(of.d_weight_group, first), at_hand.first, chunk.t1 == pass.n_steps,
                         chunk.t0 == 0};
-    deliver_grad<W>(d_current, events, from.n_pre, from.weight ? from.weight + first : nullptr, spec.bf16, to, n,
-                    n_columns, at(from.shares, tile * from.n_events));
+    deliver_grad<W>(d_current, events, of.n_pre, of.weight ? of.weight + first : nullptr, spec.bf16, to, n, n_columns,
+                    at(from.shares, tile * from.n_events));
   }
 }
 
-void weight_grad(const BackwardPass& pass, int tile, const float* d_current) {
-  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, tile, d_current); });
+void weight_grad(const BackwardPass& pass, const ChunkPass& at_hand, int tile, const float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, at_hand, tile, d_current); });
 }
 
 float read_memory(const float* data, std::size_t n) {

@@ -97,17 +97,20 @@ struct Chunk {
   }
 };
 
-// A population that sent to the layer (itself too), seen backwards: what a chunk received from it, by sender.
-struct Sender {
+// A population that sent to the layer (itself too), seen backwards.
+struct SenderSums {
   int n_pre = 0;
-  const float* weight = nullptr;         // [M, N]; null where the gradient of its list values is not wanted
-  float* d_weight = nullptr;             // [M, N] or null
-  float* d_weight_group = nullptr;       // [M, N], the sum of a group so far, where a group takes several chunks
-  bool first = false;                    // d_weight holds nothing yet: write, do not add
-  const std::int32_t* starts = nullptr;  // see SenderEvents in codelets/deliver_grad.h
+  const float* weight = nullptr;    // [M, N]; null where the gradient of its list values is not wanted
+  float* d_weight = nullptr;        // [M, N] or null
+  float* d_weight_group = nullptr;  // [M, N], the sum of a group so far, where a group takes several chunks
+};
+
+// What a chunk received from one sender, sorted; see SenderEvents in codelets/deliver_grad.h.
+struct SenderChunk {
+  const std::int32_t* starts = nullptr;
   const std::uint32_t* rows = nullptr;
-  float* shares = nullptr;  // [P][events] or null
   std::size_t n_events = 0;
+  float* shares = nullptr;  // [P][events], the tiles' parts of ∂L/∂value; or null
 };
 
 // q = σ'·e of a listed slot, and its place (row·W + neuron in the tile) in the rows of its tile.
@@ -116,7 +119,7 @@ struct ListedGrad {
   float q;
 };
 
-// Growing store of slot records. Its memory functions live in engine.cpp, outside the per-instruction-set builds.
+// Growing store of slot records. Its memory functions live in forward.cpp, outside the per-instruction-set builds.
 // On cache lines of its own, two for the prefetcher's sake: neighbours belong to other threads.
 struct alignas(128) SlotBuffer {
   float* data = nullptr;
@@ -190,19 +193,25 @@ struct BackwardPass {
   const void* recurrent_weight;  // [N, P·W], float or Bf16, or null
   const float* d_values;         // [slots], ∂L/∂value
   float* d_slots;                // [slots], σ'·e; null if nobody asks
-  // Tile by tile: the listed slots of the chunk at hand, sorted by tile, those of tile p at listed_starts[p].
-  const ListedGrad* listed;
-  const std::int32_t* listed_starts;  // [P + 1]
-  const float* potentials;            // [T, B, N] of a readout, for ∂L/∂β
-  const float* initial_v;             // [B, N] of a readout, or null
-  const float* d_potentials;          // [T, B, N] of a readout
-  float* d_beta_by_sample;            // [B, P·W] of a readout that learns β, or null
-  float *d_v, *d_i_syn;               // running; tile by tile [P][B][W], else [B, P·W]
-  float* d_current_next;              // [B, P·W], of the step after the one at hand; null if not recurrent
-  float *d_bias, *d_bias_group;       // [P·W]: the sum, and the sum of a group so far; or null
-  Chunk chunk;                        // at hand
-  const Sender* senders;              // of the chunk at hand
+  const float* potentials;       // [T, B, N] of a readout, for ∂L/∂β
+  const float* initial_v;        // [B, N] of a readout, or null
+  const float* d_potentials;     // [T, B, N] of a readout
+  float* d_beta_by_sample;       // [B, P·W] of a readout that learns β, or null
+  float *d_v, *d_i_syn;          // running; tile by tile [P][B][W], else [B, P·W]
+  float* d_current_next;         // [B, P·W], of the step after the one at hand; null if not recurrent
+  float* d_bias_group;           // [P·W], the sum of a group so far; or null
   int n_senders;
+};
+
+// One chunk of it.
+struct ChunkPass {
+  Chunk chunk;
+  bool first;                         // gradients of parameters hold nothing yet: write, do not add
+  float* d_bias;                      // [P·W] or null
+  const SenderSums* sums;             // [n_senders]
+  const SenderChunk* senders;         // [n_senders]
+  const ListedGrad* listed;           // tile by tile: the listed slots, sorted by tile
+  const std::int32_t* listed_starts;  // [P + 1]
 };
 
 // The numbers of one optimiser step; see codelets/adam.h. step_size = lr/c1, root_c2 = √c2.
@@ -234,14 +243,14 @@ struct Kernels {
   void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
   // x ← σ'(x): the first field of slots j0..j1-1.
   void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
-  // ∂L/∂i of the chunk at hand, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
-  void (*state_grad_by_tile)(const BackwardPass&, int tile, float* d_current);
-  void (*state_grad_by_sample)(const BackwardPass&, int sample, float* d_current);
   // shares[p·stride + j] = Σ_n in tile p weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent layer.
   void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
                            float* shares, std::size_t stride);
+  // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
+  void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
+  void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
-  void (*weight_grad)(const BackwardPass&, int tile, const float* d_current);
+  void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);

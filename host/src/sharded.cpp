@@ -291,8 +291,7 @@ Array<float> recurrent_value_grads(const LayerSpec& spec, const LayerInput& inpu
       const int b = half.b0 + k;
       BackwardPass step = pass;
       step.n_steps = t + 1;  // ∂L/∂(list values) is whole: nothing more comes from the step after
-      step.chunk = {t, t + 1, b, b + 1};
-      kernels.state_grad_by_sample(step, b, d_current.data() + b * scratch);
+      kernels.state_grad_by_sample(step, {t, t + 1, b, b + 1}, b, d_current.data() + b * scratch);
     });
   };
   // What the lists of step t receive from this rank's neurons, sent to their owners.

@@ -130,7 +130,7 @@ def _layer_streams(
 
 
 def _n_chunks(n_steps: int, n_samples: int) -> int:
-    """Chunks of a backward pass: `make_chunks` of host/src/engine.cpp."""
+    """Chunks of a backward pass: `make_chunks` of host/src/backward.cpp."""
     most_steps = CHUNK_ROWS // _core.group_samples
     if n_steps > most_steps:
         return -(-n_samples // _core.group_samples) * -(-n_steps // most_steps)

@@ -44,7 +44,7 @@ ITEMS = (
     "shares",
     "readout",
 )
-#: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/engine.cpp
+#: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/backward.cpp
 CHUNK_ROWS = 1024
 
 

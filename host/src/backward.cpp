@@ -1,0 +1,349 @@
+// The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i runs backwards through time: sample by sample where
+// neurons hear one another, else tile by tile. From it come, tile by tile, the gradients of weights and the tiles'
+// shares of the list gradients; then the shares are added up.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "events.h"
+#include "isa.h"
+#include "packing.h"
+#include "phases.h"
+#include "sharded.h"
+#include "thread_pool.h"
+
+namespace sparsesnn {
+namespace {
+
+// Rows (t, b) of current gradients that the backward pass keeps between its two halves: 256 kB a tile of 64 neurons,
+// which leaves half of the smallest usual L2 to the rest.
+constexpr int backward_chunk_rows = 1024;
+
+// The chunks of a backward pass in their order: groups of samples ascending, within them steps descending. Sample by
+// sample (`by_sample`) there must be something to do for every thread, if that fits.
+std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, bool separate_groups) {
+  std::vector<Chunk> chunks;
+  if (!n_steps) return chunks;
+  constexpr int most_steps = backward_chunk_rows / group_samples;
+  int groups = 1;
+  if (n_steps <= most_steps && !separate_groups) {
+    groups = backward_chunk_rows / (n_steps * group_samples);
+    if (by_sample) groups = std::max(groups, (num_threads() + group_samples - 1) / group_samples);
+  }
+  const int samples = std::min(groups, n_samples / group_samples + 1) * group_samples;
+  for (int b0 = 0; b0 < n_samples; b0 += samples)
+    for (int t1 = n_steps; t1 > 0; t1 -= most_steps)
+      chunks.push_back({std::max(0, t1 - most_steps), t1, b0, std::min(n_samples, b0 + samples)});
+  return chunks;
+}
+
+int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
+
+// Calls visit(b0, b1, sum) for each group of samples; `sum` [n] is zero at first. Returns the groups' sums, added up in
+// order or, `separate`, one after another: [G, n].
+template <class Visit>
+Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& visit) {
+  const int n_groups = count_groups(n_samples);
+  Array<float> out = Array<float>::zeros(separate ? n * n_groups : n);
+  std::vector<double> sum(n);
+  for (int g = 0; g < n_groups; ++g) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    visit(g * group_samples, std::min(n_samples, (g + 1) * group_samples), sum.data());
+    float* to = out.data() + (separate ? n * g : 0);
+    for (std::size_t k = 0; k < n; ++k) to[k] += static_cast<float>(sum[k]);
+  }
+  return out;
+}
+
+// ∂L/∂(α, β, θ) of a spiking layer: Σ over slots of σ'·e times the trace stored with the slot, in the order of slots
+// within a group of samples.
+void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,
+                     std::int64_t n_slots, bool separate, LayerGradients& out) {
+  int field = 1 + int(spec.stores_decay());
+  const auto sum = [&](bool learns, Array<float>& to) {
+    if (!learns) return;
+    const float* trace = saved.fields + static_cast<std::size_t>(field++) * n_slots;
+    to = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
+      for (int t = 0; t < input.n_steps; ++t) {
+        const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * input.n_samples;
+        for (std::int64_t j = offsets[b0]; j < offsets[b1]; ++j) {
+          const std::uint32_t n = saved.lists.wide ? static_cast<const std::uint32_t*>(saved.lists.ids)[j]
+                                                   : static_cast<const std::uint16_t*>(saved.lists.ids)[j];
+          total[n] += static_cast<double>(d_slots[j]) * trace[j];
+        }
+      }
+    });
+  };
+  sum(spec.learn_alpha, out.d_alpha);
+  sum(spec.learn_beta, out.d_beta);
+  sum(spec.learn_threshold, out.d_threshold);
+}
+
+// d_value[slot] += Σ over tiles, ascending, of their shares; one addition after the other.
+void add_shares(const Events& events, const float* shares, int n_tiles, float* d_value) {
+  const PhaseTimer timer(Phase::sum_shares);
+  constexpr std::size_t piece = 4096;
+  parallel_for(static_cast<int>((events.n + piece - 1) / piece), [&](int k, int) {
+    const std::size_t from = k * piece, to = std::min(events.n, from + piece);
+    float sum[piece];
+    for (std::size_t j = from; j < to; ++j) sum[j - from] = d_value[events.first_slot + events.slots[j]];
+    for (int p = 0; p < n_tiles; ++p)
+      for (std::size_t j = from; j < to; ++j) sum[j - from] += shares[p * events.n + j];
+    for (std::size_t j = from; j < to; ++j) d_value[events.first_slot + events.slots[j]] = sum[j - from];
+  });
+}
+
+// The same where earlier ranks hold the tiles before these and later ranks those after: in pieces that travel while the
+// next one is added up. Every rank has the same events; the last one has the sums.
+void add_shares_on(const Events& events, const float* shares, int n_tiles, float* d_value, Exchange& exchange) {
+  const PhaseTimer timer(Phase::sum_shares);
+  constexpr std::size_t piece = 8192;  // few enough bytes for MPI to send at once
+  const bool is_first = exchange.rank() == 0, is_last = exchange.rank() + 1 == exchange.size();
+  std::vector<float> sum(std::min(piece, events.n));
+  for (std::size_t from = 0; from < events.n; from += piece) {
+    const std::size_t n = std::min(piece, events.n - from);
+    if (is_first)
+      for (std::size_t j = 0; j < n; ++j) sum[j] = d_value[events.first_slot + events.slots[from + j]];
+    else
+      exchange.receive_sums(sum.data(), n);
+    for (int p = 0; p < n_tiles; ++p)
+      for (std::size_t j = 0; j < n; ++j) sum[j] += shares[p * events.n + from + j];
+    if (is_last)
+      for (std::size_t j = 0; j < n; ++j) d_value[events.first_slot + events.slots[from + j]] = sum[j];
+    else
+      exchange.send_sums(sum.data(), n);
+  }
+}
+
+class Backward {
+ public:
+  Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_values,
+           const float* d_potentials, const Wanted& wanted);
+  LayerGradients run();
+
+ private:
+  struct Sender {
+    SenderInput input;
+    const float* weight;  // [M, N] or null
+    float* d_weight;      // [M, N], or [G, M, N]; or null
+    Array<float> group;   // [M, N], where a group of samples takes several chunks
+  };
+
+  void add_sender(const SenderInput& from, const float* weight, float* d_weight);
+  void sort();
+  void share_out(int c);
+  void run_chunk(int c);
+  std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
+  int n_senders() const { return static_cast<int>(senders_.size()); }
+
+  const LayerSpec& spec_;
+  const LayerInput& input_;
+  const LayerSaved& saved_;
+  const float* d_values_;
+  const Wanted& wanted_;
+  const Kernels& kernels_ = chosen_kernels();
+  const int n_steps_, n_samples_, n_tiles_, n_groups_;
+  const std::size_t n_, row_;  // neurons; with those that pad the last tile
+  const bool spiking_, recurrent_, by_tile_;
+  const std::int64_t n_slots_;
+  const Padded neuron_;
+  const std::vector<Chunk> chunks_;
+  std::vector<Sender> senders_;       // the sources, then the layer itself
+  std::vector<Events> events_;        // [chunk][sender], sorted by sender
+  std::vector<Listed> listed_;        // [chunk], sorted by tile
+  std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
+  Packed recurrent_weight_;
+  Array<float> d_bias_, d_bias_group_, d_beta_by_sample_, d_slots_, d_v_, d_i_syn_, d_current_, d_current_next_,
+      shares_;
+  std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile
+  BackwardPass pass_;
+  LayerGradients out_;
+};
+
+Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_values,
+                   const float* d_potentials, const Wanted& wanted)
+    : spec_(spec),
+      input_(input),
+      saved_(saved),
+      d_values_(d_values),
+      wanted_(wanted),
+      n_steps_(input.n_steps),
+      n_samples_(input.n_samples),
+      n_tiles_(spec.n_tiles()),
+      n_groups_(count_groups(input.n_samples)),
+      n_(static_cast<std::size_t>(spec.n)),
+      row_(static_cast<std::size_t>(spec.n_padded())),
+      spiking_(spec.model != Model::li),
+      recurrent_(input.recurrent_weight != nullptr),
+      by_tile_(spiking_ && !recurrent_ && !spec.stores_decay()),
+      n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
+      neuron_(spec, input),
+      chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, wanted.separate_groups)) {
+  // A group's first chunk writes all of a weight gradient; without a chunk there is none.
+  const auto weight_like = [&](std::size_t n_pre) {
+    const std::size_t size = n_pre * n_ * (wanted.separate_groups ? n_groups_ : 1);
+    return chunks_.empty() ? Array<float>::zeros(size) : Array<float>(size);
+  };
+  const std::size_t n_sources = input.sources.size();
+  out_.d_weight.resize(n_sources);
+  out_.d_value.resize(n_sources);
+  for (std::size_t k = 0; k < n_sources; ++k) {
+    const SourceInput& from = input.sources[k];
+    const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples_];
+    if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre);
+    if (wanted.value[k]) {
+      out_.d_value[k] = Array<float>::zeros(n_values);
+      if (const float* before = wanted.value_before[k])
+        std::memcpy(out_.d_value[k].data(), before, sizeof(float) * n_values);
+    }
+    add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, wanted.value[k] ? from.weight : nullptr,
+               out_.d_weight[k].data());
+  }
+  if (wanted.recurrent_weight) {
+    out_.d_recurrent_weight = weight_like(n_);
+    add_sender({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false}, nullptr,
+               out_.d_recurrent_weight.data());
+  }
+
+  if (recurrent_) recurrent_weight_ = pack(input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight");
+  if (wanted.bias) {
+    d_bias_ = Array<float>::zeros(wanted.separate_groups ? n_groups_ * row_ : row_);
+    d_bias_group_ = Array<float>(row_);
+  }
+  if (!spiking_ && spec.learn_beta) d_beta_by_sample_ = Array<float>::zeros(n_samples_ * row_);
+  if (spec.learns() || !by_tile_) d_slots_ = Array<float>(n_slots_);
+  d_v_ = Array<float>::zeros(n_samples_ * row_);
+  if (spec.model == Model::cuba_lif) d_i_syn_ = Array<float>::zeros(n_samples_ * row_);
+  if (recurrent_) d_current_next_ = Array<float>(n_samples_ * row_);
+  std::size_t most_rows = 0;
+  for (const Chunk& chunk : chunks_) most_rows = std::max(most_rows, chunk.n_rows());
+  if (!by_tile_) d_current_ = Array<float>(most_rows * row_);
+  worker_d_current_.resize(std::min(n_tiles_, num_threads()));
+  if (by_tile_)
+    for (Array<float>& one : worker_d_current_) one = Array<float>(most_rows * spec.tile_width);
+  pass_ = {&spec,
+           neuron_.pointers(),
+           n_steps_,
+           n_samples_,
+           saved.lists,
+           saved.fields,
+           n_slots_,
+           saved.silenced_offsets,
+           saved.silenced_ids,
+           recurrent_weight_.data,
+           d_values,
+           d_slots_.data(),
+           saved.potentials,
+           input.v,
+           d_potentials,
+           d_beta_by_sample_.data(),
+           d_v_.data(),
+           d_i_syn_.data(),
+           d_current_next_.data(),
+           d_bias_group_.data(),
+           n_senders()};
+}
+
+void Backward::add_sender(const SenderInput& from, const float* weight, float* d_weight) {
+  const bool several_a_group = static_cast<int>(chunks_.size()) > n_groups_;
+  senders_.push_back(
+      {from, weight, d_weight, d_weight && several_a_group ? Array<float>(from.n_pre * n_) : Array<float>()});
+}
+
+void Backward::sort() {
+  const PhaseTimer timer(Phase::sort);
+  const int n_chunks = static_cast<int>(chunks_.size()), n_sorts = n_senders() + by_tile_;
+  events_.resize(at(n_chunks, 0));
+  listed_.resize(n_chunks);
+  parallel_for(n_chunks * n_sorts, [&](int item, int) {
+    const int c = item / n_sorts, k = item % n_sorts;
+    if (k < n_senders())
+      events_[at(c, k)] = sort_by_sender(senders_[k].input, chunks_[c], n_samples_);
+    else
+      listed_[c] = sort_by_tile(spec_, saved_, d_values_, d_slots_.data(), chunks_[c], n_samples_);
+  });
+  for (const Events& e : events_) arrived_.push_back({e.starts.data(), e.rows.data(), e.n, nullptr});
+}
+
+LayerGradients Backward::run() {
+  sort();
+  const int n_chunks = static_cast<int>(chunks_.size());
+  for (int c = 0; c < n_chunks; ++c) run_chunk(c);
+  if (wanted_.bias) {
+    const std::size_t n_rows = d_bias_.size() / row_;
+    out_.d_bias = Array<float>(n_rows * n_);
+    for (std::size_t k = 0; k < n_rows; ++k)
+      std::memcpy(out_.d_bias.data() + k * n_, d_bias_.data() + k * row_, sizeof(float) * n_);
+  }
+  if (spiking_ && spec_.learns())
+    parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, wanted_.separate_groups, out_);
+  if (d_beta_by_sample_)
+    out_.d_beta = sum_groups(n_samples_, n_, wanted_.separate_groups, [&](int b0, int b1, double* sum) {
+      for (int b = b0; b < b1; ++b)
+        for (std::size_t k = 0; k < n_; ++k) sum[k] += d_beta_by_sample_[b * row_ + k];
+    });
+  return std::move(out_);
+}
+
+// Room for the tiles' shares of the list gradients.
+void Backward::share_out(int c) {
+  std::size_t n = 0;
+  for (int k = 0; k < n_senders(); ++k)
+    if (senders_[k].weight) n += events_[at(c, k)].n * n_tiles_;
+  if (!shares_ || shares_.size() < n) shares_ = Array<float>(n + n / 8);
+  float* next = shares_.data();
+  for (int k = 0; k < n_senders(); ++k)
+    if (senders_[k].weight) arrived_[at(c, k)].shares = std::exchange(next, next + events_[at(c, k)].n * n_tiles_);
+}
+
+void Backward::run_chunk(int c) {
+  share_out(c);
+  const Chunk& chunk = chunks_[c];
+  if (!by_tile_) {
+    const PhaseTimer timer(Phase::step_grad);
+    parallel_for(chunk.b1 - chunk.b0,
+                 [&](int k, int) { kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + k, d_current_.data()); });
+  }
+  const std::size_t group = wanted_.separate_groups ? chunk.b0 / group_samples : 0;
+  std::vector<SenderSums> sums;
+  for (const Sender& from : senders_)
+    sums.push_back({from.input.n_pre, from.weight,
+                    from.d_weight ? from.d_weight + group * static_cast<std::size_t>(from.input.n_pre) * n_ : nullptr,
+                    from.group.data()});
+  const ChunkPass at_hand{chunk,
+                          wanted_.separate_groups || chunk.b0 == 0,
+                          d_bias_ ? d_bias_.data() + group * row_ : nullptr,
+                          sums.data(),
+                          arrived_.data() + at(c, 0),
+                          listed_[c].grads.data(),
+                          listed_[c].starts.data()};
+  parallel_for(n_tiles_, [&](int p, int worker) {
+    const int n_workers = static_cast<int>(worker_d_current_.size());
+    float* d_current = d_current_.data() + (by_tile_ ? 0 : chunk.n_rows() * spec_.tile_width * p);
+    if (by_tile_) {
+      const PhaseTimer timer(Phase::step_grad, n_workers);
+      d_current = worker_d_current_[worker].data();
+      kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
+    }
+    const PhaseTimer timer(Phase::deliver_grad, n_workers);
+    kernels_.weight_grad(pass_, at_hand, p, d_current);
+  });
+  for (std::size_t k = 0; k < input_.sources.size(); ++k) {
+    if (!senders_[k].weight) continue;
+    const float* shares = arrived_[at(c, k)].shares;
+    if (wanted_.exchange)
+      add_shares_on(events_[at(c, k)], shares, n_tiles_, out_.d_value[k].data(), *wanted_.exchange);
+    else
+      add_shares(events_[at(c, k)], shares, n_tiles_, out_.d_value[k].data());
+  }
+}
+
+}  // namespace
+
+LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                              const float* d_values, const float* d_potentials, const Wanted& wanted) {
+  check_layer(spec, input);
+  return Backward(spec, input, saved, d_values, d_potentials, wanted).run();
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include "engine.h"
+
+namespace sparsesnn {
+namespace {
+
+// Whether ids are in range and ascend within each run, spikes or near-spikes of one list: a scan without branches, then
+// one look at each border between runs, the only places where an id may be followed by one that is not larger.
+template <class Id>
+bool ids_are_good(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons) {
+  const Id* ids = static_cast<const Id*>(lists.ids);
+  Id largest = 0;
+  for (std::int64_t j = 0; j < n_ids; ++j) largest = std::max(largest, ids[j]);
+  if (n_ids && largest >= static_cast<std::uint32_t>(n_neurons)) return false;
+  std::int64_t n_falls = 0, n_allowed = 0, last = 0;
+  constexpr std::int64_t piece = 32768;  // short enough for a narrow counter, which the compiler can vectorise
+  for (std::int64_t from = 1; from < n_ids; from += piece) {
+    const std::int64_t to = std::min(n_ids, from + piece);
+    Id falls = 0;
+    for (std::int64_t j = from; j < to; ++j) falls = static_cast<Id>(falls + (ids[j] <= ids[j - 1]));
+    n_falls += falls;
+  }
+  const auto look = [&](std::int64_t border) {
+    if (border == last || border >= n_ids) return;
+    n_allowed += ids[border] <= ids[border - 1];
+    last = border;
+  };
+  for (std::int64_t i = 0; i < n_lists; ++i) {
+    look(lists.offsets[i]);
+    look(lists.offsets[i] + lists.n_spikes[i]);
+  }
+  return n_falls == n_allowed;
+}
+
+}  // namespace
+
+void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons, const char* name) {
+  const auto fail = [&](std::int64_t i, const std::string& what) {
+    throw InputError("SpikeListError", std::string(name) + ": list " + std::to_string(i) + " " + what);
+  };
+  if (lists.offsets[0] != 0 || lists.offsets[n_lists] != n_ids)
+    fail(0,
+         "to " + std::to_string(n_lists) + ": offsets must run from 0 to the number of ids, " + std::to_string(n_ids));
+  for (std::int64_t i = 0; i < n_lists; ++i) {
+    const std::int64_t begin = lists.offsets[i], end = lists.offsets[i + 1], n_spikes = lists.n_spikes[i];
+    if (begin < 0 || end < begin || end > n_ids) fail(i, "has offsets that do not rise");
+    if (n_spikes < 0 || n_spikes > end - begin)
+      fail(i, "has " + std::to_string(end - begin) + " ids but says " + std::to_string(n_spikes) + " spikes");
+  }
+  if (lists.wide ? ids_are_good<std::uint32_t>(lists, n_lists, n_ids, n_neurons)
+                 : ids_are_good<std::uint16_t>(lists, n_lists, n_ids, n_neurons))
+    return;
+  for (std::int64_t i = 0; i < n_lists; ++i) {
+    const auto check_run = [&](std::int64_t from, std::int64_t to) {
+      std::int64_t before = -1;
+      for (std::int64_t j = from; j < to; ++j) {
+        const std::int64_t id = lists.wide ? static_cast<const std::uint32_t*>(lists.ids)[j]
+                                           : static_cast<const std::uint16_t*>(lists.ids)[j];
+        if (id >= n_neurons)
+          fail(i, "holds id " + std::to_string(id) + "; allowed: 0 to " + std::to_string(n_neurons - 1));
+        if (id <= before) fail(i, "does not ascend: id " + std::to_string(id) + " after " + std::to_string(before));
+        before = id;
+      }
+    };
+    const std::int64_t begin = lists.offsets[i], near = begin + lists.n_spikes[i];
+    check_run(begin, near);
+    check_run(near, lists.offsets[i + 1]);
+  }
+}
+
+void check_layer(const LayerSpec& spec, const LayerInput& input) {
+  const bool spiking = spec.model != Model::li;
+  if (spec.n < 1 || input.n_steps < 0 || input.n_samples < 0)
+    throw InputError("ShapeError", "layer: n, n_steps and n_samples must not be negative, and n at least 1");
+  if (spec.tile_width != 16 && spec.tile_width != 32 && spec.tile_width != 64)
+    throw InputError("ShapeError", "layer: tile_width is " + std::to_string(spec.tile_width) + "; allowed: 16, 32, 64");
+  if (!input.beta || (spiking && (!input.threshold || !input.grad_threshold)) ||
+      (spec.model == Model::cuba_lif && !input.alpha))
+    throw InputError("ShapeError", "layer: alpha, beta, threshold or grad_threshold is missing for this model");
+  if (spec.capacity < 0 || spec.capacity > spec.n_all() || (spec.fixed && !spec.capacity))
+    throw InputError("ShapeError", "layer: capacity " + std::to_string(spec.capacity) + " for " +
+                                       std::to_string(spec.n_all()) +
+                                       " neurons; give 1 to n, and one with fixed activity");
+  for (const SourceInput& source : input.sources)
+    if (source.n_list_steps < input.n_steps - source.delay)
+      throw InputError("ShapeError", "layer: a source covers " + std::to_string(source.n_list_steps) + " steps, " +
+                                         std::to_string(input.n_steps - source.delay) + " are read");
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,103 @@
+#include "events.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace sparsesnn {
+namespace {
+
+// Calls visit(row, lists, list) for all lists that arrive in the chunk: groups of samples ascending, steps descending,
+// samples ascending.
+template <class Visit>
+void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visit&& visit) {
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b) {
+        if (t >= from.delay)
+          visit(chunk.row(t, b), from.lists, static_cast<std::int64_t>(t - from.delay) * n_samples + b);
+        else if (from.before && t == from.delay - 1)
+          visit(chunk.row(t, b), *from.before, static_cast<std::int64_t>(b));
+      }
+}
+
+template <class Id>
+Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
+  Events events;
+  const std::size_t n_starts = 2 * static_cast<std::size_t>(from.n_pre) + 1;
+  events.starts = Array<std::int32_t>::zeros(n_starts);
+  events.first_slot = from.lists.offsets[static_cast<std::int64_t>(std::max(0, chunk.t0 - from.delay)) * n_samples];
+  const auto each_event = [&](auto&& body) {
+    visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
+      const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
+      const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
+      const Id* ids = static_cast<const Id*>(lists.ids);
+      for (std::int64_t j = begin; j < end; ++j) body(2 * static_cast<std::size_t>(ids[j]) + (j >= near), row, j);
+    });
+  };
+  std::int32_t* starts = events.starts.data();
+  each_event([&](std::size_t group, std::uint32_t, std::int64_t) { ++starts[group]; });
+  std::int32_t n = 0;
+  for (std::size_t g = 0; g < n_starts; ++g) {
+    const std::int32_t count = starts[g];
+    starts[g] = n;
+    n += count;
+  }
+  events.n = static_cast<std::size_t>(n);
+  events.rows = Array<std::uint32_t>(events.n);
+  events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
+  each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
+    const std::int32_t at = starts[group]++;
+    events.rows[at] = row;
+    if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
+  });
+  for (std::size_t g = n_starts - 1; g > 0; --g) starts[g] = starts[g - 1];  // each now holds the next one's start
+  starts[0] = 0;
+  return events;
+}
+
+template <class Id>
+Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
+                        const Chunk& chunk, int n_samples) {
+  const Id* ids = static_cast<const Id*>(saved.lists.ids);
+  const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w)), n_tiles = spec.n_tiles();
+  Listed listed;
+  listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
+  std::int32_t* starts = listed.starts.data();
+  for (int t = chunk.t0; t < chunk.t1; ++t) {
+    const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
+    for (std::int64_t j = offsets[chunk.b0]; j < offsets[chunk.b1]; ++j) ++starts[ids[j] >> shift];
+  }
+  std::int32_t n = 0;
+  for (int p = 0; p <= n_tiles; ++p) n += std::exchange(starts[p], n);
+  listed.grads = Array<ListedGrad>(n);
+  for (int t = chunk.t0; t < chunk.t1; ++t) {
+    const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
+    for (int b = chunk.b0; b < chunk.b1; ++b) {
+      const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
+      for (std::int64_t j = offsets[b]; j < offsets[b + 1]; ++j) {
+        const float q = saved.fields[j] * d_values[j];
+        if (d_slots) d_slots[j] = q;
+        listed.grads[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q};
+      }
+    }
+  }
+  for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
+  starts[0] = 0;
+  return listed;
+}
+
+}  // namespace
+
+Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
+  return from.lists.wide ? sort_ids_by_sender<std::uint32_t>(from, chunk, n_samples)
+                         : sort_ids_by_sender<std::uint16_t>(from, chunk, n_samples);
+}
+
+Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
+                    const Chunk& chunk, int n_samples) {
+  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, chunk, n_samples)
+                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, chunk, n_samples);
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,37 @@
+// What a backward pass has to gather, in the order in which its kernels want it: a counting sort a chunk.
+#pragma once
+
+#include "engine.h"
+
+namespace sparsesnn {
+
+// What one chunk received from one sender, sorted by sending neuron (codelets/deliver_grad.h).
+struct Events {
+  Array<std::int32_t> starts;  // [2·M + 1]
+  Array<std::uint32_t> rows;   // the row of each event in the chunk
+  Array<std::uint32_t> slots;  // its slot in the sender's lists, from first_slot on
+  std::int64_t first_slot = 0;
+  std::size_t n = 0;
+};
+
+// A sender as the backward pass has it. Own lists of a recurrent layer: delay 1, and `before` in front.
+struct SenderInput {
+  Lists lists;
+  int n_pre, delay;
+  const Lists* before;  // one step, or null
+  bool with_near;       // near-spikes matter only where the gradient of the list values is wanted
+};
+
+// The listed slots of one chunk, sorted by tile.
+struct Listed {
+  Array<ListedGrad> grads;
+  Array<std::int32_t> starts;  // [P + 1]
+};
+
+Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples);
+
+// Also writes q of every slot into `d_slots`, unless null.
+Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
+                    const Chunk& chunk, int n_samples);
+
+}  // namespace sparsesnn

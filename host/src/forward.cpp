@@ -1,0 +1,227 @@
+#include <algorithm>
+#include <atomic>
+
+#include "engine.h"
+#include "isa.h"
+#include "packing.h"
+#include "phases.h"
+#include "sharded.h"
+#include "thread_pool.h"
+
+namespace sparsesnn {
+
+void SlotBuffer::grow(std::size_t n) {
+  room = std::max<std::size_t>({n, 2 * room, 4000});
+  float* grown = static_cast<float*>(allocate(room * sizeof(float)));
+  if (size) std::memcpy(grown, data, size * sizeof(float));
+  release(data);
+  data = grown;
+}
+
+SlotBuffer::~SlotBuffer() { release(data); }
+
+namespace {
+
+// State [B, N] into tiles [P][B][W] and back.
+Array<float> state_to_tiles(const LayerSpec& spec, const float* state, int n_samples) {
+  const int w = spec.tile_width;
+  Array<float> tiles = Array<float>::zeros(static_cast<std::size_t>(n_samples) * spec.n_padded());
+  if (!state) return tiles;
+  for (int p = 0; p < spec.n_tiles(); ++p)
+    for (int b = 0; b < n_samples; ++b)
+      std::memcpy(tiles.data() + (static_cast<std::size_t>(p) * n_samples + b) * w,
+                  state + static_cast<std::size_t>(b) * spec.n + p * w, sizeof(float) * std::min(w, spec.n - p * w));
+  return tiles;
+}
+
+Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, int n_samples) {
+  const int w = spec.tile_width;
+  Array<float> state(static_cast<std::size_t>(n_samples) * spec.n);
+  for (int p = 0; p < spec.n_tiles(); ++p)
+    for (int b = 0; b < n_samples; ++b)
+      std::memcpy(state.data() + static_cast<std::size_t>(b) * spec.n + p * w,
+                  tiles.data() + (static_cast<std::size_t>(p) * n_samples + b) * w,
+                  sizeof(float) * std::min(w, spec.n - p * w));
+  return state;
+}
+
+// Sources with weights in slabs of `width` columns; `packed` keeps those alive.
+std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, int width,
+                                 std::vector<Packed>& packed) {
+  std::vector<Source> sources(input.sources.size());
+  for (std::size_t k = 0; k < sources.size(); ++k) {
+    const SourceInput& from = input.sources[k];
+    packed.push_back(pack(from.weight, from.n_pre, spec, width, "weight"));
+    sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data};
+  }
+  return sources;
+}
+
+// Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache.
+void run_by_tile(const Kernels& kernels, const ForwardPass& pass, int block_size) {
+  const PhaseTimer timer(Phase::forward);
+  const int n_tiles = pass.spec->n_tiles();
+  parallel_for(n_tiles * pass.n_blocks, [&](int item, int) {
+    const int p = item / pass.n_blocks, block = item % pass.n_blocks;
+    const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
+    kernels.forward(pass, p, block, b0, b1);
+  });
+}
+
+// Recurrent: sample by sample, step by step; what a sample fired is its own input one step later.
+void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t* dropped) {
+  const PhaseTimer timer(Phase::forward);
+  const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
+  parallel_for(pass.n_samples, [&](int b, int) {
+    const Array<float> current(n);
+    const Array<std::uint32_t> own_ids(pass.recurrent_weight ? n : 0);
+    kernels.forward_sample(pass, b, current.data(), own_ids.data(), dropped);
+  });
+}
+
+// Phase::deliver: the deliveries of a forward pass once more, and nothing else.
+void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, bool by_sample, int block_size,
+                    const LayerOutput& out) {
+  const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
+  const Lists own{out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
+  std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
+  const PhaseTimer timer(Phase::deliver);
+  if (by_sample)
+    parallel_for(pass.n_samples, [&](int b, int) {
+      const Array<float> current(n);
+      sink.store(kernels.deliver_sample(pass, b, current.data(), own), std::memory_order_relaxed);
+    });
+  else
+    parallel_for(pass.spec->n_tiles() * pass.n_blocks, [&](int item, int) {
+      const int b0 = item % pass.n_blocks * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
+      sink.store(kernels.deliver_tile(pass, item / pass.n_blocks, b0, b1), std::memory_order_relaxed);
+    });
+}
+
+void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offsets) {
+  offsets[0] = 0;
+  for (std::int64_t i = 0; i < n; ++i) offsets[i + 1] = offsets[i] + counts[i];
+}
+
+// Turns masks and slot records into the population's lists.
+void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_size, LayerOutput& out) {
+  const PhaseTimer timer(Phase::collect);
+  const LayerSpec& spec = *pass.spec;
+  const std::int64_t n_lists = static_cast<std::int64_t>(pass.n_steps) * pass.n_samples;
+  const bool silenced = spec.stores_silenced();
+  out.offsets = Array<std::int64_t>(n_lists + 1);
+  out.n_spikes = Array<std::int32_t>(n_lists);
+  Array<std::int32_t> n_listed(n_lists), n_silenced(silenced ? n_lists : 0);
+  constexpr std::int64_t piece = 1024;
+  parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int k, int) {
+    kernels.count(pass, k * piece, std::min(n_lists, (k + 1) * piece), out.n_spikes.data(), n_listed.data(),
+                  silenced ? n_silenced.data() : nullptr);
+  });
+  prefix_sum(n_listed.data(), n_lists, out.offsets.data());
+  const std::int64_t n_slots = out.offsets[n_lists];
+  if (silenced) {
+    out.silenced_offsets = Array<std::int64_t>(n_lists + 1);
+    prefix_sum(n_silenced.data(), n_lists, out.silenced_offsets.data());
+    out.silenced_ids = Array<std::uint32_t>(out.silenced_offsets[n_lists]);
+  }
+  out.ids = Array<unsigned char>(static_cast<std::size_t>(n_slots) * (out.wide ? 4 : 2));
+  out.fields = Array<float>(static_cast<std::size_t>(n_slots) * spec.n_fields());
+  if (spec.save) out.values = Array<float>(n_slots);
+  const ListsOut lists{out.offsets.data(),     out.n_spikes.data(), out.ids.data(), out.wide,
+                       out.values.data(),      out.fields.data(),   n_slots,        out.silenced_offsets.data(),
+                       out.silenced_ids.data()};
+  parallel_for(pass.n_blocks, [&](int block, int) {
+    const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
+    kernels.fill(pass, lists, block, b0, b1);
+  });
+  if (!spec.n_fields()) return;
+  constexpr std::int64_t slots_piece = 16384;
+  parallel_for(static_cast<int>((n_slots + slots_piece - 1) / slots_piece), [&](int k, int) {
+    kernels.slopes(spec, out.fields.data(), k * slots_piece, std::min(n_slots, (k + 1) * slots_piece));
+  });
+}
+
+}  // namespace
+
+LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
+  check_layer(spec, input);
+  const Kernels& kernels = chosen_kernels();
+  const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
+  const bool spiking = spec.model != Model::li, cuba = spec.model == Model::cuba_lif;
+  const bool by_sample = input.recurrent_weight || spec.needs_step_order();
+  const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
+
+  const Padded neuron(spec, input);
+  std::vector<Packed> packed;
+  const int slab = by_sample ? spec.n_padded() : spec.tile_width;
+  const std::vector<Source> sources = make_sources(spec, input, slab, packed);
+  const Packed recurrent =
+      input.recurrent_weight ? pack(input.recurrent_weight, spec.n_all(), spec, slab, "recurrent_weight") : Packed();
+
+  Array<float> v = state_to_tiles(spec, input.v, n_samples);
+  Array<float> i_syn = cuba ? state_to_tiles(spec, input.i_syn, n_samples) : Array<float>();
+  const auto trace = [&](bool wanted) { return wanted ? Array<float>::zeros(v.size()) : Array<float>(); };
+  const bool learns = spec.learns() && spiking;
+  const Array<float> v_by_alpha = trace(learns && spec.learn_alpha), i_syn_by_alpha = trace(learns && spec.learn_alpha),
+                     v_by_beta = trace(learns && spec.learn_beta),
+                     v_by_threshold = trace(learns && spec.learn_threshold),
+                     reset_gamma = trace(learns && !spec.detach_reset);
+  const auto words = [&](bool wanted) { return wanted ? Array<std::uint64_t>(n_words) : Array<std::uint64_t>(); };
+  const bool limited = spiking && spec.capacity > 0;
+  const Array<std::uint64_t> fired = words(spiking), listed = words(spiking), sent = words(limited),
+                             near = words(limited);
+
+  const int block_size = by_sample ? 1 : std::clamp((n_samples + 5) / 6, 1, 16);
+  const int n_blocks = (n_samples + block_size - 1) / block_size;
+  std::vector<SlotBuffer> slots(static_cast<std::size_t>(n_tiles) * n_blocks);
+
+  LayerOutput out;
+  out.wide = spec.n > 65536;
+  if (!spiking) out.potentials = Array<float>(static_cast<std::size_t>(input.n_steps) * n_samples * spec.n);
+  if (limited) out.dropped = Array<std::int32_t>(static_cast<std::size_t>(input.n_steps) * n_samples);
+
+  const ForwardPass pass{&spec,
+                         neuron.pointers(),
+                         input.n_steps,
+                         n_samples,
+                         sources.data(),
+                         static_cast<int>(sources.size()),
+                         recurrent.data,
+                         input.has_own_before ? input.own_before : Lists(),
+                         out.wide,
+                         v.data(),
+                         i_syn.data(),
+                         v_by_alpha.data(),
+                         i_syn_by_alpha.data(),
+                         v_by_beta.data(),
+                         v_by_threshold.data(),
+                         reset_gamma.data(),
+                         fired.data(),
+                         listed.data(),
+                         limited ? sent.data() : fired.data(),
+                         near.data(),
+                         slots.data(),
+                         n_blocks,
+                         out.potentials.data()};
+  if (by_sample && input.exchange) {
+    run_by_step(kernels, pass, *input.exchange, out.dropped.data());
+  } else if (by_sample) {
+    run_by_sample(kernels, pass, out.dropped.data());
+  } else {
+    run_by_tile(kernels, pass, block_size);
+    if (limited && input.exchange)
+      select_shards(kernels, pass, *input.exchange, out.dropped.data());
+    else if (limited)
+      parallel_for(input.n_steps, [&](int t, int) {
+        for (int b = 0; b < n_samples; ++b)
+          out.dropped[static_cast<std::size_t>(t) * n_samples + b] = kernels.select(pass, t, b, nullptr);
+      });
+  }
+  if (spiking) collect_lists(kernels, pass, block_size, out);
+  if (probe_deliver.load(std::memory_order_relaxed)) repeat_deliver(kernels, pass, by_sample, block_size, out);
+  out.v = state_from_tiles(spec, v, n_samples);
+  if (cuba) out.i_syn = state_from_tiles(spec, i_syn, n_samples);
+  return out;
+}
+
+}  // namespace sparsesnn
