@@ -243,12 +243,12 @@ struct Kernels {
   void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
   // x ← σ'(x): the first field of slots j0..j1-1.
   void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
-  // shares[p·stride + j] = Σ_n in tile p weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent layer.
-  void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
-                           float* shares, std::size_t stride);
   // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
   void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
   void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
+  // shares[p·stride + j] = Σ_n in tile p weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent layer.
+  void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
+                           float* shares, std::size_t stride);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
   void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
