@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference, set_num_threads
-from sparsesnn.dense import DenseSpikes, SpikesByName, choose_mode, fused
-from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.dense import DenseSpikes, SpikesByName, choose_mode, layer, on_cpu
+from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.module import Layer, Model
 from sparsesnn.network import Connection, Network, parse_net
@@ -25,8 +25,8 @@ RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", Fal
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three steps, so that short sequences cross their borders."""
-    monkeypatch.setattr(fused, "ROWS", 1)
-    monkeypatch.setattr(fused, "MIN_STEPS", 3)
+    monkeypatch.setattr(on_cpu, "ROWS", 1)
+    monkeypatch.setattr(on_cpu, "MIN_STEPS", 3)
 
 
 def random_spikes(n_steps: int, n_samples: int, n: int, seed: int = 0, rate: float = 0.3) -> torch.Tensor:
@@ -306,14 +306,20 @@ def test_lists_become_fired_bytes() -> None:
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
 
-def test_mode_is_chosen_by_weights() -> None:
+def test_mode_is_chosen_by_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
     assert choose_mode("auto", cpu, torch.float32) == "fused"
     assert choose_mode("auto", cpu, torch.float64) == "fused"
     assert choose_mode("auto", cpu, torch.bfloat16) == "hoist"
-    assert choose_mode("auto", gpu, torch.float32) == "hoist"
     assert choose_mode("step", gpu, torch.float32) == "step"
-    with pytest.raises(DescriptionError, match=r"'fused', but the weights are torch.float32 on cuda:0.*use 'hoist'"):
+    monkeypatch.setattr(layer, "has_triton", lambda: True)
+    assert choose_mode("auto", gpu, torch.float32) == "fused"
+    assert choose_mode("auto", gpu, torch.bfloat16) == "hoist"
+    with pytest.raises(DescriptionError, match=r"'fused', but the weights are torch.bfloat16 on cuda:0.*use 'hoist'"):
+        choose_mode("fused", gpu, torch.bfloat16)
+    monkeypatch.setattr(layer, "has_triton", lambda: False)
+    assert choose_mode("auto", gpu, torch.float32) == "hoist"
+    with pytest.raises(MissingDependencyError, match=r"'fused' on CUDA needs the package 'triton'.*sparsesnn\[cuda\]"):
         choose_mode("fused", gpu, torch.float32)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, set_num_threads
-from sparsesnn.dense import products
+from sparsesnn.dense import on_cpu
 from sparsesnn.errors import ShapeError
 
 SHAPES = [(1, 1, 1), (13, 37, 45), (14, 256, 32), (15, 257, 33), (61, 700, 20), (5, 1030, 129), (130, 3, 64)]
@@ -22,7 +22,7 @@ def operands(m: int, k: int, n: int, kind: str) -> tuple[torch.Tensor, torch.Ten
 
 
 def check(got: torch.Tensor, a: torch.Tensor, b: torch.Tensor, start: torch.Tensor | float) -> None:
-    """Within what rounding of float32 may do to a sum of so many products."""
+    """Within what rounding of float32 may do to a sum of so many on_cpu."""
     want = a.double() @ b.double() + start
     bound = (a.double().abs() @ b.double().abs() + abs(start)) * 2**-24 * (a.shape[1] + 2)
     worst = ((got.double() - want).abs() - bound).max().item()
@@ -40,8 +40,8 @@ def test_every_product(shape: tuple[int, int, int], kind: str, double: bool, isa
         b, c, bias = b.double(), c.double(), bias.double()
         a = a if kind == "spikes" else a.double()
     for transposed in (False, True):
-        factor = products.Factor(b.t().contiguous() if transposed else b, transposed=transposed)
-        assert (factor.packed is None) == (double or isa == "base" or not products.products_are_ours())
+        factor = on_cpu.Factor(b.t().contiguous() if transposed else b, b.dtype, transposed=transposed)
+        assert (factor.packed is None) == (double or isa == "base" or not on_cpu.products_are_ours())
         for options, start in [({}, 0.0), ({"accumulate": True}, c), ({"bias": bias}, bias)]:
             out = c.clone()
             factor.product(a, out, **options)
@@ -49,47 +49,47 @@ def test_every_product(shape: tuple[int, int, int], kind: str, double: bool, isa
     at = a.t().contiguous()
     for first in (True, False):
         out = c.clone()
-        products.add_outer(out, at, b, first=first)
+        on_cpu.add_outer(out, at, b, first=first)
         check(out, a, b, 0.0 if first else c)
 
 
 def test_time_and_samples_are_rows(isa: str) -> None:
     a, b, _ = operands(12, 9, 5, "spikes")
     out = torch.empty(3, 4, 5)
-    products.Factor(b).product(a.view(3, 4, 9), out)
+    on_cpu.Factor(b, b.dtype).product(a.view(3, 4, 9), out)
     check(out.view(12, 5), a, b, 0.0)
 
 
 def test_nothing_to_add(isa: str) -> None:
     out = torch.ones(4, 3)
-    products.add_outer(out, torch.empty(0, 4, dtype=torch.bool), torch.empty(0, 3), first=False)
+    on_cpu.add_outer(out, torch.empty(0, 4, dtype=torch.bool), torch.empty(0, 3), first=False)
     assert torch.equal(out, torch.ones(4, 3))
-    products.add_outer(out, torch.empty(0, 4, dtype=torch.bool), torch.empty(0, 3), first=True)
+    on_cpu.add_outer(out, torch.empty(0, 4, dtype=torch.bool), torch.empty(0, 3), first=True)
     assert torch.equal(out, torch.zeros(4, 3))
 
 
 def test_bits_do_not_depend_on_threads_or_instruction_set(isa: str, threads: int) -> None:
-    if not products.products_are_ours():
+    if not on_cpu.products_are_ours():
         pytest.skip("this instruction set has no product of ours")
     a, b, _ = operands(201, 613, 77, "numbers")
 
     def run() -> bytes:
         out = torch.empty(201, 77)
-        products.Factor(b).product(a, out)
+        on_cpu.Factor(b, b.dtype).product(a, out)
         outer = torch.empty(613, 77)
-        products.add_outer(outer, a, out, first=True)
+        on_cpu.add_outer(outer, a, out, first=True)
         return out.numpy().tobytes() + outer.numpy().tobytes()
 
     got = run()
     set_num_threads(1)
     for other in _core.build_info()["isa_supported"]:
         _core.set_isa(other)
-        if products.products_are_ours():
+        if on_cpu.products_are_ours():
             assert run() == got, other
 
 
 def test_matrices_that_do_not_fit_are_refused() -> None:
-    if not products.products_are_ours():
+    if not on_cpu.products_are_ours():
         pytest.skip("this machine has no product of ours")
     b = _core.PackedMatrix(np.ones((3, 4), np.float32))
     a, c = np.ones((2, 3), np.float32), np.empty((2, 4), np.float32)

@@ -32,7 +32,9 @@ def strong_model(net: str, **rules: Any) -> Model:
     return model
 
 
-def backward_calls(model: Model, spikes: SpikeBatch, monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], Any]]:
+def backward_calls(
+    model: Model, spikes: SpikeBatch, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[tuple[Any, ...], Any]]:
     """Arguments and result of every call of `_core.backward`, last layer first."""
     calls: list[tuple[tuple[Any, ...], Any]] = []
     backward = _core.backward

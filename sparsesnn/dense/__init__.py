@@ -4,7 +4,7 @@
 |---|---|---|
 | `step` | plain autograd, one step at a time: the loop that people write | the input, the potential, the spike, and more |
 | `hoist` | input products over the whole sequence, autograd over the steps | the current, the potential, the spike, and more |
-| `fused` | one autograd node a population; its dynamics in C++; CPU, float32 and float64 | the input current, and a byte a spike |
+| `fused` | one autograd node a population; its dynamics in C++ or, on CUDA, Triton | the input current, and a byte a spike |
 | `compile` | `hoist`, its loop through `torch.compile`, eight steps at a time | as `hoist`, less what the compiler joins |
 
 All four compute what `sparsesnn.reference` specifies, up to the order of sums in the matrix products. `auto` is `fused`
@@ -15,13 +15,14 @@ where that runs, else `hoist`.
     unrolled.py   step and hoist
     compiled.py   compile
     fused.py      fused
-    products.py   its matrix products
+    on_cpu.py     what it is made of on a CPU: dynamics in C++, matrix products
+    on_cuda.py    the same for CUDA; triton_kernels.py, triton_ops.py: its dynamics
     spikes.py     what travels between fused populations
 """
 
 from sparsesnn.dense.layer import MODES, check_mode, choose_mode, run_layer
 from sparsesnn.dense.neuron import Spike, surrogate_derivative
-from sparsesnn.dense.products import products_are_ours
+from sparsesnn.dense.on_cpu import products_are_ours
 from sparsesnn.dense.spikes import DenseSpikes, SpikesByName
 
 __all__ = [

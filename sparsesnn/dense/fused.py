@@ -1,12 +1,14 @@
-"""`fused`: a population's whole sequence is one autograd node, and what lies between its matrix products is C++.
+"""`fused`: a population's whole sequence is one autograd node, and what lies between its matrix products is C++ or Triton.
 
-    forward    chunk by chunk: current = bias + Σ spikes·W (a matrix product) → dynamics (C++) → spikes
-    backward   chunk by chunk, last first: the potentials again from the kept current (C++) → ∂L/∂current (C++)
-               → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products, `products.py`)
+    forward    chunk by chunk: current = bias + Σ spikes·W (a matrix product) → dynamics → spikes
+    backward   chunk by chunk, last first: the potentials again from the kept current → ∂L/∂current
+               → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products)
 
 Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes as a byte each
 (`spikes.py`), which the next population needs for its weight's gradient. A recurrent population does its recurrent product step by step both ways; the gradient
 of its weight is one product a chunk.
+
+What computes is in `on_cpu.py` and `on_cuda.py`.
 
 Source: Liang et al., "Accelerating Spatiotemporal Supervised Training of Large-Scale Spiking Neural Networks on GPU"
 (DATE 2022), for Conv → LIF on GPUs: store x alone, fuse the rest over time.
@@ -18,28 +20,29 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn import _core
+from sparsesnn.dense import on_cpu
+from sparsesnn.dense.dynamics import Dynamics
 from sparsesnn.dense.layer import Call, Result, arriving
-from sparsesnn.dense.products import Factor, add_outer, array, empty
 from sparsesnn.dense.spikes import DenseSpikes, no_memory
-from sparsesnn.layers import LI, CubaLIF, Population
-from sparsesnn.surrogate import KINDS
+from sparsesnn.layers import LI, Population
 
-Array = np.ndarray[Any, Any]
-
-#: rows of a chunk's matrix products: enough that a product runs near full speed, few enough that a chunk's buffers
-#: (four of them) stay small beside what is kept
-ROWS = 768
-MIN_STEPS = 8
-
-_RESETS = {"subtract": 0, "zero": 2, "none": 3}  # 1: subtract, then decay
 _NEURON = ("alpha", "beta", "threshold", "grad_threshold")
+
+
+def kit_of(device: torch.device) -> ModuleType:
+    """What computes on a device: `on_cpu` or `on_cuda`, modules with the same functions."""
+    if device.type == "cpu":
+        return on_cpu
+    from sparsesnn.dense import on_cuda
+
+    return on_cuda
 
 
 def run(call: Call) -> Result:
@@ -68,7 +71,10 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         call.bias,
         *per_neuron,
     ]
+    device = call.v.device
+    kit = kit_of(device)
     run = _Run(
+        kit=kit,
         population=neuron.population,
         shape=(call.n_steps, call.n_samples, call.n),
         shifts=tuple(source.shift for source in call.sources),
@@ -76,7 +82,9 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         own=call.own,
         v=call.v.clone(),
         i_syn=None if call.i_syn is None else call.i_syn.clone(),
-        fired=empty((call.n_steps, *call.v.shape), torch.bool) if packed else None,
+        fired=kit.empty((call.n_steps, *call.v.shape), torch.bool, device) if packed else None,
+        dtype=kit.product_dtype(call.sources[0].weight),
+        gradient_dtypes=tuple(x.dtype for x in inputs[: len(spikes)] if x is not None),
     )
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
         return _Fused.apply(run, *inputs), run
@@ -91,7 +99,7 @@ class _Inputs:
     weights: tuple[Tensor, ...]
     recurrent_weight: Tensor | None
     bias: Tensor | None
-    neuron: dict[str, Array | None]
+    neuron: dict[str, Tensor | None]
 
     @classmethod
     def of(cls, inputs: Sequence[Tensor | None], fired: Sequence[Tensor | None]) -> _Inputs:
@@ -104,7 +112,7 @@ class _Inputs:
             weights=tuple(present[len(fired) :]),
             recurrent_weight=recurrent_weight,
             bias=bias,
-            neuron={name: _array(x) for name, x in zip(_NEURON, neuron, strict=True)},
+            neuron=dict(zip(_NEURON, neuron, strict=True)),
         )
 
 
@@ -113,16 +121,20 @@ class _Run:
     """One call: its state moves on in the forward pass, its chunks remember where they started.
 
     Args:
+        kit: what computes on the device of the weights.
         shape: T, B, N.
         shifts: per source, row t - shift arrives at step t.
         sources: per source bool[T', B, M], who fired; None where its spikes are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
         v, i_syn: [B, N], running.
         fired: bool[T, B, N], written by the forward pass if the spikes are wanted so; None: wanted as floats.
+        dtype: of products, currents and their gradients.
+        gradient_dtypes: per source, of the gradient by its spikes.
         starts: v and i_syn at the start of each chunk.
         current: [T, B, N], kept for the backward pass, which uses up its memory: a second one computes it again.
     """
 
+    kit: ModuleType
     population: LI | Population
     shape: tuple[int, int, int]
     shifts: tuple[int, ...]
@@ -131,42 +143,41 @@ class _Run:
     v: Tensor
     i_syn: Tensor | None
     fired: Tensor | None
+    dtype: torch.dtype
+    gradient_dtypes: tuple[torch.dtype, ...]
     starts: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
     current: Tensor | None = None
 
     def chunks(self) -> list[tuple[int, int]]:
         """First and last step of each chunk, of about equal length."""
         n_steps, n_samples, _ = self.shape
-        longest = max(MIN_STEPS, math.ceil(ROWS / max(1, n_samples)))
+        longest = max(self.kit.MIN_STEPS, math.ceil(self.kit.ROWS / max(1, n_samples)))
         edges = np.linspace(0, n_steps, math.ceil(n_steps / longest) + 1).round().astype(int).tolist()
         return list(itertools.pairwise(edges))
 
-    def spec(self) -> _core.DenseSpec:
-        population = self.population
-        if isinstance(population, LI):
-            return _core.DenseSpec(model=2, reset=3, detach_reset=True, surrogate=0, slope=1.0, gain=population.gain)
-        return _core.DenseSpec(
-            model=1 if isinstance(population, CubaLIF) else 0,
-            reset=1 if population.reset_decays else _RESETS[population.reset],
-            detach_reset=population.detach_reset,
-            surrogate=KINDS.index(population.surrogate.kind),
-            slope=population.surrogate.slope,
-            gain=population.gain,
-        )
+    def empty(self, n_steps: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Steps [T', B, N] to be written, in the dtype of the products or another."""
+        shape = (n_steps, *self.shape[1:])
+        tensor: Tensor = self.kit.empty(shape, self.dtype if dtype is None else dtype, self.v.device)
+        return tensor
+
+    def factor(self, weight: Tensor | None, *, transposed: bool = False) -> Any:
+        """The right factor of products; None without a weight."""
+        return None if weight is None else self.kit.Factor(weight, self.dtype, transposed=transposed)
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
     def forward(self, x: _Inputs, *, keep: bool) -> Tensor:
         """Spikes (LI: potentials) [T, B, N] or a gradient's place; keeps the current and the starts if asked to."""
-        spec, chunks, own = self.spec(), self.chunks(), self.own
-        n_steps, n_samples, n = self.shape
+        dynamics, chunks, own = Dynamics.of(self.population), self.chunks(), self.own
+        n_steps = self.shape[0]
         longest = max((stop - start for start, stop in chunks), default=0)
-        current = empty((n_steps if keep else longest, n_samples, n), self.v.dtype)
-        out = empty(self.shape, self.v.dtype) if self.fired is None else None
+        current = self.empty(n_steps if keep else longest)
+        out = self.empty(n_steps, self.v.dtype) if self.fired is None else None
         spikes = out if self.fired is None else self.fired
         assert spikes is not None
-        weights = [Factor(weight) for weight in x.weights]
-        recurrent_weight = None if x.recurrent_weight is None else Factor(x.recurrent_weight)
+        weights = [self.factor(weight) for weight in x.weights]
+        recurrent_weight = self.factor(x.recurrent_weight)
         for start, stop in chunks:
             i = current[start:stop] if keep else current[: stop - start]
             self.input_current(i, x, weights, start, stop)
@@ -178,21 +189,21 @@ class _Run:
                 if own is not None and recurrent_weight is not None:
                     recurrent_weight.product(own, here[0], accumulate=True)
                     own = spikes[t0]
-                _core.dense_forward(
-                    spec,
-                    _array(here),
-                    **x.neuron,
-                    v=_array(self.v),
-                    i_syn=_array(self.i_syn),
-                    out=None if out is None else _array(out[t0:t1]),
-                    fired=None if self.fired is None else _array(self.fired[t0:t1]),
+                self.kit.forward(
+                    dynamics,
+                    x.neuron,
+                    here,
+                    v=self.v,
+                    i_syn=self.i_syn,
+                    out=None if out is None else out[t0:t1],
+                    fired=None if self.fired is None else self.fired[t0:t1],
                     v_rows=None,
                     i_syn_rows=None,
                 )
         self.current = current if keep else None
-        return no_memory(self.shape, self.v.dtype, self.v.device) if out is None else out
+        return no_memory(self.shape, self.dtype, self.v.device) if out is None else out
 
-    def input_current(self, i: Tensor, x: _Inputs, weights: Sequence[Factor], start: int, stop: int) -> None:
+    def input_current(self, i: Tensor, x: _Inputs, weights: Sequence[Any], start: int, stop: int) -> None:
         """i ← bias + Σ_k what arrives of source k · W_k, in the order of the sources."""
         for k, (shift, spikes, weight) in enumerate(zip(self.shifts, x.spikes, weights, strict=True)):
             arrived, silent = arriving(spikes, shift, start, stop)
@@ -204,12 +215,12 @@ class _Run:
 
     def current_again(self, x: _Inputs, out: Tensor | None) -> Tensor:
         """The current of the forward pass, to the bit, from the spikes; `out` [T, B, N] of a recurrent population."""
-        current = empty(self.shape, self.v.dtype)
-        weights = [Factor(weight) for weight in x.weights]
+        current = self.empty(self.shape[0])
+        weights = [self.factor(weight) for weight in x.weights]
         for start, stop in self.chunks():
             self.input_current(current[start:stop], x, weights, start, stop)
         if self.own is not None and x.recurrent_weight is not None and out is not None:
-            recurrent_weight = Factor(x.recurrent_weight)
+            recurrent_weight = self.factor(x.recurrent_weight)
             for t in range(len(current)):
                 recurrent_weight.product(out[t - 1] if t else self.own, current[t], accumulate=True)
         return current
@@ -218,44 +229,44 @@ class _Run:
         """Gradients of what is needed; `out` [T, B, N] of a recurrent population."""
         current = self.current_again(x, out) if self.current is None else self.current
         self.current = None
-        spec, chunks = self.spec(), self.chunks()
+        dynamics, chunks = Dynamics.of(self.population), self.chunks()
         fires, cuba = isinstance(self.population, Population), self.i_syn is not None
         longest = max((stop - start for start, stop in chunks), default=0)
 
         def zeros(wanted: bool = True) -> Tensor | None:
             return torch.zeros_like(self.v) if wanted else None
 
-        def steps(n: int, wanted: bool = True) -> Any:
-            return empty((n, *self.shape[1:]), self.v.dtype) if wanted else None
-
-        v_rows, i_rows = steps(longest + 1, fires or needs.beta), steps(longest + 1, cuba)
-        d_current, d_one = steps(longest), steps(1, out is not None)
+        state = self.v.dtype
+        v_rows = self.empty(longest + 1, state) if fires or needs.beta else None
+        i_rows = self.empty(longest + 1, state) if cuba else None
+        d_current, d_one = self.empty(longest), None if out is None else self.empty(1, state)
         weights = [
-            Factor(w, transposed=True) if wanted else None for w, wanted in zip(x.weights, needs.spikes, strict=True)
+            self.factor(w if wanted else None, transposed=True)
+            for w, wanted in zip(x.weights, needs.spikes, strict=True)
         ]
-        recurrent_weight = None if x.recurrent_weight is None else Factor(x.recurrent_weight, transposed=True)
-        delta, d_i, d_next = zeros(), zeros(cuba), zeros(out is not None)
+        recurrent_weight = self.factor(x.recurrent_weight, transposed=True)
+        delta, d_i = zeros(), zeros(cuba)
+        d_next = None if out is None else torch.zeros_like(self.v, dtype=self.dtype)
         sums = {
             "d_bias": zeros(needs.bias),
             "d_alpha": zeros(needs.alpha),
             "d_beta": zeros(needs.beta),
             "d_threshold": zeros(needs.threshold),
         }
-        arrays = {name: _array(total) for name, total in sums.items()}
         g = _Gradients.empty(x, needs, self, current)
         for (start, stop), (v, i_syn) in zip(reversed(chunks), reversed(self.starts), strict=True):
             n = stop - start
             if v_rows is not None:
-                _core.dense_forward(
-                    spec,
-                    _array(current[start:stop]),
-                    **x.neuron,
-                    v=_array(v.clone()),
-                    i_syn=None if i_syn is None else _array(i_syn.clone()),
+                self.kit.forward(
+                    dynamics,
+                    x.neuron,
+                    current[start:stop],
+                    v=v.clone(),
+                    i_syn=None if i_syn is None else i_syn.clone(),
                     out=None,
                     fired=None,
-                    v_rows=_array(v_rows[: n + 1]),
-                    i_syn_rows=None if i_rows is None else _array(i_rows[: n + 1]),
+                    v_rows=v_rows[: n + 1],
+                    i_syn_rows=None if i_rows is None else i_rows[: n + 1],
                 )
             for t0, t1 in [(0, n)] if out is None else [(t, t + 1) for t in reversed(range(n))]:
                 d_here = d_out[start + t0 : start + t1]
@@ -263,16 +274,16 @@ class _Run:
                     d_one.copy_(d_here)
                     recurrent_weight.product(d_next, d_one[0], accumulate=True)
                     d_here = d_one
-                _core.dense_backward(
-                    spec,
-                    _array(d_here),
-                    **x.neuron,
-                    v_rows=None if v_rows is None else _array(v_rows[t0 : t1 + 1]),
-                    i_syn_rows=None if i_rows is None else _array(i_rows[t0 : t1 + 1]),
-                    delta=_array(delta),
-                    d_i=_array(d_i),
-                    d_current=_array(d_current[t0:t1]),
-                    **arrays,
+                self.kit.backward(
+                    dynamics,
+                    x.neuron,
+                    d_here,
+                    v_rows=None if v_rows is None else v_rows[t0 : t1 + 1],
+                    i_syn_rows=None if i_rows is None else i_rows[t0 : t1 + 1],
+                    delta=delta,
+                    d_i=d_i,
+                    d_current=d_current[t0:t1],
+                    **sums,
                 )
                 if out is not None:
                     d_next = d_current[t0]
@@ -286,7 +297,7 @@ class _Run:
         self,
         x: _Inputs,
         g: _Gradients,
-        weights: Sequence[Factor | None],
+        weights: Sequence[Any],
         d_current: Tensor,
         out: Tensor | None,
         start: int,
@@ -297,14 +308,14 @@ class _Run:
         for k, (shift, weight) in enumerate(zip(self.shifts, weights, strict=True)):
             arrived, silent = arriving(x.spikes[k], shift, start, stop)
             if (d_weight := g.weights[k]) is not None:
-                add_outer(d_weight, arrived, d_current[silent:], first=last)
+                self.kit.add_outer(d_weight, arrived, d_current[silent:], first=last)
             if (d_spikes := g.spikes[k]) is not None and weight is not None:
                 weight.product(d_current[silent:], arriving(d_spikes, shift, start, stop)[0])
         if g.recurrent_weight is not None and out is not None and self.own is not None:
             begin = max(start, 1)
-            add_outer(g.recurrent_weight, out[begin - 1 : stop - 1], d_current[begin - start :], first=last)
+            self.kit.add_outer(g.recurrent_weight, out[begin - 1 : stop - 1], d_current[begin - start :], first=last)
             if start == 0:
-                add_outer(g.recurrent_weight, self.own, d_current[0], first=False)
+                self.kit.add_outer(g.recurrent_weight, self.own, d_current[0], first=False)
 
 
 @dataclass(frozen=True)
@@ -351,22 +362,25 @@ class _Gradients:
             if not wanted or tensor is None:
                 return None
             # without a step no chunk writes it
-            return torch.zeros_like(tensor) if run.shape[0] == 0 else empty(tuple(tensor.shape), tensor.dtype)
+            if run.shape[0] == 0:
+                return torch.zeros_like(tensor)
+            made: Tensor = run.kit.empty(tuple(tensor.shape), tensor.dtype, tensor.device)
+            return made
 
-        def to_write(spikes: Tensor, shift: int, wanted: bool) -> Tensor | None:
+        def to_write(spikes: Tensor, dtype: torch.dtype, shift: int, wanted: bool) -> Tensor | None:
             if not wanted:
                 return None
             nonlocal left
-            if left is not None and shift == 0 and spikes.shape[-1] <= run.shape[-1]:
+            if left is not None and shift == 0 and spikes.shape[-1] <= run.shape[-1] and dtype == left.dtype:
                 # a chunk's current has been read when this is written: rows are no wider, and end where it ends
-                d_spikes, left = left.view(-1)[left.numel() - spikes.numel() :].view(spikes.shape), None
-                return d_spikes
-            d_spikes = empty(tuple(spikes.shape), run.v.dtype)
+                memory, left = left.view(-1)[left.numel() - spikes.numel() :], None
+                return memory.view(spikes.shape)
+            d_spikes: Tensor = run.kit.empty(tuple(spikes.shape), dtype, spikes.device)
             d_spikes[max(0, run.shape[0] - shift) :] = 0  # what arrives after the last step; the chunks write the rest
             return d_spikes
 
         return cls(
-            [to_write(*args) for args in zip(x.spikes, run.shifts, needs.spikes, strict=True)],
+            [to_write(*args) for args in zip(x.spikes, run.gradient_dtypes, run.shifts, needs.spikes, strict=True)],
             [like(tensor, wanted) for tensor, wanted in zip(x.weights, needs.weights, strict=True)],
             like(x.recurrent_weight, needs.recurrent_weight),
         )
@@ -392,8 +406,3 @@ class _Fused(torch.autograd.Function):
         g = run.backward(_Inputs.of(inputs, run.sources), out, d_out.contiguous(), needs)
         sums = (g.sums[name] for name in ("d_bias", "d_alpha", "d_beta", "d_threshold"))
         return None, *g.spikes, *g.weights, g.recurrent_weight, *sums, None
-
-
-def _array(x: Tensor | None) -> Any:
-    """The tensor's memory; None stays None."""
-    return None if x is None else array(x)

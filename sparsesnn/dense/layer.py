@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from sparsesnn.dense.neuron import Neuron
 from sparsesnn.dense.spikes import DenseSpikes
-from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import CubaLIF, Population
 
 if TYPE_CHECKING:
@@ -128,17 +130,27 @@ def check_mode(mode: str, backend: str) -> None:
 def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
     """The mode that runs for weights of a device and dtype: "auto" becomes the fastest there.
 
-    Errors: `DescriptionError` if "fused" is asked for where it does not run.
+    Errors: `DescriptionError` if "fused" is asked for where it does not run, `MissingDependencyError` without Triton.
     """
-    runs = device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    able = dtype in (torch.float32, torch.float64) and (
+        device.type == "cpu" or (device.type == "cuda" and has_triton())
+    )
     if mode == "auto":
-        return "fused" if runs else "hoist"
-    if mode == "fused" and not runs:
+        return "fused" if able else "hoist"
+    if mode == "fused" and not able:
+        if device.type == "cuda" and dtype in (torch.float32, torch.float64):
+            raise MissingDependencyError("triton", "cuda", "dense_mode 'fused' on CUDA")
         raise DescriptionError(
-            f"dense_mode is 'fused', but the weights are {dtype} on {device}; it runs on the cpu in float32 and "
-            "float64; use 'hoist' there"
+            f"dense_mode is 'fused', but the weights are {dtype} on {device}; it runs on cpu and cuda in float32 and "
+            "float64 (mixed precision: torch.autocast); use 'hoist' there"
         )
     return mode
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None) -> Call:

@@ -1,0 +1,133 @@
+"""What the mode "fused" is made of on a CPU: dynamics in C++ and matrix products.
+
+The products (`host/src/dense_gemm.cpp`) are our own in float32 where the instruction set has one, else PyTorch's. Ours
+read spikes as the bytes they are kept in, add to what is there, and take their weights packed once for many products.
+Measured beside PyTorch's, see docs/baselines.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsesnn import _core
+from sparsesnn.dense.dynamics import Dynamics
+
+#: rows of a chunk's matrix products: enough that a product runs near full speed, few enough that a chunk's buffers
+#: stay small beside what is kept
+ROWS = 768
+MIN_STEPS = 8
+
+
+class Factor:
+    """The right factor of products: a matrix [K, N], or with `transposed` the transpose of [N, K].
+
+    It is packed when first made, so it must not change between products.
+    """
+
+    def __init__(self, matrix: Tensor, dtype: torch.dtype, *, transposed: bool = False) -> None:
+        self.packed = _core.PackedMatrix(array(matrix.contiguous()), transposed=transposed) if ours(matrix) else None
+        self.plain = matrix.t() if transposed else matrix
+
+    def product(self, a: Tensor, out: Tensor, *, accumulate: bool = False, bias: Tensor | None = None) -> None:
+        """out ← a·b, on top of `out` or of a bias [N]; a [.., K] bool or float, out [.., N]."""
+        if self.packed is not None:
+            _core.dense_multiply(
+                values(rows(a)),
+                self.packed,
+                array(rows(out)),
+                accumulate=accumulate,
+                bias=None if bias is None else array(bias),
+            )
+        elif accumulate:
+            rows(out).addmm_(floats(a, out.dtype), self.plain)
+        else:
+            torch.mm(floats(a, out.dtype), self.plain, out=rows(out))
+            if bias is not None:
+                out += bias
+
+
+def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """out [M, N] ← aᵀ·b, on top of `out` unless it is the first; over the rows of a [.., M], bool or float, b [.., N]."""
+    if first and (not a.numel() or not ours(b)):
+        out.zero_()
+    if not a.numel():
+        return
+    if ours(b):
+        _core.dense_multiply(
+            values(rows(a)), _core.PackedMatrix(array(rows(b))), array(out), transposed=True, accumulate=not first
+        )
+    else:
+        out.addmm_(floats(a, out.dtype).t(), rows(b))
+
+
+def forward(dynamics: Dynamics, neuron: Mapping[str, Tensor | None], current: Tensor, **arrays: Tensor | None) -> None:
+    """Moves every neuron over the steps of `current` [T, B, N]; see host/src/dense_lif.h."""
+    _core.dense_forward(_spec(dynamics), array(current), **_arrays(neuron), **_arrays(arrays))
+
+
+def backward(dynamics: Dynamics, neuron: Mapping[str, Tensor | None], d_out: Tensor, **arrays: Tensor | None) -> None:
+    """The gradient of `forward`; see host/src/dense_lif.h."""
+    _core.dense_backward(_spec(dynamics), array(d_out), **_arrays(neuron), **_arrays(arrays))
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Uninitialised memory of the engine's, kept for the next step: neither page faults nor holes between long-lived
+    arrays, which PyTorch's own allocation leaves on the CPU."""
+    return torch.from_numpy(_core.empty_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
+
+
+def product_dtype(weight: Tensor) -> torch.dtype:
+    """What products with a weight are computed in: its own."""
+    return weight.dtype
+
+
+def products_are_ours() -> bool:
+    """Whether the mode "fused" multiplies in float32 without PyTorch, so on the engine's threads."""
+    return bool(_core.dense_multiply_runs())
+
+
+def ours(x: Tensor) -> bool:
+    """Whether products with `x` are our own."""
+    return x.dtype == torch.float32 and products_are_ours()
+
+
+def floats(spikes: Tensor, dtype: torch.dtype) -> Tensor:
+    """Spikes [.., M], bool or float, as float[.., M] with one axis of rows."""
+    if spikes.dtype != dtype:
+        spikes = empty(tuple(spikes.shape), dtype, spikes.device).copy_(spikes)
+    return rows(spikes)
+
+
+def rows(x: Tensor) -> Tensor:
+    """[T, B, N] as [T·B, N], the same memory."""
+    return x.view(-1, x.shape[-1])
+
+
+def array(x: Tensor) -> Any:
+    """The tensor's memory."""
+    return x.detach().numpy()
+
+
+def values(x: Tensor) -> Any:
+    """The same, a byte a spike as a number."""
+    return array(x.view(torch.uint8) if x.dtype == torch.bool else x)
+
+
+def _spec(dynamics: Dynamics) -> _core.DenseSpec:
+    return _core.DenseSpec(
+        model=dynamics.model,
+        reset=dynamics.reset,
+        detach_reset=dynamics.detach_reset,
+        surrogate=dynamics.surrogate,
+        slope=dynamics.slope,
+        gain=dynamics.gain,
+    )
+
+
+def _arrays(tensors: Mapping[str, Tensor | None]) -> dict[str, Any]:
+    return {name: None if x is None else array(x) for name, x in tensors.items()}

@@ -1,0 +1,269 @@
+"""The Triton kernels of the mode "fused", interpreted on the CPU: against the C++ ones, and in whole networks."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparsesnn.dense import fused, on_cpu
+from sparsesnn.dense.dynamics import Dynamics
+from sparsesnn.layers import LI, LIF, CubaLIF, Population
+from sparsesnn.module import Layer, Model
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS, Surrogate
+
+pytest.importorskip("triton")
+RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
+
+
+@pytest.fixture(scope="module")
+def on_cuda() -> ModuleType:
+    """The module whose kernels are interpreted; Triton decides that when they are defined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        module = importlib.import_module("sparsesnn.dense.on_cuda")
+    from sparsesnn.dense import triton_kernels
+
+    if type(triton_kernels.forward_kernel).__name__ != "InterpretedFunction":
+        pytest.skip("the kernels were imported before, to be compiled")
+    return module
+
+
+@pytest.fixture
+def triton_kit(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU tensors take the way of CUDA tensors, in chunks of three steps."""
+    monkeypatch.setattr(on_cuda, "ROWS", 1)
+    monkeypatch.setattr(on_cuda, "MIN_STEPS", 3)
+    monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
+
+
+def run_kernels(kit: ModuleType, population: LI | Population, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Forward and backward of one chunk: everything that the kernels write."""
+    n_steps, n_samples, n = 6, 3, 61
+    rng = np.random.default_rng(0)
+
+    def numbers(*shape: int, low: float = -1, high: float = 1) -> torch.Tensor:
+        return torch.from_numpy(rng.uniform(low, high, shape)).to(dtype)
+
+    fires, cuba = not isinstance(population, LI), isinstance(population, CubaLIF)
+    neuron = {
+        "alpha": numbers(n, low=0.5) if cuba else None,
+        "beta": numbers(n, low=0.5),
+        "threshold": numbers(n, low=0.4) if fires else None,
+        "grad_threshold": numbers(n, low=0, high=0.4) if fires else None,
+    }
+    current, d_out = numbers(n_steps, n_samples, n, high=1.5), numbers(n_steps, n_samples, n)
+    state = {"v": numbers(n_samples, n), "i_syn": numbers(n_samples, n) if cuba else None}
+    rows = {
+        "v_rows": torch.empty(n_steps + 1, n_samples, n, dtype=dtype),
+        "i_syn_rows": torch.empty(n_steps + 1, n_samples, n, dtype=dtype) if cuba else None,
+    }
+    out = torch.empty_like(current)
+    fired = torch.empty_like(current, dtype=torch.bool) if fires else None
+    dynamics = Dynamics.of(population)
+    kit.forward(dynamics, neuron, current, **state, **rows, out=out, fired=fired)
+    sums = {name: numbers(n_samples, n) for name in ("delta", "d_bias", "d_beta")}
+    sums |= {name: numbers(n_samples, n) if wanted else None for name, wanted in (("d_i", cuba), ("d_alpha", cuba))}
+    sums["d_threshold"] = numbers(n_samples, n) if fires else None
+    d_current = torch.empty_like(current)
+    kit.backward(dynamics, neuron, d_out, **rows, **sums, d_current=d_current)
+    found = {**state, **rows, **sums, "out": out, "fired": fired, "d_current": d_current}
+    return {name: x for name, x in found.items() if x is not None}
+
+
+def populations() -> list[Any]:
+    """Every model, reset and surrogate; every other one differentiates through the reset."""
+    made = [LI(61, gain=1.3)]
+    for model in (LIF, CubaLIF):
+        for k, (reset, decays) in enumerate(RESETS):
+            for j, kind in enumerate(KINDS):
+                slope = {"straight_through": 1.0, "triangle": 0.4, "boxcar": 0.3}.get(kind, 2.0)
+                more = {"reset": reset, "reset_decays": decays, "detach_reset": (k + j) % 2 == 0, "gain": 0.9}
+                made.append(model(61, surrogate=Surrogate(kind, slope), **more))
+    return made
+
+
+@pytest.mark.parametrize("population", populations(), ids=lambda p: f"{type(p).__name__}")
+def test_kernels_are_those_of_the_cpu(population: LI | Population, on_cuda: ModuleType) -> None:
+    """In float32 the forward pass to the bit: no spike may differ. The rest to a few roundings."""
+    want, got = (run_kernels(kit, population, torch.float32) for kit in (on_cpu, on_cuda))
+    assert set(got) == set(want)
+    if "fired" in want:
+        assert 0.05 < want["fired"].float().mean() < 0.8
+    for name in ("v", "i_syn", "v_rows", "i_syn_rows", "out", "fired"):
+        if name in want:
+            assert torch.equal(got[name], want[name]), name
+    for name, x in want.items():
+        largest = x.abs().max().item() if x.is_floating_point() else 0
+        torch.testing.assert_close(got[name], x, rtol=1e-5, atol=1e-5 * largest, msg=name)
+
+
+def deep_network() -> Network:
+    """Delays, a skip connection, recurrence, both models, everything learnt."""
+    return Network(
+        {
+            "input": parse_net("13-2").populations["input"],
+            "a": LIF(33, recurrent=True, grad_threshold=0.5, bias=True, learn_beta=True),
+            "b": CubaLIF(17, alpha=0.7, reset="zero", grad_threshold=0.5, learn_threshold=True, learn_alpha=True),
+            "out": LI(3, beta=0.8, learn_beta=True),
+        },
+        (
+            Connection("input", "a", 2),
+            Connection("input", "b"),
+            Connection("a", "b", 1),
+            Connection("a", "out", 3),
+            Connection("b", "out"),
+        ),
+    )
+
+
+def loss_and_gradients(dtype: torch.dtype, precision: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    """Of a loss on potentials and on hidden spikes, all random, with weights large enough that both layers fire."""
+    model = Model(deep_network(), backend="dense", dense_mode="fused", seed=1).to(dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.mul_(2)
+    generator = torch.Generator().manual_seed(0)
+    spikes = SpikeBatch.from_dense((torch.rand(17, 5, 13, generator=generator) < 0.3).to(dtype))
+    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+        output = model(spikes)
+        loss = output.potentials.square().mean() + (output.counts("a") - 2).square().mean() + output.spikes["b"].mean()
+    loss.backward()
+    assert min(output.activity().values()) > 0.05
+    return {"loss": loss.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
+
+
+def test_a_network_is_that_of_the_cpu(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = loss_and_gradients(torch.float64)
+    monkeypatch.setattr(on_cuda, "ROWS", 1)
+    monkeypatch.setattr(on_cuda, "MIN_STEPS", 3)
+    monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
+    got = loss_and_gradients(torch.float64)
+    for name, x in want.items():
+        assert x.abs().max() > 0, name
+        assert (got[name] - x).abs().max() <= 1e-10 * x.abs().max(), name
+
+
+@pytest.mark.usefixtures("triton_kit")
+def test_a_graph_can_be_used_twice() -> None:
+    layer = Layer(LIF(7, recurrent=True, grad_threshold=0.2), 9, backend="dense", dense_mode="fused")
+    out, _ = layer((torch.rand(8, 2, 9, generator=torch.Generator().manual_seed(0)) < 0.5).float())
+    first, second = (torch.autograd.grad(out.sum(), layer.weights[0], retain_graph=True)[0] for _ in range(2))
+    assert first.abs().max() > 0
+    assert torch.equal(first, second)
+
+
+@pytest.mark.usefixtures("triton_kit")
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_mixed_precision(precision: torch.dtype) -> None:
+    """Products in 16 bits, state and gradients of weights in float32; gradients point where they did."""
+    want, got = loss_and_gradients(torch.float32), loss_and_gradients(torch.float32, precision)
+    for name, x in want.items():
+        assert got[name].dtype == torch.float32, name
+        similar = torch.nn.functional.cosine_similarity(got[name].flatten(), x.flatten(), dim=0)
+        assert similar > (0.8 if precision is torch.bfloat16 else 0.95), (name, similar)
+    assert any(not torch.equal(got[name], x) for name, x in want.items())
+
+
+@pytest.mark.usefixtures("triton_kit")
+def test_nobody_there() -> None:
+    layer = Layer(LIF(4), 3, backend="dense", dense_mode="fused")
+    out, state = layer(torch.zeros(5, 0, 3))
+    assert tuple(out.shape) == (5, 0, 4)
+    assert tuple(state.v.shape) == (0, 4)
+
+
+def test_operators_keep_what_they_promise(on_cuda: ModuleType) -> None:
+    """PyTorch's own checks: what is written is declared, and shapes are known without memory."""
+    current, row, v = torch.rand(4, 2, 3), torch.full((3,), 0.9), torch.zeros(2, 3)
+    torch.library.opcheck(
+        torch.ops.sparsesnn.dense_forward.default,
+        (current, None, row, row, v, None, torch.empty_like(current), None, torch.empty(5, 2, 3), None, 0, 0, 1.0),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+    torch.library.opcheck(
+        torch.ops.sparsesnn.dense_backward.default,
+        (
+            *(torch.rand(5, 2, 3), None, current, None, row, row, row, v, None, torch.empty_like(current)),
+            *(v.clone(), None, None, None, 0, 0, True, 0, 10.0, 1.0),
+        ),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_listed_means_fired_or_above(on_cuda: ModuleType) -> None:
+    """With θ_grad above θ a neuron that fired still gets its gradient."""
+    neuron = {"alpha": None, "beta": torch.ones(1), "threshold": torch.ones(1), "grad_threshold": torch.full((1,), 9.0)}
+    rows, d_current = torch.tensor([0.0, 2.0]).view(2, 1, 1), torch.empty(1, 1, 1)
+    dynamics = Dynamics.of(LIF(1, grad_threshold=-math.inf))
+    empty = dict.fromkeys(("i_syn_rows", "d_i", "d_bias", "d_alpha", "d_beta", "d_threshold"))
+    on_cuda.backward(
+        dynamics, neuron, torch.ones(1, 1, 1), v_rows=rows, delta=torch.zeros(1, 1), d_current=d_current, **empty
+    )
+    assert d_current.item() == pytest.approx(1 / (10 * 1 + 1) ** 2)
+
+
+COMPILE = """
+import itertools, re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from sparsesnn.dense import triton_kernels as k
+
+POINTERS = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "out": "*fp32", "fired": "*u8"}
+CONSTANTS = {"GAIN", "MODEL", "RESET", "BLOCK", "SLOPE", "KIND", "DETACH"}
+
+def compile(kernel, absent, **constants):
+    names = kernel.arg_names
+    types = {name: POINTERS.get(name, "*fp32") for name in names} | dict.fromkeys(("n_steps", "size", "n"), "i32")
+    values = {**dict.fromkeys(absent), **{name: x for name, x in constants.items() if name in names}}
+    source = ASTSource(
+        kernel,
+        {name: "constexpr" if name in values else types[name] for name in names},
+        constexprs={(names.index(name),): x for name, x in values.items()},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
+    assert made.asm["cubin"]
+    assert not re.search(r"\\\\bfma\\\\.", made.asm["ptx"]), "a multiply-add was contracted"
+
+more = {"GAIN": 0.9, "SLOPE": 10.0, "BLOCK": 128}
+for reset in range(4):
+    compile(k.forward_kernel, [], MODEL=1, RESET=reset, **more)
+compile(k.forward_kernel, ["alpha", "i_state", "out", "v_rows", "i_rows"], MODEL=0, RESET=0, **more)
+compile(k.forward_kernel, ["alpha", "theta", "i_state", "fired", "v_rows", "i_rows"], MODEL=2, RESET=3, **more)
+for reset, detach in itertools.product(range(4), (True, False)):
+    compile(k.backward_kernel, [], MODEL=1, RESET=reset, KIND=0, DETACH=detach, **more)
+for kind in range(1, 6):
+    compile(k.backward_kernel, [], MODEL=1, RESET=0, KIND=kind, DETACH=True, **more)
+sums = ["d_bias", "d_alpha", "d_beta", "d_threshold"]
+compile(k.backward_kernel, ["i_rows", "alpha", "d_i_state", *sums], MODEL=0, RESET=0, KIND=0, DETACH=True, **more)
+absent = ["v_rows", "i_rows", "alpha", "theta", "theta_grad", "d_i_state", *sums]
+compile(k.backward_kernel, absent, MODEL=2, RESET=3, KIND=0, DETACH=True, **more)
+print("compiled")
+"""
+
+
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    """To machine code of an A100, which needs none; without contracted multiply-adds."""
+    environment = {name: x for name, x in os.environ.items() if not name.startswith("TRITON_")}
+    (tmp_path / "compile.py").write_text(COMPILE.replace("\\\\", "\\"))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "compile.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.stdout == "compiled\n", done.stderr
