@@ -192,6 +192,13 @@ def _parameters(layer: Layer) -> dict[str, Tensor | None]:
 
 
 def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_step: int) -> _core.LayerSpec:
+    return _core.LayerSpec(**spec_arguments(layer, save, parameters, first_step))
+
+
+def spec_arguments(
+    layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_step: int = 0
+) -> dict[str, Any]:
+    """What the engine must know of a layer beside its arrays."""
     population = layer.population
     n_pre = sum(layer.n_pre) + (population.n if layer.recurrent_weight is not None else 0)
 
@@ -212,19 +219,18 @@ def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_
         "first_step": first_step,
     }
     if isinstance(population, LI):
-        return _core.LayerSpec(
-            model=2, reset=3, detach_reset=True, surrogate=0, slope=1.0, capacity=0, fixed=False, **common
-        )
-    return _core.LayerSpec(
-        model=1 if isinstance(population, CubaLIF) else 0,
-        reset=1 if population.reset_decays else _RESETS[population.reset],
-        detach_reset=population.detach_reset,
-        surrogate=KINDS.index(population.surrogate.kind),
-        slope=population.surrogate.slope,
-        capacity=population.capacity or 0,
-        fixed=population.activity == "fixed",
+        readout = {"model": 2, "reset": 3, "detach_reset": True, "surrogate": 0, "slope": 1.0, "capacity": 0}
+        return {**common, **readout, "fixed": False}
+    return {
         **common,
-    )
+        "model": 1 if isinstance(population, CubaLIF) else 0,
+        "reset": 1 if population.reset_decays else _RESETS[population.reset],
+        "detach_reset": population.detach_reset,
+        "surrogate": KINDS.index(population.surrogate.kind),
+        "slope": population.surrogate.slope,
+        "capacity": population.capacity or 0,
+        "fixed": population.activity == "fixed",
+    }
 
 
 def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:

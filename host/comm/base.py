@@ -1,0 +1,126 @@
+"""What ranks can do with one another. Everything that travels is the memory of a NumPy array."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass
+class Traffic:
+    """What a rank has exchanged so far, over all its communicators.
+
+    Args:
+        bytes_sent, bytes_received: to and from other ranks.
+        n_messages: sent, of collective operations one to each rank.
+        seconds: spent in communication, most of it waiting.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    n_messages: int = 0
+    seconds: float = 0.0
+
+    def since(self, before: Traffic) -> Traffic:
+        """What was exchanged after `before`, a copy made earlier."""
+        return Traffic(**{key: value - getattr(before, key) for key, value in asdict(self).items()})
+
+    def copy(self) -> Traffic:
+        return Traffic(**asdict(self))
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += perf_counter() - start
+
+    def count(self, *, sent: int = 0, received: int = 0, n_messages: int = 0) -> None:
+        self.bytes_sent += sent
+        self.bytes_received += received
+        self.n_messages += n_messages
+
+
+class Request(Protocol):
+    """A message under way; its array must stay as it is until `wait` returns."""
+
+    def wait(self) -> int:
+        """Waits for the end; returns bytes received (sent, of a sending)."""
+
+
+class Communicator(ABC):
+    """The ranks 0 to R - 1 of a group, as one of them sees it.
+
+    Collective operations must be called by all ranks of the group in the same order. Arrays are C-contiguous.
+
+    Attributes:
+        rank, size: r and R.
+        traffic: counters, shared with the groups that were split off.
+    """
+
+    rank: int
+    size: int
+    traffic: Traffic
+
+    @abstractmethod
+    def send(self, array: Array, to: int, tag: int = 0) -> Request:
+        """Starts to send; messages of one tag to one rank arrive in order."""
+
+    @abstractmethod
+    def receive(self, array: Array, source: int, tag: int = 0) -> Request:
+        """Starts to receive into `array`, which must be large enough."""
+
+    @abstractmethod
+    def take(self, source: int, tag: int = 0) -> Bytes:
+        """Waits for the next message, whatever its size."""
+
+    @abstractmethod
+    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
+        """Gives `parts[r]` to rank r; returns what the ranks gave to this one. One dtype, any lengths, all [n]."""
+
+    @abstractmethod
+    def split(self, color: int) -> Communicator:
+        """The group of those that gave the same color, in the order of their ranks."""
+
+    def all_gather(self, array: Array) -> list[Array]:
+        """The arrays [n] of all ranks; one dtype, any lengths."""
+        return self.all_to_all([array] * self.size)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Overwrites `array` by that of rank `root`, of the same shape and dtype."""
+        if self.rank == root:
+            for request in [self.send(array, r, BROADCAST) for r in range(self.size) if r != root]:
+                request.wait()
+        else:
+            self.receive(array, root, BROADCAST).wait()
+
+    def barrier(self) -> None:
+        """Returns once all ranks have called it."""
+        self.all_gather(np.empty(0, np.uint8))
+
+    # ---- small things, on top ----------------------------------------------------------------------------------
+
+    def all_texts(self, text: str) -> list[str]:
+        """The texts of all ranks."""
+        return [part.tobytes().decode() for part in self.all_gather(np.frombuffer(text.encode(), np.uint8))]
+
+    def sum_counts(self, counts: Sequence[int]) -> list[int]:
+        """Sums of whole numbers over the ranks."""
+        if self.size == 1 or not counts:
+            return list(counts)
+        return [int(n) for n in np.sum(self.all_gather(np.array(counts, np.int64)), axis=0)]
+
+
+#: tag of the messages of `broadcast`; users take others
+BROADCAST = -1

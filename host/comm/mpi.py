@@ -1,0 +1,153 @@
+"""MPI through mpi4py, by its calls for buffers (those with a capital letter), which pickle nothing.
+
+All operations are non-blocking ones and a wait. MPI waits by spinning, which is fastest where every rank has a core to
+itself; where ranks of one host outnumber its cores they yield between looks, or they would keep the core from the one
+that they wait for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsesnn.errors import MissingDependencyError
+from sparsesnn.host.comm.base import BROADCAST, Array, Bytes, Communicator, Traffic
+
+#: MPI's tags begin at 0; ours at BROADCAST
+_TAG_SHIFT = -BROADCAST
+
+
+def mpi_world() -> Mpi:
+    """All ranks that mpirun, or another launcher, started.
+
+    Errors: `MissingDependencyError` without mpi4py.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "serialized"  # other threads of ours make no MPI calls; locks for them cost time
+        from mpi4py import MPI
+    except ImportError:
+        raise MissingDependencyError("mpi4py", "mpi", "running on several ranks") from None
+    except RuntimeError as error:
+        raise MissingDependencyError("mpi4py", "mpi", f"running on several ranks ({error})") from None
+    local = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = len(os.sched_getaffinity(0))
+    crowded = local.Get_size() > max(cores, os.cpu_count() or 1)
+    return Mpi(MPI, MPI.COMM_WORLD, Traffic(), yields=crowded, local_rank=local.Get_rank(), local_size=local.Get_size())
+
+
+class Mpi(Communicator):
+    """A group of MPI.
+
+    Attributes:
+        local_rank, local_size: among the ranks of this host.
+    """
+
+    def __init__(
+        self, mpi: Any, comm: Any, traffic: Traffic, *, yields: bool, local_rank: int = 0, local_size: int = 1
+    ) -> None:
+        self.mpi, self.comm, self.traffic, self.yields = mpi, comm, traffic, yields
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.local_rank, self.local_size = local_rank, local_size
+
+    def send(self, array: Array, to: int, tag: int = 0) -> _MpiRequest:
+        with self.traffic.timed():
+            request = self.comm.Isend([array, self.mpi.BYTE], to, tag + _TAG_SHIFT)
+        self.traffic.count(sent=array.nbytes, n_messages=1)
+        return _MpiRequest(self, request, array.nbytes)
+
+    def receive(self, array: Array, source: int, tag: int = 0) -> _MpiRequest:
+        with self.traffic.timed():
+            request = self.comm.Irecv([array, self.mpi.BYTE], source, tag + _TAG_SHIFT)
+        return _MpiRequest(self, request, None)
+
+    def take(self, source: int, tag: int = 0) -> Bytes:
+        status = self.mpi.Status()
+        with self.traffic.timed():
+            if self.yields:
+                while (message := self.comm.Improbe(source, tag + _TAG_SHIFT, status)) is None:
+                    os.sched_yield()
+            else:
+                message = self.comm.Mprobe(source, tag + _TAG_SHIFT, status)
+            array = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
+            self.wait(message.Irecv([array, self.mpi.BYTE]))
+        self.traffic.count(received=array.nbytes)
+        return array
+
+    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
+        arrays = [np.ascontiguousarray(part) for part in parts]
+        with self.traffic.timed():
+            sizes, theirs = np.array([a.nbytes for a in arrays], np.int64), np.empty(self.size, np.int64)
+            self.wait(self.comm.Ialltoall(sizes, theirs))
+            out = [np.empty(n // arrays[0].itemsize, arrays[0].dtype) for n in theirs]
+            requests = []
+            for r in range(self.size):
+                if r == self.rank:
+                    out[r][:] = arrays[r].reshape(-1)
+                    continue
+                requests.append(self.comm.Irecv([out[r], self.mpi.BYTE], r))
+                requests.append(self.comm.Isend([arrays[r], self.mpi.BYTE], r))
+            for request in requests:
+                self.wait(request)
+        self._count_collective(int(sizes.sum() - sizes[self.rank]), int(theirs.sum() - theirs[self.rank]))
+        return out
+
+    def all_gather(self, array: Array) -> list[Array]:
+        own = np.ascontiguousarray(array).reshape(-1)
+        with self.traffic.timed():
+            sizes = np.empty(self.size, np.int64)
+            self.wait(self.comm.Iallgather(np.array([own.nbytes], np.int64), sizes))
+            starts = np.concatenate([[0], np.cumsum(sizes)])
+            out = np.empty(int(starts[-1]), np.uint8)
+            self.wait(self.comm.Iallgatherv([own, self.mpi.BYTE], [out, sizes, starts[:-1], self.mpi.BYTE]))
+        self._count_collective(own.nbytes * (self.size - 1), out.nbytes - own.nbytes)
+        # copies where a part does not begin at a multiple of its item's size
+        parts = [out[starts[r] : starts[r + 1]] for r in range(self.size)]
+        return [
+            part.view(own.dtype) if starts[r] % own.itemsize == 0 else part.copy().view(own.dtype)
+            for r, part in enumerate(parts)
+        ]
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        with self.traffic.timed():
+            self.wait(self.comm.Ibcast([array, self.mpi.BYTE], root))
+        if self.rank == root:
+            self.traffic.count(sent=array.nbytes * (self.size - 1), n_messages=self.size - 1)
+        else:
+            self.traffic.count(received=array.nbytes)
+
+    def barrier(self) -> None:
+        with self.traffic.timed():
+            self.wait(self.comm.Ibarrier())
+
+    def split(self, color: int) -> Mpi:
+        return Mpi(self.mpi, self.comm.Split(color, self.rank), self.traffic, yields=self.yields)
+
+    def wait(self, request: Any, status: Any = None) -> None:
+        if self.yields:
+            while not request.Test(status):
+                os.sched_yield()
+        else:
+            request.Wait(status)
+
+    def _count_collective(self, sent: int, received: int) -> None:
+        self.traffic.count(sent=sent, received=received, n_messages=self.size - 1)
+
+
+class _MpiRequest:
+    def __init__(self, comm: Mpi, request: Any, sent: int | None) -> None:
+        self.comm, self.request, self.sent = comm, request, sent
+
+    def wait(self) -> int:
+        status = self.comm.mpi.Status()
+        with self.comm.traffic.timed():
+            self.comm.wait(self.request, status)
+        if self.sent is not None:
+            return self.sent
+        n_bytes = int(status.Get_count(self.comm.mpi.BYTE))
+        self.comm.traffic.count(received=n_bytes)
+        return n_bytes

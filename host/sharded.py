@@ -1,0 +1,503 @@
+"""A `Network` over several ranks: as `Model`, with the same parameters' names and the same bits.
+
+Each rank of a replica owns whole tiles of every population, with their weight columns, gradients and optimiser state.
+Between layers travel lists: forward, every rank gets the lists of the whole population; backward, the gradients of the
+lists that a layer read are summed over its tiles, ascending, from rank to rank, and go to the owners of those neurons.
+A recurrent layer does both once a step (host/src/sharded.h). Replicas own groups of samples; see `reduction.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsesnn import _core, engine
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.host.comm import Communicator, Grid, Request
+from sparsesnn.host.comm.layer_exchange import LayerExchange
+from sparsesnn.host.reduction import Reduction
+from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists, make_shards, whole_values
+from sparsesnn.layers import LI, Input, Population
+from sparsesnn.module import LayerState, Output
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+#: numbers of a layer that are drawn at once while initial weights are made, at most
+DRAW = 1 << 20
+#: tag of list gradients on their way to the owners of the neurons
+LIST_GRADIENTS = 3
+#: parameters of a layer that hold one number a neuron, or one for all
+PER_NEURON = ("beta", "alpha", "threshold", "grad_threshold")
+
+
+class ShardedLayer(nn.Module):
+    """One population with the incoming weights of the neurons that this rank owns; see `sparsesnn.module.Layer`.
+
+    Args:
+        population: the whole one.
+        n_pre, delays: of its sources, whole populations.
+        shards: who owns which neurons.
+        grid: the ranks.
+        keeps_all_places: this rank may be the last owner of a layer that reads this one.
+
+    Parameters: `weights[k]` float32[n_pre_k, n], `recurrent_weight` float32[N, n], `bias` [n]; N the population, n this
+    rank's part, which may be none. Decays and thresholds are [n], or [] where one number is for all neurons.
+    """
+
+    def __init__(
+        self,
+        population: LI | Population,
+        n_pre: Sequence[int],
+        delays: Sequence[int],
+        shards: Shards,
+        grid: Grid,
+        *,
+        weight_dtype: str,
+        generator: torch.Generator,
+        keeps_all_places: bool,
+    ) -> None:
+        super().__init__()
+        self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
+        self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
+        self.rotation_seed = 0
+        self.keeps_all_places = keeps_all_places
+        self.owners = grid.shards.split(int(shards.n > 0))
+        self.spans_ranks = len(shards.owners) > 1
+        self.exchange = LayerExchange(self.owners)
+        self.core_exchange = _core.Exchange(self.exchange)
+
+        def uniform(rows: int) -> nn.Parameter:
+            return nn.Parameter(_columns(rows, shards, generator).mul_(rows**-0.5))
+
+        recurrent = bool(getattr(population, "recurrent", False))
+        self.weights = nn.ParameterList([uniform(rows) for rows in self.n_pre])
+        self.recurrent_weight = uniform(population.n) if recurrent else None
+        self.bias = nn.Parameter(torch.zeros(shards.n)) if population.bias else None
+        for name in PER_NEURON:
+            if hasattr(population, name):
+                value = torch.tensor(getattr(population, name), dtype=torch.float32)
+                value = value[shards.begin : shards.end].clone() if value.ndim else value
+                if getattr(population, f"learn_{name}", False):
+                    self.register_parameter(name, nn.Parameter(value))
+                else:
+                    self.register_buffer(name, value)
+
+    def forward(
+        self, inputs: SpikeBatch | Sequence[SpikeBatch], first_sample: int = 0, reduction: Reduction | None = None
+    ) -> tuple[ShardedSpikes | Tensor, None]:
+        """All steps of a sequence: the lists of the whole population, or its potentials [T, B, N].
+
+        Args:
+            inputs: lists of whole populations, one per source.
+            first_sample: samples of the batch that other replicas run before these.
+            reduction: sums the gradients over replicas; None: there is one.
+        """
+        sources = [inputs] if isinstance(inputs, SpikeBatch) else list(inputs)
+        values = [s.own_values if isinstance(s, ShardedSpikes) else None for s in sources]
+        parameters = self.parameters_by_name()
+        given: list[Tensor | None] = [*values, *parameters.values()]
+        save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+        arguments = engine.spec_arguments(self, save, parameters)  # type: ignore[arg-type]
+        call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
+        own: Tensor = (
+            _RunShard.apply(call, *given) if save else call.run([None if x is None else x.detach() for x in given])
+        )
+        if isinstance(self.population, LI):
+            return _WholePotentials.apply(own, self.shards, self.grid.shards) if self._shared else own, None
+        lists = replace(call.lists(), values=own if save else None)
+        call.whole = gather_lists(
+            lists,
+            self.shards,
+            self.grid.shards,
+            limited=bool(self.population.capacity),
+            all_places=self.keeps_all_places,
+        )
+        return call.whole, None
+
+    @property
+    def _shared(self) -> bool:
+        return self.grid.n_shards > 1
+
+    def parameters_by_name(self) -> dict[str, Tensor | None]:
+        """All tensors that define the layer, under the engine's names; per-neuron ones as [n]."""
+
+        def per_neuron(name: str, decay: bool = False) -> Tensor | None:
+            value: Tensor | None = getattr(self, name, None)
+            if value is None:
+                return None
+            value = value.clamp(0, 1) if decay else value
+            return value if value.ndim else _own_neurons(value, self.shards, self.grid.shards)
+
+        return {
+            **{f"weight{k}": weight for k, weight in enumerate(self.weights)},
+            "recurrent_weight": self.recurrent_weight,
+            "bias": self.bias,
+            "alpha": per_neuron("alpha", decay=True),
+            "beta": per_neuron("beta", decay=True),
+            "threshold": per_neuron("threshold"),
+            "grad_threshold": per_neuron("grad_threshold"),
+        }
+
+
+def _columns(rows: int, shards: Shards, generator: torch.Generator) -> Tensor:
+    """This rank's columns of numbers from -1 to 1, [rows, n]; all columns are drawn, a few rows at a time."""
+    out = torch.empty(rows, shards.n)
+    step = max(1, DRAW // shards.n_all)
+    for row in range(0, rows, step):
+        drawn = torch.rand(min(step, rows - row), shards.n_all, generator=generator)
+        out[row : row + step] = drawn[:, shards.begin : shards.end] * 2 - 1
+    return out
+
+
+@dataclass
+class _ShardCall:
+    """One call of a layer on this rank: what the engine is given, and after `run` what it gave back."""
+
+    layer: ShardedLayer
+    arguments: dict[str, Any]
+    sources: tuple[SpikeBatch, ...]
+    names: tuple[str, ...]
+    first_sample: int
+    reduction: Reduction | None
+    result: Any = None
+    whole: ShardedSpikes | None = None
+
+    def __post_init__(self) -> None:
+        first = self.sources[0]
+        for source, n_pre in zip(self.sources, self.layer.n_pre, strict=True):
+            if (source.n_steps, source.n_samples, source.n_neurons) != (first.n_steps, first.n_samples, n_pre):
+                raise ShapeError(
+                    f"input has T={source.n_steps}, B={source.n_samples}, N={source.n_neurons}; "
+                    f"this layer needs T={first.n_steps}, B={first.n_samples}, N={n_pre}"
+                )
+        self.n_steps, self.n_samples = first.n_steps, first.n_samples
+        shards = self.layer.shards
+        self.readout = isinstance(self.layer.population, LI)
+        self.spec = None
+        if shards.n:
+            of_shard = {"n": shards.n, "population": shards.n_all, "first": shards.begin}
+            self.spec = _core.LayerSpec(**{**self.arguments, **of_shard, "first_sample": self.first_sample})
+
+    def layer_call(self, parameters: Sequence[Tensor | None], own: SpikeBatch | None = None) -> _core.LayerCall:
+        """The engine's view; with `own`, the population's lists, these are one source more in place of a recurrence."""
+        arrays = {n: None if x is None else engine._array(x, n) for n, x in zip(self.names, parameters, strict=True)}
+        weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
+        lists, delays = list(self.sources), list(self.layer.delays)
+        if own is not None:
+            weights, lists, delays = [*weights, arrays["recurrent_weight"]], [*lists, own], [*delays, 1]
+        sources = [
+            _core.Source(engine._lists(source), source.n_neurons, delay, weight)
+            for source, delay, weight in zip(lists, delays, weights, strict=True)
+        ]
+        assert self.spec is not None
+        return _core.LayerCall(
+            self.spec,
+            self.n_steps,
+            self.n_samples,
+            sources,
+            arrays["recurrent_weight"] if own is None else None,
+            arrays["alpha"],
+            arrays["beta"],
+            arrays["threshold"],
+            arrays["grad_threshold"],
+            arrays["bias"],
+            None,
+            None,
+            None,
+            exchange=self.layer.core_exchange if self.layer.spans_ranks else None,
+        )
+
+    def run(self, inputs: Sequence[Tensor | None]) -> Tensor:
+        """Runs this rank's neurons; returns values of their lists, or potentials of a readout."""
+        if self.spec is None:
+            return torch.empty(self.n_steps, self.n_samples, 0) if self.readout else torch.empty(0)
+        self.result = _core.forward(self.layer_call(inputs[len(self.sources) :]))
+        out = self.result["potentials"] if self.readout else self.result["values"]
+        return torch.empty(0) if out is None else torch.from_numpy(out)
+
+    def lists(self) -> SpikeBatch:
+        """This rank's lists, ids from 0, without values."""
+        shape = {"n_steps": self.n_steps, "n_samples": self.n_samples, "n_neurons": max(1, self.layer.shards.n)}
+        if self.result is None:
+            silent = np.zeros(self.n_steps * self.n_samples, np.int32)
+            return SpikeBatch._from_flat(np.empty(0, np.int64), silent, **shape)
+        names = ("offsets", "ids", "n_spikes", "dropped")
+        arrays = {k: None if self.result[k] is None else torch.from_numpy(self.result[k]) for k in names}
+        return SpikeBatch(**arrays, **shape)  # type: ignore[arg-type]
+
+
+class _RunShard(torch.autograd.Function):
+    """forward(call, own values of each source…, parameters…) → values of this rank's lists, or readout potentials."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _ShardCall, *inputs: Tensor | None) -> Tensor:
+        ctx.call = call
+        ctx.save_for_backward(*inputs[len(call.sources) :])
+        return call.run(inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
+        call: _ShardCall = ctx.call
+        n_sources = len(call.sources)
+        wanted_values = list(ctx.needs_input_grad[1 : 1 + n_sources])
+        needs = dict(zip(call.names, ctx.needs_input_grad[1 + n_sources :], strict=True))
+        found: dict[str, Any] = {}
+        d_values: list[Any] = [None] * n_sources
+        if call.spec is not None:
+            found, d_values = _gradients(call, ctx.saved_tensors, d_out, needs, wanted_values)
+        else:  # empty ones: the other ranks count on this one where they sum over all neurons
+            named = zip(call.names, ctx.saved_tensors, strict=True)
+            found = {name: np.zeros(x.shape, np.float32) for name, x in named if x is not None}
+        if call.layer.grid.n_shards > 1:
+            d_values = _to_owners(call, d_values, wanted_values)
+        totals = _over_replicas(call, found, needs) if call.reduction and call.spec else found
+        return (
+            None,
+            *(engine._tensor(g) if w else None for g, w in zip(d_values, wanted_values, strict=True)),
+            *(engine._tensor(totals.get(name)) if needs[name] else None for name in call.names),
+        )
+
+
+def _gradients(
+    call: _ShardCall,
+    parameters: Sequence[Tensor | None],
+    d_out: Tensor,
+    needs: Mapping[str, bool],
+    wanted_values: list[bool],
+) -> tuple[dict[str, Any], list[Any]]:
+    """Gradients of this rank's parameters, by name, and of the values of the whole lists of each source.
+
+    Where the layer spans ranks only the last of them gets the latter.
+    """
+    layer, n_sources = call.layer, len(call.sources)
+    d_array = engine._array(d_out, "gradient")
+    engine_call = call.layer_call(parameters)
+    wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
+    steps = layer.recurrent_weight is not None and layer.spans_ranks
+    if steps:
+        own = call.whole
+        assert own is not None
+        d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, engine._lists(own), d_array))
+        engine_call = call.layer_call(parameters, own)
+        wanted_weights, wanted_values = [*wanted_weights, needs["recurrent_weight"]], [*wanted_values, False]
+    grads = _core.backward(
+        engine_call,
+        call.result,
+        None if call.readout else d_array,
+        d_array if call.readout else None,
+        wanted_weights,
+        wanted_values,
+        needs["recurrent_weight"] and not steps,
+        needs["bias"],
+        separate_groups=call.reduction is not None and call.reduction.separate,
+        pass_on=layer.core_exchange if layer.spans_ranks else None,
+    )
+    found = {f"weight{k}": grads["weight"][k] for k in range(n_sources)}
+    found.update({name: grads[name] for name in ("bias", "alpha", "beta", "threshold")})
+    found["recurrent_weight"] = grads["weight"][n_sources] if steps else grads["recurrent_weight"]
+    return found, list(grads["value"][:n_sources])
+
+
+def _to_owners(call: _ShardCall, d_values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    """From gradients of whole lists, which the layer's last owner has, to those of every rank's own entries."""
+    comm, shards = call.layer.grid.shards, call.layer.shards
+    last = shards.owners[-1]
+    own: list[Any] = []
+    requests: list[tuple[Request, Any]] = []
+    for source, whole, asked in zip(call.sources, d_values, wanted, strict=True):
+        if not asked:
+            own.append(None)
+            continue
+        assert isinstance(source, ShardedSpikes)
+        if comm.rank == last:
+            for r, places in enumerate(source.places):
+                assert places is not None
+                if r == last:
+                    own.append(whole[places])
+                elif places.size:
+                    part = whole[places]
+                    requests.append((comm.send(part, r, LIST_GRADIENTS), part))
+            continue
+        part = np.empty(source.own_places.size, np.float32)
+        if part.size:
+            comm.receive(part, last, LIST_GRADIENTS).wait()
+        own.append(part)
+    for request, _ in requests:
+        request.wait()
+    call.layer.exchange.finish_sums()
+    return own
+
+
+def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, bool]) -> dict[str, Any]:
+    """Sums over replicas: of small gradients here, of weights in the background."""
+    reduction, layer = call.reduction, call.layer
+    assert reduction is not None
+    totals = {}
+    weights: list[tuple[str, nn.Parameter | None, SpikeBatch | None]] = [
+        (f"weight{k}", weight, source)
+        for k, (weight, source) in enumerate(zip(layer.weights, call.sources, strict=True))
+    ]
+    weights.append(("recurrent_weight", layer.recurrent_weight, None))
+    for name, parameter, source in weights:
+        if parameter is None or not needs[name]:
+            continue
+        lists = source if source is not None else (call.whole or call.lists())
+        active = np.zeros(len(parameter), np.bool_)
+        active[lists.ids.numpy()] = True
+        reduction.add(parameter, found[name], active)
+    for name in ("bias", "alpha", "beta", "threshold"):
+        if needs.get(name):
+            totals[name] = reduction.fold(found[name])
+    return totals
+
+
+def _own_neurons(value: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+    """This rank's part [n] of one number for all neurons; the gradient is summed over all neurons, as on one rank."""
+    whole = value.expand(shards.n_all)
+    if comm.size == 1:
+        return whole
+    own: Tensor = _OwnNeurons.apply(whole, shards, comm)
+    return own
+
+
+class _OwnNeurons(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        return whole[shards.begin : shards.end].clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_own: Tensor) -> tuple[Tensor, None, None]:
+        parts = ctx.comm.all_gather(d_own.contiguous().numpy())
+        return torch.from_numpy(np.concatenate(parts)), None, None
+
+
+class _WholePotentials(torch.autograd.Function):
+    """Potentials [T, B, N] from those of all shards."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+        ctx.shards = shards
+        parts = comm.all_gather(own.contiguous().numpy().reshape(-1))
+        sizes = np.diff(shards.first)
+        shape = own.shape[:2]
+        return torch.cat(
+            [torch.from_numpy(part).reshape(*shape, int(n)) for part, n in zip(parts, sizes, strict=True)], 2
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor, None, None]:
+        return d_whole[:, :, ctx.shards.begin : ctx.shards.end].contiguous(), None, None
+
+
+class WholeSpikes(Mapping[str, SpikeBatch]):
+    """The lists of every spiking population by name; their gradients go to the ranks that own the neurons.
+
+    An entry is made when it is asked for: most losses ask for one at most.
+    """
+
+    def __init__(self, lists: Mapping[str, ShardedSpikes]) -> None:
+        self.lists = lists
+        self.made: dict[str, SpikeBatch] = {}
+
+    def __getitem__(self, name: str) -> SpikeBatch:
+        if name not in self.made:
+            self.made[name] = whole_values(self.lists[name])
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.lists)
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+
+@dataclass(frozen=True)
+class ShardedOutput(Output):
+    """What a network over several ranks puts out: of this replica's samples, of all neurons."""
+
+    def activity(self) -> dict[str, float]:
+        return {name: lists.activity() for name, lists in _lists_of(self).items()}
+
+    def dropped(self) -> dict[str, int]:
+        return {name: lists.n_dropped() for name, lists in _lists_of(self).items()}
+
+
+def _lists_of(output: Output) -> Mapping[str, ShardedSpikes]:
+    assert isinstance(output.spikes, WholeSpikes)
+    return output.spikes.lists
+
+
+class ShardedModel(nn.Module):
+    """A `Network` that runs and learns on all ranks of a grid; see `sparsesnn.Model`, whose parameters it holds parts of.
+
+    Args:
+        network: the description.
+        grid: the ranks.
+        seed: of the initial weights, which are those of `Model`.
+        weight_dtype: see `sparsesnn.Layer`.
+
+    After `loss.backward()` call `finish_backward()`: only then the gradients are those of the whole batch.
+    """
+
+    backend = "cpu"
+
+    def __init__(self, network: Network, grid: Grid, *, seed: int = 0, weight_dtype: str = "float32") -> None:
+        super().__init__()
+        if len(network.inputs) != 1:
+            raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")
+        self.network, self.grid = network, grid
+        self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
+        self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
+        generator = torch.Generator().manual_seed(seed)
+        self.layers = nn.ModuleDict()
+        for name, population in network.populations.items():
+            if isinstance(population, Input):
+                continue
+            incoming = network.incoming(name)
+            readers = [c.post for c in network.connections if c.pre == name]
+            layer = ShardedLayer(
+                population,
+                [network.populations[c.pre].n for c in incoming],
+                [c.delay for c in incoming],
+                self.shards[name],
+                grid,
+                weight_dtype=weight_dtype,
+                generator=generator,
+                keeps_all_places=any(self.shards[reader].owners[-1] == grid.shards.rank for reader in readers),
+            )
+            layer.rotation_seed = seed
+            self.layers[name] = layer
+
+    def forward(self, spikes: SpikeBatch, first_sample: int = 0) -> ShardedOutput:
+        """Runs this replica's samples, which follow `first_sample` others of the batch."""
+        source = self.network.inputs[0]
+        n_input = self.network.populations[source].n
+        if spikes.n_neurons != n_input:
+            raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
+        outputs: dict[str, Any] = {source: spikes}
+        for name, layer in self.layers.items():
+            inputs = [outputs[c.pre] for c in self.network.incoming(name)]
+            outputs[name] = layer(inputs, first_sample, self.reduction)[0]
+        lists = {name: x for name, x in outputs.items() if isinstance(x, ShardedSpikes)}
+        last = outputs[self.network.output]
+        state: dict[str, LayerState] = {}
+        return ShardedOutput(
+            potentials=last if isinstance(last, Tensor) else None,
+            spikes=WholeSpikes(lists),
+            state=state,
+            output=self.network.output,
+        )
+
+    def finish_backward(self) -> None:
+        """Completes the sums over replicas."""
+        if self.reduction is not None:
+            self.reduction.finish()

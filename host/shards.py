@@ -1,0 +1,161 @@
+"""Who owns which neurons, and the lists of a population that several ranks own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparsesnn import _core
+from sparsesnn.host.comm import Communicator
+from sparsesnn.layers import Input
+from sparsesnn.network import Network
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import parse_target
+from sparsesnn.spikes import SpikeBatch, id_dtype
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The neurons of one population over the ranks of a replica.
+
+    Args:
+        first: [R + 1], rank r owns neurons first[r] to first[r + 1] - 1, whole tiles; some ranks own none.
+        rank: this one.
+    """
+
+    first: tuple[int, ...]
+    rank: int
+
+    @property
+    def begin(self) -> int:
+        return self.first[self.rank]
+
+    @property
+    def end(self) -> int:
+        return self.first[self.rank + 1]
+
+    @property
+    def n(self) -> int:
+        """Neurons of this rank."""
+        return self.end - self.begin
+
+    @property
+    def n_all(self) -> int:
+        return self.first[-1]
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The ranks that own neurons."""
+        return tuple(r for r in range(len(self.first) - 1) if self.first[r + 1] > self.first[r])
+
+
+def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shards]:
+    """The shards of all populations but the input, as the planner deals them out to `n_ranks` ranks."""
+    plan = make_plan(network, 1, 1, parse_target(f"mpi:{n_ranks}x1"))
+    found = {}
+    for name, population in plan.populations.items():
+        if isinstance(network.populations[name], Input):
+            continue
+        sizes = np.zeros(n_ranks + 1, np.int64)
+        for shard in population.shards:
+            sizes[shard.rank + 1] += shard.n
+        found[name] = Shards(tuple(int(n) for n in np.cumsum(sizes)), rank)
+    return found
+
+
+@dataclass(frozen=True)
+class ShardedSpikes(SpikeBatch):
+    """The lists of a whole population, which every rank has, and the values of the neurons that this rank owns.
+
+    Args:
+        own_values: float32[s], the values of this rank's entries, a node of its autograd graph; `values` is None.
+        places: per rank, where its entries lie in the lists; None for other ranks where nobody asks.
+        rank: this one.
+    """
+
+    own_values: Tensor | None = None
+    places: tuple[Places | None, ...] = ()
+    rank: int = 0
+
+    @property
+    def own_places(self) -> Places:
+        places = self.places[self.rank]
+        assert places is not None
+        return places
+
+
+def gather_lists(
+    own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool, all_places: bool
+) -> ShardedSpikes:
+    """The lists of the population from those of all shards, whose ids count from 0; `own.values` become `own_values`.
+
+    Args:
+        limited: the population has a capacity.
+        all_places: keep where the entries of all ranks lie, not only those of this one.
+    """
+    n_lists = own.n_steps * own.n_samples
+    # in one message: lengths and spikes of each list, then ids
+    kinds = [own.n_listed.numpy().astype(np.int32), own.n_spikes.numpy()]
+    if limited:
+        kinds.append(np.zeros(n_lists, np.int32) if own.dropped is None else own.dropped.numpy())
+    message = np.concatenate([np.concatenate(kinds).view(np.uint8), own.ids.numpy().view(np.uint8)])
+    n_counts = len(kinds) * n_lists
+    parts, dropped = [], None
+    for r, received in enumerate(comm.all_gather(message)):
+        n_shard = shards.first[r + 1] - shards.first[r]
+        counts = received[: 4 * n_counts].copy().view(np.int32)
+        ids = received[4 * n_counts :].copy().view(id_dtype_numpy(max(1, n_shard)))
+        if limited and r == shards.owners[0]:  # all owners know how many found no slot
+            dropped = torch.from_numpy(counts[2 * n_lists :])
+        offsets = np.zeros(n_lists + 1, np.int64)
+        np.cumsum(counts[:n_lists], out=offsets[1:])
+        parts.append(_core.Lists(offsets, ids, counts[n_lists : 2 * n_lists]))
+    wanted = [all_places or r == shards.rank for r in range(comm.size)]
+    offsets, ids, n_spikes, places = _core.merge_shards(
+        parts, list(shards.first[:-1]), shards.n_all, own.n_samples, wanted
+    )
+    return ShardedSpikes(
+        offsets=torch.from_numpy(offsets),
+        ids=torch.from_numpy(ids),
+        n_spikes=torch.from_numpy(n_spikes),
+        n_steps=own.n_steps,
+        n_samples=own.n_samples,
+        n_neurons=shards.n_all,
+        dropped=dropped,
+        own_values=own.values,
+        places=tuple(places),
+        rank=shards.rank,
+    )
+
+
+def whole_values(spikes: ShardedSpikes) -> SpikeBatch:
+    """The same lists with the values of all entries; their gradient goes to those that this rank owns.
+
+    For losses, which every rank computes alike from the lists of the whole population.
+    """
+    values = None if spikes.own_values is None else _WholeValues.apply(spikes.own_values, spikes)
+    plain: dict[str, Any] = {f.name: getattr(spikes, f.name) for f in fields(SpikeBatch)}
+    return SpikeBatch(**{**plain, "values": values})
+
+
+class _WholeValues(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, spikes: ShardedSpikes) -> Tensor:
+        ctx.places = spikes.own_places
+        return spikes.fired().float()
+
+    @staticmethod
+    def backward(ctx: Any, d_values: Tensor) -> tuple[Tensor, None]:
+        return d_values[torch.from_numpy(ctx.places)], None
+
+
+def id_dtype_numpy(n_neurons: int) -> type[np.generic]:
+    return np.uint16 if id_dtype(n_neurons) == torch.uint16 else np.int32

@@ -1,0 +1,143 @@
+"""Communicators: the same results from threads and from MPI (tests/mpi_programs.py runs these checks over mpirun)."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from sparsesnn.errors import ConfigError, MissingDependencyError
+from sparsesnn.host.comm import Communicator, Local, make_grid, mpi_world, simulate
+from sparsesnn.host.comm.layer_exchange import LayerExchange
+from sparsesnn.host.comm.simulated import BrokenGroupError
+
+
+def check_communicator(comm: Communicator) -> None:
+    """Every operation, with lengths that differ from rank to rank."""
+    r, size = comm.rank, comm.size
+    for dtype in (np.uint8, np.uint16, np.int32, np.int64, np.float32):
+        parts = comm.all_gather(np.full(3 * r, r, dtype))
+        assert [p.tolist() for p in parts] == [[k] * (3 * k) for k in range(size)]
+        assert {p.dtype for p in parts} == {np.dtype(dtype)}
+        given = [np.full(to + r, 10 * r + to, dtype) for to in range(size)]
+        assert [p.tolist() for p in comm.all_to_all(given)] == [[10 * k + r] * (k + r) for k in range(size)]
+    number = np.array([[r, 1.5], [2.5, r]], np.float32)
+    comm.broadcast(number, size - 1)
+    assert number.tolist() == [[size - 1, 1.5], [2.5, size - 1]]
+    assert comm.all_texts(f"rank {r} ü") == [f"rank {k} ü" for k in range(size)]
+    assert comm.sum_counts([r, 2**40]) == [size * (size - 1) // 2, size * 2**40]
+    comm.barrier()
+    if size > 1:
+        after, before = (r + 1) % size, (r - 1) % size
+        sent = [comm.send(np.arange(k + r, dtype=np.float32), after, tag=k) for k in (2, 0, 1)]
+        room = np.full(size + 5, -1, np.float32)
+        assert comm.receive(room, before, tag=1).wait() == 4 * (1 + before)
+        assert room[: 1 + before].tolist() == list(range(1 + before))
+        assert comm.take(before, tag=2).view(np.float32).tolist() == list(range(2 + before))
+        assert comm.take(before, tag=0).nbytes == 4 * before
+        assert [request.wait() for request in sent] == [4 * (k + r) for k in (2, 0, 1)]
+        large = np.arange(300_000, dtype=np.float32)
+        request = comm.send(large, after, tag=7)
+        got = np.empty_like(large)
+        comm.receive(got, before, tag=7).wait()
+        request.wait()
+        assert np.array_equal(got, large)
+        assert comm.traffic.bytes_sent >= large.nbytes
+        assert comm.traffic.bytes_received >= large.nbytes
+    halves = comm.split(r % 2)
+    assert (halves.rank, halves.size) == (r // 2, (size + 1 - r % 2) // 2)
+    assert [int(p[0]) for p in halves.all_gather(np.array([r]))] == list(range(r % 2, size, 2))
+    assert halves.traffic is comm.traffic or size == 1
+    check_exchange(comm)
+
+
+def check_exchange(comm: Communicator) -> None:
+    exchange = LayerExchange(comm)
+    everything = np.empty(2 * comm.size, np.int32)
+    exchange.all_gather(np.array([comm.rank, 7], np.int32), everything)
+    assert everything.tolist() == [x for k in range(comm.size) for x in (k, 7)]
+    for slot in (0, 1):
+        exchange.start(slot, [np.full(slot + to, 16 * comm.rank + to, np.uint8) for to in range(comm.size)])
+    for slot in (1, 0):
+        for k, part in enumerate(exchange.finish(slot)):
+            assert part.tolist() == ([] if k == comm.rank else [16 * k + comm.rank] * (slot + comm.rank))
+    sums = np.full(5, float(comm.rank), np.float32)
+    if comm.rank:
+        before = np.empty(5, np.float32)
+        exchange.receive_sums(before)
+        sums += before
+    if comm.rank + 1 < comm.size:
+        exchange.send_sums(sums)
+        sums[:] = -1  # the one that travels is a copy
+    else:
+        assert sums.tolist() == [comm.size * (comm.size - 1) / 2] * 5
+    exchange.finish_sums()
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])
+def test_ranks_as_threads(n_ranks):
+    assert simulate(n_ranks, lambda comm: (check_communicator(comm), comm.rank)[1]) == list(range(n_ranks))
+
+
+def test_one_rank_alone():
+    check_communicator(Local())
+    with pytest.raises(IndexError, match="to rank 1 of 1"):
+        Local().send(np.zeros(1), 1)
+
+
+def test_a_rank_that_fails_wakes_the_others():
+    def fail(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise ValueError("of rank 1")
+        comm.take(1)
+
+    with pytest.raises(ValueError, match="of rank 1"):
+        simulate(3, fail)
+
+
+def test_waiting_for_a_failed_rank_says_so():
+    def fail(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise ValueError
+        with pytest.raises(BrokenGroupError, match="rank 0: another rank failed"):
+            comm.take(1)
+
+    with pytest.raises(ValueError):  # noqa: PT011 - any: it is ours
+        simulate(2, fail)
+
+
+def test_too_small_an_array_is_an_error():
+    def run(comm: Communicator) -> None:
+        if comm.rank:
+            comm.send(np.zeros(9, np.uint8), 0)
+        else:
+            comm.receive(np.zeros(8, np.uint8), 1).wait()
+
+    with pytest.raises(ValueError, match="9 bytes came, the array has 8"):
+        simulate(2, run)
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "grid"),
+    [(1, (0, 0), (1, 1)), (4, (0, 0), (4, 1)), (4, (0, 2), (2, 2)), (6, (2, 0), (2, 3)), (3, (1, 3), (1, 3))],
+)
+def test_grid(size, asked, grid):
+    def place(comm: Communicator) -> tuple[int, int, int, int]:
+        made = make_grid(comm, *asked)
+        assert made.is_first == (comm.rank == 0)
+        return made.n_replicas, made.n_shards, made.replicas.rank, made.shards.rank
+
+    assert simulate(size, place) == [(*grid, r // grid[1], r % grid[1]) for r in range(size)]
+
+
+@pytest.mark.parametrize("asked", [(3, 0), (0, 3), (2, 1), (5, 1), (4, 4)])
+def test_a_grid_that_is_not_the_ranks(asked):
+    with pytest.raises(ConfigError, match="parallel: .* do not make 4 ranks; set parallel.replicas .* or start"):
+        simulate(4, lambda comm: make_grid(comm, *asked))
+
+
+def test_without_mpi4py(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(MissingDependencyError, match="running on several ranks .* pip install 'sparsesnn\\[mpi\\]'"):
+        mpi_world()

@@ -1,0 +1,228 @@
+"""A network over several ranks against the same network on one: lists, gradients and weights, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsesnn import _core
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
+from sparsesnn.host.sharded import ShardedModel
+from sparsesnn.host.shards import make_shards
+from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.module import Model, Output
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.spikes import SpikeBatch
+
+GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
+GROUP = _core.group_samples
+
+
+def random_spikes(n_steps: int, n_samples: int, n: int) -> SpikeBatch:
+    generator = torch.Generator().manual_seed(n_steps)
+    return SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n, generator=generator) < 0.2).float())
+
+
+def strengthen(model: nn.Module) -> None:
+    """Weights with which neurons fire."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.mul_(3)
+
+
+def loss_of(output: Output, first: int, n_all: int) -> torch.Tensor:
+    """Part of a sum over the samples of a batch, by logits and by the spikes of every population."""
+    logits = output.counts() if output.potentials is None else output.potentials.amax(0)
+    wanted = torch.linspace(-1, 1, n_all * logits.shape[1]).view(n_all, -1)[first : first + len(logits)]
+    loss = (logits * wanted).sum() / n_all
+    for name in output.spikes:
+        loss = loss + 0.01 * (output.counts(name) ** 2).sum() / n_all
+    return loss
+
+
+def samples_of(replica: int, n_replicas: int, n_all: int) -> tuple[int, int]:
+    n_groups = -(-n_all // GROUP)
+    first, last = (-(-r * n_groups // n_replicas) * GROUP for r in (replica, replica + 1))
+    return min(first, n_all), min(last, n_all)
+
+
+def check(
+    network: Network, n_replicas: int, n_shards: int, *, n_steps: int = 13, n_samples: int = 19, **options: Any
+) -> None:
+    spikes = random_spikes(n_steps, n_samples, network.populations[network.inputs[0]].n)
+    model = Model(network, seed=1, **options)
+    strengthen(model)
+    expected = model(spikes)
+    loss_of(expected, 0, n_samples).backward()
+    parameters = dict(model.named_parameters())
+    assert all(rate > 0 for rate in expected.activity().values())
+
+    def run(world: Communicator) -> dict[str, Any]:
+        grid = make_grid(world, n_replicas, n_shards)
+        own = ShardedModel(network, grid, seed=1, **options)
+        strengthen(own)
+        first, last = samples_of(grid.replicas.rank, n_replicas, n_samples)
+        output = own(spikes[first:last], first)
+        loss_of(output, first, n_samples).backward()
+        own.finish_backward()
+        for name, lists in output.spikes.items():
+            part = expected.spikes[name][first:last]
+            assert torch.equal(lists.offsets, part.offsets)
+            assert torch.equal(lists.n_spikes, part.n_spikes)
+            assert np.array_equal(lists.ids.numpy(), part.ids.numpy())
+            assert output.dropped()[name] == part.n_dropped()
+            assert output.activity()[name] == part.activity()
+        if expected.potentials is not None:
+            assert torch.equal(output.potentials, expected.potentials[:, first:last])
+        assert [name for name, _ in own.named_parameters()] == list(parameters)
+        for name, parameter in own.named_parameters():
+            shards, whole = own.shards[name.split(".")[1]], parameters[name]
+            columns = slice(shards.begin, shards.end) if whole.ndim else ...
+            assert torch.equal(parameter, whole[..., columns]), name
+            assert parameter.grad is not None, name
+            assert torch.equal(parameter.grad, whole.grad[..., columns]), name
+        return output.activity()
+
+    simulate(n_replicas * n_shards, run)
+
+
+FEED_FORWARD = {
+    "plain": ("30-75-40-10", {}),
+    "learnt": ("30-130-90-10s", {"bias": True, "learn_beta": True, "learn_threshold": True}),
+    "capacity": ("30-140-40-10", {"capacity": 9}),
+    "capacity-zero": ("30-75-40-10", {"capacity": 9, "reset": "zero"}),
+    "fixed": ("30-75-140-10", {"capacity": 9, "activity": "fixed"}),
+    "reset-gradient": ("30-150-100-10", {"capacity": 19, "learn_beta": True, "detach_reset": False}),
+    "current-based": ("30-140c-70c-10", {"learn_alpha": True}),
+}
+RECURRENT = {
+    "plain": ("30-75r-40c-10", {}),
+    "learnt": ("30-150cr-100r-10s", {"bias": True, "learn_beta": True, "reset": "zero"}),
+    "capacity": ("30-150r-40-10", {"capacity": 9}),
+    "fixed-zero": ("30-150r-90-10", {"capacity": 9, "reset": "zero", "activity": "fixed"}),
+    "reset-gradient": ("30-150r-100-10", {"capacity": 19, "learn_beta": True, "detach_reset": False}),
+    "all-listed": ("30-100r-10", {"grad_threshold": -float("inf")}),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid[0]}x{grid[1]}")
+@pytest.mark.parametrize("name", FEED_FORWARD)
+def test_feed_forward(name, grid):
+    net, rules = FEED_FORWARD[name]
+    check(parse_net(net, **rules), *grid)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid[0]}x{grid[1]}")
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent(name, grid):
+    net, rules = RECURRENT[name]
+    check(parse_net(net, **rules), *grid)
+
+
+@pytest.mark.parametrize("grid", [(1, 3), (2, 2)])
+def test_layers_that_are_read_twice_and_late(grid):
+    network = Network(
+        {
+            "input": Input(21),
+            "a": LIF(70, recurrent=True, beta=tuple(np.linspace(0.5, 0.95, 70)), learn_beta=True),
+            "b": CubaLIF(131, bias=True),
+            "c": LIF(33),
+            "output": LI(7, learn_beta=True, bias=True),
+        },
+        (
+            Connection("input", "a"),
+            Connection("a", "b", delay=1),
+            Connection("input", "b"),
+            Connection("a", "c"),
+            Connection("b", "c", delay=2),
+            Connection("c", "output"),
+            Connection("a", "output", delay=1),
+            Connection("b", "output"),
+        ),
+    )
+    check(network, *grid)
+
+
+@pytest.mark.parametrize(("n_steps", "n_samples"), [(1, 1), (1, 9), (150, 2), (300, 9)])
+@pytest.mark.parametrize("grid", [(1, 2), (2, 2)])
+def test_odd_shapes(grid, n_steps, n_samples):
+    if n_steps == 1:  # a recurrent layer that has no next step
+        check(
+            Network.chain(Input(30), LIF(75, recurrent=True, threshold=0.2, grad_threshold=0.1), LI(5)),
+            *grid,
+            n_steps=1,
+            n_samples=n_samples,
+        )
+    else:
+        check(parse_net("12-70r-35-3"), *grid, n_steps=n_steps, n_samples=n_samples)
+
+
+def test_bfloat16_weights():
+    check(parse_net("30-75r-140-10"), 1, 2, weight_dtype="bfloat16")
+
+
+def test_without_gradients_nothing_is_kept():
+    network = parse_net("30-75r-40-10", capacity=9)
+    spikes = random_spikes(9, 3, 30)
+    model = Model(network, seed=1)
+    strengthen(model)
+    with torch.no_grad():
+        expected = model(spikes)
+
+    def run(world: Communicator) -> None:
+        own = ShardedModel(network, make_grid(world, 1, 2), seed=1)
+        strengthen(own)
+        with torch.no_grad():
+            output = own(spikes)
+        assert torch.equal(output.potentials, expected.potentials)
+        assert output.dropped() == expected.dropped()
+        assert all(lists.own_values is None for lists in output.spikes.lists.values())
+
+    simulate(2, run)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 7])
+def test_shards_cover_each_neuron_once(n_ranks):
+    network = parse_net("700-1000r-130-20")
+    for rank in range(n_ranks):
+        for name, shards in make_shards(network, n_ranks, rank).items():
+            assert shards.first[0] == 0
+            assert shards.n_all == network.populations[name].n
+            assert shards.begin <= shards.end
+            assert sum(b - a for a, b in zip(shards.first, shards.first[1:], strict=False)) == shards.n_all
+            assert all(first % 16 == 0 for first in shards.first[:-1] if first < shards.n_all)
+            assert shards.owners
+
+
+def test_merged_lists_must_fit():
+    lists = _core.Lists(np.array([0, 1]), np.array([3], np.uint16), np.array([1], np.int32))
+    with pytest.raises(ShapeError, match="shards must ascend"):
+        _core.merge_shards([lists, lists], [8, 0], 16, 1, [True, True])
+    with pytest.raises(ShapeError, match="for every shard"):
+        _core.merge_shards([lists], [0, 4], 16, 1, [True])
+
+
+def test_errors_name_the_shapes():
+    model = ShardedModel(parse_net("30-40-10"), Grid.alone())
+    with pytest.raises(ShapeError, match="input has 29 neurons; the network's 'input' has 30"):
+        model(random_spikes(2, 2, 29))
+    two = Network({"x": Input(3), "y": Input(3), "out": LI(2)}, (Connection("x", "out"), Connection("y", "out")))
+    with pytest.raises(DescriptionError, match="one Input population"):
+        ShardedModel(two, Grid.alone())
+
+
+def test_column_squares():
+    x = np.random.default_rng(0).normal(size=(37, 301)).astype(np.float32)
+    expected = np.zeros(301)
+    for row in x.astype(np.float64):
+        expected += row * row
+    assert np.array_equal(_core.column_squares(x), expected)
+    assert np.array_equal(_core.column_squares(np.ascontiguousarray(x[:, 33:70])), expected[33:70])
+    with pytest.raises(ShapeError, match="give a matrix"):
+        _core.column_squares(x[0])
