@@ -13,6 +13,7 @@ from sparsesnn.dense import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.network import Network
+from sparsesnn.parameters import add_parameters
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("cpu", "dense")
@@ -63,6 +64,10 @@ class Layer(nn.Module):
     `beta`, `alpha`, `threshold` (parameters if learnt, else buffers; [] or [n]); buffer `grad_threshold`.
     """
 
+    weights: nn.ParameterList
+    recurrent_weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
     def __init__(
         self,
         population: LI | Population,
@@ -92,22 +97,7 @@ class Layer(nn.Module):
         recurrent = bool(getattr(population, "recurrent", False))
         self.n_history = int(recurrent) if history is None else max(history, int(recurrent))
         self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
-        n = population.n
-
-        def uniform(rows: int) -> nn.Parameter:
-            bound = rows**-0.5
-            return nn.Parameter((torch.rand(rows, n, generator=generator) * 2 - 1) * bound)
-
-        self.weights = nn.ParameterList([uniform(rows) for rows in self.n_pre])
-        self.recurrent_weight = uniform(n) if recurrent else None
-        self.bias = nn.Parameter(torch.zeros(n)) if population.bias else None
-        for name in ("beta", "alpha", "threshold", "grad_threshold"):
-            if hasattr(population, name):
-                value = torch.tensor(getattr(population, name), dtype=torch.float32)
-                if getattr(population, f"learn_{name}", False):
-                    self.register_parameter(name, nn.Parameter(value))
-                else:
-                    self.register_buffer(name, value)
+        add_parameters(self, population, self.n_pre, generator)
 
     def extra_repr(self) -> str:
         return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, backend={self.backend!r}"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Union
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.surrogate import Surrogate
 
-AnyPopulation = Input | LI | Population
+AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 MODELS: Mapping[str, type] = MappingProxyType({"Input": Input, "LIF": LIF, "CubaLIF": CubaLIF, "LI": LI})
 
 
@@ -99,8 +98,8 @@ class Network:
         hidden = ["hidden"] if n_hidden == 1 else [f"hidden{k + 1}" for k in range(n_hidden)]
         names = ["input", *hidden, "output"]
         return cls(
-            dict(zip(names, populations, strict=True)),
-            tuple(Connection(pre, post, delay) for pre, post in itertools.pairwise(names)),
+            {name: populations[k] for k, name in enumerate(names)},
+            tuple(Connection(names[k], names[k + 1], delay) for k in range(len(names) - 1)),
         )
 
     # ---- looked at ---------------------------------------------------------------------------------------------

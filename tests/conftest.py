@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,3 +41,16 @@ def isa(request: pytest.FixtureRequest) -> str:
         pytest.skip(f"this machine or this build has no {request.param}")
     sparsesnn.set_isa(request.param)
     return str(request.param)
+
+
+@pytest.fixture
+def fake_sdk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`import poptorch` and `import popdist` find the fakes, and our ops run on the emulated machine."""
+    names = {"poptorch", "popdist", "fake_popart"}
+    for name in [name for name in sys.modules if name.split(".")[0] in names]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fakes" / "python"))
+    monkeypatch.setattr("sparsesnn.poptorch.library._loaded", "ipu.gp")
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] in names]:
+        del sys.modules[name]

@@ -141,8 +141,8 @@ class Decode : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Decode, history, value, ties, n_steps, n_samples, n_neurons, decoding)
 
-// d_value [B, w]: ∂L/∂value of the decoded potential; over_steps: [T, B, w], of all of them, and then history, value and
-// ties are not read.
+// d_value [B, w]: ∂L/∂value of the decoded potential; over_steps: [T, B, w], of all of them, and then history, value
+// and ties are not read.
 class ReadoutGrad : public poplar::MultiVertex {
  public:
   poplar::Input<Floats> history;

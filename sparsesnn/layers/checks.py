@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Tuple, Union  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 
 #: a number for the whole population, or one per neuron
-PerNeuron = float | tuple[float, ...]
+PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 
 
 def check_size(model: str, n: object) -> None:

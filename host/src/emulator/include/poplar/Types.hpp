@@ -52,9 +52,19 @@ class StringRef {
   std::string text_;
 };
 
+class DebugNameAndId {
+ public:
+  DebugNameAndId(std::string name = "") : name_(std::move(name)) {}
+  std::string getPathName() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
 class DebugContext {
  public:
   DebugContext() = default;
+  DebugContext(const DebugNameAndId& name) : name_(name.getPathName()) {}
   DebugContext(const char* name) : name_(name) {}
   DebugContext(std::string name) : name_(std::move(name)) {}
   DebugContext(const DebugContext& parent, const std::string& name)

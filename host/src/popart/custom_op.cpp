@@ -1,0 +1,377 @@
+// PopART ops: one event-sparse layer, or a whole stack of them, over a whole sequence, with hand-written gradients.
+//
+//   sparsesnn::Layer   one population                sparsesnn::LayerGrad
+//   sparsesnn::Stack   populations in a row, or any network with one input and no loop but recurrent=True
+//
+// inputs   lists INT32 [T, B, 2 + K]; values FLOAT [T, B, K], if the input has a gradient; a weight FLOAT [M, N] of
+// each
+//          connection; a bias FLOAT [N] of each population that has one
+// outputs  out: values FLOAT [T, B, K] of the last population, or potentials FLOAT [T, B, N] of a readout; then of each
+//          spiking population lists INT32 [T, B, 2 + K] and dropped INT32 [T, B]; then, if saved, their histories FLOAT
+//
+// The gradient op wants the gradient of `out` and of nothing else: lists, counts and histories are off the loss's path.
+// Nothing is written in place on an input. T steps, B samples, K capacity, M senders, N neurons.
+#include <memory>
+#include <popart/attributes.hpp>
+#include <popart/datatype.hpp>
+#include <popart/error.hpp>
+#include <popart/op.hpp>
+#include <popart/operatoridentifier.hpp>
+#include <popart/opmanager.hpp>
+#include <popart/opserialiser.hpp>
+#include <popart/popx/inputcreatortype.hpp>
+#include <popart/popx/opx.hpp>
+#include <popart/popx/opxmanager.hpp>
+#include <popart/tensorinfo.hpp>
+#include <poplar/DebugContext.hpp>
+#include <poplar/Graph.hpp>
+#include <poplar/Program.hpp>
+#include <poplar/Tensor.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "description.h"
+#include "host/src/ipu/passes.h"
+
+namespace sparsesnn::popart_op {
+namespace {
+
+using popart::GradInOutMapper;
+using popart::GradOpInType;
+using popart::InIndex;
+using popart::Op;
+using popart::OutIndex;
+using popart::TensorInfo;
+
+const popart::OperatorIdentifier layer_id{"sparsesnn", "Layer", 1}, stack_id{"sparsesnn", "Stack", 1},
+    layer_grad_id{"sparsesnn", "LayerGrad", 1}, stack_grad_id{"sparsesnn", "StackGrad", 1};
+
+// Our errors as PopART's, which PopTorch shows to Python.
+template <class F>
+auto as_popart(F&& f) {
+  try {
+    return f();
+  } catch (const std::invalid_argument& error) {
+    throw popart::error("{}", std::string(error.what()));
+  }
+}
+
+// ---- where each input and output is --------------------------------------------------------------------------------
+
+class Indices {
+ public:
+  explicit Indices(const Description& d) : d_(d) {}
+
+  static constexpr InIndex lists_in = 0, values_in = 1;
+  InIndex weight_in(std::size_t connection) const { return first_weight() + static_cast<int>(connection); }
+  InIndex bias_in(std::size_t population) const {
+    return weight_in(d_.n_connections()) + count(population, [&](std::size_t p) { return d_.has_bias(p); });
+  }
+  int n_in() const { return bias_in(d_.n_populations()); }
+
+  static constexpr OutIndex out = 0;
+  OutIndex lists_out(std::size_t population) const { return 1 + 2 * n_spiking(population); }
+  OutIndex dropped_out(std::size_t population) const { return lists_out(population) + 1; }
+  OutIndex history_out(std::size_t population) const {
+    return 1 + 2 * n_spiking(d_.n_populations()) + n_spiking(population);
+  }
+
+  // of the gradient op
+  static constexpr InIndex d_out_in = 0, lists_again_in = 1;
+  InIndex weight_again_in(std::size_t connection) const { return 2 + static_cast<int>(connection); }
+  InIndex lists_saved_in(std::size_t population) const {
+    return weight_again_in(d_.n_connections()) + 2 * n_spiking(population);
+  }
+  InIndex history_saved_in(std::size_t population) const { return lists_saved_in(population) + 1; }
+  // its outputs follow the inputs that have a gradient: all but the lists
+  OutIndex gradient_out(InIndex in) const { return in - 1; }
+
+ private:
+  InIndex first_weight() const { return d_.input_gradient ? 2 : 1; }
+  // of the populations 1 … population - 1
+  template <class F>
+  int count(std::size_t population, F&& holds) const {
+    int n = 0;
+    for (std::size_t p = 1; p < population; ++p) n += holds(p);
+    return n;
+  }
+  int n_spiking(std::size_t population) const {
+    return count(population, [&](std::size_t p) { return d_.spikes(p); });
+  }
+  const Description& d_;
+};
+
+// ---- ops -----------------------------------------------------------------------------------------------------------
+
+void append(popart::OpSerialiserBase& os, const Description& d) {
+  for (const auto& [name, field] : number_attributes) os.appendAttribute(name, d.*field);
+  for (const auto& [name, field] : int_attributes) os.appendAttribute(name, d.*field);
+  for (const auto& [name, field] : float_attributes) os.appendAttribute(name, d.*field);
+  os.appendAttribute("codelets", d.codelets);
+}
+
+class StackOp;
+
+class StackGradOp : public Op {
+ public:
+  explicit StackGradOp(const StackOp& forward);
+
+  std::unique_ptr<Op> clone() const final { return std::make_unique<StackGradOp>(*this); }
+  void setup() final;
+  const std::vector<GradInOutMapper>& gradInputInfo() const final { return inputs_; }
+  const std::map<int, int>& gradOutToNonGradIn() const final { return outputs_; }
+  float getSubgraphValue() const final { return getHighSubgraphValue(); }
+  bool requiresRandomSeed() const final { return false; }
+  void appendAttributes(popart::OpSerialiserBase& os) const final {
+    Op::appendAttributes(os);
+    append(os, description);
+  }
+  void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
+    Op::appendOutlineAttributes(os);
+    append(os, description);
+  }
+
+  const Description description;
+
+ private:
+  std::vector<GradInOutMapper> inputs_;
+  std::map<int, int> outputs_;
+  std::vector<TensorInfo> gradients_;
+};
+
+class StackOp : public Op {
+ public:
+  StackOp(const popart::OperatorIdentifier& id, Description d, const Op::Settings& settings)
+      : Op(id, settings), description(std::move(d)) {}
+
+  std::unique_ptr<Op> clone() const final { return std::make_unique<StackOp>(*this); }
+  void setup() final;
+  std::vector<std::unique_ptr<Op>> getGradOps() final {
+    if (!description.saves)
+      throw popart::error("sparsesnn op: attribute 'saves' is 0, so there is no gradient; give 1 to train");
+    std::vector<std::unique_ptr<Op>> ops;
+    ops.push_back(std::make_unique<StackGradOp>(*this));
+    return ops;
+  }
+  float getSubgraphValue() const final { return getHighSubgraphValue(); }
+  bool requiresRandomSeed() const final { return false; }
+  void appendAttributes(popart::OpSerialiserBase& os) const final {
+    Op::appendAttributes(os);
+    append(os, description);
+  }
+  void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
+    Op::appendOutlineAttributes(os);
+    append(os, description);
+  }
+
+  const Description description;
+
+ private:
+  void expect(const std::string& what, InIndex index, popart::DataType type, const popart::Shape& shape) const {
+    const TensorInfo& info = inInfo(index);
+    if (info.dataType() != type || info.shape() != shape)
+      throw popart::error("{}", "sparsesnn op: " + what + " is " + info.data_type() + " " + text_of(info.shape()) +
+                                    "; it must be " + TensorInfo(type, shape).data_type() + " " + text_of(shape));
+  }
+  static std::string text_of(const popart::Shape& shape) {
+    std::string text;
+    for (const std::int64_t n : shape) text += (text.empty() ? "[" : ", ") + std::to_string(n);
+    return text.empty() ? "[]" : text + "]";
+  }
+};
+
+void StackOp::setup() {
+  using popart::DataType;
+  const Description& d = description;
+  const Indices at(d);
+  const popart::Shape lists = inInfo(Indices::lists_in).shape();
+  if (lists.size() != 3)
+    throw popart::error("{}", "sparsesnn op: lists have shape " + text_of(lists) + "; give [T, B, 2 + capacity]");
+  const std::int64_t t = lists[0], b = lists[1];
+  if (!hasInput(at.n_in() - 1) || hasInput(at.n_in()))
+    throw popart::error("{}", "sparsesnn op: attributes describe " + std::to_string(at.n_in()) +
+                                  " inputs; connect lists, values, weights and biases in this order");
+  expect("lists", Indices::lists_in, DataType::INT32, {t, b, 2 + d.input_capacity});
+  if (d.input_gradient) expect("values", Indices::values_in, DataType::FLOAT, {t, b, d.input_capacity});
+  for (std::size_t k = 0; k < d.n_connections(); ++k)
+    expect("weight " + std::to_string(k), at.weight_in(k), DataType::FLOAT,
+           {d.neurons(d.pre(k)), d.neurons(d.post(k))});
+  for (std::size_t p = 1; p < d.n_populations(); ++p)
+    if (d.has_bias(p))
+      expect("bias of population " + std::to_string(p), at.bias_in(p), DataType::FLOAT, {d.neurons(p)});
+
+  const std::size_t last = d.n_populations() - 1;
+  outInfo(Indices::out) = TensorInfo(DataType::FLOAT, {t, b, d.spikes(last) ? d.slots(last) : d.neurons(last)});
+  for (std::size_t p = 1; p <= last; ++p) {
+    if (!d.spikes(p)) continue;
+    outInfo(at.lists_out(p)) = TensorInfo(DataType::INT32, {t, b, 2 + d.slots(p)});
+    outInfo(at.dropped_out(p)) = TensorInfo(DataType::INT32, {t, b});
+    if (d.saves) outInfo(at.history_out(p)) = TensorInfo(DataType::FLOAT, {d.n_history(p, t, b)});
+  }
+}
+
+StackGradOp::StackGradOp(const StackOp& forward)
+    : Op(forward.opid.type == "Layer" ? layer_grad_id : stack_grad_id, forward.getSettings()),
+      description(forward.description) {
+  const Description& d = description;
+  const Indices at(d);
+  inputs_ = {{Indices::d_out_in, Indices::out, GradOpInType::GradOut},
+             {Indices::lists_again_in, Indices::lists_in, GradOpInType::In}};
+  for (std::size_t k = 0; k < d.n_connections(); ++k)
+    inputs_.emplace_back(at.weight_again_in(k), at.weight_in(k), GradOpInType::In);
+  for (std::size_t p = 1; p < d.n_populations(); ++p) {
+    if (!d.spikes(p)) continue;
+    inputs_.emplace_back(at.lists_saved_in(p), at.lists_out(p), GradOpInType::Out);
+    inputs_.emplace_back(at.history_saved_in(p), at.history_out(p), GradOpInType::Out);
+  }
+  for (InIndex in = 1; in < at.n_in(); ++in) {
+    outputs_[at.gradient_out(in)] = in;
+    gradients_.push_back(forward.inInfo(in));
+  }
+}
+
+void StackGradOp::setup() {
+  for (std::size_t k = 0; k < gradients_.size(); ++k) outInfo(static_cast<OutIndex>(k)) = gradients_[k];
+}
+
+// ---- what they become on a device ----------------------------------------------------------------------------------
+
+ipu::ProgramSpec spec_for(const Description& d, const popart::Shape& lists, poplar::Graph& graph) {
+  return as_popart([&] { return d.spec(lists[0], lists[1], graph.getTarget().getNumTiles()); });
+}
+
+// Codelets that the graph has already are no error to Poplar.
+void add_codelets(poplar::Graph& graph, const Description& d) {
+  if (!d.codelets.empty()) graph.addCodelets(d.codelets);
+}
+
+class StackOpx : public popart::popx::Opx {
+ public:
+  StackOpx(Op* op, popart::popx::Devicex* devicex) : Opx(op, devicex) {
+    verifyOp<StackOp>(op, {layer_id, stack_id});
+    add_codelets(graph(), getOp<StackOp>().description);
+  }
+
+  // Weights and biases lie where their neurons do: what an optimiser does to them is then local too.
+  popart::popx::InputCreatorType getInputCreatorType(InIndex index) const final {
+    return population_of(index) ? popart::popx::InputCreatorType::CanCreate : popart::popx::InputCreatorType::Deadend;
+  }
+
+  poplar::Tensor createInputTensor(InIndex index, const poplar::DebugNameAndId& name) const final {
+    const ipu::ProgramSpec spec = spec_for(getOp<StackOp>().description, inShape(Indices::lists_in), graph());
+    const std::vector<std::size_t> shape = inShapeSzt(index);
+    const poplar::Tensor t =
+        ipu::add_columns(graph(), shape.size() == 2 ? shape[0] : 1, spec.populations.at(population_of(index)), name);
+    return t.reshape(shape);
+  }
+
+  std::set<popart::TensorId> mustExistBeforeCreate(InIndex) const final { return {}; }
+
+  void grow(poplar::program::Sequence& program) const final {
+    const Description& d = getOp<StackOp>().description;
+    const Indices at(d);
+    ipu::ForwardInputs in;
+    in.lists = getInTensor(Indices::lists_in);
+    for (std::size_t k = 0; k < d.n_connections(); ++k) in.weights.push_back(getInTensor(at.weight_in(k)));
+    in.biases.resize(d.n_populations());
+    for (std::size_t p = 1; p < d.n_populations(); ++p)
+      if (d.has_bias(p)) in.biases[p] = getInTensor(at.bias_in(p));
+    const ipu::ProgramSpec spec = spec_for(d, inShape(Indices::lists_in), graph());
+    const ipu::ForwardOutputs out =
+        as_popart([&] { return ipu::add_forward_pass(graph(), spec, in, d.saves != 0, program); });
+    setOutTensor(Indices::out, out.out);
+    for (std::size_t p = 1; p < d.n_populations(); ++p) {
+      if (!d.spikes(p)) continue;
+      setOutTensor(at.lists_out(p), out.lists[p]);
+      setOutTensor(at.dropped_out(p), out.dropped[p]);
+      if (d.saves) setOutTensor(at.history_out(p), out.histories[p]);
+    }
+  }
+
+ private:
+  // The population whose weight or bias an input is; 0: none.
+  std::size_t population_of(InIndex index) const {
+    const Description& d = getOp<StackOp>().description;
+    const Indices at(d);
+    for (std::size_t k = 0; k < d.n_connections(); ++k)
+      if (index == at.weight_in(k)) return d.post(k);
+    for (std::size_t p = 1; p < d.n_populations(); ++p)
+      if (d.has_bias(p) && index == at.bias_in(p)) return p;
+    return 0;
+  }
+};
+
+class StackGradOpx : public popart::popx::Opx {
+ public:
+  StackGradOpx(Op* op, popart::popx::Devicex* devicex) : Opx(op, devicex) {
+    verifyOp<StackGradOp>(op, {layer_grad_id, stack_grad_id});
+    add_codelets(graph(), getOp<StackGradOp>().description);
+  }
+
+  void grow(poplar::program::Sequence& program) const final {
+    const Description& d = getOp<StackGradOp>().description;
+    const Indices at(d);
+    ipu::BackwardInputs in;
+    in.d_out = getInTensor(Indices::d_out_in);
+    for (std::size_t k = 0; k < d.n_connections(); ++k) in.weights.push_back(getInTensor(at.weight_again_in(k)));
+    in.lists.resize(d.n_populations()), in.histories.resize(d.n_populations());
+    in.lists[0] = getInTensor(Indices::lists_again_in);
+    for (std::size_t p = 1; p < d.n_populations(); ++p) {
+      if (!d.spikes(p)) continue;
+      in.lists[p] = getInTensor(at.lists_saved_in(p));
+      in.histories[p] = getInTensor(at.history_saved_in(p));
+    }
+    const ipu::ProgramSpec spec = spec_for(d, inShape(Indices::lists_again_in), graph());
+    const ipu::BackwardOutputs out =
+        as_popart([&] { return ipu::add_backward_pass(graph(), spec, in, d.input_gradient != 0, program); });
+    if (d.input_gradient) setOutTensor(at.gradient_out(Indices::values_in), out.d_values);
+    for (std::size_t k = 0; k < d.n_connections(); ++k)
+      setOutTensor(at.gradient_out(at.weight_in(k)), out.d_weights[k]);
+    for (std::size_t p = 1; p < d.n_populations(); ++p)
+      if (d.has_bias(p)) setOutTensor(at.gradient_out(at.bias_in(p)), out.d_biases[p]);
+  }
+};
+
+// ---- registration --------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Op> make_op(const popart::OpCreatorInfo& info) {
+  using popart::Attributes;
+  const Attributes& given = info.attributes;
+  Description d;
+  for (const auto& [name, field] : number_attributes) d.*field = given.getAttribute<Attributes::Int>(name);
+  for (const auto& [name, field] : int_attributes)
+    d.*field = name == std::string("reducers") ? given.getAttribute<Attributes::Ints>(name, {})
+                                               : given.getAttribute<Attributes::Ints>(name);
+  for (const auto& [name, field] : float_attributes) d.*field = given.getAttribute<Attributes::Floats>(name);
+  d.codelets = given.getAttribute<Attributes::String>("codelets", "");
+  as_popart([&] {
+    d.check();
+    if (info.opid.type == "Layer" && d.n.size() != 1)
+      throw std::invalid_argument("sparsesnn op: a Layer has one population; attribute 'n' names " +
+                                  std::to_string(d.n.size()) + "; use Stack");
+  });
+  return std::make_unique<StackOp>(info.opid, std::move(d), info.settings);
+}
+
+popart::OpDefinition define() {
+  popart::OpDefinition::Attributes attributes{{"codelets", {"*"}}};
+  for (const auto& [name, field] : number_attributes) attributes.emplace(name, "*");
+  for (const auto& [name, field] : int_attributes) attributes.emplace(name, "*");
+  for (const auto& [name, field] : float_attributes) attributes.emplace(name, "*");
+  return {popart::OpDefinition::Inputs(
+              {{"lists", {popart::DataType::INT32}}, {"values, weights, biases", {popart::DataType::FLOAT}}}),
+          popart::OpDefinition::Outputs(
+              {{"out, histories", {popart::DataType::FLOAT}}, {"lists, dropped", {popart::DataType::INT32}}}),
+          attributes};
+}
+
+const popart::OpCreator<StackOp> creator(popart::OpDefinitions({{layer_id, define()}, {stack_id, define()}}),
+                                         popart::OpManager::OpFactoryFunc(make_op), true);
+const popart::popx::OpxCreator<StackOpx> opx_creator(std::vector<popart::OperatorIdentifier>{layer_id, stack_id});
+const popart::popx::OpxCreator<StackGradOpx> grad_opx_creator(std::vector<popart::OperatorIdentifier>{layer_grad_id,
+                                                                                                      stack_grad_id});
+
+}  // namespace
+}  // namespace sparsesnn::popart_op

@@ -1,0 +1,94 @@
+"""What a custom op is told: a network and a tile map as the plain lists that PopART's attributes can be.
+
+The names are those of host/src/popart/description.h, which checks them again on its side.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict  # noqa: UP035
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.layers import LI, CubaLIF, Input
+from sparsesnn.network import Network
+from sparsesnn.poptorch.tile_map import TileMap, connections
+from sparsesnn.surrogate import KINDS
+
+Attributes = Dict[str, Any]  # noqa: UP006
+
+_RESETS = {"subtract": 0, "zero": 2, "none": 3}  # 1: subtract, then decay
+
+
+def check(network: Network) -> None:
+    """Refuses what the ops have no codelet for, on every backend alike: a model that trains here trains there."""
+    names = list(network.populations)
+    if len(network.inputs) != 1 or names[0] != network.inputs[0]:
+        raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
+    for name, p in network.populations.items():
+        for flag in ("learn_beta", "learn_alpha", "learn_threshold"):
+            if getattr(p, flag, False):
+                raise DescriptionError(f"{name}: {flag}=True: the op trains weights and biases only; leave it False")
+        if isinstance(p, LI) and name != network.output:
+            raise DescriptionError(f"{name}: a second readout: the op has one, at the end; take it out")
+
+
+def capacity(population: Any) -> int:
+    """Slots of a population's lists: its capacity, or room for everybody; 0 for a readout."""
+    if isinstance(population, LI):
+        return 0
+    return int(getattr(population, "capacity", None) or population.n)
+
+
+def attributes(
+    network: Network,
+    input_capacity: int,
+    tile_map: TileMap,
+    *,
+    seed: int,
+    saves: bool,
+    input_gradient: bool,
+    codelets: str,
+) -> Attributes:
+    """The attributes of `sparsesnn::Layer` and `sparsesnn::Stack`.
+
+    Args:
+        input_capacity: K of the input's lists.
+        seed: of the choice among candidates that overflow a capacity.
+        saves: whether there will be a backward pass.
+        input_gradient: whether the input's lists have a gradient.
+        codelets: path of the file that popc made.
+    """
+    populations = [p for p in network.populations.values() if not isinstance(p, Input)]
+    surrogates = [getattr(p, "surrogate", None) for p in populations]
+    found: Attributes = {
+        "n_input": network.populations[network.inputs[0]].n,
+        "input_capacity": input_capacity,
+        "n": [p.n for p in populations],
+        "model": [3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1 for p in populations],
+        "capacity": [capacity(p) for p in populations],
+        "reset": [
+            1 if getattr(p, "reset_decays", False) else _RESETS[getattr(p, "reset", "none")] for p in populations
+        ],
+        "detach_reset": [int(getattr(p, "detach_reset", True)) for p in populations],
+        "surrogate": [KINDS.index(s.kind) if s else 0 for s in surrogates],
+        "slope": [float(s.slope) if s else 1.0 for s in surrogates],
+        "fixed": [int(getattr(p, "activity", "natural") == "fixed") for p in populations],
+        "bias": [int(p.bias) for p in populations],
+        "seed": [seed] * len(populations),
+        "gain": [float(p.gain) for p in populations],
+        "connections": [x for row in connections(network) for x in row],
+        "shards": [x for row in tile_map.shards for x in row],
+        "collectors": [x for row in tile_map.collectors for x in row],
+        "saves": int(saves),
+        "input_gradient": int(input_gradient),
+        "codelets": codelets,
+    }
+    for name in ("beta", "alpha", "threshold", "grad_threshold"):
+        found[name] = [x for p in populations for x in _per_neuron(p, name)]
+    if tile_map.reducers:  # PopTorch takes no empty lists
+        found["reducers"] = [x for row in tile_map.reducers for x in row]
+    return found
+
+
+def _per_neuron(population: Any, name: str) -> list[float]:
+    value = getattr(population, name, 0.0)
+    return [float(x) for x in value] if isinstance(value, tuple) else [float(value)] * population.n

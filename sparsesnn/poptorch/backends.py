@@ -1,0 +1,145 @@
+"""Who runs a layer: the custom op where PopTorch builds an IPU program, the CPU engine elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, List  # noqa: UP035
+
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import ConfigError
+from sparsesnn.layers import LI
+from sparsesnn.network import Network
+from sparsesnn.poptorch import library
+from sparsesnn.poptorch.attributes import attributes, capacity
+from sparsesnn.poptorch.spikes import HEAD, Spikes
+from sparsesnn.poptorch.tile_map import TileMap, from_plan, spread
+
+Tensors = List[Tensor]  # noqa: UP006
+#: the library that has the ops; PopART finds them by domain, name and version
+DOMAIN, VERSION = "sparsesnn", 1
+
+
+def on_ipu() -> bool:
+    """Whether PopTorch is tracing the model for an IPU right now. Without PopTorch the answer is no."""
+    poptorch = sys.modules.get("poptorch")  # whoever traces has imported it
+    return poptorch is not None and bool(poptorch.isRunningOnIpu())
+
+
+# ---- the custom op -------------------------------------------------------------------------------------------------
+
+
+def run_op(
+    name: str,
+    network: Network,
+    source: Spikes,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    *,
+    seed: int,
+    saves: bool,
+    tiles: int,
+    plan: Any = None,
+) -> tuple[Tensor, dict[str, Spikes]]:
+    """One call of `sparsesnn::Layer` or `sparsesnn::Stack`.
+
+    Returns: the output (values [T, B, K], or potentials [T, B, N]) and the lists of each spiking population; those of
+    the last carry the gradient, the others none.
+    """
+    import poptorch  # type: ignore[import-not-found,unused-ignore]
+
+    n_steps, n_samples = int(source.lists.shape[0]), int(source.lists.shape[1])
+    input_gradient = source.values is not None
+    if plan is None:
+        tile_map = spread(network, n_samples, tiles, input_gradient)
+    else:
+        tile_map = from_plan(plan, n_samples, n_steps)
+    told = attributes(
+        network,
+        source.capacity,
+        tile_map,
+        seed=seed,
+        saves=saves,
+        input_gradient=input_gradient,
+        codelets=library.codelets(),
+    )
+    inputs = [source.lists, *([] if source.values is None else [source.values]), *weights, *biases]
+    outputs = poptorch.custom_op(
+        inputs, name, DOMAIN, VERSION, _examples(network, tile_map, n_steps, n_samples, saves), attributes=told
+    )
+    spikes = {}
+    at = 1
+    for key, p in network.populations.items():
+        if key in network.inputs or isinstance(p, LI):
+            continue
+        spikes[key] = Spikes(outputs[at], outputs[0] if key == network.output else None, p.n, outputs[at + 1])
+        at += 2
+    return outputs[0], spikes
+
+
+def _examples(network: Network, tile_map: TileMap, n_steps: int, n_samples: int, saves: bool) -> Tensors:
+    """Number, shape and dtype of the outputs, as the op's own `setup` will find them."""
+    last = network.populations[network.output]
+    firing = [(k, p) for k, p in enumerate(network.populations.values()) if k and not isinstance(p, LI)]
+    found = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last))]
+    for _, p in firing:
+        found.append(torch.zeros(n_steps, n_samples, HEAD + capacity(p), dtype=torch.int32))
+        found.append(torch.zeros(n_steps, n_samples, dtype=torch.int32))
+    if saves:
+        found += [torch.zeros(tile_map.n_history(k, n_steps, n_samples)) for k, _ in firing]
+    return found
+
+
+# ---- the CPU engine ------------------------------------------------------------------------------------------------
+
+
+def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
+    """One layer on the CPU engine, with its `autograd.Function`; the lists keep the fixed shapes that they have here.
+
+    Errors: `ConfigError` where this Python is too old for the engine.
+    """
+    if sys.version_info < (3, 10):  # noqa: UP036
+        raise ConfigError(
+            "sparsesnn.poptorch: on a CPU the layers run on sparsesnn's engine, which needs Python 3.10 and torch 2.4; "
+            f"this is Python {sys.version.split()[0]}, where they run on IPUs only, inside poptorch.trainingModel"
+        )
+    from sparsesnn.engine import run_layer
+
+    out, _ = run_layer(layer, [_ragged(s) for s in sources], None)
+    return out if isinstance(out, Tensor) else _fixed(out, capacity(layer.population))
+
+
+def _ragged(source: Spikes) -> Any:
+    """As the engine's `SpikeBatch`."""
+    from sparsesnn.spikes import SpikeBatch, id_dtype
+
+    n_steps, n_samples, k = source.lists.shape[0], source.lists.shape[1], source.capacity
+    heads = source.lists[:, :, :HEAD].reshape(-1, HEAD)
+    listed = torch.arange(k) < heads[:, 1:]
+    offsets = torch.zeros(len(heads) + 1, dtype=torch.int64)
+    torch.cumsum(heads[:, 1], 0, out=offsets[1:])
+    batch = SpikeBatch(
+        offsets=offsets,
+        ids=source.lists[:, :, HEAD:].reshape(-1, k)[listed].to(id_dtype(source.n)),
+        n_spikes=heads[:, 0].contiguous(),
+        n_steps=n_steps,
+        n_samples=n_samples,
+        n_neurons=source.n,
+        values=None if source.values is None else source.values.reshape(-1, k)[listed],
+    )
+    return batch.validate()
+
+
+def _fixed(batch: Any, k: int) -> Spikes:
+    shape = (batch.n_steps, batch.n_samples)
+    n_listed = batch.n_listed
+    row = batch.list_index()
+    place = torch.arange(batch.ids.numel()) - torch.repeat_interleave(batch.offsets[:-1], n_listed)
+    lists = torch.zeros(len(n_listed), HEAD + k, dtype=torch.int32)
+    lists[:, 0], lists[:, 1] = batch.n_spikes, n_listed.int()
+    lists[row, HEAD + place] = batch.ids.int()
+    values = torch.zeros(len(n_listed), k).index_put((row, place), batch.entry_values())
+    dropped = torch.zeros(shape, dtype=torch.int32) if batch.dropped is None else batch.dropped.view(shape)
+    return Spikes(lists.view(*shape, -1), values.view(*shape, k), batch.n_neurons, dropped)

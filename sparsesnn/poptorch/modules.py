@@ -1,0 +1,216 @@
+"""`Layer` and `Model` for PopTorch: constructed like those of `sparsesnn`, with the same parameters and `state_dict`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.layers import LI, Input
+from sparsesnn.network import Connection, Network
+from sparsesnn.parameters import add_parameters
+from sparsesnn.poptorch.attributes import check
+from sparsesnn.poptorch.backends import on_ipu, run_engine, run_op
+from sparsesnn.poptorch.spikes import Spikes, from_data
+
+#: tiles of an IPU, Mk2 and Bow
+TILES = 1472
+
+
+class Layer(nn.Module):
+    """One population with its incoming weights: `hidden = Layer(LIF(1000), n_pre=784)`, `spikes = hidden(spikes)`.
+
+    On an IPU the op `sparsesnn::Layer`: all T steps and the gradient by hand; on a CPU the event-sparse engine.
+
+    Args:
+        population: `LIF`, `CubaLIF` or `LI`, with weights and biases to train only.
+        n_pre: neurons of the source.
+        delays: steps between a spike and its delivery, one number in a sequence.
+        generator: source of the random initial weights, U(±1/√n_pre).
+        tiles: of the IPU that neurons are spread over.
+
+    Parameters: as `sparsesnn.Layer`: `weights[0]` float32[n_pre, n], `recurrent_weight` float32[n, n], `bias`.
+    Errors: `DescriptionError` for what the op has no codelet for, on both backends alike.
+    """
+
+    weights: nn.ParameterList
+    recurrent_weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        population: Any,
+        n_pre: int | Sequence[int],
+        *,
+        delays: Sequence[int] | None = None,
+        generator: torch.Generator | None = None,
+        tiles: int = TILES,
+    ) -> None:
+        super().__init__()
+        self.n_pre = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
+        self.delays = (0,) * len(self.n_pre) if delays is None else tuple(delays)
+        if len(self.n_pre) != 1 or len(self.delays) != 1:
+            raise DescriptionError(
+                f"poptorch.Layer: {len(self.n_pre)} sources with {len(self.delays)} delays; the op has one source; "
+                "describe a network of several as sparsesnn.Network and use poptorch.Model"
+            )
+        self.network = Network(
+            {"input": Input(self.n_pre[0]), "output": population}, (Connection("input", "output", self.delays[0]),)
+        )
+        check(self.network)
+        self.population = population
+        self.tiles = tiles
+        self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
+        self.weight_dtype, self.n_history = "float32", 0  # what the engine asks every layer
+        add_parameters(self, population, self.n_pre, generator)
+
+    def extra_repr(self) -> str:
+        return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, tiles={self.tiles}"
+
+    def forward(self, spikes: Spikes) -> Spikes | Tensor:
+        """Runs T steps from silence.
+
+        Args:
+            spikes: of the source: from `from_data`, or what another layer put out.
+
+        Returns: the population's `Spikes`; the potentials float32[T, B, N] of an LI.
+        """
+        check_source(spikes, self.n_pre[0])
+        if not on_ipu():
+            return run_engine(self, [spikes])
+        out, found = run_op(
+            "Layer",
+            self.network,
+            spikes,
+            weights_of(self),
+            [] if self.bias is None else [self.bias],
+            seed=self.rotation_seed,
+            saves=self.training,
+            tiles=self.tiles,
+        )
+        return out if isinstance(self.population, LI) else found["output"]
+
+
+class Output(NamedTuple):
+    """What a `Model` puts out.
+
+    Args:
+        potentials: float32[T, B, N] of an LI readout; None where the last population fires.
+        spikes: of each spiking population. Only those of the last one carry a gradient: a loss on the others needs
+            `Layer`s in place of a `Model`.
+        output: name of the last population.
+    """
+
+    potentials: Tensor | None
+    spikes: dict[str, Spikes]
+    output: str
+
+    def counts(self, name: str | None = None) -> Tensor:
+        """float32[B, N], spikes of a population over the sequence (default: the last)."""
+        return self.spikes[name or self.output].counts()
+
+
+class Model(nn.Module):
+    """A whole `Network` as one op, `sparsesnn::Stack`: between its layers lists never leave the tiles.
+
+    Args:
+        network: with one `Input`; readouts at the end only; delays, recurrence and skips as anywhere.
+        seed: of the initial weights, which are those of `sparsesnn.Model(network, seed=seed)`.
+        tiles: of the IPU that neurons are spread over.
+        plan: a plan of `sparsesnn.partition.make_plan` for one IPU, in place of an even spread.
+    """
+
+    def __init__(self, network: Network, *, seed: int = 0, tiles: int = TILES, plan: Any = None) -> None:
+        super().__init__()
+        check(network)
+        if plan is not None and plan.network != network:
+            raise DescriptionError("poptorch.Model: the plan was made for another network; make it anew")
+        self.network, self.tiles, self.plan, self.rotation_seed = network, tiles, plan, seed
+        generator = torch.Generator().manual_seed(seed)
+        self.layers = nn.ModuleDict()
+        for name, population in network.populations.items():
+            if isinstance(population, Input):
+                continue
+            incoming = network.incoming(name)
+            n_pre = [network.populations[c.pre].n for c in incoming]
+            self.layers[name] = _Part(population, n_pre, [c.delay for c in incoming], seed, generator)
+
+    def forward(self, spikes: Spikes | Tensor) -> Output:
+        """Runs T steps from silence; `spikes`: `Spikes`, or data, int32[B, T, 2 + K]."""
+        n_input = self.network.populations[self.network.inputs[0]].n
+        source = from_data(spikes, n_input) if isinstance(spikes, Tensor) else spikes
+        check_source(source, n_input)
+        if not on_ipu():
+            return self._on_engine(source)
+        parts = {name: self._part(name) for name in self.layers}
+        feed_forward = [parts[c.post].weights[_position(self.network, c)] for c in self.network.connections]
+        recurrent = [p.recurrent_weight for p in parts.values() if p.recurrent_weight is not None]
+        biases = [p.bias for p in parts.values() if p.bias is not None]
+        out, found = run_op(
+            "Stack",
+            self.network,
+            source,
+            [*feed_forward, *recurrent],
+            biases,
+            seed=self.rotation_seed,
+            saves=self.training,
+            tiles=self.tiles,
+            plan=self.plan,
+        )
+        readout = isinstance(self.network.populations[self.network.output], LI)
+        return Output(out if readout else None, found, self.network.output)
+
+    def _part(self, name: str) -> _Part:
+        part = self.layers[name]
+        assert isinstance(part, _Part)
+        return part
+
+    def _on_engine(self, source: Spikes) -> Output:
+        outputs: dict[str, Any] = {self.network.inputs[0]: source}
+        for name, layer in self.layers.items():
+            outputs[name] = run_engine(layer, [outputs[c.pre] for c in self.network.incoming(name)])
+        last = outputs[self.network.output]
+        fired = {
+            k: v if k == self.network.output else v._replace(values=None)
+            for k, v in outputs.items()
+            if isinstance(v, Spikes) and k not in self.network.inputs
+        }
+        return Output(last if isinstance(last, Tensor) else None, fired, self.network.output)
+
+
+class _Part(nn.Module):
+    """The parameters of one population of a `Model`, and what the engine asks of a layer."""
+
+    weights: nn.ParameterList
+    recurrent_weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, population: Any, n_pre: Sequence[int], delays: Sequence[int], seed: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
+        self.rotation_seed, self.weight_dtype, self.n_history = seed, "float32", 0
+        add_parameters(self, population, self.n_pre, generator)
+
+
+def _position(network: Network, connection: Connection) -> int:
+    """Which of the weights of its target a connection has."""
+    return network.incoming(connection.post).index(connection)
+
+
+def weights_of(layer: Layer) -> list[Tensor]:
+    """In the order of the network's connections: the recurrent ones last."""
+    return [*layer.weights, *([] if layer.recurrent_weight is None else [layer.recurrent_weight])]
+
+
+def check_source(spikes: Spikes, n: int) -> None:
+    if not isinstance(spikes, Spikes):
+        raise ShapeError(
+            f"the layer got a {type(spikes).__name__}; give Spikes: sparsesnn.poptorch.from_data, or what a layer puts out"
+        )
+    if spikes.n != n:
+        raise ShapeError(f"the input has {spikes.n} neurons; the layer reads {n}")

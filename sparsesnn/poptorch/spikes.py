@@ -1,0 +1,101 @@
+"""Spike lists as tensors of a PopTorch model: fixed shapes, int32 ids, and a float tensor that carries the gradient.
+
+Letters: T steps, B samples, N neurons, K capacity. A list is n_spikes, n_listed, then ids: spikes first, then
+near-spikes, each ascending; 0 behind the last one. PopTorch cuts what goes in along its first dimension, so data is
+batch-first, [B, T, 2 + K]; inside a model time comes first, [T, B, 2 + K].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import ShapeError, SpikeListError
+
+#: n_spikes and n_listed, before the ids of a list
+HEAD = 2
+
+
+class Spikes(NamedTuple):
+    """What one population fires over a sequence.
+
+    Args:
+        lists: int32[T, B, 2 + K].
+        values: float32[T, B, K], 1 for spikes and 0 elsewhere; gradients flow through it, to listed neurons. None for
+            data, which has no gradient.
+        n: N.
+        dropped: int32[T, B], candidates that found no slot; None for data.
+    """
+
+    lists: Tensor
+    values: Tensor | None
+    n: int
+    dropped: Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        return self.lists.shape[2] - HEAD
+
+    def entry_values(self) -> Tensor:
+        """float32[T, B, K], `values`, or the same made from the lists where they carry no gradient."""
+        if self.values is not None:
+            return self.values
+        slots = torch.arange(self.capacity, dtype=torch.int32, device=self.lists.device)
+        return (slots < self.lists[:, :, :1]).float()
+
+    def counts(self) -> Tensor:
+        """float32[B, N], spikes over the sequence; differentiable, so it can enter a loss."""
+        n_steps, n_samples, k = self.lists.shape[0], self.lists.shape[1], self.capacity
+        ids = self.lists[:, :, HEAD:].permute(1, 0, 2).reshape(n_samples, n_steps * k).long()
+        values = self.entry_values().permute(1, 0, 2).reshape(n_samples, n_steps * k)
+        # slots behind the last id hold 0: they add nothing to neuron 0
+        return torch.zeros(n_samples, self.n, device=values.device).scatter_add(1, ids, values)
+
+    def to_dense(self) -> Tensor:
+        """float32[T, B, N], 1 where a neuron fired; differentiable. Costs what a dense layer's output costs."""
+        values = self.entry_values()
+        silence = torch.zeros(values.shape[0], values.shape[1], self.n, device=values.device)
+        return silence.scatter_add(2, self.lists[:, :, HEAD:].long(), values)
+
+    def n_dropped(self) -> Tensor:
+        """int32[], candidates that found no slot, over the whole batch."""
+        if self.dropped is None:
+            return torch.zeros((), dtype=torch.int32, device=self.lists.device)
+        return self.dropped.sum().int()
+
+
+def from_data(lists: Tensor, n: int) -> Spikes:
+    """Data as it comes from a `poptorch.DataLoader`: int32[B, T, 2 + K] lists of N neurons."""
+    if lists.ndim != 3 or lists.dtype != torch.int32 or not HEAD < lists.shape[2] <= HEAD + n:
+        raise ShapeError(
+            f"spikes: got {lists.dtype} with shape {tuple(lists.shape)}; give int32 [B, T, 2 + K], K from 1 to {n}, "
+            "as sparsesnn.poptorch.pack and pack_dense make it"
+        )
+    return Spikes(lists.transpose(0, 1), None, n)
+
+
+def pack_dense(spikes: Tensor, capacity: int | None = None) -> Tensor:
+    """Dense spikes as lists: [..., N] of 0 and 1 → int32[..., 2 + K]. For data sets, on the host.
+
+    Args:
+        spikes: any dtype; for PopTorch [T, N] a sample, or [B, T, N].
+        capacity: K; None: the longest list there is, and at least 1.
+
+    Errors: `SpikeListError` where entries are not 0 or 1, or a list is longer than `capacity`.
+    """
+    if not bool(((spikes == 0) | (spikes == 1)).all()):
+        raise SpikeListError("pack_dense: entries must be 0 or 1; a list says who fired, not how often")
+    fired = spikes != 0
+    n_spikes = fired.sum(-1)
+    longest = max(1, int(n_spikes.max())) if n_spikes.numel() else 1
+    k = longest if capacity is None else capacity
+    if not 1 <= k <= spikes.shape[-1]:
+        raise SpikeListError(f"pack_dense: capacity is {k}; allowed: 1 to {spikes.shape[-1]} (the neurons)")
+    if longest > k:
+        raise SpikeListError(f"pack_dense: a list has {longest} spikes, but capacity is {k}; raise it")
+    # a stable sort brings the neurons that fired to the front, in ascending order
+    ids = torch.sort(fired.int(), dim=-1, descending=True, stable=True)[1][..., :k]
+    ids = ids * (torch.arange(k, device=ids.device) < n_spikes[..., None])
+    return torch.cat([n_spikes[..., None], n_spikes[..., None], ids], -1).int()

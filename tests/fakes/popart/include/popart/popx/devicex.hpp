@@ -1,0 +1,18 @@
+// Fake PopART, for tests: the device holds the graph and, while an op is grown, the tensors around it.
+#pragma once
+
+#include <map>
+#include <poplar/Graph.hpp>
+
+namespace popart {
+namespace popx {
+
+class Devicex {
+ public:
+  explicit Devicex(poplar::Graph& graph) : graph(graph) {}
+  poplar::Graph& graph;
+  std::map<int, poplar::Tensor> in, out;
+};
+
+}  // namespace popx
+}  // namespace popart

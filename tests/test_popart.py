@@ -1,0 +1,299 @@
+"""The PopART ops, compiled against a fake PopART and run on the emulated machine, against PyTorch's autograd."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sparsesnn as ss
+from sparsesnn import poptorch as spt
+from sparsesnn.poptorch.attributes import attributes, capacity
+from sparsesnn.poptorch.tile_map import connections, spread
+
+pytestmark = pytest.mark.usefixtures("fake_sdk")
+
+SURROGATES = [ss.fast_sigmoid(7.0), ss.sigmoid(3.0), ss.atan(), ss.triangle(0.4), ss.boxcar(0.3), ss.straight_through()]
+
+
+def machine(**changes: Any) -> None:
+    import fake_popart
+
+    fake_popart.machine.update({"tiles": 8, "checks": "always", **changes})
+
+
+def on_ipu(model: Any, *inputs: Any) -> Any:
+    """What the model puts out where PopTorch traces it for training."""
+    from poptorch import executor
+
+    with executor._on_ipu(training=True):
+        return model(*inputs)
+
+
+def data(n_samples: int, n_steps: int, n: int, activity: float = 0.4, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(n_samples, n_steps, n, generator=generator) < activity).float()
+
+
+def grown(model: Any, factor: float = 2.0) -> Any:
+    """Weights large enough that small layers fire; biases that are not zero."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(p * factor if "bias" not in name else torch.linspace(-0.1, 0.2, p.numel()))
+    return model
+
+
+def close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5 * max(1e-3, float(expected.abs().max())))
+
+
+def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of all parameters; zero where the loss does not depend on one, as where a delay is longer than the sequence."""
+    parameters = dict(model.named_parameters())
+    none = [None] * len(parameters)
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True) if loss.requires_grad else none
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+population = st.builds(
+    lambda cls, n, **more: cls(n, **more),
+    st.sampled_from([ss.LIF, ss.CubaLIF]),
+    st.integers(1, 13),
+    beta=st.sampled_from([0.0, 0.7, 0.95]),
+    threshold=st.sampled_from([0.3, 1.0]),
+    reset=st.sampled_from(["subtract", "zero", "none"]),
+    detach_reset=st.booleans(),
+    recurrent=st.booleans(),
+    bias=st.booleans(),
+    gain=st.sampled_from([1.0, 0.5]),
+    surrogate=st.sampled_from(SURROGATES),
+    grad_threshold=st.just(-math.inf),
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n_input=st.integers(1, 11),
+    hidden=st.lists(population, min_size=1, max_size=3),
+    readout=st.booleans(),
+    delay=st.integers(0, 2),
+    n_steps=st.integers(1, 5),
+    n_samples=st.integers(1, 8),
+    tiles=st.sampled_from([1, 3, 8, 40]),
+)
+def test_stack_has_the_gradient_of_autograd(
+    n_input: int, hidden: Any, readout: bool, delay: int, n_steps: int, n_samples: int, tiles: int
+) -> None:
+    machine(tiles=tiles)
+    last = [ss.LI(3, beta=0.8, bias=True)] if readout else []
+    network = ss.Network.chain(ss.Input(n_input), *hidden, *last, delay=delay)
+    model = grown(spt.Model(network, tiles=tiles))
+    dense = ss.Model(network, backend="dense", dense_mode="step")
+    dense.load_state_dict(model.state_dict())
+    x = data(n_samples, n_steps, n_input)
+    out, expected = on_ipu(model, spt.pack_dense(x)), dense(ss.SpikeBatch.from_dense(x, batch_first=True))
+    if readout:
+        a, b = out.potentials, expected.potentials
+    else:
+        a, b = out.spikes["output"].to_dense(), expected.spikes["output"]
+        for name, spikes in out.spikes.items():
+            assert torch.equal(spikes.to_dense(), expected.spikes[name]), name
+    close(a.detach(), b.detach())
+    d_out = torch.randn(b.shape, generator=torch.Generator().manual_seed(2))
+    got, wanted = gradients(model, (a * d_out).sum()), gradients(dense, (b * d_out).sum())
+    for name, g in got.items():
+        close(g, wanted[name])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n_input=st.integers(1, 9), first=population, second=population, n_steps=st.integers(1, 4),
+    n_samples=st.integers(1, 7), tiles=st.sampled_from([2, 16, 64]),
+)  # fmt: skip
+def test_layers_pass_gradients_to_the_lists_they_read(
+    n_input: int, first: Any, second: Any, n_steps: int, n_samples: int, tiles: int
+) -> None:
+    machine(tiles=tiles)
+    layers = [spt.Layer(first, n_input, tiles=tiles), spt.Layer(second, first.n, delays=[1], tiles=tiles)]
+    model = grown(torch.nn.ModuleList(layers))
+    dense = torch.nn.ModuleList(
+        ss.Layer(p, n, delays=d, backend="dense", dense_mode="step")
+        for p, n, d in ((first, n_input, [0]), (second, first.n, [1]))
+    )
+    dense.load_state_dict(model.state_dict())
+    x = data(n_samples, n_steps, n_input)
+    a = on_ipu(torch.nn.Sequential(*model), spt.from_data(spt.pack_dense(x), n_input)).counts()
+    b = dense[1](dense[0](x.transpose(0, 1))[0])[0].sum(0)
+    assert torch.equal(a, b)
+    d_out = torch.randn(b.shape, generator=torch.Generator().manual_seed(2))
+    got, wanted = gradients(model, (a * d_out).sum()), gradients(dense, (b * d_out).sum())
+    for name, g in got.items():
+        close(g, wanted[name])
+
+
+@pytest.mark.parametrize("fixed", ["natural", "fixed"])
+def test_lists_drop_what_the_engine_drops(fixed: str) -> None:
+    def population(n: int, **more: Any) -> ss.LIF:
+        return ss.LIF(n, beta=0.8, grad_threshold=0.4, capacity=4, activity=fixed, recurrent=True, **more)
+
+    machine()
+    network = ss.Network.chain(ss.Input(10), population(13, reset="zero"), population(9, detach_reset=False))
+    model = grown(spt.Model(network, seed=5, tiles=8), 3.0)
+    cpu = ss.Model(network, seed=5)
+    cpu.load_state_dict(model.state_dict())
+    x = data(7, 6, 10)
+    out, expected = on_ipu(model, spt.pack_dense(x)), cpu(ss.SpikeBatch.from_dense(x, batch_first=True))
+    for name, spikes in out.spikes.items():
+        lists = expected.spikes[name]
+        assert torch.equal(spikes.dropped.flatten(), lists.dropped), name
+        assert torch.equal(spikes.lists[..., 1].flatten().long(), lists.n_listed), name
+        assert torch.equal(spikes.to_dense(), lists.to_dense()), name
+        assert int(spikes.n_dropped()) == lists.n_dropped()
+    assert sum(lists.n_dropped() for lists in expected.spikes.values()) > 0
+    d_out = torch.randn(7, 9)
+    got = gradients(model, (out.counts() * d_out).sum())
+    wanted = gradients(cpu, (expected.counts() * d_out).sum())
+    for name, g in got.items():
+        close(g, wanted[name])
+
+
+def test_many_tiles_reduce_in_two_stages() -> None:
+    machine(tiles=128)
+    hidden = ss.LIF(130, beta=0.8, grad_threshold=0.2, recurrent=True)
+    network = ss.Network.chain(ss.Input(20), hidden, ss.LIF(60, grad_threshold=-1.0))
+    assert spread(network, 3, 128, False).reducers
+    assert spread(network, 3, 128, True).reducers != spread(network, 3, 128, False).reducers
+    model, cpu = grown(spt.Model(network, tiles=128)), ss.Model(network)
+    cpu.load_state_dict(model.state_dict())
+    x = data(3, 4, 20)
+    d_out = torch.randn(3, 60)
+    got = gradients(model, (on_ipu(model, spt.pack_dense(x)).counts() * d_out).sum())
+    wanted = gradients(cpu, (cpu(ss.SpikeBatch.from_dense(x, batch_first=True)).counts() * d_out).sum())
+    for name, g in got.items():
+        close(g, wanted[name])
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+NETWORK = ss.Network.chain(ss.Input(6), ss.LIF(5, bias=True), ss.LI(3))
+
+
+def described(network: ss.Network = NETWORK, n_samples: int = 2, **changes: Any) -> dict[str, Any]:
+    found = attributes(
+        network, 4, spread(network, n_samples, 8, False), seed=0, saves=True, input_gradient=False, codelets="ipu.gp"
+    )
+    return {**found, **changes}
+
+
+def inputs(network: ss.Network = NETWORK, n_samples: int = 2) -> list[torch.Tensor]:
+    names = list(network.populations)
+    n = [network.populations[name].n for name in names]
+    lists = torch.zeros(3, n_samples, 6, dtype=torch.int32)
+    weights = [torch.ones(n[pre], n[post]) for pre, post, _ in connections(network)]
+    biases = [torch.ones(p.n) for p in network.populations.values() if getattr(p, "bias", False)]
+    return [lists, *weights, *biases]
+
+
+def make(told: dict[str, Any], given: list[torch.Tensor], n_outputs: int = 4, name: str = "Stack") -> Any:
+    import fake_popart
+
+    machine()
+    return fake_popart.Op("sparsesnn", name, 1, told, given, n_outputs, True)
+
+
+def test_the_fixture_of_refusals_is_accepted() -> None:
+    make(described(), inputs())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": [5]}, r"attribute 'model' has 2 entries; give 1"),
+        ({"n": [5, 0]}, r"attribute 'n' holds 0; allowed: 1 to 65536"),
+        ({"model": [1, 4]}, r"attribute 'model' holds 4; allowed: 1 to 3"),
+        ({"model": [3, 3]}, r"a readout \(3\) is only the last population"),
+        ({"capacity": [6, 0]}, r"attribute 'capacity' holds 6; allowed: 1 to 5"),
+        ({"reset": [4, 3]}, r"attribute 'reset' holds 4; allowed: 0 to 3"),
+        ({"surrogate": [6, 0]}, r"attribute 'surrogate' holds 6; allowed: 0 to 5"),
+        ({"detach_reset": [2, 1]}, r"attribute 'detach_reset' holds 2; allowed: 0 to 1"),
+        ({"beta": [0.5] * 7}, r"attribute 'beta' has 7 entries; give 8"),
+        ({"beta": [0.5] * 7 + [1.5]}, r"attribute 'beta' holds 1.5\d*; allowed: 0.0\d* to 1.0"),
+        ({"alpha": [math.nan] * 8}, r"attribute 'alpha' holds nan"),
+        ({"grad_threshold": [math.inf] * 8}, r"attribute 'grad_threshold' holds inf"),
+        ({"slope": [0.0, 1.0]}, r"attribute 'slope' holds 0.0"),
+        ({"connections": [0, 1]}, r"attribute 'connections' has 2 entries; give rows of 3"),
+        ({"connections": [0, 1, 0, 0, 1, 0]}, r"nothing reaches population 2"),
+        ({"connections": [0, 1, -1, 1, 2, 0]}, r"attribute 'connections' holds -1"),
+        ({"shards": [1, 0, 0, 5, 2, 9, 0, 3]}, r"population2: shards: tile 9; there are 8"),
+        ({"shards": [1, 0, 0, 4, 2, 1, 0, 3]}, r"population1: shards cover 4 of 5"),
+        ({"collectors": [0, 0, 0, 2, 1, 1, 0, 2]}, r"population2: collectors cover 0 of 2"),
+        ({"reducers": [7, 0, 0, 1, 0, 2]}, r"attribute 'reducers' holds 7"),
+        ({"input_capacity": 7}, r"attribute 'input_capacity' holds 7; allowed: 1 to 6"),
+        ({"saves": 2}, r"attribute 'saves' holds 2; allowed: 0 to 1"),
+        ({"saves": 0}, r"attribute 'saves' is 0, so there is no gradient"),
+        ({"n_input": 6.0}, r"attribute n_input is of another type"),
+        ({"gamma": 1.0}, r"does not define attribute gamma"),
+    ],
+)
+def test_attributes_are_checked(changes: dict[str, Any], message: str) -> None:
+    import fake_popart
+
+    with pytest.raises(fake_popart.PopartError, match=message):
+        make(described(**changes), inputs(), 3 if changes.get("saves") == 0 else 4)
+
+
+def test_shapes_types_and_names_are_checked() -> None:
+    import fake_popart
+
+    refused = pytest.raises(fake_popart.PopartError, match=r"weight 1 is FLOAT \[5, 4\]; it must be FLOAT \[5, 3\]")
+    with refused:
+        make(described(), [*inputs()[:2], torch.ones(5, 4), inputs()[3]])
+    with pytest.raises(fake_popart.PopartError, match=r"lists is FLOAT \[3, 2, 6\]; it must be INT32 \[3, 2, 6\]"):
+        make(described(), [inputs()[0].float(), *inputs()[1:]])
+    with pytest.raises(fake_popart.PopartError, match=r"attributes describe 4 inputs; connect lists, values, weights"):
+        make(described(), inputs()[:-1])
+    with pytest.raises(fake_popart.PopartError, match=r"a Layer has one population; attribute 'n' names 2; use Stack"):
+        make(described(), inputs(), name="Layer")
+    with pytest.raises(fake_popart.PopartError, match=r"no op sparsesnn::Heap:1 is registered"):
+        make(described(), inputs(), name="Heap")
+
+
+def test_a_gradient_is_wanted_of_the_output_alone() -> None:
+    import fake_popart
+
+    op = make(described(), inputs())
+    outputs = op.forward(inputs())
+    with pytest.raises(
+        fake_popart.PopartError, match=r"StackGrad:1 wants the gradient of output 0, which is not on the"
+    ):
+        op.backward([None, None, None, torch.ones_like(outputs[3])], inputs())
+    found = op.backward([torch.ones_like(outputs[0]), None, None, None], inputs())
+    assert [x is None for x in found] == [True, False, False, False]
+
+
+def test_inference_saves_nothing() -> None:
+    network = ss.Network.chain(ss.Input(6), ss.LIF(5, grad_threshold=0.2), ss.LIF(4))
+    import fake_popart
+
+    machine()
+    told = described(network, saves=0)
+    lean = fake_popart.Op("sparsesnn", "Stack", 1, told, inputs(network), 5, False)
+    full = fake_popart.Op("sparsesnn", "Stack", 1, {**told, "saves": 1}, inputs(network), 7, False)
+    for a, b in zip(lean.forward(inputs(network)), full.forward(inputs(network)), strict=False):
+        assert torch.equal(a, b)
+    assert [capacity(p) for p in network.populations.values()] == [6, 5, 4]
+
+
+def test_lists_from_outside_cannot_lead_outside() -> None:
+    """A list that claims more ids than it has slots is cut on the device, not followed."""
+    op = make(described(), inputs())
+    given = inputs()
+    given[0][:, :, 0] = 1000
+    given[0][:, :, 1] = 1000
+    assert torch.isfinite(op.forward(given)[0]).all()
