@@ -26,6 +26,7 @@ from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.rows import Row, Rows
 from sparsesnn.bench.step import machine_name
+from sparsesnn.dense.device import check_precision, find_device
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, Input, Population
@@ -63,6 +64,7 @@ class Settings:
         repeats: timed steps.
         n_threads: 0: all cores.
         dense: measure the dense baseline too.
+        device, precision: of the dense baseline, see `sparsesnn.dense.device`.
     """
 
     shapes: tuple[str, ...] = tuple(SHAPES)
@@ -77,6 +79,8 @@ class Settings:
     repeats: int = 3
     n_threads: int = 0
     dense: bool = True
+    device: str = "cpu"
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         for name in (*self.shapes, *dict(self.data)):
@@ -117,6 +121,8 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
     Columns: shape, n_layers, max_activity (null for the dense baseline), kind (natural, fixed, dense), samples_per_s,
     acceleration (over dense), step_ms, input_activity, activity (per layer), n_spikes_dropped, net, spikes (real, random).
     """
+    find_device(settings.device)
+    check_precision(settings.precision, "dense")
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain["data"] = dict(settings.data)
     rows = Rows(folder, "activity", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
@@ -180,7 +186,9 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
     model = Model(described, backend=backend, seed=0)
     model.load_state_dict(scaled.state_dict())
     del scaled
-    trainee = Trainee(model, settings.n_threads)
+    device = find_device(settings.device if backend == "dense" else "cpu")
+    precision = settings.precision if backend == "dense" else "float32"
+    trainee = Trainee(model, settings.n_threads, device=device, precision=precision)
     output, _, _ = trainee.step(spikes, labels)
     activity, dropped = output.activity(), sum(output.dropped().values())
     del output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,11 +13,13 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.step import machine_name, peak_bytes, start_peak
 from sparsesnn.bench.workload import Workload
 from sparsesnn.dense import MODES, check_mode
+from sparsesnn.dense.device import check_precision, device_name, find_device, joules, peak_memory
 from sparsesnn.errors import ConfigError, NumericError
 from sparsesnn.module import Model
 from sparsesnn.runtime import num_threads
@@ -39,7 +42,8 @@ class Baseline:
         step_ms: median time of a step: forward, cross-entropy, backward, Adam.
         loss: of the first step; equal for all modes but for the order of sums.
         net, n_steps, n_samples: the workload.
-        threads, machine: where it ran.
+        threads, machine, device, precision: where and how it ran.
+        samples_per_joule: of the device, by NVML; None where nobody counts.
     """
 
     mode: str
@@ -52,40 +56,64 @@ class Baseline:
     n_samples: int
     threads: int
     machine: str
+    device: str = "cpu"
+    precision: str = "float32"
+    samples_per_joule: float | None = None
 
 
 def bench_baselines(
-    workloads: Sequence[Workload], modes: Sequence[str] = ALL, *, repeats: int = 7, n_threads: int = 0
+    workloads: Sequence[Workload],
+    modes: Sequence[str] = ALL,
+    *,
+    repeats: int = 7,
+    n_threads: int = 0,
+    device: str = "cpu",
+    precision: str = "float32",
 ) -> list[Baseline]:
-    """Every mode on every workload: steps interleaved in this process, memory in one process each.
+    """Every mode on every workload: steps interleaved in this process; memory in one process each, on CUDA the device's.
 
-    Errors: `DescriptionError` for an unknown mode; `NumericError` if two modes disagree about the loss.
+    Errors: `DescriptionError` for an unknown mode; `ConfigError` for a device that is not there; `NumericError` if two
+    modes disagree about the loss.
     """
+    place = find_device(device)
+    check_precision(precision, "dense")
     for mode in modes:
         check_mode(mode, "dense")
     found = []
     for workload in workloads:
         spikes, labels = workload.spikes(), workload.labels()
         trained = workload.model("dense", spikes)
-        trainees = {mode: Trainee(_twin(trained, mode), n_threads) for mode in modes}
+        trainees = {mode: Trainee(_twin(trained, mode), n_threads, device=place, precision=precision) for mode in modes}
         losses = {mode: trainee.step(spikes, labels)[1] for mode, trainee in trainees.items()}
-        _agree(losses)
+        _agree(losses, 1e-3 if precision == "float32" else 5e-2)
         seconds = race(trainees, spikes, labels, repeats=repeats)
-        del trainees
+        peaks: dict[str, int | None]
+        if place.type == "cuda":
+            peaks = {mode: _peak_on_device(trainee, spikes, labels) for mode, trainee in trainees.items()}
+            energies = {
+                mode: _samples_per_joule(t, spikes, labels, median(seconds[mode])) for mode, t in trainees.items()
+            }
+        else:
+            del trainees
+            peaks = {mode: _peak_elsewhere(workload, mode, n_threads, precision) for mode in modes}
+            energies = dict.fromkeys(modes)
         for mode in modes:
             step = median(seconds[mode])
             found.append(
                 Baseline(
                     mode=mode,
                     samples_per_s=workload.n_samples / step,
-                    peak_bytes=_peak_elsewhere(workload, mode, n_threads),
+                    peak_bytes=peaks[mode],
                     step_ms=1e3 * step,
                     loss=losses[mode],
                     net=workload.net,
                     n_steps=workload.n_steps,
                     n_samples=workload.n_samples,
                     threads=n_threads or num_threads(),
-                    machine=machine_name(),
+                    machine=machine_name() if place.type == "cpu" else device_name(place),
+                    device=str(place),
+                    precision=precision,
+                    samples_per_joule=energies[mode],
                 )
             )
     return found
@@ -113,17 +141,38 @@ def _twin(model: Model, mode: str) -> Model:
     return twin
 
 
-def _agree(losses: dict[str, float]) -> None:
+def _peak_on_device(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> int:
+    """Of a step, with its gradients, on a CUDA device."""
+    trainee.optimiser.zero_grad(set_to_none=True)
+    with peak_memory(trainee.device) as found:
+        trainee.step(spikes, labels)
+    trainee.optimiser.zero_grad(set_to_none=True)
+    return found[0]
+
+
+def _samples_per_joule(trainee: Trainee, spikes: SpikeBatch, labels: Tensor, step_s: float) -> float | None:
+    """Over at least two seconds: devices report their energy some ten times a second."""
+    n_steps = max(1, math.ceil(2.0 / step_s))
+    before = joules(trainee.device)
+    if before is None:
+        return None
+    for _ in range(n_steps):
+        trainee.step(spikes, labels)
+    after = joules(trainee.device)
+    return n_steps * spikes.n_samples / (after - before) if after is not None and after > before else None
+
+
+def _agree(losses: dict[str, float], tolerance: float = 1e-3) -> None:
     """A spike that a rounding decides otherwise may move the loss a little; more than that is an error of a mode."""
     first = next(iter(losses.values()))
     for mode, loss in losses.items():
-        if abs(loss - first) > 1e-3 * abs(first):
+        if abs(loss - first) > tolerance * abs(first):
             raise NumericError(f"bench baselines: mode {mode!r} finds a loss of {loss:g}, others {first:g}: a defect")
 
 
-def _peak_elsewhere(workload: Workload, mode: str, n_threads: int) -> int | None:
+def _peak_elsewhere(workload: Workload, mode: str, n_threads: int, precision: str = "float32") -> int | None:
     """`_peak` in a process that has held nothing else."""
-    asked = json.dumps({"workload": asdict(workload), "mode": mode, "n_threads": n_threads})
+    asked = json.dumps({"workload": asdict(workload), "mode": mode, "n_threads": n_threads, "precision": precision})
     # the arguments are ours: the interpreter that runs us, our module's name, and numbers as JSON
     done = subprocess.run(
         [sys.executable, "-m", "sparsesnn.bench.baselines", asked], capture_output=True, text=True, check=False
@@ -135,9 +184,9 @@ def _peak_elsewhere(workload: Workload, mode: str, n_threads: int) -> int | None
     return None if peak is None else int(peak)
 
 
-def _peak(workload: Workload, mode: str, n_threads: int, steps: int = 3) -> int | None:
+def _peak(workload: Workload, mode: str, n_threads: int, precision: str, steps: int = 3) -> int | None:
     spikes, labels = workload.spikes(), workload.labels()
-    trainee = Trainee(_twin(workload.model("dense", spikes), mode), n_threads)
+    trainee = Trainee(_twin(workload.model("dense", spikes), mode), n_threads, precision=precision)
     parameter_bytes = sum(p.numel() * p.element_size() for p in trainee.model.parameters())
     _load_product_code(spikes)
     gc.collect()
@@ -157,7 +206,7 @@ def _load_product_code(spikes: SpikeBatch) -> None:
 def _main(text: str) -> int:
     asked: dict[str, Any] = json.loads(text)
     set_threads(asked["n_threads"], "dense", asked["mode"])
-    print(json.dumps(_peak(Workload(**asked["workload"]), asked["mode"], asked["n_threads"])))
+    print(json.dumps(_peak(Workload(**asked["workload"]), asked["mode"], asked["n_threads"], asked["precision"])))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
@@ -13,17 +14,21 @@ from sparsesnn.train.prepare import set_threads
 
 
 class Trainee:
-    """A model, and an Adam that leaves it as it is."""
+    """A model on its device, and an Adam that leaves it as it is; `precision` of products, see `dense.device`."""
 
-    def __init__(self, model: Model, n_threads: int = 0) -> None:
-        self.model = model
+    def __init__(
+        self, model: Model, n_threads: int = 0, *, device: torch.device | None = None, precision: str = "float32"
+    ) -> None:
+        self.model = model if device is None else model.to(device)
+        self.device = device or torch.device("cpu")
+        self.precision = precision
         self.n_threads = n_threads
-        self.optimiser = still_adam(model)
+        self.optimiser = still_adam(self.model)
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
         set_threads(self.n_threads, self.model.backend, self.model.dense_mode)
-        output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels)
+        output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 
 

@@ -18,6 +18,7 @@ from sparsesnn import _core
 from sparsesnn.adam import Adam
 from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
+from sparsesnn.dense.device import autocast, check_precision, device_name, find_device, joules, peak_memory, synchronise
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
 
@@ -43,7 +44,8 @@ class StepResult:
         peak_bytes: highest memory of the process over all steps above what it held before the first, with gradients
             but without weights, Adam's state and data. None where the system does not say.
         weight_bytes, optimiser_bytes: of the parameters, and of Adam's two moments.
-        backend, isa, threads, machine, workload: what ran where.
+        backend, isa, threads, machine, device, workload: what ran where.
+        samples_per_joule: of the device, by NVML; None where nobody counts.
     """
 
     samples_per_s: float
@@ -67,6 +69,8 @@ class StepResult:
     isa: str
     threads: int
     machine: str
+    device: str
+    samples_per_joule: float | None
     workload: dict[str, Any]
 
     def table(self) -> str:
@@ -95,6 +99,8 @@ class StepResult:
                 f"memory     {self.peak_bytes / 2**20:.0f} MiB above the process with its weights "
                 f"({self.weight_bytes / 2**20:.0f} MiB), Adam's state ({self.optimiser_bytes / 2**20:.0f} MiB) and data"
             )
+        if self.samples_per_joule is not None:
+            lines.append(f"energy     {self.samples_per_joule:.1f} samples/J of {self.device}")
         return "\n".join(lines)
 
     def _floor(self, phase: str) -> str:
@@ -106,15 +112,28 @@ class StepResult:
         return asdict(self)
 
 
-def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, warm_up: int = 3) -> StepResult:
-    """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted."""
+def bench_step(
+    workload: Workload,
+    backend: str = "cpu",
+    *,
+    repeats: int = 15,
+    warm_up: int = 3,
+    device: str = "cpu",
+    precision: str = "float32",
+) -> StepResult:
+    """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted.
+
+    `device` and `precision` are for the backend dense, see `sparsesnn.dense.device`; on CUDA the peak is the device's.
+    """
+    place = find_device(device, backend)
+    check_precision(precision, backend)
     spikes, labels = workload.spikes(), workload.labels()
-    model = workload.model(backend, spikes)
+    model = workload.model(backend, spikes).to(place)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     gc.collect()
-    before = start_peak()
+    before = start_peak() if place.type == "cpu" else None
     optimiser = still_adam(model)
-    output, first_loss, _ = train_step(model, optimiser, spikes, labels)  # makes the optimiser's state
+    output, first_loss, _ = train_step(model, optimiser, spikes, labels, precision)  # makes the optimiser's state
     activity = {"input": spikes.activity(), **output.activity()}
     listed = {
         name: lists.ids.numel() / max(1, lists.n_steps * lists.n_samples * lists.n_neurons)
@@ -124,13 +143,20 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
     dropped = output.dropped()
     del output
     for _ in range(warm_up):
-        train_step(model, optimiser, spikes, labels)
+        train_step(model, optimiser, spikes, labels, precision)
+    energy = joules(place)
     times, clocks = [], []
     for _ in range(repeats):
         _core.phase_seconds(reset=True)
-        times.append(train_step(model, optimiser, spikes, labels)[2])
+        times.append(train_step(model, optimiser, spikes, labels, precision)[2])
         clocks.append(_core.phase_seconds(reset=True))
+    spent = joules(place)
+    per_joule = repeats * workload.n_samples / (spent - energy) if energy is not None and spent else None
     peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
+    if place.type == "cuda":
+        with peak_memory(place) as highest:
+            train_step(model, optimiser, spikes, labels, precision)
+        peak = highest[0]
     totals = [1e3 * sum(t) for t in times]
     optimiser_ms = 1e3 * median(t[2] for t in times)
     phases: dict[str, float] = {}
@@ -170,7 +196,9 @@ def bench_step(workload: Workload, backend: str = "cpu", *, repeats: int = 15, w
         backend=backend,
         isa=_core.build_info()["isa"],
         threads=_core.num_threads() if torch.get_num_threads() == 1 else torch.get_num_threads(),
-        machine=machine_name(),
+        machine=machine_name() if place.type == "cpu" else device_name(place),
+        device=str(place),
+        samples_per_joule=per_joule,
         workload=asdict(workload),
     )
 
@@ -197,19 +225,30 @@ def still_adam(model: Model) -> torch.optim.Optimizer:
 
 
 def train_step(
-    model: Model, optimiser: torch.optim.Optimizer, spikes: SpikeBatch, labels: torch.Tensor
+    model: Model,
+    optimiser: torch.optim.Optimizer,
+    spikes: SpikeBatch,
+    labels: torch.Tensor,
+    precision: str = "float32",
 ) -> tuple[Output, float, tuple[float, float, float]]:
     """One training step; the output, its loss and the seconds of forward, backward and update."""
+    device = next(model.parameters()).device
+
+    def now() -> float:
+        synchronise(device)
+        return time.perf_counter()
+
     optimiser.zero_grad(set_to_none=True)
-    start = time.perf_counter()
-    output = model(spikes)
+    start = now()
+    with autocast(device, precision):
+        output = model(spikes)
     logits = output.counts() if output.potentials is None else output.potentials.mean(0)
-    loss = functional.cross_entropy(logits, labels)
-    forward = time.perf_counter()
+    loss = functional.cross_entropy(logits.float(), labels.to(device))
+    forward = now()
     loss.backward()
-    backward = time.perf_counter()
+    backward = now()
     optimiser.step()
-    end = time.perf_counter()
+    end = now()
     return output, loss.item(), (forward - start, backward - forward, end - backward)
 
 

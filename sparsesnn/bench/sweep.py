@@ -25,6 +25,7 @@ from sparsesnn.bench import roofline
 from sparsesnn.bench.racing import Trainee
 from sparsesnn.bench.rows import Row, Rows
 from sparsesnn.bench.step import deliver_seconds, machine_name
+from sparsesnn.dense.device import find_device
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
@@ -37,6 +38,8 @@ PRECISIONS = ("float32", "bfloat16")
 FACTORS = ("batch", "width", "model", "precision", "outputs")
 #: phases of the engine (`sparsesnn.bench.roofline`) by what they do
 NEURON_PHASES = ("step", "select", "select_grad", "step_grad")
+#: matrix products as PyTorch's profiler calls them; the first are our own
+PRODUCTS = ("sparsesnn::dense_multiply", "aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm")
 SYNAPSE_PHASES = ("pack", "deliver", "deliver_grad")
 
 
@@ -45,8 +48,9 @@ class Settings:
     """What the sweep covers; each factor is varied around the values in `base`.
 
     Args:
-        batch, width, model, precision, outputs: values of each factor. bfloat16 means weights on the backend cpu, and
-            weights and state on dense; outputs, for a population code, are a multiple of the classes.
+        batch, width, model, precision, outputs: values of each factor. bfloat16 means that weights are read in it on the
+            backend cpu, and that products are computed in it on dense (`torch.autocast`), with float32 sums of weights
+            and state; outputs, for a population code, are a multiple of the classes.
         backends: cpu, dense.
         base_batch, base_width: of the points that vary something else (LIF, float32, an output a class).
         n_steps: T.
@@ -55,6 +59,7 @@ class Settings:
         hidden_activity: that the hidden layer is scaled to, spikes per neuron and step.
         repeats: timed steps.
         n_threads: 0: all cores.
+        device: of the backend dense, see `sparsesnn.dense.device`.
     """
 
     batch: tuple[int, ...] = (8, 16, 32, 64, 128)
@@ -72,6 +77,7 @@ class Settings:
     hidden_activity: float = 0.02
     repeats: int = 5
     n_threads: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name, allowed in (("model", MODELS), ("precision", PRECISIONS), ("backends", ("cpu", "dense"))):
@@ -101,6 +107,7 @@ class Settings:
 
 def bench_sweep(settings: Settings, folder: Path, stream: TextIO | None = None) -> list[Row]:
     """Measures the points that the folder does not hold yet; writes sweep.json, sweep.csv, sweep.png and README.md."""
+    find_device(settings.device)
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain.pop("folder")
     rows = Rows(folder, "sweep", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
@@ -145,7 +152,13 @@ def _measure(settings: Settings, point: Row) -> Row:
     hidden = neuron(choice["width"], recurrent=choice["model"] == "recurrent")
     network = Network.chain(Input(spikes.n_neurons), hidden, LI(n_out))
     model = _model(network, point["backend"], choice["precision"], spikes, settings.hidden_activity)
-    trainee = Trainee(model, settings.n_threads)
+    on_dense = point["backend"] == "dense"
+    trainee = Trainee(
+        model,
+        settings.n_threads,
+        device=find_device(settings.device if on_dense else "cpu"),
+        precision=choice["precision"] if on_dense else "float32",
+    )
     output = trainee.step(spikes, labels)[0]
     events, flops = _work(network, spikes, output, point["backend"])
     activity = output.activity()["hidden"]
@@ -196,7 +209,7 @@ def _model(network: Network, backend: str, precision: str, spikes: SpikeBatch, a
         init_activity(scaled, [spikes], activity)
     model = Model(network, backend=backend, weight_dtype=precision if backend == "cpu" else "float32")
     model.load_state_dict(scaled.state_dict())
-    return model.bfloat16() if backend == "dense" and precision == "bfloat16" else model
+    return model
 
 
 def _work(network: Network, spikes: SpikeBatch, output: Output, backend: str) -> tuple[float, float]:
@@ -228,11 +241,18 @@ def _engine_seconds(model: Model, spikes: SpikeBatch, clocks: dict[str, float]) 
 
 def _dense_shares(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> tuple[float, float]:
     """Of one step under PyTorch's profiler: what forward and backward take beside matrix products, and the products."""
-    with torch.autograd.profiler.profile(use_kineto=False) as profiler:
+    on_cuda = trainee.device.type == "cuda"
+    activities = [torch.profiler.ProfilerActivity.CUDA if on_cuda else torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler:
         took = trainee.step(spikes, labels)[2]
-    seconds = {event.key: 1e-6 * event.self_cpu_time_total for event in profiler.key_averages()}
-    products = sum(seconds.get(f"aten::{name}", 0.0) for name in ("mm", "addmm", "addmm_", "bmm"))
-    update = sum(s for key, s in seconds.items() if "adam" in key.lower())
+    products = update = 0.0
+    for event in profiler.key_averages():
+        name = event.key.lower()
+        seconds = 1e-6 * (event.self_device_time_total if on_cuda else event.self_cpu_time_total)
+        if name in PRODUCTS or (on_cuda and any(word in name for word in ("gemm", "cutlass", "nvjet"))):
+            products += seconds
+        elif "adam" in name:
+            update += seconds
     return max(0.0, took - products - update) / took, min(1.0, products / took)
 
 

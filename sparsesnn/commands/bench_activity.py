@@ -47,6 +47,15 @@ def register(what: Any) -> None:
     parser.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
     parser.add_argument("--backends", default="cpu,dense", metavar="B,…", help="default: %(default)s")
+    parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="of the dense baseline: cpu, cuda:0, … (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        metavar="P",
+        help="of its products: float32, bfloat16, float16 (default: %(default)s)",
+    )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -80,6 +89,8 @@ def _activity(options: argparse.Namespace) -> int:
         repeats=options.repeats,
         n_threads=options.threads,
         dense="dense" in backends,
+        device=options.device,
+        precision=options.precision,
     )
     rows = bench_activity(settings, options.out, sys.stderr)
     if options.json:

@@ -11,12 +11,14 @@ examples:
   sparsesnn bench baselines
   sparsesnn bench baselines --steps 50,100,200 --batch 16,48,128 --modes step,fused
   sparsesnn bench baselines --net 700-512-20 --net 700-1024r-20 --json
+  sparsesnn bench baselines --device cuda:0 --precision bfloat16     peak memory and energy are then the device's
 
 modes: step (plain autograd, one step at a time), hoist (input products over the whole sequence), fused (one autograd
   node a population, which keeps its input current and recomputes the rest), compile (torch.compile; compiles for some
   seconds first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is the peak of
   a process of its own above its weights, data and optimiser state.
---json prints a list: mode, samples_per_s, peak_bytes, step_ms, loss, net, n_steps, n_samples, threads, machine."""
+--json prints a list: mode, samples_per_s, peak_bytes, step_ms, loss, net, n_steps, n_samples, threads,
+  machine, device, precision, samples_per_joule (CUDA with NVML: pip install 'sparsesnn[cuda]')."""
 
 
 def register(what: Any) -> None:
@@ -34,6 +36,13 @@ def register(what: Any) -> None:
     parser.add_argument("--steps", default="100", metavar="T,…", help="time steps (default: %(default)s)")
     parser.add_argument("--batch", default="48", metavar="B,…", help="samples (default: %(default)s)")
     parser.add_argument("--modes", default="step,hoist,fused,compile", metavar="M,…", help="default: %(default)s")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:0, … (default: %(default)s)")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        metavar="P",
+        help="of the products: float32, bfloat16, float16, with float32 state (default: %(default)s)",
+    )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -52,6 +61,13 @@ def _baselines(options: argparse.Namespace) -> int:
         for n_steps in integers("--steps", options.steps)
         for n_samples in integers("--batch", options.batch)
     ]
-    rows = bench_baselines(workloads, options.modes.split(","), repeats=options.repeats, n_threads=options.threads)
+    rows = bench_baselines(
+        workloads,
+        options.modes.split(","),
+        repeats=options.repeats,
+        n_threads=options.threads,
+        device=options.device,
+        precision=options.precision,
+    )
     print(json.dumps([asdict(row) for row in rows], allow_nan=False) if options.json else table(rows))
     return 0

@@ -37,6 +37,13 @@ def register(what: Any) -> None:
         choices=("float32", "bfloat16"),
         help="how the engine reads the weights (default: %(default)s)",
     )
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="of backend dense: cpu, cuda, cuda:0, …")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        metavar="P",
+        help="of the products of backend dense: float32, bfloat16, float16 (default: %(default)s)",
+    )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument("--repeats", type=int, default=15, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -55,6 +62,8 @@ def _step(options: argparse.Namespace) -> int:
         hidden_activity=options.hidden_activity,
         weight_dtype=options.weights,
     )
-    result = bench_step(workload, options.backend, repeats=options.repeats)
+    result = bench_step(
+        workload, options.backend, repeats=options.repeats, device=options.device, precision=options.precision
+    )
     print(json.dumps(result.to_dict(), allow_nan=False) if options.json else result.table())
     return 0

@@ -38,6 +38,7 @@ def register(what: Any) -> None:
     parser.add_argument("--precisions", metavar="P,…", help="default: float32,bfloat16")
     parser.add_argument("--outputs", metavar="N,…", help="default: 10,50,100,500")
     parser.add_argument("--backends", metavar="B,…", help="default: cpu,dense")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="of the backend dense: cpu, cuda:0, …")
     parser.add_argument("--steps", type=int, metavar="T", help="time steps (default: 100)")
     parser.add_argument("--repeats", type=int, metavar="N", help="timed steps (default: 5)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
@@ -69,6 +70,7 @@ def _sweep(options: argparse.Namespace) -> int:
         dataset=options.dataset,
         folder=options.data,
         n_threads=options.threads,
+        device=options.device,
     )
     rows = bench_sweep(settings, options.out, sys.stderr)
     if options.json:

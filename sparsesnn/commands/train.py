@@ -56,6 +56,8 @@ def register(commands: Any) -> None:
     how.add_argument(
         "--dense-mode", metavar="MODE", help="how 'dense' computes: step, hoist, fused, compile, or auto (the fastest)"
     )
+    how.add_argument("--device", metavar="NAME", help="of 'dense': cpu, cuda, cuda:0, …")
+    how.add_argument("--precision", metavar="P", help="of the products of 'dense': float32, bfloat16")
     how.add_argument("--target", metavar="MACHINE", help="of the IPU backends: ipu-mk2, ipu-mk2:1x64 (IPUs × tiles), …")
     how.add_argument("--epochs", type=int, metavar="N", help="passes through the training part")
     how.add_argument("--batch", type=int, metavar="N", help="samples per step")
@@ -109,6 +111,8 @@ def _resolve(options: argparse.Namespace) -> Any:
         ("train", "backend"): options.backend,
         ("train", "target"): options.target,
         ("train", "dense_mode"): options.dense_mode,
+        ("train", "device"): options.device,
+        ("train", "precision"): options.precision,
         ("train", "epochs"): options.epochs,
         ("train", "batch"): options.batch,
         ("train", "seed"): options.seed,

@@ -31,6 +31,7 @@ from sparsesnn.dense import on_cpu
 from sparsesnn.dense.dynamics import Dynamics
 from sparsesnn.dense.layer import Call, Result, arriving
 from sparsesnn.dense.spikes import DenseSpikes, no_memory
+from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, Population
 
 _NEURON = ("alpha", "beta", "threshold", "grad_threshold")
@@ -73,6 +74,11 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
     ]
     device = call.v.device
     kit = kit_of(device)
+    if kit is on_cpu and torch.is_autocast_enabled("cpu"):
+        raise DescriptionError(
+            "dense_mode is 'fused' under torch.autocast on the cpu, where it computes in float32 alone; "
+            "use 'hoist' for mixed precision, or leave autocast out"
+        )
     run = _Run(
         kit=kit,
         population=neuron.population,

@@ -132,11 +132,12 @@ def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
 
     Errors: `DescriptionError` if "fused" is asked for where it does not run, `MissingDependencyError` without Triton.
     """
+    mixed = device.type == "cpu" and torch.is_autocast_enabled("cpu")
     able = dtype in (torch.float32, torch.float64) and (
         device.type == "cpu" or (device.type == "cuda" and has_triton())
     )
     if mode == "auto":
-        return "fused" if able else "hoist"
+        return "fused" if able and not mixed else "hoist"
     if mode == "fused" and not able:
         if device.type == "cuda" and dtype in (torch.float32, torch.float64):
             raise MissingDependencyError("triton", "cuda", "dense_mode 'fused' on CUDA")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.profiler import record_function
 
 from sparsesnn import _core
 from sparsesnn.dense.dynamics import Dynamics
@@ -36,13 +37,14 @@ class Factor:
     def product(self, a: Tensor, out: Tensor, *, accumulate: bool = False, bias: Tensor | None = None) -> None:
         """out ← a·b, on top of `out` or of a bias [N]; a [.., K] bool or float, out [.., N]."""
         if self.packed is not None:
-            _core.dense_multiply(
-                values(rows(a)),
-                self.packed,
-                array(rows(out)),
-                accumulate=accumulate,
-                bias=None if bias is None else array(bias),
-            )
+            with record_function("sparsesnn::dense_multiply"):
+                _core.dense_multiply(
+                    values(rows(a)),
+                    self.packed,
+                    array(rows(out)),
+                    accumulate=accumulate,
+                    bias=None if bias is None else array(bias),
+                )
         elif accumulate:
             rows(out).addmm_(floats(a, out.dtype), self.plain)
         else:
@@ -58,9 +60,10 @@ def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
     if not a.numel():
         return
     if ours(b):
-        _core.dense_multiply(
-            values(rows(a)), _core.PackedMatrix(array(rows(b))), array(out), transposed=True, accumulate=not first
-        )
+        with record_function("sparsesnn::dense_multiply"):
+            _core.dense_multiply(
+                values(rows(a)), _core.PackedMatrix(array(rows(b))), array(out), transposed=True, accumulate=not first
+            )
     else:
         out.addmm_(floats(a, out.dtype).t(), rows(b))
 

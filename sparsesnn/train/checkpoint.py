@@ -255,7 +255,7 @@ def restore_optimiser(
             raise CheckpointError(f"{where}: holds optimiser state of {name!r}; the network has no such parameter")
         if tensor.ndim:
             _check_like(f"{name}/{key}", tensor, parameters[name], where)
-        optimiser.state[parameters[name]][key] = tensor.clone()
+        optimiser.state[parameters[name]][key] = tensor.to(parameters[name].device, copy=True)
     for name, parameter in parameters.items():
         keys = set(optimiser.state.get(parameter, {}))
         if keys and keys != state_keys:

@@ -15,6 +15,7 @@ from typing import Any
 from sparsesnn import datasets
 from sparsesnn.datasets import Augment
 from sparsesnn.dense import MODES
+from sparsesnn.dense.device import check_precision
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Population, decays
 from sparsesnn.layers.checks import PerNeuron
@@ -272,6 +273,9 @@ class TrainConfig:
         target: machine of the two IPU backends, as `sparsesnn.partition.target` names it: "ipu-mk2:1x64".
         weight_dtype: "float32", or "bfloat16": weights are read rounded, half the bytes; those that learn stay float32.
         dense_mode: how "dense" computes: "step", "hoist", "fused", "compile", or "auto", the fastest of them.
+        device: of the backend dense: "cpu", "cuda", "cuda:0", …
+        precision: of the products of the backend dense: "float32" or "bfloat16"; state, weights that learn and
+            evaluation stay float32.
         threads: worker threads; 0: all cores.
         prefetch: batches made ahead by a thread; 0: none.
         bucket_batches: batches whose samples are sorted by length together, so that those of one batch are of similar
@@ -290,6 +294,8 @@ class TrainConfig:
     target: str = "ipu-mk2:1x64"
     weight_dtype: str = "float32"
     dense_mode: str = "auto"
+    device: str = "cpu"
+    precision: str = "float32"
     threads: int = 0
     prefetch: int = 8
     bucket_batches: int = 0
@@ -313,6 +319,15 @@ class TrainConfig:
             raise ConfigError(
                 f"train.dense_mode: is {self.dense_mode!r}, which has no effect with backend {self.backend!r}; "
                 "remove it, or set train.backend to 'dense'"
+            )
+        if self.device != "cpu" and self.backend != "dense":
+            raise ConfigError(
+                f"train.device: is {self.device!r} with backend {self.backend!r}; only backend 'dense' runs elsewhere"
+            )
+        check_precision(self.precision, self.backend)
+        if self.precision == "float16":
+            raise ConfigError(
+                "train.precision: is 'float16', whose small gradients become 0 without a scaled loss; use 'bfloat16'"
             )
         for name, low, high in (
             ("epochs", 1, 1_000_000),

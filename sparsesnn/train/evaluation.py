@@ -50,6 +50,7 @@ def evaluate(
     for spikes, labels in stream.epoch(0):
         output = model(spikes)
         logits = decode(output, decoding, n_classes)
+        labels = labels.to(logits.device)
         loss = float(functional.cross_entropy(logits, labels))
         if not math.isfinite(loss):
             raise NumericError(

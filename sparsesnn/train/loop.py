@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsesnn import __version__
+from sparsesnn.dense.device import autocast, find_device
 from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NumericError
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import init_activity
@@ -137,7 +138,7 @@ class Run:
             dense_mode=t.dense_mode,
             seed=t.seed,
             weight_dtype=t.weight_dtype,
-        )
+        ).to(find_device(t.device, t.backend))
         self.optimiser = optim.make_optimiser(self.model, config.optim)
         self.device = prepare.make_device(config, self.model, self.optimiser, self.decoding, parts.n_classes)
         self._introduce()
@@ -292,8 +293,10 @@ class Run:
             return output, logits, value, norm
         optim.set_learning_rate(self.optimiser, self._learning_rate(p.step))
         self.optimiser.zero_grad(set_to_none=True)
-        output = self.model(spikes)
+        with autocast(torch.device(c.train.device), c.train.precision):
+            output = self.model(spikes)
         logits = decode(output, self.decoding, self.parts.n_classes)
+        labels = labels.to(logits.device)
         loss = total_loss(output, logits, labels, c.loss)
         value = float(loss.detach())
         if not math.isfinite(value):

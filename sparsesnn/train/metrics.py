@@ -46,7 +46,7 @@ class Tally:
 
     def add(self, output: Output, logits: Tensor, labels: Tensor, loss: float) -> None:
         """Counts one batch; labels are int64[B] or float32[B, C]."""
-        n = len(labels)
+        n, labels = len(labels), labels.to(logits.device)
         classes = labels if labels.ndim == 1 else labels.argmax(1)
         self.n_samples += n
         self.n_correct += int((logits.detach().argmax(1) == classes).sum())

@@ -122,12 +122,12 @@ def _readout(
 ) -> None:
     """Potential of every class over time, or its spikes so far."""
     if potentials is not None:
-        traces = potentials[:, 0].unflatten(-1, (n_classes, -1)).mean(-1).numpy()
+        traces = potentials[:, 0].unflatten(-1, (n_classes, -1)).mean(-1).cpu().numpy()
         axes.set_ylabel("readout\npotential")
     else:
         assert spikes is not None, "a network without potentials ends in spikes"
         dense = spikes.to_dense() if isinstance(spikes, SpikeBatch) else spikes
-        traces = dense[:, 0].unflatten(-1, (n_classes, -1)).sum(-1).cumsum(0).numpy()
+        traces = dense[:, 0].unflatten(-1, (n_classes, -1)).sum(-1).cumsum(0).cpu().numpy()
         axes.set_ylabel("readout\nspikes so far")
     for c in range(n_classes):
         if c not in (label, predicted):
@@ -199,7 +199,7 @@ def _points(lists: LayerOutput) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         fired = lists.fired().numpy()
         return lists.list_index().numpy()[fired] // lists.n_samples, lists.ids.numpy()[fired]
     steps, neurons = torch.nonzero(lists[:, 0], as_tuple=True)
-    return steps.numpy(), neurons.numpy()
+    return steps.cpu().numpy(), neurons.cpu().numpy()
 
 
 def _figure(width: float, height: float) -> Figure:
