@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from sparsesnn.commands import bench, data, evaluate, info, launch, plan, train
+from sparsesnn.commands import bench, data, evaluate, info, launch, nir, plan, train
 from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
 
 
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in (train, evaluate, launch, data, bench, plan, info):  # the order of --help
+    for command in (train, evaluate, launch, data, bench, plan, nir, info):  # the order of --help
         command.register(commands)
     return parser
 

@@ -1,0 +1,123 @@
+"""`sparsesnn nir`: networks to and from other libraries, in NIR files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.errors import ConfigError
+
+EXAMPLES = """\
+examples:
+  sparsesnn nir export runs/a net.nir --dt 0.001             NIR's own equations, steps of 1 ms
+  sparsesnn nir export runs/a net.nir --target snntorch      for snntorch.import_nir.import_from_nir
+  sparsesnn nir show net.nir --source snntorch --reset subtract
+  sparsesnn nir import net.nir weights.safetensors --source norse --network net.json
+                                                             then: sparsesnn plan --network net.json
+
+NIR holds time constants, not steps: say who will read a file (--target), and who wrote it (--source); docs/migrating.md
+has a table of what each library means. Needs the package nir: pip install 'sparsesnn[nir]'."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "nir",
+        help="networks to and from other libraries (NIR files)",
+        description="Exchanges networks with snnTorch, Norse, SpikingJelly, Sinabs, Rockpool and Spyx through NIR.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=lambda _: parser.print_help() or 2)
+    what = parser.add_subparsers(dest="what", metavar="WHAT")
+    export = what.add_parser("export", help="a trained network as a NIR file")
+    export.set_defaults(run=_export)
+    export.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
+    export.add_argument("file", type=Path, metavar="FILE", help="to write")
+    export.add_argument(
+        "--target", default="nir", metavar="WHO", help="nir (default), snntorch, norse, spikingjelly, sinabs"
+    )
+    export.add_argument("--dt", type=float, metavar="S", help="the reader's step, in the unit of time constants")
+    export.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
+    export.add_argument("--keep-reset", action="store_true", help="write neurons whose reset the reader does not have")
+    for name, run, text in (
+        ("show", _show, "what a NIR file becomes here"),
+        ("import", _import, "a NIR file as weights and network"),
+    ):
+        reader = what.add_parser(name, help=text)
+        reader.set_defaults(run=run)
+        reader.add_argument("file", type=Path, metavar="FILE", help="a NIR file")
+        if name == "import":
+            reader.add_argument("weights", type=Path, metavar="OUT", help="to write: Model.state_dict() as safetensors")
+            reader.add_argument("--network", type=Path, metavar="OUT", help="to write: the network as JSON")
+        reader.add_argument(
+            "--source", required=True, metavar="WHO", help="snntorch, norse, spikingjelly, sinabs, …, nir"
+        )
+        reader.add_argument("--dt", type=float, metavar="S", help="the step (default: that library's)")
+        reader.add_argument("--reset", metavar="HOW", help="subtract, zero or none: what the neurons do at a spike")
+        reader.add_argument(
+            "--no-reset-delay", action="store_true", help="the neurons had snnTorch's reset_delay=False"
+        )
+
+
+def _export(options: argparse.Namespace) -> int:
+    from sparsesnn.nir import to_nir, write
+    from sparsesnn.train.evaluation import load_run
+
+    saved = load_run(options.checkpoint, weights=options.weights)
+    graph = to_nir(saved.model, target=options.target, dt=options.dt, keep_reset=options.keep_reset)
+    write(options.file, graph)
+    print(f"{options.file}: {len(graph.nodes)} nodes, the weights after epoch {saved.epoch}, for {options.target}")
+    return 0
+
+
+def _read(options: argparse.Namespace) -> Any:
+    from sparsesnn.nir import from_nir
+
+    return from_nir(
+        options.file,
+        source=options.source,
+        dt=options.dt,
+        reset=options.reset,
+        reset_delay=not options.no_reset_delay,
+    )
+
+
+def _show(options: argparse.Namespace) -> int:
+    network = _read(options).network
+    for name, population in network.populations.items():
+        incoming = ", ".join(c.pre + (f" (delay {c.delay})" if c.delay else "") for c in network.incoming(name))
+        values = {
+            key: _short(getattr(population, key, None)) for key in ("alpha", "beta", "threshold", "reset", "gain")
+        }
+        said = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+        loop = ", itself" if getattr(population, "recurrent", False) else ""
+        print(
+            f"{name}: {type(population).__name__}({population.n}) {said}{f' <- {incoming}{loop}' if incoming else ''}"
+        )
+    print(f"{network.n_weights():,} weights")
+    return 0
+
+
+def _short(value: Any) -> str | None:
+    if isinstance(value, tuple):
+        return f"{min(value):.4g}…{max(value):.4g}"
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _import(options: argparse.Namespace) -> int:
+    from safetensors.torch import save
+
+    from sparsesnn.train.files import write_atomically
+
+    model = _read(options)
+    files = [(options.weights, save({k: v.contiguous() for k, v in model.state_dict().items()}))]
+    if options.network is not None:
+        files.append((options.network, model.network.to_json().encode()))
+    for path, data in files:
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}; give another path") from None
+        print(path)
+    return 0

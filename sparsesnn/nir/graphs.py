@@ -1,0 +1,243 @@
+"""A NIR graph as names, predecessors, and the linear routes between neurons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.nir.files import MAX_NODES, nir_package
+
+#: stands for the graph's one Input
+INPUT = "*input*"
+_LINEAR = ("Linear", "Affine", "Scale", "Flatten", "Delay", "Output", "Identity", "Input")
+#: NIR graphs may hold graphs; deeper ones are not networks
+MAX_DEPTH = 20
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the spikes of one population reach another.
+
+    Args:
+        source: name of the node that fires, or `INPUT`.
+        matrix: float[n_post, n_pre], as NIR holds weights; None: each neuron reaches its counterpart.
+        delay: in the graph's unit of time.
+    """
+
+    source: str
+    matrix: NDArray[Any] | None = None
+    delay: float = 0.0
+
+    def weights(self, n: int) -> NDArray[Any]:
+        """[n_pre, n_post], a row per source, as ours."""
+        return np.eye(n, dtype=np.float32) if self.matrix is None else np.ascontiguousarray(self.matrix.T)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes without inner graphs, and who feeds whom."""
+
+    nodes: Mapping[str, Any]
+    before: Mapping[str, Sequence[str]]
+
+    def of_kind(self, *kinds: str) -> list[str]:
+        return [name for name, node in self.nodes.items() if type(node).__name__ in kinds]
+
+    def inputs(self) -> list[str]:
+        """The graph's own inputs; that of an inner graph is fed, and passes on what it gets."""
+        return [name for name in self.of_kind("Input") if not self.before.get(name)]
+
+    def readouts(self, neurons: Sequence[str]) -> list[str]:
+        """Outputs that are fed by weights without neurons after them; such a sum is a readout of its own."""
+        known = {*neurons, *self.of_kind(*_LINEAR)}
+        if unknown := [name for name in self.nodes if name not in known]:
+            kinds = sorted({type(self.nodes[name]).__name__ for name in unknown})
+            raise DescriptionError(
+                f"node {unknown[0]!r}: is a {kinds[0]}; known: LIF, CubaLIF, IF, LI, I, Linear, Affine, Scale, Flatten, "
+                f"Delay, Input, Output (unknown in this graph: {', '.join(kinds)})"
+            )
+        if len(self.inputs()) != 1:
+            raise DescriptionError(f"the graph has {len(self.inputs())} Input nodes; a model here has one")
+        found = []
+        for name in self.of_kind("Output"):
+            routes, _ = self.incoming(name, neurons)
+            if any(r.matrix is not None for r in routes):
+                found.append(f"{name} (sum)")
+        return found
+
+    def incoming(self, name: str, neurons: Sequence[str]) -> tuple[list[Route], NDArray[Any] | None]:
+        """All routes into a node, one per source, and the constant input (None: there is none)."""
+        return self._sum(name.removesuffix(" (sum)"), frozenset(neurons), ())
+
+    def _sum(self, name: str, stops: frozenset[str], via: tuple[str, ...]) -> tuple[list[Route], Any]:
+        routes: dict[str, Route] = {}
+        bias = None
+        for source in self.before.get(name, ()):
+            found, constant = self._out_of(source, stops, via)
+            for route in found:
+                routes[route.source] = _add(routes.get(route.source), route, name)
+            bias = constant if bias is None else bias if constant is None else bias + constant
+        return list(routes.values()), bias
+
+    def _out_of(self, name: str, stops: frozenset[str], via: tuple[str, ...]) -> tuple[list[Route], Any]:
+        """What a node puts out, as routes from those that fire."""
+        if name in stops:
+            return [Route(name)], None
+        node, kind = self.nodes[name], type(self.nodes[name]).__name__
+        if name in via:
+            raise DescriptionError(f"node {name!r}: feeds itself through weights alone; a loop must hold a neuron")
+        if kind == "Input" and not self.before.get(name):
+            return [Route(INPUT)], None
+        routes, bias = self._sum(name, stops, (*via, name))
+        if kind in ("Linear", "Affine"):
+            weight = array(node.weight)
+            if weight.ndim != 2:
+                raise DescriptionError(f"node {name!r}: weight has shape {weight.shape}; give a matrix [n_post, n_pre]")
+            routes = [replace(r, matrix=_times(weight, r.matrix, name)) for r in routes]
+            bias = None if bias is None else weight @ bias
+            if kind == "Affine" and np.any(array(node.bias) != 0):
+                own = array(node.bias).reshape(-1)
+                if own.size != weight.shape[0]:
+                    raise DescriptionError(
+                        f"node {name!r}: {own.size} biases for {weight.shape[0]} rows; give one a row"
+                    )
+                bias = own if bias is None else own + bias
+        elif kind == "Scale":
+            scale = array(node.scale).reshape(-1)
+            routes = [replace(r, matrix=_rows(scale, r.matrix, name)) for r in routes]
+            bias = None if bias is None else scale * bias
+        elif kind == "Delay":
+            delays = np.unique(array(node.delay))
+            if len(delays) != 1 or not delays[0] >= 0:
+                raise DescriptionError(
+                    f"node {name!r}: delays {delays[:3]}…; a connection here has one delay, from 0 up"
+                )
+            routes = [replace(r, delay=r.delay + float(delays[0])) for r in routes]
+        return routes, bias
+
+    def input_size(self) -> int:
+        shape = next(iter(self.nodes[self.inputs()[0]].input_type.values()))
+        n = int(np.prod(np.asarray(shape, dtype=np.int64))) if shape is not None else 0
+        if n < 1:
+            raise DescriptionError(f"the Input node has shape {shape}; give the number of neurons")
+        return n
+
+    def parameter_size(self, name: str) -> int:
+        """Values per parameter of a neuron; 1 where one serves all, or for a readout without a node."""
+        node = self.nodes.get(name)
+        return 1 if node is None else array(node.r).size
+
+
+def flatten(graph: Any) -> Graph:
+    """Checks a NIR graph and takes inner graphs apart; their inputs and outputs stay, and pass on what they get."""
+    nir = nir_package()
+    if not isinstance(graph, nir.NIRGraph):
+        raise DescriptionError(f"graph is a {type(graph).__name__}; give a nir.NIRGraph, or the path of a NIR file")
+    nodes: dict[str, Any] = {}
+    before: dict[str, list[str]] = {}
+
+    def visit(inner: Any, prefix: str, depth: int) -> None:
+        if depth > MAX_DEPTH or len(nodes) > MAX_NODES:
+            raise DescriptionError(
+                f"the graph has more than {MAX_DEPTH} levels or {MAX_NODES:,} nodes; it is no network"
+            )
+        entry, leave = {}, {}
+        for name, node in inner.nodes.items():
+            full = prefix + str(name)
+            if isinstance(node, nir.NIRGraph):
+                visit(node, full + ".", depth + 1)
+                kinds = {k: [m for m, x in node.nodes.items() if type(x).__name__ == k] for k in ("Input", "Output")}
+                if any(len(found) != 1 for found in kinds.values()):
+                    raise DescriptionError(f"node {full!r}: an inner graph needs one Input and one Output")
+                entry[name], leave[name] = (f"{full}.{kinds[k][0]}" for k in ("Input", "Output"))
+            else:
+                nodes[full], entry[name], leave[name] = node, full, full
+        for pre, post in dict.fromkeys((str(a), str(b)) for a, b in inner.edges):
+            if pre not in leave or post not in entry:
+                raise DescriptionError(f"edge {pre!r} -> {post!r}: one of them is no node of the graph")
+            before.setdefault(entry[post], []).append(leave[pre])
+
+    visit(graph, "", 0)
+    return Graph(nodes, before)
+
+
+def order(sources: Mapping[str, Sequence[str]]) -> list[str]:
+    """Populations, each after those that it reads from. Errors: `DescriptionError` for feedback between populations."""
+    found: list[str] = []
+    left = dict(sources)
+    while left:
+        ready = [k for k, reads in left.items() if all(r in (k, INPUT) or r in found for r in reads)]
+        if not ready:
+            raise DescriptionError(
+                f"nodes {', '.join(map(repr, sorted(left)))}: feed one another in a loop; here a population may feed back "
+                "to itself only: join them into one"
+            )
+        found += ready
+        left = {k: reads for k, reads in left.items() if k not in ready}
+    # Populations that nobody reads come last: the last one is the network's output.
+    read = {r for k, reads in sources.items() for r in reads if r != k}
+    return [k for k in found if k in read] + [k for k in found if k not in read]
+
+
+def array(value: Any) -> NDArray[Any]:
+    """A parameter as NumPy array; exporters leave PyTorch tensors and numbers as well."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    found = np.asarray(value)
+    if found.dtype.kind not in "fiu" or not found.size:
+        raise DescriptionError(f"a parameter is {found.dtype}{list(found.shape)}; give numbers")
+    if np.any(np.isnan(found)):
+        raise DescriptionError("a parameter is NaN; give numbers")
+    return found
+
+
+def per_neuron(node: Any, attribute: str, n: int, where: str) -> NDArray[np.float64]:
+    """A parameter for each of `n` neurons, from one value or one each."""
+    value = getattr(node, attribute, None)
+    if value is None:
+        value = 0.0 if attribute in ("v_reset", "v_leak") else 1.0
+    found = array(value).astype(np.float64).reshape(-1)
+    if found.size not in (1, n):
+        raise DescriptionError(f"{where}: {attribute} has {found.size} values for {n} neurons; give one, or one each")
+    values: NDArray[np.float64] = np.broadcast_to(found, (n,)).copy()
+    return values
+
+
+def _add(known: Route | None, route: Route, name: str) -> Route:
+    if known is None:
+        return route
+    if known.delay != route.delay:
+        raise DescriptionError(
+            f"node {name!r}: hears {route.source!r} after {known.delay:g} and after {route.delay:g}; a connection here has "
+            "one delay: make them equal"
+        )
+    n = next((m.shape[1] for m in (known.matrix, route.matrix) if m is not None), 0)
+    if known.matrix is None and route.matrix is None:
+        raise DescriptionError(f"node {name!r}: hears {route.source!r} twice without weights; use one Scale of 2")
+    parts = [np.eye(n, dtype=np.float32) if m is None else m for m in (known.matrix, route.matrix)]
+    return replace(known, matrix=parts[0] + parts[1])
+
+
+def _times(weight: NDArray[Any], matrix: NDArray[Any] | None, name: str) -> NDArray[Any]:
+    if matrix is None:
+        return weight
+    if weight.shape[1] != matrix.shape[0]:
+        raise DescriptionError(
+            f"node {name!r}: has {weight.shape[1]} columns for {matrix.shape[0]} inputs; correct its shape"
+        )
+    product: NDArray[Any] = weight.astype(np.float64) @ matrix
+    return product
+
+
+def _rows(scale: NDArray[Any], matrix: NDArray[Any] | None, name: str) -> NDArray[Any]:
+    if matrix is None:
+        return np.diag(scale)
+    if scale.size not in (1, matrix.shape[0]):
+        raise DescriptionError(f"node {name!r}: {scale.size} factors for {matrix.shape[0]} inputs; give one each")
+    scaled: NDArray[Any] = scale[:, None] * matrix
+    return scaled

@@ -1,0 +1,301 @@
+"""From a NIR graph to a `Model` with its weights.
+
+Neurons become populations. What lies between them — Linear, Affine, Scale, Flatten, Delay — becomes one weight matrix, one
+delay and one bias; a path from a population to itself is its recurrent weights.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.module import Model
+from sparsesnn.network import Connection, Network
+from sparsesnn.nir import graphs
+from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain
+from sparsesnn.nir.files import nir_package, read
+from sparsesnn.nir.graphs import Graph, Route
+
+#: the secondary gradient threshold of imported neurons, as a share of their threshold: ours by default
+GRAD_SHARE = 0.9
+
+
+def from_nir(
+    graph: Any,
+    *,
+    source: str,
+    dt: float | None = None,
+    reset: str | None = None,
+    reset_delay: bool = True,
+    gain: str | None = None,
+    backend: str = "cpu",
+) -> Model:
+    """A model that fires as the graph's did in the library that wrote it, up to the order of floating-point sums.
+
+    Populations are named `input`, `hidden` (or `hidden1`, …) and `output` (or `output1`, …), as in `Network.chain`.
+
+    Args:
+        graph: a `nir.NIRGraph`, or the path of a file.
+        source: who wrote it, see `CONVENTIONS`: "snntorch", "norse", "spikingjelly", "sinabs", "rockpool", "spyx"; or
+            "nir": NIR's own equations by Euler's step.
+        dt: the step in the unit of the graph's time constants; None: the library's default. For Norse the dt of its
+            neurons, which must be that given to its `to_nir`.
+        reset: "subtract", "zero" or "none", where the library's files do not say; None: its default, with a warning if
+            that is not what NIR's equations say.
+        reset_delay: snnTorch's argument of that name, which its files do not say either.
+        gain: "unit" where the library adds its input as it is, whatever the graph says: Sinabs with norm_input=False; None:
+            as the library does by default.
+        backend: of the model.
+
+    Errors: `DescriptionError` where the graph has no equal here: node types, convolutions, potentials at rest that differ
+        from the reset, feedback between populations, resets that lose input; it names the node and the difference.
+    """
+    convention = find_convention(source)
+    if gain not in (None, "unit"):
+        raise DescriptionError(f"gain is {gain!r}; give 'unit', or None for what {source} does by default")
+    convention = replace(convention, gain=gain or convention.gain)
+    how = _How(convention, *_settle(convention, dt, reset), reset_delay)
+    nodes = graphs.flatten(read(graph) if isinstance(graph, (str, Path)) else graph)
+    neurons = nodes.of_kind(*_NEURONS)
+    ends = nodes.readouts(neurons)
+    routes = {name: nodes.incoming(name, neurons) for name in [*neurons, *ends]}
+    order = graphs.order({name: [r.source for r in found[0]] for name, found in routes.items()})
+    names = _names(order, routes)
+    sizes = _sizes(nodes, order, routes)
+    populations: dict[str, Any] = {"input": Input(sizes[graphs.INPUT])}
+    connections, weights = [], {}
+    for node in order:
+        incoming, bias = routes[node]
+        made = _population(how, nodes, node, sizes[node], incoming, bias)
+        populations[names[node]] = made.population
+        feeds = [r for r in incoming if r.source != node]
+        loops = [r for r in incoming if r.source == node]
+        if not feeds:
+            raise DescriptionError(f"node {node!r}: nothing but itself feeds it; connect it to the input")
+        if any(r.delay for r in loops):
+            raise DescriptionError(
+                f"node {node!r}: a delay lies on its way to itself; ours is always one step: remove it"
+            )
+        for route in sorted(feeds, key=lambda r: -1 if r.source == graphs.INPUT else order.index(r.source)):
+            late = convention.late if route.source != graphs.INPUT else 0
+            connections.append(Connection(names[route.source], names[node], how.steps(route.delay, node) + late))
+            key = f"layers.{names[node]}.weights.{sum(c.post == names[node] for c in connections) - 1}"
+            weights[key] = made.columns(route.weights(sizes[route.source]))
+        for route in loops:
+            weights[f"layers.{names[node]}.recurrent_weight"] = made.columns(route.weights(sizes[node]))
+        if made.bias is not None:
+            weights[f"layers.{names[node]}.bias"] = made.bias
+    model = Model(Network(populations, tuple(connections)), backend=backend)
+    state = model.state_dict()
+    model.load_state_dict(state | {name: _tensor(value, state[name]) for name, value in weights.items()})
+    return model
+
+
+_NEURONS = ("LIF", "CubaLIF", "IF", "LI", "I")
+
+
+def _tensor(value: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(np.array(value, dtype=np.float32)).reshape(like.shape)
+
+
+@dataclass(frozen=True)
+class _How:
+    """A convention with the choices that the graph leaves open."""
+
+    convention: Convention
+    dt: float
+    reset: str
+    reset_delay: bool
+
+    def steps(self, delay: float, node: str) -> int:
+        """A delay in steps. Errors: `DescriptionError` if it is no whole number of them."""
+        steps = round(delay / self.dt)
+        if abs(delay - steps * self.dt) > 1e-6 * max(self.dt, abs(delay)) or not 0 <= steps < 1 << 20:
+            raise DescriptionError(
+                f"node {node!r}: a delay of {delay:g} is no whole number of steps of {self.dt:g}; give dt"
+            )
+        return steps
+
+
+def _settle(convention: Convention, dt: float | None, reset: str | None) -> tuple[float, str]:
+    dt = convention.dt if dt is None else dt
+    if dt is None:
+        raise DescriptionError(f"dt: graphs of {convention.name!r} have no usual step; give dt, as its time constants")
+    if not isinstance(dt, (int, float)) or not 0 < dt < math.inf:
+        raise DescriptionError(f"dt is {dt!r}; give a step above 0, in the unit of the graph's time constants")
+    if reset is None:
+        reset = convention.resets[0]
+        if reset != "zero":
+            warnings.warn(
+                f"graphs of {convention.name} say that neurons are set to v_reset, whatever they do; "
+                f"reset={reset!r} is assumed, that library's default: pass reset=",
+                stacklevel=3,
+            )
+    if reset not in convention.resets:
+        raise DescriptionError(f"reset is {reset!r}; neurons of {convention.name} know: {', '.join(convention.resets)}")
+    return float(dt), reset
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A population, its bias, and the factor of each neuron's incoming weights (None: 1)."""
+
+    population: Any
+    bias: NDArray[Any] | None
+    factor: Array | None
+
+    def columns(self, weights: NDArray[Any]) -> NDArray[Any]:
+        return weights if self.factor is None else weights * self.factor
+
+
+def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route], bias: NDArray[Any] | None) -> _Made:
+    recurrent = any(r.source == name for r in incoming)
+    if name not in nodes.nodes:  # a weighted sum that goes straight to the output
+        return _Made(LI(n, beta=0.0, bias=bias is not None), bias, None)
+    node = nodes.nodes[name]
+    kind = type(node).__name__
+    where = f"node {name!r} ({kind})"
+
+    def values(attribute: str) -> Array:
+        return graphs.per_neuron(node, attribute, n, where)
+
+    alpha = None
+    if kind in ("IF", "I"):
+        beta, gain = np.ones(n), values("r") * (1.0 if how.convention.current == "jump" else how.dt)
+    elif kind == "CubaLIF":
+        alpha, synaptic = decays_of(how.convention, how.dt, values("tau_syn"), where)
+        beta, share = decays_of(how.convention, how.dt, values("tau_mem"), where)
+        gain = (
+            _membrane_gain(how.convention, values("r"), share, values("tau_mem"))
+            * {
+                "scaled": _product(values("w_in"), synaptic, values("tau_syn")),
+                "jump": values("w_in"),
+                "decayed": alpha,
+                "unit": np.ones(n),
+            }[how.convention.current]
+        )
+    else:
+        beta, share = decays_of(how.convention, how.dt, values("tau"), where)
+        gain = _product(values("r"), share, values("tau")) if how.convention.gain == "file" else np.ones(n)
+    gain = unrounded_gain(gain)
+    if not np.all(np.isfinite(gain)):
+        raise DescriptionError(f"{where}: r, w_in and the time constants give an infinite gain; give finite ones")
+    factor = None if np.all(gain == gain[0]) else gain
+    arguments: dict[str, Any] = {"beta": _short(beta), "bias": bias is not None}
+    arguments["gain"] = float(gain[0]) if factor is None else 1.0
+    if kind in ("LI", "I"):
+        if recurrent:
+            raise DescriptionError(f"{where}: feeds itself with a potential; here only spikes travel: make it a LIF")
+        if kind == "LI" and np.any(values("v_leak") != 0):
+            raise DescriptionError(f"{where}: v_leak is {values('v_leak').max():g}; a readout here rests at 0: use 0")
+        return _Made(LI(n, **arguments), _scaled(bias, factor), factor)
+    threshold = _threshold(kind, values, how, where)
+    arguments |= {
+        "threshold": _short(threshold),
+        "grad_threshold": _short(GRAD_SHARE * threshold),
+        "recurrent": recurrent,
+        **_reset(how, kind, recurrent, where),
+    }
+    made: Population = CubaLIF(n, alpha=_short(alpha), **arguments) if alpha is not None else LIF(n, **arguments)
+    return _Made(made, _scaled(bias, factor), factor)
+
+
+def _membrane_gain(convention: Convention, r: Array, share: Array, tau: Array) -> Array:
+    return np.ones_like(r) if convention.gain == "unit" or convention.current == "decayed" else _product(r, share, tau)
+
+
+def _product(r: Array, share: Array, tau: Array) -> Array:
+    """r·f; for a neuron that does not leak, whose τ and r are both infinite, 1 (snnTorch's beta=1)."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(tau) & np.isinf(r), 1.0, r * share)
+
+
+def _threshold(kind: str, values: Any, how: _How, where: str) -> Array:
+    """The threshold above the potential of rest, which is 0 here and must be that of the reset."""
+    threshold: Array = values("v_threshold")
+    base: Array = values("v_reset")
+    if kind == "IF":
+        return threshold - base if how.reset == "zero" else threshold
+    leak: Array = values("v_leak")
+    if np.any(leak != base) or (np.any(leak != 0) and how.reset != "zero"):
+        worst = int(np.argmax(np.abs(leak - base)))
+        raise DescriptionError(
+            f"{where}: neuron {worst} rests at v_leak = {leak[worst]:g} and is reset to v_reset = {base[worst]:g}; here "
+            "both are one potential: make them equal (and 0 unless the reset is 'zero')"
+        )
+    return threshold - base
+
+
+def _reset(how: _How, kind: str, recurrent: bool, where: str) -> dict[str, Any]:
+    """Our arguments for the reset. snnTorch applies it a step late unless `reset_delay=False`."""
+    name = how.convention.name
+    if name == "snntorch":
+        if how.reset == "zero" and how.reset_delay and (kind == "CubaLIF" or recurrent):
+            raise DescriptionError(
+                f"{where}: snnTorch's Synaptic, RLeaky and RSynaptic with reset_mechanism='zero' and reset_delay=True "
+                "throw away the input of the step after a spike; no reset here does: use reset_delay=False there, and "
+                "pass reset_delay=False"
+            )
+        if how.reset == "subtract" and not how.reset_delay:
+            raise DescriptionError(
+                f"{where}: snnTorch's 'subtract' with reset_delay=False gives back part of the reset to a neuron that stays "
+                "above its threshold; no reset here does: use reset_delay=True there, its default"
+            )
+        decays = False
+    elif name == "spyx":
+        decays = kind == "CubaLIF"
+    else:
+        decays = how.reset == "subtract" and how.convention.reset_decays
+    return {"reset": how.reset, "reset_decays": decays}
+
+
+def _scaled(bias: NDArray[Any] | None, factor: Array | None) -> NDArray[Any] | None:
+    return bias if bias is None or factor is None else bias * factor
+
+
+def _short(values: Array | None) -> Any:
+    """One number where all are equal, else one per neuron."""
+    if values is None:
+        return None
+    return float(values[0]) if np.all(values == values[0]) else tuple(map(float, values))
+
+
+def _names(order: list[str], routes: dict[str, Any]) -> dict[str, str]:
+    read = {r.source for name, (incoming, _) in routes.items() for r in incoming if r.source != name}
+    hidden = [name for name in order if name in read]
+    ends = [name for name in order if name not in read]
+    names = {graphs.INPUT: "input"}
+    for group, what in ((hidden, "hidden"), (ends, "output")):
+        names |= {name: what if len(group) == 1 else f"{what}{k + 1}" for k, name in enumerate(group)}
+    return names
+
+
+def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, int]:
+    """Neurons of every population: from weights where there are some, else from the parameters or the input."""
+    nir_package()
+    sizes: dict[str, int] = {}
+    for node in order:
+        for route in routes[node][0]:
+            if route.matrix is not None:
+                for name, n in ((node, route.matrix.shape[0]), (route.source, route.matrix.shape[1])):
+                    if sizes.setdefault(name, n) != n:
+                        raise DescriptionError(
+                            f"node {name!r}: weights say that it has {sizes[name]} neurons, and {n}; correct their shapes"
+                        )
+    sizes.setdefault(graphs.INPUT, nodes.input_size())
+    for node in order:
+        own = nodes.parameter_size(node)
+        direct = [sizes[r.source] for r in routes[node][0] if r.matrix is None and r.source in sizes]
+        n = sizes.setdefault(node, own if own > 1 else (direct or [own])[0])
+        if any(other != n for other in direct) or own not in (1, n):
+            raise DescriptionError(f"node {node!r}: has {own} values for {n} neurons; give one, or one per neuron")
+    return sizes

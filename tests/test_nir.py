@@ -1,0 +1,521 @@
+"""NIR graphs made by hand: what they become, what is refused, and files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sparsesnn as ss
+from sparsesnn.cli import main
+from sparsesnn.errors import DataError, DescriptionError, MissingDependencyError
+from sparsesnn.layers import LI, LIF, CubaLIF
+from sparsesnn.nir import CONVENTIONS, from_nir, read, to_nir, write
+from sparsesnn.nir import files as nir_files
+
+nir = pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
+
+RNG = np.random.default_rng(0)
+
+
+def lif(n: int, tau: float = 1e-3, **changes: Any) -> Any:
+    values = {"tau": tau, "r": 1.0, "v_leak": 0.0, "v_threshold": 1.0, "v_reset": 0.0} | changes
+    return nir.LIF(**{name: np.full(n, value) if np.ndim(value) == 0 else value for name, value in values.items()})
+
+
+def cuba(n: int, tau_syn: float = 5e-4, tau_mem: float = 1e-3, **changes: Any) -> Any:
+    values = {
+        "tau_syn": tau_syn,
+        "tau_mem": tau_mem,
+        "r": 1.0,
+        "v_leak": 0.0,
+        "v_threshold": 1.0,
+        "w_in": 1.0,
+    } | changes
+    return nir.CubaLIF(**{name: np.full(n, value) for name, value in values.items()})
+
+
+def linear(post: int, pre: int) -> Any:
+    return nir.Linear(RNG.standard_normal((post, pre)).astype(np.float32))
+
+
+def affine(post: int, pre: int) -> Any:
+    return nir.Affine(linear(post, pre).weight, RNG.standard_normal(post).astype(np.float32))
+
+
+def graph(n_in: int, edges: str, **nodes: Any) -> Any:
+    """`"input>a>lif>output lif>b>lif"`; input and output nodes are made."""
+    pairs = [pair for chain in edges.split() for pair in zip(chain.split(">"), chain.split(">")[1:], strict=False)]
+    nodes = {"input": nir.Input({"input": np.array([n_in])}), **nodes}
+    nodes.setdefault("output", nir.Output({"output": np.array([1])}))
+    return nir.NIRGraph(nodes=nodes, edges=pairs, type_check=False)
+
+
+def simulate(weight: Any, x: Any, step: Any) -> Any:
+    """Spikes [T, N] of one sample x [T, M]; `step(state, current)` returns spikes and state."""
+    state, spikes = None, []
+    for current in x @ weight.T:
+        fired, state = step(state, current)
+        spikes.append(fired)
+    return np.array(spikes)
+
+
+def spikes_of(model: ss.Model, x: Any, name: str = "output") -> Any:
+    with torch.no_grad():
+        out = model(ss.SpikeBatch.from_dense(torch.as_tensor(x, dtype=torch.float32)[:, None]))
+    return out.spikes[name].to_dense()[:, 0].numpy()  # type: ignore[union-attr]
+
+
+# ---- conventions ----------------------------------------------------------------------------------------------------
+
+
+def test_nir_by_euler() -> None:
+    model = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2, 1e-3, r=2.5)), source="nir", dt=1e-4)
+    population = model.network.populations["output"]
+    assert isinstance(population, LIF)
+    assert (population.beta, population.gain, population.reset) == (0.9, 0.25, "zero")
+    assert population.grad_threshold == 0.9
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.3, 0.5, 0.7, 0.8187, 0.9, 0.95, 0.99, 0.999, 0.0])
+def test_decays_come_back_through_float32(beta: float) -> None:
+    """As snnTorch writes them: tau = dt / (1 - beta) in float32, r = tau / dt."""
+    stored = np.float32(1e-4) / (np.float32(1) - np.float32(beta))
+    node = lif(2, tau=stored.astype(np.float32), r=(stored / np.float32(1e-4)).astype(np.float32))
+    model = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=node), source="snntorch", reset="subtract")
+    population: Any = model.network.populations["output"]
+    assert np.float32(population.beta) == np.float32(beta)
+    assert population.gain == 1.0
+
+
+def test_norse_writes_dt_times_tau() -> None:
+    """Norse's `to_nir` gives dt / tau_mem_inv as tau, and numbers without a shape; a current jumps by its input."""
+    node = nir.CubaLIF(
+        tau_syn=torch.tensor(1e-3) / torch.tensor(200.0),
+        tau_mem=torch.tensor(1e-3) / torch.tensor(100.0),
+        r=torch.tensor(1.0),
+        v_leak=torch.tensor(0.0),
+        v_threshold=torch.tensor(0.7),
+    )
+    model = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=node), source="norse")
+    population: Any = model.network.populations["output"]
+    assert isinstance(population, CubaLIF)
+    assert population.alpha == pytest.approx(0.8, abs=1e-7)
+    assert population.beta == pytest.approx(0.9, abs=1e-7)
+    assert population.gain == pytest.approx(0.1, rel=1e-6)
+    assert population.threshold == pytest.approx(0.7)
+    # what Norse's from_nir reads, and newer versions may write: seconds
+    seconds = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2, 1e-2)), source="norse")
+    assert seconds.network.populations["output"].beta == 0.9  # type: ignore[union-attr]
+
+
+def test_sinabs_decays_exponentially() -> None:
+    g = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2, 10.0))
+    population: Any = from_nir(g, source="sinabs", reset="subtract").network.populations["output"]
+    assert population.beta == math.exp(-0.1)
+    assert population.gain == pytest.approx(1 - math.exp(-0.1), rel=1e-6)
+    assert population.reset_decays
+    assert from_nir(g, source="sinabs", reset="zero", gain="unit").network.populations["output"].gain == 1.0  # type: ignore[union-attr]
+
+
+def test_rockpool_against_its_loop() -> None:
+    """Its order: the input joins the current, both decay, the membrane adds the current; several spikes are not ours."""
+    dt, tau_syn, tau_mem = 1e-3, 5e-3, 20e-3
+    weight = RNG.uniform(-0.1, 0.3, (7, 11)).astype(np.float32)
+    node = cuba(7, tau_syn, tau_mem, r=tau_mem * math.exp(-dt / tau_mem) / dt)
+    model = from_nir(
+        graph(11, "input>w>n>output", w=nir.Linear(weight), n=node), source="rockpool", dt=dt, reset="subtract"
+    )
+    alpha, beta = math.exp(-dt / tau_mem), math.exp(-dt / tau_syn)
+
+    def step(state: Any, current: Any) -> Any:
+        v, i = state if state is not None else (np.zeros(7), np.zeros(7))
+        i = (i + current) * beta
+        v = v * alpha + i
+        fired = np.floor(np.where(v >= 1, v, 0.0))
+        return fired, (v - fired, i)
+
+    x = (RNG.random((300, 11)) < 0.05).astype(np.float32)
+    theirs = simulate(weight, x, step)
+    assert theirs.max() == 1.0
+    assert theirs.sum() > 10
+    np.testing.assert_array_equal(spikes_of(model, x), theirs)
+
+
+def test_spyx_fires_a_step_later() -> None:
+    beta, n = 0.8, 6
+    w1, w2 = (1.5 * RNG.standard_normal(s).astype(np.float32) for s in ((n, 9), (5, n)))
+
+    def step(v: Any, current: Any) -> Any:
+        v = np.zeros(len(current)) if v is None else v
+        fired = (v > 1).astype(np.float64)
+        return fired, beta * v + current - fired
+
+    x = (RNG.random((80, 9)) < 0.2).astype(np.float32)
+    first = simulate(w1, x, step)
+    second = simulate(w2, first, step)
+    g = graph(9, "input>a>h>b>o>output", a=nir.Linear(w1), h=lif(n, 1 / (1 - beta), r=beta), b=nir.Linear(w2),
+              o=lif(5, 1 / (1 - beta), r=beta))  # fmt: skip
+    model = from_nir(g, source="spyx", reset="subtract")
+    assert [c.delay for c in model.network.connections] == [0, 1]
+    np.testing.assert_array_equal(spikes_of(model, x, "hidden")[:-1], first[1:])
+    np.testing.assert_array_equal(spikes_of(model, x)[:-1], second[1:])
+    assert second.sum() > 10
+
+
+def test_spikingjelly_resets_to_its_rest() -> None:
+    node = lif(2, 5e-4, v_leak=0.1, v_reset=0.1, r=5.0)
+    population: Any = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=node), source="spikingjelly").network.populations["output"]  # fmt: skip
+    assert (population.threshold, population.gain, population.reset) == (pytest.approx(0.9), 1.0, "zero")
+
+
+def test_neurons_that_do_not_leak() -> None:
+    g = graph(3, "input>w>n>output", w=linear(2, 3), n=nir.IF(r=np.full(2, 1e4), v_threshold=np.ones(2)))
+    population: Any = from_nir(g, source="spikingjelly").network.populations["output"]
+    assert (population.beta, population.gain) == (1.0, 1.0)
+    endless = lif(2, np.inf, r=np.inf)  # snnTorch's beta=1
+    population = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=endless), source="snntorch", reset="none").network.populations["output"]  # fmt: skip
+    assert (population.beta, population.gain) == (1.0, 1.0)
+
+
+def test_a_gain_for_each_neuron_goes_into_the_weights() -> None:
+    w, loop = affine(2, 3), linear(2, 2)
+    g = graph(3, "input>w>n>output n>loop>n", w=w, loop=loop, n=lif(2, 1e-3, r=np.array([1.0, 3.0])))
+    model = from_nir(g, source="nir", dt=1e-4)
+    layer: Any = model.layers["output"]
+    assert layer.population.gain == 1.0
+    factor = np.array([0.1, 0.3])
+    np.testing.assert_allclose(layer.weights[0].detach().numpy(), w.weight.T * factor, rtol=1e-6)
+    np.testing.assert_allclose(layer.recurrent_weight.detach().numpy(), loop.weight.T * factor, rtol=1e-6)
+    np.testing.assert_allclose(layer.bias.detach().numpy(), w.bias * factor, rtol=1e-6)
+
+
+def test_an_assumed_reset_is_said() -> None:
+    g = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
+    with pytest.warns(UserWarning, match="graphs of snntorch say .* reset='subtract' is assumed, .* pass reset="):
+        assert from_nir(g, source="snntorch").network.populations["output"].reset == "subtract"  # type: ignore[union-attr]
+    assert from_nir(g, source="norse").network.populations["output"].reset == "zero"  # type: ignore[union-attr]
+
+
+# ---- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_lies_between_neurons_becomes_one_matrix() -> None:
+    a, b, scale = linear(4, 3), affine(5, 4), nir.Scale(np.arange(1.0, 6.0))
+    g = graph(
+        3,
+        "input>flat>a>b>scale>n>output",
+        flat=nir.Flatten({"input": np.array([3])}, 0),
+        a=a,
+        b=b,
+        scale=scale,
+        n=lif(5),
+    )
+    layer: Any = from_nir(g, source="nir", dt=1e-4).layers["output"]
+    expected = scale.scale[:, None] * (b.weight.astype(float) @ a.weight)
+    np.testing.assert_allclose(layer.weights[0].detach().numpy(), expected.T, rtol=1e-6)
+    np.testing.assert_allclose(layer.bias.detach().numpy(), scale.scale * b.bias, rtol=1e-6)
+
+
+def test_skips_delays_loops_and_a_plain_sum_at_the_end() -> None:
+    nodes = {
+        "a": affine(4, 3), "h1": lif(4), "b": linear(5, 4), "late": nir.Delay(np.full(4, 3e-4)), "h2": cuba(5),
+        "skip": linear(5, 3), "loop": affine(5, 5), "c": affine(2, 5), "d": linear(2, 4),
+    }  # fmt: skip
+    g = graph(3, "input>a>h1>late>b>h2>c>output input>skip>h2>loop>h2 h1>d>output", **nodes)
+    model = from_nir(g, source="nir", dt=1e-4)
+    network = model.network
+    assert list(network.populations) == ["input", "hidden1", "hidden2", "output"]
+    found = {(c.pre, c.post): c.delay for c in network.connections}
+    assert found == {("input", "hidden1"): 0, ("input", "hidden2"): 0, ("hidden1", "hidden2"): 3,
+                     ("hidden2", "output"): 0, ("hidden1", "output"): 0}  # fmt: skip
+    assert isinstance(network.populations["output"], LI)
+    assert network.populations["output"].beta == 0.0
+    layers: Any = model.layers
+    np.testing.assert_array_equal(layers["hidden2"].bias.detach().numpy(), nodes["loop"].bias)
+    np.testing.assert_array_equal(layers["hidden2"].recurrent_weight.detach().numpy(), nodes["loop"].weight.T)
+    by_source = dict(zip([c.pre for c in network.incoming("hidden2")], layers["hidden2"].weights, strict=True))
+    np.testing.assert_array_equal(by_source["input"].detach().numpy(), nodes["skip"].weight.T)
+    np.testing.assert_array_equal(by_source["hidden1"].detach().numpy(), nodes["b"].weight.T)
+    x = (RNG.random((30, 3)) < 0.3).astype(np.float32)
+    with torch.no_grad():
+        out = model(ss.SpikeBatch.from_dense(torch.as_tensor(x)[:, None]))
+    assert out.potentials is not None
+    hidden = [out.spikes[k].to_dense()[:, 0].numpy() for k in ("hidden1", "hidden2")]  # type: ignore[union-attr]
+    expected = hidden[1] @ nodes["c"].weight.T + nodes["c"].bias + hidden[0] @ nodes["d"].weight.T
+    np.testing.assert_allclose(out.potentials[:, 0].numpy(), expected, atol=1e-5)
+
+
+def test_inner_graphs_are_taken_apart() -> None:
+    inner = graph(4, "input>n>output n>w>n", n=lif(4), w=linear(4, 4), output=nir.Output({"output": np.array([4])}))
+    g = graph(3, "input>a>rnn>b>o>output", a=affine(4, 3), rnn=inner, b=linear(2, 4), o=lif(2))
+    model = from_nir(g, source="nir", dt=1e-4)
+    assert model.network.populations["hidden"].recurrent  # type: ignore[union-attr]
+    assert [(c.pre, c.post) for c in model.network.connections] == [("input", "hidden"), ("hidden", "output")]
+
+
+def test_neurons_without_weights_before_them() -> None:
+    model = from_nir(graph(4, "input>n>m>output", n=lif(4), m=lif(4)), source="nir", dt=1e-4)
+    layer: Any = model.layers["output"]
+    np.testing.assert_array_equal(layer.weights[0].detach().numpy(), np.eye(4))
+
+
+def test_the_input_may_carry_a_batch_axis() -> None:
+    g = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
+    g.nodes["input"] = nir.Input({"input": np.array([16, 3])})
+    assert from_nir(g, source="nir", dt=1e-4).network.populations["input"].n == 3
+
+
+@pytest.mark.parametrize(
+    ("edges", "nodes", "options", "message"),
+    [
+        ("input>w>n>output", {}, {"source": "brian"}, "source is 'brian'; give the library that wrote the graph: nir, snn"),
+        ("input>w>n>output", {}, {"source": "nir"}, "dt: graphs of 'nir' have no usual step; give dt"),
+        ("input>w>n>output", {}, {"dt": -1.0}, "dt is -1.0; give a step above 0"),
+        ("input>w>n>output", {}, {"dt": 1.0}, r"node 'n' \(LIF\): tau is 0.001 with a step dt of 1 \(nir\)"),
+        ("input>w>n>output", {"n": lif(2, 0.0)}, {}, "tau is 0 with a step"),
+        ("input>w>n>output", {}, {"reset": "subtract"}, "reset is 'subtract'; neurons of nir know: zero"),
+        ("input>w>n>output", {}, {"gain": "double"}, "gain is 'double'; give 'unit'"),
+        ("input>w>n>output", {"n": lif(2, v_leak=0.3)}, {}, "neuron 0 rests at v_leak = 0.3 and is reset to v_reset = 0"),
+        ("input>w>n>output", {"n": lif(2, v_threshold=np.array([1.0, np.nan]))}, {}, "a parameter is NaN"),
+        ("input>w>n>output", {"n": lif(3)}, {}, "node 'n': has 3 values for 2 neurons"),
+        ("input>w>n>output", {"w": nir.Conv1d(3, np.ones((2, 3, 1)), 1, 0, 1, 1, np.zeros(2))}, {}, "node 'w': is a Conv1d; known: LIF"),
+        ("input>w>n>w", {}, {}, "node 'n': weights say that it has 2 neurons, and 3"),
+        ("input>w>n>u>w", {"u": linear(3, 2)}, {}, None),
+        ("w>v>w input>w>n>output", {"v": linear(3, 2)}, {}, "feeds itself through weights alone"),
+        ("input>w>n>u>m>v>n m>output", {"u": linear(2, 2), "m": lif(2), "v": linear(2, 2)}, {}, "feed one another in a loop"),
+        ("input>w>n>d>u>n n>output", {"d": nir.Delay(np.full(2, 1e-4)), "u": linear(2, 2)}, {}, "a delay lies on its way to itself"),
+        ("input>d>w>n>output", {"d": nir.Delay(np.full(3, 1.5e-4))}, {}, "a delay of 0.00015 is no whole number of steps"),
+        ("input>d>w>n>output", {"d": nir.Delay(np.arange(3.0))}, {}, "a connection here has one delay"),
+        ("input>w>n>output input>d>w", {"d": nir.Delay(np.full(3, 1e-4))}, {}, "hears .* after .* and after"),
+        ("input>w>n>u>n n>output", {"n": nir.LI(np.full(2, 1.0), np.ones(2), np.zeros(2)), "u": linear(2, 2)}, {}, "feeds itself with a potential"),
+        ("input>w>n>output", {"second": nir.Input({"input": np.array([3])})}, {}, "the graph has 2 Input nodes"),
+        ("input>w>n>output", {"w": nir.Affine(np.ones((2, 3)), np.ones(5))}, {}, "node 'w': 5 biases for 2 rows"),
+        ("input>w>w2>n>output", {"w2": linear(2, 7)}, {}, "node 'w2': has 7 columns for 2 inputs"),
+        ("input>w>n>output u>m>u", {"u": linear(2, 2), "m": lif(2)}, {}, "node 'm': nothing but itself feeds it"),
+    ],
+)  # fmt: skip
+def test_refused(edges: str, nodes: dict[str, Any], options: dict[str, Any], message: str | None) -> None:
+    g = graph(3, edges, **({"w": linear(2, 3), "n": lif(2)} | nodes))
+    options = {"source": "nir", "dt": 1e-4} | options
+    if options["source"] != "nir" or message == "dt: graphs of 'nir' have no usual step; give dt":
+        del options["dt"]
+    if message is None:  # a loop over one neuron and two matrices is a recurrent population
+        assert from_nir(g, **options).network.populations["output"].recurrent  # type: ignore[union-attr]
+        return
+    with pytest.raises(DescriptionError, match=message):
+        from_nir(g, **options)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "options", "message"),
+    [
+        ({"n": cuba(2)}, "", {"reset": "zero"}, r"node 'n' \(CubaLIF\): snnTorch's Synaptic, .* throw away the input"),
+        (
+            {"n": lif(2), "v": linear(2, 2)},
+            " n>v>n",
+            {"reset": "zero"},
+            "RLeaky and RSynaptic with reset_mechanism='zero'",
+        ),
+        (
+            {"n": lif(2)},
+            "",
+            {"reset": "subtract", "reset_delay": False},
+            "'subtract' with reset_delay=False gives back",
+        ),
+    ],
+)
+def test_resets_of_snntorch_that_have_no_equal(nodes: Any, edges: str, options: Any, message: str) -> None:
+    g = graph(3, "input>w>n>output" + edges, w=linear(2, 3), **nodes)
+    with pytest.raises(DescriptionError, match=message):
+        from_nir(g, source="snntorch", **options)
+
+
+def test_not_a_graph() -> None:
+    with pytest.raises(DescriptionError, match="graph is a dict; give a nir.NIRGraph, or the path of a NIR file"):
+        from_nir({}, source="nir", dt=1.0)
+
+
+# ---- out and back ---------------------------------------------------------------------------------------------------
+
+
+def trained(**changes: Any) -> ss.Model:
+    """A model with every kind of population, and weights and thresholds of its own."""
+    options: dict[str, Any] = {"reset": "zero", "bias": True, "gain": 0.25} | changes
+    hidden = LIF(
+        9, beta=tuple(np.linspace(0.5, 0.95, 9)), threshold=0.8, learn_threshold=True, recurrent=True, **options
+    )
+    cuba_lif = CubaLIF(7, alpha=0.8, beta=0.9, **options)
+    network = ss.Network(
+        {"input": ss.Input(11), "a": hidden, "b": cuba_lif, "out": LI(3, beta=0.75, gain=0.5)},
+        (
+            ss.Connection("input", "a"),
+            ss.Connection("a", "b", 2),
+            ss.Connection("input", "b"),
+            ss.Connection("b", "out"),
+        ),
+    )
+    model = ss.Model(network, seed=3)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(8.0) if p.ndim == 2 else p.add_(0.03)
+    return model
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    model = trained()
+    write(tmp_path / "net.nir", to_nir(model, dt=1e-3))
+    again = from_nir(tmp_path / "net.nir", source="nir", dt=1e-3)
+    x = (torch.rand(100, 4, 11, generator=torch.Generator().manual_seed(0)) < 0.15).float()
+    with torch.no_grad():
+        first, second = (m(ss.SpikeBatch.from_dense(x)) for m in (model, again))
+    for ours, theirs in (("a", "hidden1"), ("b", "hidden2")):
+        expected = first.spikes[ours].to_dense()  # type: ignore[union-attr]
+        assert expected.sum() > 50
+        assert torch.equal(expected, second.spikes[theirs].to_dense())  # type: ignore[union-attr]
+    assert first.potentials is not None
+    assert second.potentials is not None
+    torch.testing.assert_close(first.potentials, second.potentials, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_make_up_for_a_gain_that_the_reader_ignores() -> None:
+    network = ss.Network.chain(ss.Input(5), LIF(4, beta=0.9, gain=0.3, reset="zero"))
+    g = to_nir(ss.Model(network), target="norse")
+    np.testing.assert_allclose(g.nodes["output"].r, 1.0)
+    np.testing.assert_allclose(g.nodes["output"].tau, 1e-2, rtol=1e-6)
+    weight = ss.Model(network).layers["output"].weights[0].detach().numpy()  # type: ignore[index,union-attr]
+    np.testing.assert_allclose(g.nodes["input_to_output"].weight, weight.T * 3.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["sinabs", "spikingjelly"])
+def test_targets_come_back_by_their_conventions(target: str) -> None:
+    reset: Any = {"reset": "subtract", "reset_decays": True} if target == "sinabs" else {"reset": "zero"}
+    network = ss.Network.chain(ss.Input(5), LIF(4, beta=0.9, gain=0.1, **reset), LIF(3, beta=1.0, **reset))
+    model = ss.Model(network)
+    again = from_nir(
+        to_nir(model, target=target), source=target, reset=reset["reset"], gain="unit" if target == "sinabs" else None
+    )
+    for name in ("hidden", "output"):
+        first, second = model.layers[name], again.layers[name]
+        torch.testing.assert_close(second.beta, first.beta)
+        gains = [layer.population.gain for layer in (first, second)]
+        torch.testing.assert_close(second.weights[0] * gains[1], first.weights[0] * gains[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("population", "options", "message"),
+    [
+        (LIF(4), {}, "output: its reset is 'subtract', that of nir is 'zero', and NIR writes no other"),
+        (LIF(4, reset_decays=True), {"target": "norse"}, "its reset is 'subtract' before the decay, that of norse"),
+        (LIF(4, reset="zero", capacity=2), {}, "output: has a capacity of 2, which drops candidates; NIR has none"),
+        (LIF(4, reset="zero", recurrent=True), {"target": "norse"}, "is recurrent, and norse reads no loops from NIR"),
+        (LI(4), {"target": "snntorch"}, "output: is a LI, which snntorch does not read; it reads LIF, CubaLIF"),
+        (LIF(4, reset="zero", beta=1.0), {"target": "snntorch"}, "a decay of 1 has no time constant in snntorch"),
+        (CubaLIF(4, reset="zero", alpha=1.0), {}, "a decay of 1 has no time constant, and NIR's CubaLIF needs one"),
+        (LIF(4, reset="zero"), {"target": "brian"}, "target is 'brian'; give who will read the graph: nir, snntorch"),
+        (LIF(4, reset="zero"), {"dt": 0.0}, "dt is 0.0; give the step that the reader"),
+    ],
+)
+def test_what_cannot_be_written(population: Any, options: dict[str, Any], message: str) -> None:
+    options = {"dt": 1e-3} | options if options.get("target", "nir") == "nir" else options
+    with pytest.raises(DescriptionError, match=message):
+        to_nir(ss.Model(ss.Network.chain(ss.Input(5), population)), **options)
+
+
+def test_a_reset_is_kept_where_that_is_asked_for() -> None:
+    model = ss.Model(ss.Network.chain(ss.Input(5), LIF(4)))
+    again = from_nir(to_nir(model, target="snntorch", keep_reset=True), source="snntorch", reset="subtract")
+    assert again.network.populations["output"] == model.network.populations["output"]
+
+
+# ---- files and commands ---------------------------------------------------------------------------------------------
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    path = tmp_path / "net.nir"
+    with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):
+        read(path)
+    path.write_bytes(b"not HDF5 at all" * 100)
+    with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):
+        read(path)
+    write(path, to_nir(ss.Model(ss.Network.chain(ss.Input(5), LIF(4, reset="zero"))), dt=1.0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):
+        read(path)
+
+
+def test_a_file_that_declares_too_much(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "huge.nir"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("node/weight", shape=(1 << 20, 1 << 20), dtype="f4", chunks=(1024, 1024))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(DataError, match="declares more than 8 GiB"):
+        read(path)
+
+
+def test_a_graph_that_nir_cannot_write(tmp_path: Path) -> None:
+    bad = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
+    bad.nodes["n"].tau = np.array(1.0)  # Norse leaves such
+    with pytest.raises(DataError, match="net.nir: nir could not write the graph: Scalar datasets"):
+        write(tmp_path / "net.nir", bad)
+    assert not (tmp_path / "net.nir").exists()
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nir", None)
+    with pytest.raises(MissingDependencyError, match=r"needs the package 'nir', .* pip install 'sparsesnn\[nir\]'"):
+        nir_files.nir_package()
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, file = tmp_path / "run", tmp_path / "net.nir"
+    options = ["--set", "data.n_samples=40", "--set", "train.epochs=1", "--set", 'net.reset="zero"', "--quiet"]
+    assert (
+        main(
+            [
+                "train",
+                "synthetic",
+                "--net",
+                "auto-9r-auto",
+                "--no-plots",
+                "--no-tensorboard",
+                *options,
+                "--out",
+                str(run),
+            ]
+        )
+        == 0
+    )
+    assert main(["nir", "export", str(run), str(file), "--dt", "0.001"]) == 0
+    assert "for nir" in capsys.readouterr().out
+    assert main(["nir", "show", str(file), "--source", "nir", "--dt", "0.001"]) == 0
+    shown = capsys.readouterr().out
+    assert "hidden: LIF(9) " in shown
+    assert "<- input, itself" in shown
+    weights, network = tmp_path / "w.safetensors", tmp_path / "net.json"
+    assert (
+        main(["nir", "import", str(file), str(weights), "--network", str(network), "--source", "nir", "--dt", "0.001"])
+        == 0
+    )
+    from safetensors.torch import load_file
+
+    model = ss.Model(ss.Network.from_json(network.read_text()))
+    model.load_state_dict(load_file(weights))
+    assert main(["nir", "show", str(file), "--source", "nir"]) == 2
+    assert "give dt" in capsys.readouterr().err
+    assert main(["nir", "show", str(tmp_path / "none"), "--source", "norse"]) == 1
+    assert main(["nir", "export", str(run), str(tmp_path / "no" / "x.nir"), "--dt", "1"]) == 1
+    assert main(["nir"]) == 2
+
+
+def test_the_table_of_the_guide_names_every_source() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "migrating.md").read_text()
+    for name, convention in CONVENTIONS.items():
+        assert f'| `"{name}"` |' in text
+        assert convention.dt is None or f"{convention.dt:g}" in text or "1e-" in text
