@@ -48,6 +48,25 @@ inline float rho_by_spike(unsigned reset, float v, float beta, float theta) {
   }
 }
 
+// ∂ρ/∂β at v
+inline float rho_by_beta(unsigned reset, float v, float theta) {
+  const bool fired = v > theta;
+  switch (reset) {
+    case reset_subtract_decays:
+      return v - (fired ? theta : 0.0f);
+    case reset_zero:
+      return fired ? 0.0f : v;
+    default:
+      return v;
+  }
+}
+
+// ∂ρ/∂θ at v
+inline float rho_by_theta(unsigned reset, float v, float beta, float theta) {
+  if (v <= theta) return 0.0f;
+  return reset == reset_subtract ? -1.0f : reset == reset_subtract_decays ? -beta : 0.0f;
+}
+
 // σ'(x), x = v - θ
 inline float surrogate(unsigned kind, float slope, float x) {
   const float distance = x < 0.0f ? -x : x;

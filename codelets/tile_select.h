@@ -43,6 +43,14 @@ struct Group {
     return n_keep;
   }
 
+  // How many of the first `r` candidates stay.
+  unsigned kept_before(unsigned r) const {
+    if (n_keep == n) return r;
+    const unsigned end = start + n_keep, first = end < n ? end : n, wrapped = end > n ? end - n : 0;
+    const unsigned late = r > start ? (r < first ? r : first) - start : 0;
+    return late + (r < wrapped ? r : wrapped);
+  }
+
   // The part of the next word that stays.
   unsigned kept(unsigned bits) {
     if (n_keep == n) return bits;

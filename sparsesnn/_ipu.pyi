@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class Population:
     """One population of a plan; see host/src/ipu/spec.h."""
 
-    def __init__(self, *, name: str, model: int, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, fixed: bool, bias: bool, seed: int, parameters: Sequence[float]) -> None: ...
+    def __init__(self, *, name: str, model: int, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, fixed: bool, bias: bool, seed: int, learns: int, shared: int, parameters: Sequence[float]) -> None: ...
 
 class Connection:
     """One connection: indices of pre and post, delay, reducers."""
@@ -16,7 +16,7 @@ class Connection:
 class Spec:
     """All that the graph builder is told."""
 
-    def __init__(self, *, devices: int, tiles: int, n_samples: int, n_steps: int, optimiser: int, momentum: bool, decoding: int, n_classes: int, smoothing: float, populations: Sequence[Population], connections: Sequence[Connection]) -> None: ...
+    def __init__(self, *, devices: int, tiles: int, n_samples: int, n_steps: int, optimiser: int, momentum: bool, decoding: int, n_classes: int, loops_rounds: bool, populations: Sequence[Population], connections: Sequence[Connection]) -> None: ...
 
 class MachineOptions:
     """Numbers of the emulated machine, and what it checks."""

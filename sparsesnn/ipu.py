@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError
 from sparsesnn.ipu_arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
@@ -23,6 +23,7 @@ from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.module import IPU_BACKENDS, Layer, Model, Output
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.target import Target
+from sparsesnn.partition.vertices import loops_rounds
 from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS
@@ -31,7 +32,8 @@ CHECKS = ("always", "first", "never")
 _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
 _RESETS = {"subtract": 0, "zero": 2, "none": 3}
 _OPTIMISERS = {"none": 0, "sgd": 1, "adam": 2, "adamw": 3}
-_NO_LABEL = 2**32 - 1
+#: bits of `Learnt` in codelets/ipu/records.h
+_LEARNT = {"beta": 1, "alpha": 2, "threshold": 4}
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,10 @@ class IpuProgram:
         self.n_classes = n_classes or plan.network.populations[plan.network.output].n
         self.step = 0
         _check(plan, model, self.optimiser, decoding)
+        self.label_smoothing = label_smoothing
         self._names = list(plan.populations)
         native = _native(backend)
-        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, label_smoothing)
+        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes)
         machine = (backend, _codelets()) if backend != "ipu-model" else (_machine(native, plan.target, checks),)
         try:
             self._program = native.Program(spec, *machine)
@@ -194,14 +197,20 @@ class IpuProgram:
             if isinstance(self.plan.network.populations[name], Input):
                 continue
             layer, shards = self._layer(name), self.plan.populations[name].shards
-            if layer.bias is not None:
-                found.append((f"bias.{k}", layer.bias, lambda x, s=shards: pack_columns(x[None], s)))
+            for key in ("bias", *_LEARNT):
+                value = getattr(layer, key, None)
+                if not isinstance(value, nn.Parameter) or (key != "bias" and not self.plan.trains):
+                    continue
+                if value.ndim:
+                    found.append((f"{key}.{k}", value, lambda x, s=shards: pack_columns(x[None], s)))
+                else:  # every shard has a copy
+                    found.append((f"{key}.{k}", value, lambda x, s=shards: np.tile([x, 0], len(s)).astype(np.float32)))
         return found
 
     def _moments(self, key: str) -> list[tuple[str, str]]:
         """Arrays of the moments that go with an array, and their names in torch's optimisers."""
         kind, index = key.split(".")
-        base = "" if kind == "weights" else "bias_"
+        base = "" if kind == "weights" else f"{kind}_"
         names = ("moments1", "moments2") if kind == "weights" else ("moment1", "moment2")
         found = []
         if self.optimiser.keeps_first_moment:
@@ -212,6 +221,9 @@ class IpuProgram:
         return found
 
     def _unpacked(self, key: str, array: str, parameter: Tensor) -> np.ndarray:
+        if not parameter.ndim:  # the copies of all shards are equal
+            shared: np.ndarray = self._array(array)[:1].reshape(()).copy()
+            return shared
         kind, index = key.split(".")
         post = self.plan.connections[int(index)].post if kind == "weights" else self._names[int(index)]
         n_rows = len(parameter) if parameter.ndim == 2 else 1
@@ -226,30 +238,21 @@ class IpuProgram:
 
         Args:
             spikes: T steps as planned; at most the planned samples (the rest of the device then idles).
-            labels: int64[B].
+            labels: int64[B], or float32[B, C], the share of each class in a mixed sample, rows that sum to 1.
             lr: learning rate of this step; None: the optimiser's.
         """
         if self.optimiser.kind == "none":
             raise ConfigError("train_step: the plan was made for optimizer='none'; plan with 'adam' or 'sgd'")
-        if labels.shape != (spikes.n_samples,) or labels.dtype != torch.int64:
-            raise ShapeError(
-                f"train_step: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
-                f"give int64 with shape ({spikes.n_samples},)"
-            )
-        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
-            raise ShapeError(
-                f"train_step: labels run from {int(labels.min())} to {int(labels.max())}; "
-                f"allowed: 0 to {self.n_classes - 1}"
-            )
+        targets = self._targets(labels, spikes.n_samples)
         self.step += 1
-        self._send(spikes, labels.numpy(), self.optimiser.lr if lr is None else lr)
+        self._send(spikes, targets, self.optimiser.lr if lr is None else lr)
         self._program.run("train")
         n = spikes.n_samples
         return Trained(float(self._samples("losses")[:n].mean()), float(self._array("norm")[0]), self._logits(n))
 
     def infer(self, spikes: SpikeBatch) -> Tensor:
         """Logits float32[B, C] of a batch, without learning."""
-        self._send(spikes, np.zeros(0, np.int64), 0.0)
+        self._send(spikes, np.zeros((0, self.n_classes), np.float32), 0.0)
         self._program.run("infer")
         return self._logits(spikes.n_samples)
 
@@ -279,7 +282,34 @@ class IpuProgram:
     def reset_counts(self) -> None:
         self._program.reset_counts()
 
-    def _send(self, spikes: SpikeBatch, labels: np.ndarray, lr: float) -> None:
+    def _targets(self, labels: Tensor, n_samples: int) -> np.ndarray:
+        """float32[B, C]: what each class should get of a sample, smoothed."""
+        shares = labels.dtype == torch.float32
+        wanted = (n_samples, self.n_classes) if shares else (n_samples,)
+        if labels.shape != wanted or not (shares or labels.dtype == torch.int64):
+            raise ShapeError(
+                f"train_step: labels are {labels.dtype} with shape {tuple(labels.shape)}; give int64 with shape "
+                f"({n_samples},), one class per sample, or float32 with shape ({n_samples}, {self.n_classes}), the share "
+                "of each class"
+            )
+        if shares:
+            sums = labels.sum(1)
+            if not bool((labels >= 0).all()) or not bool(((sums - 1).abs() < 1e-3).all()):
+                raise ShapeError(
+                    f"train_step: shares of classes run from {float(labels.min()):g} and sum to {float(sums.min()):g} to "
+                    f"{float(sums.max()):g} a sample; allowed: from 0, with the sum 1"
+                )
+        elif not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
+            raise ShapeError(
+                f"train_step: labels run from {int(labels.min())} to {int(labels.max())}; "
+                f"allowed: 0 to {self.n_classes - 1}"
+            )
+        one_hot = labels if shares else nn.functional.one_hot(labels, self.n_classes).float()
+        smoothed = (1 - self.label_smoothing) * one_hot + self.label_smoothing / self.n_classes
+        targets: np.ndarray = smoothed.numpy()
+        return targets
+
+    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float) -> None:
         source = self.plan.populations[self.plan.network.inputs[0]]
         got = (spikes.n_steps, spikes.n_neurons)
         if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.plan.n_samples:
@@ -288,9 +318,9 @@ class IpuProgram:
                 f"T={self.plan.n_steps}, B up to {self.plan.n_samples}, N={source.n}"
             )
         self._fill("lists.0", pack_lists(spikes, self.plan.n_samples, source.capacity, source.collectors))
-        padded = np.full(self.plan.n_samples, _NO_LABEL, np.uint32)
-        padded[: len(labels)] = labels
-        self._fill("labels", padded)
+        padded = np.zeros((self.plan.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
+        padded[: len(targets)] = targets
+        self._fill("targets", padded.ravel())
         self._fill("settings", self.optimiser.settings(max(1, self.step), lr, spikes.n_samples))
 
     def _logits(self, n_samples: int) -> Tensor:
@@ -348,9 +378,6 @@ def _check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> Non
     if decoding not in _DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
     for name, p in plan.network.populations.items():
-        for flag in ("learn_beta", "learn_alpha", "learn_threshold"):
-            if getattr(p, flag, False):
-                raise DescriptionError(f"{name}: {flag}=True: the IPU program trains weights and biases only; use cpu")
         if isinstance(p, LI) and name != plan.network.output:
             raise DescriptionError(f"{name}: a second readout: the IPU program has one, at the end; use cpu")
 
@@ -362,7 +389,6 @@ def _spec(
     optimiser: Optimiser,
     decoding: str,
     n_classes: int,
-    label_smoothing: float,
 ) -> Any:
     names = list(plan.populations)
     return native.Spec(
@@ -374,7 +400,7 @@ def _spec(
         momentum=optimiser.keeps_first_moment,
         decoding=_DECODINGS[decoding],
         n_classes=n_classes,
-        smoothing=label_smoothing,
+        loops_rounds=loops_rounds(plan),
         populations=[_population(native, plan, model, name) for name in names],
         connections=[
             native.Connection(
@@ -394,6 +420,7 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     surrogate = getattr(p, "surrogate", None)
     reset = getattr(p, "reset", "none")
     layer = model.layers[name] if not isinstance(p, Input) else None
+    learnt = {k: getattr(layer, k) for k in _LEARNT if getattr(p, f"learn_{k}", False)}
     return native.Population(
         name=name,
         model=0 if isinstance(p, Input) else 3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1,
@@ -409,6 +436,8 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
         fixed=spiking and getattr(p, "activity", "natural") == "fixed",
         bias=getattr(p, "bias", False),
         seed=layer.rotation_seed if isinstance(layer, Layer) else 0,
+        learns=sum(_LEARNT[k] for k in learnt),
+        shared=sum(_LEARNT[k] for k, value in learnt.items() if not value.ndim),
         parameters=_neuron_parameters(layer).ravel().tolist() if isinstance(layer, Layer) else [],
     )
 

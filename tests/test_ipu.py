@@ -18,6 +18,7 @@ from sparsesnn.partition.layout import place_helpers
 from sparsesnn.partition.plan import Plan, Shard
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
+from sparsesnn.partition.vertices import MAX_PER_TILE, loops_rounds, n_vertices
 from sparsesnn.reference import Parameters, network_forward, to_lists
 
 
@@ -29,10 +30,10 @@ def random_spikes(n_steps: int, n_samples: int, n: int, rate: float, seed: int) 
 def make_model(network: Network, seed: int = 0, scale: float = 1.0) -> ss.Model:
     model = ss.Model(network, seed=seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.ndim == 2:
                 parameter.mul_(scale).add_(0.03 * scale)
-            else:
+            elif name.endswith("bias"):
                 parameter.uniform_(-0.05, 0.05, generator=torch.Generator().manual_seed(seed))
     return model
 
@@ -322,12 +323,99 @@ def test_inference_has_no_gradients_and_gives_the_same_logits() -> None:
         program.train_step(spikes, torch.zeros(7, dtype=torch.int64))
 
 
-def test_vertices_grow_with_tiles_not_with_neurons_or_samples() -> None:
-    for n, b, t in ((240, 8, 3), (960, 48, 30)):
-        network = Network.chain(ss.Input(50), lif(n), lif(n), ss.LI(10), delay=1)
-        plan = plan_for(network, b, t, "ipu-mk2:1x240", max_activity=0.05, layout="contiguous")
-        n_vertices = ipu.IpuProgram(plan, make_model(network), checks="never").report().n_vertices
-        assert n_vertices <= 12 * 240, (n, n_vertices)
+LEARNING = {
+    "one value a population": Network.chain(
+        ss.Input(11),
+        lif(13, learn_beta=True, learn_threshold=True, recurrent=True, bias=True),
+        ss.CubaLIF(10, grad_threshold=0.2, learn_alpha=True, learn_beta=True, learn_threshold=True),
+        ss.LI(3, learn_beta=True),
+        delay=1,
+    ),
+    "one a neuron, exact resets": Network.chain(
+        ss.Input(11),
+        lif(13, beta=(0.9,) * 13, learn_beta=True, threshold=(1.0,) * 13, learn_threshold=True, detach_reset=False),
+        ss.CubaLIF(
+            9, alpha=(0.8,) * 9, learn_alpha=True, grad_threshold=0.2, reset="zero", learn_threshold=True, bias=True
+        ),
+        lif(5, reset_decays=True, learn_threshold=True, learn_beta=True),
+        ss.LI(3, beta=(0.9, 0.8, 1.0), learn_beta=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("optimiser", [ipu.Optimiser("adam", lr=1e-3, clip_norm=0.5), ipu.Optimiser("sgd", lr=0.02)])
+@pytest.mark.parametrize("name", LEARNING)
+def test_decays_and_thresholds_learn_as_on_the_cpu(name: str, optimiser: ipu.Optimiser) -> None:
+    host, device, program = train_both(LEARNING[name], optimiser=optimiser, decoding="max", checks="first")
+    assert_same_weights(host, device)
+    assert {n for n, _ in host.named_parameters() if n.endswith(("beta", "alpha", "threshold"))}
+    assert program.report().n_vertices == n_vertices(program.plan)
+    train_both(LEARNING[name], optimiser=optimiser, checks="always", n_batches=2, t=4, b=8)
+
+
+def test_a_decay_that_learns_stays_between_0_and_1() -> None:
+    network = Network.chain(ss.Input(11), lif(13, beta=(0.999,) * 13, learn_beta=True), ss.LI(3, learn_beta=True))
+    host, device, _ = train_both(
+        network, optimiser=ipu.Optimiser("sgd", lr=0.5), n_batches=3, decoding="sum", scale=1.0
+    )
+    assert_same_weights(host, device)
+    assert any(float(p.detach().max()) > 1 for n, p in device.named_parameters() if n.endswith("beta"))
+
+
+def test_mixed_labels_train_as_on_the_cpu() -> None:
+    network = CHAINS["feed-forward"]
+    host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
+    program = ipu.IpuProgram(plan_for(network, 7, 5), device, label_smoothing=0.1)
+    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    spikes = random_spikes(5, 7, 11, 0.3, 0)
+    labels = torch.rand(7, 3, generator=torch.Generator().manual_seed(1))
+    labels /= labels.sum(1, keepdim=True)
+    loss = cross_entropy(host(spikes), labels, "mean", 3, label_smoothing=0.1)
+    loss.backward()
+    optimiser.step()
+    assert program.train_step(spikes, labels).loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    program.save()
+    assert_same_weights(host, device)
+
+
+@pytest.mark.parametrize("target", ["ipu-mk2:1x3", "ipu-mk2:1x7", "ipu-mk2:1x64"])
+@pytest.mark.parametrize("layout", ["auto", "shared"])
+@pytest.mark.parametrize("b", [5, 48])
+@pytest.mark.parametrize("delay", [0, 1])
+def test_vertices_grow_with_tiles_whatever_lives_on_them(layout: str, target: str, b: int, delay: int) -> None:
+    network = Network.chain(ss.Input(20), lif(33), lif(30, recurrent=True), lif(31), lif(20), ss.LI(5), delay=delay)
+    plan = plan_for(network, b, 3, target, max_activity=0.5, layout=layout)
+    program = ipu.IpuProgram(plan, make_model(network), checks="never")
+    assert program.report().n_vertices == n_vertices(plan) <= MAX_PER_TILE * plan.target.n_tiles
+
+
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+def test_rounds_that_share_their_vertices_give_the_same_weights(reset: str) -> None:
+    """Two tiles hold four populations: too few for a set of vertices a round."""
+    network = Network(
+        {
+            "input": ss.Input(11),
+            "a": lif(13, recurrent=True, bias=True, reset=reset),
+            "b": ss.CubaLIF(9, grad_threshold=0.2, reset=reset),
+            "c": lif(8, recurrent=True),
+            "out": ss.LI(3, bias=True),
+        },
+        (
+            Connection("input", "a", 1),
+            Connection("a", "b"),
+            Connection("input", "b"),
+            Connection("b", "c"),
+            Connection("a", "c", 2),
+            Connection("c", "out"),
+        ),
+    )
+    plan = plan_for(network, 13, 5, "ipu-mk2:1x2")
+    assert loops_rounds(plan)
+    host, device, program = train_both(network, b=13, t=5, plan=plan, checks="always", n_batches=3)
+    assert_same_weights(host, device)
+    assert program.report().n_vertices == n_vertices(plan) <= MAX_PER_TILE * 2 < n_vertices(plan, loops=False)
+    runs = {p.name: p.executions for p in program.report().phases}
+    assert runs["forward/rounds/step"] == 3 * 5 * 4  # batches, steps, rounds
 
 
 def test_the_report_counts_every_superstep() -> None:
@@ -367,9 +455,8 @@ def test_errors_say_what_is_wrong() -> None:
         narrow.train_step(random_spikes(9, 7, 11, 0.9, 0), torch.zeros(7, dtype=torch.int64))
     with pytest.raises(DescriptionError, match="'count' decodes spikes, the others a readout"):
         ipu.IpuProgram(plan, model, decoding="count")
-    learning = Network.chain(ss.Input(11), lif(13, learn_beta=True), ss.LI(3))
-    with pytest.raises(DescriptionError, match="learn_beta=True: the IPU program trains weights and biases only"):
-        ipu.IpuProgram(plan_for(learning, 7, 9), make_model(learning))
+    with pytest.raises(ShapeError, match=r"shares of classes run from 0 and sum to 0 to 1 a sample; allowed: from 0"):
+        program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.eye(7, 3))
     with pytest.raises(ConfigError, match="the plan was made for optimizer 'adam', but 'sgd' shall run"):
         ipu.IpuProgram(plan, model, ipu.Optimiser("sgd"))
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK .* source the SDK's enable.sh"):

@@ -65,12 +65,11 @@ class TakeRow : public poplar::MultiVertex {
   poplar::Input<Ids> kept;
   poplar::Input<Floats> all;
   poplar::Output<Floats> row;
-  poplar::InOut<Words> steps;
+  poplar::InOut<Words> clock;
   unsigned n_samples, n_slots;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker] - 1, stride = list_ids + n_slots;
-    steps[worker] = t;
+    const unsigned t = backwards(&clock[0], worker, 1).t, stride = list_ids + n_slots;
     for (unsigned s = worker; s < n_samples; s += workers) {
       const unsigned n = kept[(t * n_samples + s) * stride + 1];
       for (unsigned j = 0; j < n; ++j) row[s * n_slots + j] = all[(t * n_samples + s) * n_slots + j];
@@ -81,7 +80,7 @@ class TakeRow : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(TakeRow, kept, all, row, steps, n_samples, n_slots)
+SPARSESNN_VERTEX(TakeRow, kept, all, row, clock, n_samples, n_slots)
 
 // Backwards in time: row [n, slots] → all [T, n, slots], with 0 at slots that the list of this step leaves empty.
 class StoreRow : public poplar::MultiVertex {
@@ -89,12 +88,11 @@ class StoreRow : public poplar::MultiVertex {
   poplar::Input<Ids> kept;
   poplar::Input<Floats> row;
   poplar::InOut<Floats> all;
-  poplar::InOut<Words> steps;
+  poplar::InOut<Words> clock;
   unsigned n_samples, n_slots;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker] - 1, stride = list_ids + n_slots;
-    steps[worker] = t;
+    const unsigned t = backwards(&clock[0], worker, 1).t, stride = list_ids + n_slots;
     for (unsigned s = worker; s < n_samples; s += workers) {
       const unsigned n = kept[(t * n_samples + s) * stride + 1];
       for (unsigned j = 0; j < n_slots; ++j)
@@ -106,7 +104,7 @@ class StoreRow : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(StoreRow, kept, row, all, steps, n_samples, n_slots)
+SPARSESNN_VERTEX(StoreRow, kept, row, all, clock, n_samples, n_slots)
 
 // sizes[k]: elements of arrays[k], even.
 class Clear : public poplar::MultiVertex {

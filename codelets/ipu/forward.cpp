@@ -1,13 +1,15 @@
-// Forward: deliver, step and select for the neurons of one shard, one time step.
+// Forward: deliver, step and select for the neurons of a tile's shards, one time step.
 //
 //   i[b] = bias + Σ_sources Σ_{m in list} weight[m, :]     ids ascending, one addition after the other
 //   LIF v ← ρ(v) + g·i     CubaLIF i_syn ← α·i_syn + i ; v ← ρ(v) + g·i_syn     LI v ← β·v + g·i
 //   masks[b] = which neurons have v > θ; which others have v > θ_grad
 //
-// lists[k] [B, stride]: remote, what the collectors of source k sent. weights[k] [M, w]: the shard's columns.
-// parameters [4, w]: β, α, θ, θ_grad. history [rows, B, w]: potentials of all steps, or of two where nothing is
-// trained; the current is summed up in the place of the new potential. i_syn [B, w]. masks [B, 2, words]. steps: t, one
-// copy a worker. Cost: 4·w bytes read and w additions an id.
+// lists[k] [B, stride]: remote, what the collectors of source k sent; weights[k] [M, w]: the shard's columns; both in
+// the order of `sources`. By shard: parameters [4, w]: β, α, θ, θ_grad. bias [w]. history [rows, B, w]: potentials of
+// all steps, or of two where nothing is trained; the current is summed up in the place of the new potential. memory: a
+// CubaLIF's i_syn [B, w], or of all steps [T, B, w] where it learns α; a readout's [2, B, w], its value over time so
+// far and how many steps hold the maximum; else one pair. masks [B, 2, words]. Cost: 4·w bytes read and w additions an
+// id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -16,33 +18,42 @@ class Forward : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
   ListOf<poplar::Input<Floats>> weights;
-  poplar::Input<Floats> parameters;
-  poplar::Input<Floats> bias;
-  poplar::InOut<Floats> history;
-  poplar::InOut<Floats> i_syn;
-  poplar::Output<Words> masks;
-  poplar::InOut<Words> steps;
-  Numbers strides;
-  Numbers delays;
-  unsigned n_sources, n_samples, n_neurons, n_rows, cuba, readout, reset;
-  float gain;
+  ListOf<poplar::Input<Floats>> parameters;
+  ListOf<poplar::Input<Floats>> bias;
+  ListOf<poplar::InOut<Floats>> history;
+  ListOf<poplar::InOut<Floats>> memory;
+  ListOf<poplar::Output<Words>> masks;
+  poplar::InOut<Words> clock;
+  Numbers shards;
+  Numbers sources;
+  unsigned n_shards, n_turns, n_samples;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker], width = (n_neurons + 1) & ~1u;
-    steps[worker] = t + 1;
-    const unsigned row = n_rows == 2 ? t & 1 : t, row_before = n_rows == 2 ? row ^ 1 : t - 1;
-    for (unsigned b = worker; b < n_samples; b += workers) {
-      float* v = &history[(row * n_samples + b) * width];
-      const float* v_before = t ? &history[(row_before * n_samples + b) * width] : nullptr;
-      for (unsigned k = 0; k < width; ++k) v[k] = bias[k];
-      for (unsigned s = 0; s < n_sources; ++s)
-        if (t >= delays[s]) deliver(pairs(v), pairs(&weights[s][0]), &lists[s][b * strides[s]], width / 2);
-      step(b, t, v, v_before, width);
+    const Moment now = forwards(&clock[0], worker, n_turns);
+    for (unsigned k = 0; k < n_shards; ++k) {
+      const ForwardShard& s = record<ForwardShard>(shards, k);
+      if (s.turn == now.turn) run(s, k, now.t, worker);
     }
     return true;
   }
 
  private:
+  void run(const ForwardShard& s, unsigned k, unsigned t, unsigned worker) {
+    const unsigned width = even(s.n_neurons);
+    const unsigned row = s.n_rows == 2 ? t & 1 : t, row_before = s.n_rows == 2 ? row ^ 1 : t - 1;
+    for (unsigned b = worker; b < n_samples; b += workers) {
+      float* v = &history[k][(row * n_samples + b) * width];
+      const float* v_before = t ? &history[k][(row_before * n_samples + b) * width] : nullptr;
+      for (unsigned j = 0; j < width; ++j) v[j] = bias[k][j];
+      for (unsigned i = s.first_source; i < s.first_source + s.n_sources; ++i) {
+        const ForwardSource& source = record<ForwardSource>(sources, i);
+        if (t >= source.delay) deliver(pairs(v), pairs(&weights[i][0]), &lists[i][b * source.stride], width / 2);
+      }
+      step(s, k, b, t, v, v_before, width);
+      if (s.readout && s.decoding != over_steps) decode(s, k, b, t, v, width);
+    }
+  }
+
   // Four pairs stay in registers over the whole list.
   static void deliver(Pair* current, const Pair* weight, const unsigned short* list, unsigned n_pairs) {
     const unsigned n = list[0];
@@ -67,37 +78,65 @@ class Forward : public poplar::MultiVertex {
   }
 
   // `v` holds the current and receives the potential.
-  void step(unsigned b, unsigned t, float* v, const float* v_before, unsigned width) {
-    const float *beta = &parameters[0], *alpha = beta + width, *theta = alpha + width, *theta_grad = theta + width;
-    const unsigned n_words = (n_neurons + 31) / 32;
-    unsigned* fired = &masks[readout ? 0 : 2 * n_words * b];
+  void step(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, float* v, const float* v_before,
+            unsigned width) {
+    const float *beta = &parameters[shard][0], *alpha = beta + width, *theta = alpha + width,
+                *theta_grad = theta + width;
+    const unsigned n_words = (s.n_neurons + 31) / 32;
+    unsigned* fired = &masks[shard][s.readout ? 0 : 2 * n_words * b];
+    float* i_syn = &memory[shard][0];
+    const float* i_syn_before = i_syn;
+    if (s.cuba) {
+      const unsigned row = s.cuba == keeps_all_i_syn ? t : 0, row_before = s.cuba == keeps_all_i_syn && t ? t - 1 : 0;
+      i_syn += (row * n_samples + b) * width;
+      i_syn_before += (row_before * n_samples + b) * width;
+    }
     unsigned fired_bits = 0, near_bits = 0;
-    for (unsigned k = 0; k < n_neurons; ++k) {
+    for (unsigned k = 0; k < s.n_neurons; ++k) {
       float i = v[k];
-      if (cuba) {
-        float& synaptic = i_syn[b * width + k];
-        i += alpha[k] * (t ? synaptic : 0.0f);
-        synaptic = i;
+      if (s.cuba) {
+        i += alpha[k] * (t ? i_syn_before[k] : 0.0f);
+        i_syn[k] = i;
       }
       const float before = v_before ? v_before[k] : 0.0f;
-      v[k] = tile::rho(reset, before, beta[k], theta[k]) + gain * i;
+      v[k] = tile::rho(s.reset, before, beta[k], theta[k]) + s.gain * i;
       if (v[k] > theta[k])
         fired_bits |= 1u << (k % 32);
       else if (v[k] > theta_grad[k])
         near_bits |= 1u << (k % 32);
-      if (readout || (k % 32 != 31 && k + 1 < n_neurons)) continue;
+      if (s.readout || (k % 32 != 31 && k + 1 < s.n_neurons)) continue;
       fired[k / 32] = fired_bits;
       fired[n_words + k / 32] = near_bits;
       fired_bits = near_bits = 0;
     }
     SPARSESNN_WORK(step_sample, 1);
     SPARSESNN_WORK(step_pair, width / 2);
-    SPARSESNN_WORK(step_cuba, cuba * width / 2);
-    SPARSESNN_WORK(select_word, readout ? 0 : 2 * n_words);
+    SPARSESNN_WORK(step_cuba, (s.cuba ? 1 : 0) * width / 2);
+    SPARSESNN_WORK(select_word, s.readout ? 0 : 2 * n_words);
+  }
+
+  // Of a readout: the value over time, and how many steps hold the maximum.
+  void decode(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, const float* v, unsigned width) {
+    float *value = &memory[shard][b * width], *ties = value + n_samples * width;
+    const bool last = t + 1 == s.n_steps;
+    for (unsigned k = 0; k < s.n_neurons; ++k) {
+      const float before = t ? value[k] : 0.0f;
+      if (s.decoding == over_max) {
+        const bool more = !t || v[k] > before;
+        ties[k] = more ? 1.0f : ties[k] + (v[k] == before ? 1.0f : 0.0f);
+        value[k] = more ? v[k] : before;
+      } else if (s.decoding == over_last) {
+        value[k] = v[k];
+      } else {
+        const float sum = before + v[k];
+        value[k] = s.decoding == over_mean && last ? sum / static_cast<float>(s.n_steps) : sum;
+      }
+    }
+    SPARSESNN_WORK(reduce_pair, width / 2);
   }
 };
 
-SPARSESNN_VERTEX(Forward, lists, weights, parameters, bias, history, i_syn, masks, steps, strides, delays, n_sources,
-                 n_samples, n_neurons, n_rows, cuba, readout, reset, gain)
+SPARSESNN_VERTEX(Forward, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources, n_shards,
+                 n_turns, n_samples)
 
 }  // namespace sparsesnn::ipu

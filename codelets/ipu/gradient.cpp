@@ -1,4 +1,4 @@
-// Gradients on a shard: of the state (StateGrad, ReadoutGrad), and of what it received (ListGrad).
+// Gradients on a shard: of the state (StateGrad), and of what it received (ListGrad).
 //
 //   δ[t] = γ(t)·δ[t+1] + [listed]·σ'·(e + ∂ρ/∂s·δ[t+1])          the last term unless the reset is detached
 //   LIF, LI  ∂L/∂i = g·δ              CubaLIF    ∂L/∂i_syn ← α·∂L/∂i_syn + g·δ,  ∂L/∂i = ∂L/∂i_syn
@@ -23,6 +23,8 @@ unsigned find(const unsigned short* ids, unsigned begin, unsigned end, unsigned 
   return begin;
 }
 
+unsigned count_bits(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+
 // t mod n_rows: a tile has no divider, and there are few rows.
 unsigned ring_row(unsigned t, unsigned n_rows) {
   unsigned row = t;
@@ -34,165 +36,161 @@ unsigned ring_row(unsigned t, unsigned n_rows) {
 
 }  // namespace
 
-// list [B, stride], e [B, slots]: remote, the shard's own population at this step and ∂L/∂s at its slots. d_bias [6,
-// w]: a worker's samples each; the optimiser adds them.
+// Of a tile's shards. By spiking shard: lists [B, stride], e [B, slots]: remote, its own population at this step and
+// ∂L/∂s at its slots. values [2, B, w], d_values [B, w]: by readout shard, what Forward decoded and ∂L/∂value,
+// or over_steps d_values [T, B, w]; else one pair. memory: a CubaLIF's synaptic currents of all steps where it learns
+// α; else one pair. d_i_syn: of a CubaLIF. d_vectors [1 + learnt, 6, w]: of the bias, then of those of β, α, θ that
+// learn; a worker's samples each, which the optimiser adds.
+//
+//   d_β += δ[t]·∂ρ/∂β(v[t-1])    d_α += ∂L/∂i_syn[t]·i_syn[t-1]
+//   d_θ += δ[t]·∂ρ/∂θ(v[t-1]) - [listed]·σ'·(e + ∂ρ/∂s·δ[t+1])
 class StateGrad : public poplar::MultiVertex {
  public:
-  poplar::Input<Ids> list;
-  poplar::Input<Floats> e;
-  poplar::Input<Floats> history;
-  poplar::Input<Floats> parameters;
-  poplar::InOut<Floats> d_v;
-  poplar::InOut<Floats> d_i_syn;
-  poplar::InOut<Floats> d_current;
-  poplar::InOut<Floats> d_bias;
-  poplar::InOut<Words> steps;
-  unsigned n_steps, n_samples, n_neurons, first_neuron, stride, n_slots, n_rows, cuba, reset, detach_reset, surrogate;
-  float slope, gain;
+  ListOf<poplar::Input<Ids>> lists;
+  ListOf<poplar::Input<Floats>> e;
+  ListOf<poplar::Input<Floats>> history;
+  ListOf<poplar::Input<Floats>> parameters;
+  ListOf<poplar::Input<Floats>> memory;
+  ListOf<poplar::Input<Floats>> d_values;
+  ListOf<poplar::InOut<Floats>> d_v;
+  ListOf<poplar::InOut<Floats>> d_i_syn;
+  ListOf<poplar::InOut<Floats>> d_current;
+  ListOf<poplar::InOut<Floats>> d_vectors;
+  poplar::InOut<Words> clock;
+  Numbers shards;
+  unsigned n_shards, n_turns, n_steps, n_samples;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker] - 1, width = (n_neurons + 1) & ~1u;
-    steps[worker] = t;
-    const bool last = t + 1 == n_steps;
-    const float *beta = &parameters[0], *alpha = beta + width, *theta = alpha + width;
-    float* sum = &d_bias[worker * width];
-    if (last)
-      for (unsigned k = 0; k < width; ++k) sum[k] = 0.0f;
-    for (unsigned b = worker; b < n_samples; b += workers) {
-      const float* v = &history[(t * n_samples + b) * width];
-      float* delta = &d_v[b * width];
-      float* out = &d_current[(ring_row(t, n_rows) * n_samples + b) * width];
-      if (last)
-        for (unsigned k = 0; k < width; ++k) delta[k] = 0.0f;
-      for (unsigned k = 0; k < width; ++k) out[k] = 0.0f;
-      const unsigned short* ids = &list[b * stride + list_ids];
-      const unsigned n_spikes = list[b * stride], n_listed = list[b * stride + 1];
-      listed_part(ids, 0, n_spikes, &e[b * n_slots], v, delta, beta, theta, out);
-      listed_part(ids, n_spikes, n_listed, &e[b * n_slots], v, delta, beta, theta, out);
-      for (unsigned k = 0; k < n_neurons; ++k) {
-        delta[k] = tile::rho_by_v(reset, v[k], beta[k], theta[k]) * delta[k] + out[k];
-        float d = gain * delta[k];
-        if (cuba) {
-          float& synaptic = d_i_syn[b * width + k];
-          d += alpha[k] * (last ? 0.0f : synaptic);
-          synaptic = d;
-        }
-        out[k] = d;
-        sum[k] += d;
+    const Moment now = backwards(&clock[0], worker, n_turns);
+    for (unsigned k = 0; k < n_shards; ++k) {
+      const StateShard& s = record<StateShard>(shards, k);
+      if (s.turn != now.turn) continue;
+      if (now.t + 1 == n_steps) clear(s, k, worker);
+      for (unsigned b = worker; b < n_samples; b += workers) {
+        if (s.readout)
+          readout(s, k, now.t, b, worker);
+        else
+          spiking(s, k, now.t, b, worker);
+        SPARSESNN_WORK(state_sample, 1);
+        SPARSESNN_WORK(state_pair, even(s.n_neurons) / 2);
       }
-      SPARSESNN_WORK(state_sample, 1);
-      SPARSESNN_WORK(state_pair, width / 2);
     }
     return true;
   }
 
  private:
+  // The row of d_vectors that this worker adds to; `vector` counts the bias and what learns.
+  float* row(const StateShard& s, unsigned k, unsigned vector, unsigned worker) {
+    return &d_vectors[k][(vector * workers + worker) * even(s.n_neurons)];
+  }
+
+  void clear(const StateShard& s, unsigned k, unsigned worker) {
+    const unsigned width = even(s.n_neurons), n_vectors = 1 + count_bits(s.learns);
+    for (unsigned i = 0; i < n_vectors; ++i)
+      for (unsigned j = 0; j < width; ++j) row(s, k, i, worker)[j] = 0.0f;
+  }
+
+  void spiking(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
+    const bool last = t + 1 == n_steps;
+    const unsigned width = even(s.n_neurons);
+    const float *beta = &parameters[k][0], *alpha = beta + width, *theta = alpha + width;
+    const float* v = &history[k][(t * n_samples + b) * width];
+    float* delta = &d_v[k][b * width];
+    float* out = &d_current[k][(ring_row(t, s.n_rows) * n_samples + b) * width];
+    float* bias = row(s, k, 0, worker);
+    if (last)
+      for (unsigned j = 0; j < width; ++j) delta[j] = 0.0f;
+    for (unsigned j = 0; j < width; ++j) out[j] = 0.0f;
+    const unsigned short* list = &lists[k][b * s.stride];
+    const unsigned short* ids = list + list_ids;
+    listed_part(s, ids, 0, list[0], &e[k][b * s.n_slots], v, delta, beta, theta, out);
+    listed_part(s, ids, list[0], list[1], &e[k][b * s.n_slots], v, delta, beta, theta, out);
+    if (s.learns & learns_threshold) {  // of σ(v - θ); `out` holds no more than that yet
+      float* d_theta = row(s, k, count_bits(s.learns), worker);
+      for (unsigned j = 0; j < s.n_neurons; ++j) d_theta[j] -= out[j];
+    }
+    for (unsigned j = 0; j < s.n_neurons; ++j) {
+      delta[j] = tile::rho_by_v(s.reset, v[j], beta[j], theta[j]) * delta[j] + out[j];
+      float d = s.gain * delta[j];
+      if (s.cuba) {
+        float& synaptic = d_i_syn[k][b * width + j];
+        d += alpha[j] * (last ? 0.0f : synaptic);
+        synaptic = d;
+      }
+      out[j] = d;
+      bias[j] += d;
+    }
+    if (s.learns && t) learn(s, k, t, b, worker, delta, out);
+  }
+
+  // What β, α and θ get through the decay of the step before; before step 0 all is 0.
+  void learn(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker, const float* delta,
+             const float* d_i) {
+    const unsigned width = even(s.n_neurons), at = ((t - 1) * n_samples + b) * width;
+    const float *beta = &parameters[k][0], *theta = beta + 2 * width, *before = &history[k][at];
+    unsigned vector = 1;
+    if (s.learns & learns_beta) {
+      float* d = row(s, k, vector++, worker);
+      for (unsigned j = 0; j < s.n_neurons; ++j) d[j] += delta[j] * tile::rho_by_beta(s.reset, before[j], theta[j]);
+    }
+    if (s.learns & learns_alpha) {
+      float* d = row(s, k, vector++, worker);
+      for (unsigned j = 0; j < s.n_neurons; ++j) d[j] += d_i[j] * memory[k][at + j];
+    }
+    if (s.learns & learns_threshold) {
+      float* d = row(s, k, vector, worker);
+      for (unsigned j = 0; j < s.n_neurons; ++j)
+        d[j] += delta[j] * tile::rho_by_theta(s.reset, before[j], beta[j], theta[j]);
+    }
+    SPARSESNN_WORK(state_pair, count_bits(s.learns) * width / 2);
+  }
+
   // σ'·(e + ∂ρ/∂s·δ[t+1]) of the shard's neurons among slots [begin, end), into `out`.
-  void listed_part(const unsigned short* ids, unsigned begin, unsigned end, const float* e_slots, const float* v,
-                   const float* delta, const float* beta, const float* theta, float* out) const {
-    for (unsigned j = find(ids, begin, end, first_neuron); j < end && ids[j] < first_neuron + n_neurons; ++j) {
-      const unsigned k = ids[j] - first_neuron;
-      const float sigma = tile::surrogate(surrogate, slope, v[k] - theta[k]);
+  static void listed_part(const StateShard& s, const unsigned short* ids, unsigned begin, unsigned end,
+                          const float* e_slots, const float* v, const float* delta, const float* beta,
+                          const float* theta, float* out) {
+    const unsigned after = s.first_neuron + s.n_neurons;
+    for (unsigned j = find(ids, begin, end, s.first_neuron); j < end && ids[j] < after; ++j) {
+      const unsigned k = ids[j] - s.first_neuron;
+      const float sigma = tile::surrogate(s.surrogate, s.slope, v[k] - theta[k]);
       float q = sigma * e_slots[j];
-      if (!detach_reset) q += sigma * tile::rho_by_spike(reset, v[k], beta[k], theta[k]) * delta[k];
+      if (!s.detach_reset) q += sigma * tile::rho_by_spike(s.reset, v[k], beta[k], theta[k]) * delta[k];
       out[k] = q;
       SPARSESNN_WORK(state_id, 1);
     }
   }
-};
 
-SPARSESNN_VERTEX(StateGrad, list, e, history, parameters, d_v, d_i_syn, d_current, d_bias, steps, n_steps, n_samples,
-                 n_neurons, first_neuron, stride, n_slots, n_rows, cuba, reset, detach_reset, surrogate, slope, gain)
-
-// How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu_plan.py.
-// `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
-enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
-
-// Once a batch: value [B, w] of each readout neuron over time; ties [B, w], how many steps hold the maximum.
-class Decode : public poplar::MultiVertex {
- public:
-  poplar::Input<Floats> history;
-  poplar::Output<Floats> value;
-  poplar::Output<Floats> ties;
-  unsigned n_steps, n_samples, n_neurons, decoding;
-
-  bool compute(unsigned worker) {
-    const unsigned width = (n_neurons + 1) & ~1u;
-    for (unsigned b = worker; b < n_samples; b += workers)
-      for (unsigned k = 0; k < n_neurons; ++k) {
-        float sum = 0.0f, most = history[b * width + k], n_most = 0.0f, v = 0.0f;
-        for (unsigned t = 0; t < n_steps; ++t) {
-          v = history[(t * n_samples + b) * width + k];
-          sum += v;
-          if (v > most) most = v, n_most = 0.0f;
-          if (v == most) n_most += 1.0f;
-        }
-        const float n = static_cast<float>(n_steps);
-        value[b * width + k] = decoding == over_max    ? most
-                               : decoding == over_mean ? sum / n
-                               : decoding == over_sum  ? sum
-                                                       : v;
-        ties[b * width + k] = n_most;
-        SPARSESNN_WORK(reduce_pair, n_steps);
-      }
-    return true;
-  }
-};
-
-SPARSESNN_VERTEX(Decode, history, value, ties, n_steps, n_samples, n_neurons, decoding)
-
-// d_value [B, w]: ∂L/∂value of the decoded potential; over_steps: [T, B, w], of all of them, and then history, value
-// and ties are not read.
-class ReadoutGrad : public poplar::MultiVertex {
- public:
-  poplar::Input<Floats> history;
-  poplar::Input<Floats> value;
-  poplar::Input<Floats> ties;
-  poplar::Input<Floats> d_value;
-  poplar::Input<Floats> parameters;
-  poplar::InOut<Floats> d_v;
-  poplar::InOut<Floats> d_current;
-  poplar::InOut<Floats> d_bias;
-  poplar::InOut<Words> steps;
-  unsigned n_steps, n_samples, n_neurons, n_rows, decoding;
-  float gain;
-
-  bool compute(unsigned worker) {
-    const unsigned t = steps[worker] - 1, width = (n_neurons + 1) & ~1u;
-    steps[worker] = t;
+  void readout(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
     const bool last = t + 1 == n_steps;
-    float* sum = &d_bias[worker * width];
-    if (last)
-      for (unsigned k = 0; k < width; ++k) sum[k] = 0.0f;
-    for (unsigned b = worker; b < n_samples; b += workers) {
-      float* out = &d_current[(ring_row(t, n_rows) * n_samples + b) * width];
-      if (width > n_neurons) out[n_neurons] = 0.0f;
-      for (unsigned k = 0; k < n_neurons; ++k) {
-        const unsigned at = b * width + k;
-        float d = d_value[decoding == over_steps ? t * n_samples * width + at : at];
-        if (decoding == over_max)
-          d = history[t * n_samples * width + at] == value[at] ? d / ties[at] : 0.0f;
-        else if (decoding == over_mean)
-          d = d / static_cast<float>(n_steps);
-        else if (decoding == over_last && !last)
-          d = 0.0f;
-        d_v[at] = (last ? 0.0f : parameters[k] * d_v[at]) + d;
-        out[k] = gain * d_v[at];
-        sum[k] += out[k];
-      }
-      SPARSESNN_WORK(state_sample, 1);
-      SPARSESNN_WORK(state_pair, width / 2);
+    const unsigned width = even(s.n_neurons);
+    const unsigned decoded = s.decoding == over_max ? 1 : 0;  // else neither of these is read
+    const float *v = &history[k][decoded * (t * n_samples + b) * width], *value = &memory[k][decoded * b * width];
+    const float* ties = value + decoded * n_samples * width;
+    float *out = &d_current[k][(ring_row(t, s.n_rows) * n_samples + b) * width], *delta = &d_v[k][b * width];
+    float* bias = row(s, k, 0, worker);
+    if (width > s.n_neurons) out[s.n_neurons] = 0.0f;
+    for (unsigned j = 0; j < s.n_neurons; ++j) {
+      float d = d_values[k][(s.decoding == over_steps ? t * n_samples * width : 0) + b * width + j];
+      if (s.decoding == over_max)
+        d = v[j] == value[j] ? d / ties[j] : 0.0f;
+      else if (s.decoding == over_mean)
+        d = d / static_cast<float>(n_steps);
+      else if (s.decoding == over_last && !last)
+        d = 0.0f;
+      delta[j] = (last ? 0.0f : parameters[k][j] * delta[j]) + d;
+      out[j] = s.gain * delta[j];
+      bias[j] += out[j];
     }
-    return true;
+    if (s.learns && t) learn(s, k, t, b, worker, delta, out);
   }
 };
 
-SPARSESNN_VERTEX(ReadoutGrad, history, value, ties, d_value, parameters, d_v, d_current, d_bias, steps, n_steps,
-                 n_samples, n_neurons, n_rows, decoding, gain)
+SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, d_v, d_i_syn, d_current, d_vectors, clock,
+                 shards, n_shards, n_turns, n_steps, n_samples)
 
-// Of the connections from the populations of one round. lists[k] [B, strides[k]] and buckets[k]: remote, source k at
-// this step. shares[k] [B, slots[k]]: written at listed slots; one pair where nobody needs it (slots[k] = 0).
-// gradients[k] [M, w]: worker i owns the rows m with m mod 6 = i. Order of sums: steps descending, samples ascending.
+// Of the connections into a tile's shards. By connection: lists [B, stride] and buckets: remote, its sender at this
+// step; shares [B, slots]: written at listed slots; one pair where nobody needs it (n_slots = 0); gradients [M, w]:
+// worker i owns the rows m with m mod 6 = i. d_current: by shard. Order of sums: steps descending, samples ascending.
 class ListGrad : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
@@ -200,38 +198,38 @@ class ListGrad : public poplar::MultiVertex {
   ListOf<poplar::Input<Floats>> weights;
   ListOf<poplar::InOut<Floats>> gradients;
   ListOf<poplar::Output<Floats>> shares;
-  poplar::Input<Floats> d_current;
-  poplar::InOut<Words> steps;
-  Numbers strides;
-  Numbers bucket_strides;
-  Numbers slots;
-  Numbers delays;
-  unsigned n_sources, n_steps, n_samples, n_neurons, n_rows;
+  ListOf<poplar::Input<Floats>> d_current;
+  poplar::InOut<Words> clock;
+  Numbers sources;
+  unsigned n_sources, n_turns, n_steps, n_samples;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker] - 1, n_pairs = (n_neurons + 1) / 2;
-    steps[worker] = t;
-    for (unsigned s = 0; s < n_sources; ++s) {
-      const bool arrives = t + delays[s] < n_steps;
-      const Pair* d = arrives ? pairs(&d_current[ring_row(t + delays[s], n_rows) * n_samples * 2 * n_pairs]) : nullptr;
-      if (slots[s]) share_all(s, d, n_pairs, worker);
-      if (arrives) add_rows(s, d, n_pairs, worker);
+    const Moment now = backwards(&clock[0], worker, n_turns);
+    for (unsigned k = 0; k < n_sources; ++k) {
+      const ListGradSource& s = record<ListGradSource>(sources, k);
+      if (s.turn != now.turn) continue;
+      const unsigned n_pairs = even(s.n_neurons) / 2, at = now.t + s.delay;
+      const bool arrives = at < n_steps;
+      const Pair* d =
+          arrives ? pairs(&d_current[s.current][ring_row(at, s.n_rows) * n_samples * 2 * n_pairs]) : nullptr;
+      if (s.n_slots) share_all(s, k, d, n_pairs, worker);
+      if (arrives) add_rows(s, k, d, n_pairs, worker);
     }
     return true;
   }
 
  private:
-  void share_all(unsigned s, const Pair* d_current_rows, unsigned n_pairs, unsigned worker) {
+  void share_all(const ListGradSource& s, unsigned k, const Pair* d_current_rows, unsigned n_pairs, unsigned worker) {
     for (unsigned b = worker; b < n_samples; b += workers) {
-      const unsigned short* list = &lists[s][b * strides[s]];
-      float* share = &shares[s][b * slots[s]];
+      const unsigned short* list = &lists[k][b * s.stride];
+      float* share = &shares[k][b * s.n_slots];
       const unsigned n = list[1];
       for (unsigned j = 0; j < n; ++j) {
         float sum = 0.0f;
         if (d_current_rows) {
-          const Pair *d = d_current_rows + b * n_pairs, *row = pairs(&weights[s][0]) + list[list_ids + j] * n_pairs;
+          const Pair *d = d_current_rows + b * n_pairs, *row = pairs(&weights[k][0]) + list[list_ids + j] * n_pairs;
           Pair lanes = row[0] * d[0];
-          for (unsigned k = 1; k < n_pairs; ++k) lanes += row[k] * d[k];
+          for (unsigned i = 1; i < n_pairs; ++i) lanes += row[i] * d[i];
           sum = lanes[0] + lanes[1];
         }
         share[j] = sum;
@@ -242,16 +240,16 @@ class ListGrad : public poplar::MultiVertex {
     }
   }
 
-  void add_rows(unsigned s, const Pair* d_current_rows, unsigned n_pairs, unsigned worker) {
-    Pair* gradient = pairs(&gradients[s][0]);
+  void add_rows(const ListGradSource& s, unsigned k, const Pair* d_current_rows, unsigned n_pairs, unsigned worker) {
+    Pair* gradient = pairs(&gradients[k][0]);
     for (unsigned b = 0; b < n_samples; ++b) {
-      const unsigned short* bucket = &buckets[s][b * bucket_strides[s]];
+      const unsigned short* bucket = &buckets[k][b * s.bucket_stride];
       const unsigned short* ids = bucket + bucket_ids + bucket[worker];
       const unsigned n = bucket[bucket_counts + worker];
       const Pair* d = d_current_rows + b * n_pairs;
       for (unsigned j = 0; j < n; ++j) {
         Pair* row = gradient + ids[j] * n_pairs;
-        for (unsigned k = 0; k < n_pairs; ++k) row[k] += d[k];
+        for (unsigned i = 0; i < n_pairs; ++i) row[i] += d[i];
       }
       SPARSESNN_WORK(weight_list, 1);
       SPARSESNN_WORK(weight_id, n);
@@ -260,36 +258,48 @@ class ListGrad : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(ListGrad, lists, buckets, weights, gradients, shares, d_current, steps, strides, bucket_strides, slots,
-                 delays, n_sources, n_steps, n_samples, n_neurons, n_rows)
+SPARSESNN_VERTEX(ListGrad, lists, buckets, weights, gradients, shares, d_current, clock, sources, n_sources, n_turns,
+                 n_steps, n_samples)
 
 // Adds rows of shares at listed slots: a group of shards on a reducer; all groups, and the loss's own part, on a
-// collector. rows[k] [n, slots]: remote. lists [n, stride] or its counts alone (stride 2). direct [n, n_direct]: ∂L/∂s
-// of every neuron, or one pair (n_direct = 0). sum [n, slots].
+// collector. By group: rows [n, slots]: remote. lists [n, stride] or its counts alone (stride 2). direct [n, n_direct]:
+// ∂L/∂s of every neuron, or one pair (n_direct = 0). sums [n, slots].
 class Sum : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Floats>> rows;
-  poplar::Input<Ids> lists;
-  poplar::Input<Floats> direct;
-  poplar::Output<Floats> sum;
-  unsigned n_rows, n_samples, stride, n_slots, n_direct;
+  ListOf<poplar::Input<Ids>> lists;
+  ListOf<poplar::Input<Floats>> direct;
+  ListOf<poplar::Output<Floats>> sums;
+  poplar::InOut<Words> clock;
+  Numbers groups;
+  unsigned n_groups, n_turns;
 
   bool compute(unsigned worker) {
-    for (unsigned s = 0; s < n_samples; ++s) {
-      const unsigned n_pairs = (lists[s * stride + 1] + 1u) / 2, share = (n_pairs + workers - 1) / workers;
-      const unsigned first = share * worker, last = first + share < n_pairs ? first + share : n_pairs;
-      for (unsigned k = 2 * first; k < 2 * last && k < lists[s * stride + 1]; ++k) {
-        float x = n_direct ? direct[s * n_direct + lists[s * stride + list_ids + k]] : 0.0f;
-        for (unsigned r = 0; r < n_rows; ++r) x += rows[r][s * n_slots + k];
-        sum[s * n_slots + k] = x;
-      }
-      SPARSESNN_WORK(reduce_row, n_rows);
-      SPARSESNN_WORK(reduce_pair, n_rows * (last > first ? last - first : 0));
+    const Moment now = backwards(&clock[0], worker, n_turns);
+    for (unsigned k = 0; k < n_groups; ++k) {
+      const SumGroup& g = record<SumGroup>(groups, k);
+      if (g.turn == now.turn) add(g, k, worker);
     }
     return true;
   }
+
+ private:
+  void add(const SumGroup& g, unsigned group, unsigned worker) {
+    for (unsigned s = 0; s < g.n_samples; ++s) {
+      const unsigned short* list = &lists[group][s * g.stride];
+      const unsigned n_pairs = (list[1] + 1u) / 2, share = (n_pairs + workers - 1) / workers;
+      const unsigned first = share * worker, last = first + share < n_pairs ? first + share : n_pairs;
+      for (unsigned k = 2 * first; k < 2 * last && k < list[1]; ++k) {
+        float x = g.n_direct ? direct[group][s * g.n_direct + list[list_ids + k]] : 0.0f;
+        for (unsigned r = g.first_row; r < g.first_row + g.n_rows; ++r) x += rows[r][s * g.n_slots + k];
+        sums[group][s * g.n_slots + k] = x;
+      }
+      SPARSESNN_WORK(reduce_row, g.n_rows);
+      SPARSESNN_WORK(reduce_pair, g.n_rows * (last > first ? last - first : 0));
+    }
+  }
 };
 
-SPARSESNN_VERTEX(Sum, rows, lists, direct, sum, n_rows, n_samples, stride, n_slots, n_direct)
+SPARSESNN_VERTEX(Sum, rows, lists, direct, sums, clock, groups, n_groups, n_turns)
 
 }  // namespace sparsesnn::ipu

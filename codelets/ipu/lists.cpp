@@ -1,7 +1,7 @@
 // Lists: Compact makes them from bit masks, Fetch sends kept ones again.
 //
-// Both run on collectors, which own some samples of a population: kept [T, n, stride], the lists of all steps; outs[k]
-// [n, stride], what is sent, of `lags[k]` steps ago. All six workers share each list: a worker owns a range of whole
+// All run on collectors, which own some samples of a population: kept [T, n, stride], the lists of all steps; outs
+// [n, stride], what is sent, of `lags` steps ago. All six workers share each list: a worker owns a range of whole
 // words.
 #include "vertex.h"
 
@@ -34,142 +34,200 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
 
 }  // namespace
 
-// masks[p] [n, 2, words of shard p]: remote. firsts[p]: first neuron of shard p; firsts[n_shards]: all neurons.
-// Fired neurons win over near-spikes; what does not fit is counted in dropped [T, n]. With `fixed` silent neurons fill
-// the list, and all of it is sent as spikes.
+// By collector: masks [n, 2, words] of each of its shards: remote; firsts: first neuron of each of its shards, and
+// after them all neurons. Fired neurons win over near-spikes; what does not fit is counted in dropped [T, n]. With
+// `fixed` silent neurons fill the list, and all of it is sent as spikes.
+//
+// Every worker counts all words, then lists the candidates of its sixth of them. A slot that shares a 4-byte word with
+// one of the worker before is that worker's too, which goes on until its last word is whole. outs are InOut: they keep
+// what they hold while other populations have their turn.
 class Compact : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Words>> masks;
-  poplar::InOut<Ids> kept;
-  ListOf<poplar::Output<Ids>> outs;
-  poplar::Output<Words> dropped;
-  poplar::InOut<Words> steps;
+  ListOf<poplar::InOut<Ids>> kept;
+  ListOf<poplar::InOut<Ids>> outs;
+  ListOf<poplar::InOut<Words>> dropped;
+  poplar::InOut<Words> clock;
+  Numbers collectors;
   Numbers firsts;
   Numbers lags;
-  unsigned n_shards, n_outs, n_samples, first_sample, capacity, fixed, seed_low, seed_high;
+  unsigned n_collectors, n_turns;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker], stride = list_ids + ((capacity + 1) & ~1u);
-    steps[worker] = t + 1;
-    for (unsigned s = 0; s < n_samples; ++s) {
-      make_list(s, t, &kept[(t * n_samples + s) * stride], stride, worker);
-      for (unsigned k = 0; k < n_outs; ++k)
-        if (lags[k])
-          send_kept(&outs[k][s * stride], t >= lags[k] ? &kept[((t - lags[k]) * n_samples + s) * stride] : nullptr,
-                    t >= lags[k], worker);
+    const Moment now = forwards(&clock[0], worker, n_turns);
+    for (unsigned k = 0; k < n_collectors; ++k) {
+      const CompactCollector& c = record<CompactCollector>(collectors, k);
+      if (c.turn != now.turn) continue;
+      const unsigned t = now.t, stride = list_ids + even(c.capacity);
+      for (unsigned s = 0; s < c.n_samples; ++s) {
+        make_list(c, k, s, t, worker);
+        for (unsigned j = c.first_out; j < c.first_out + c.n_outs; ++j)
+          if (lags[j])
+            send_kept(&outs[j][s * stride],
+                      t >= lags[j] ? &kept[k][((t - lags[j]) * c.n_samples + s) * stride] : nullptr, t >= lags[j],
+                      worker);
+      }
     }
     return true;
   }
 
  private:
-  void make_list(unsigned s, unsigned t, unsigned short* list, unsigned stride, unsigned worker) {
-    unsigned n_fired = 0, n_near = 0;
-    for (unsigned p = 0; p < n_shards; ++p) {
-      const unsigned n_words = (firsts[p + 1] - firsts[p] + 31) / 32;
-      const unsigned* words = &masks[p][2 * n_words * s];
-      for (unsigned k = 0; k < n_words; ++k) n_fired += count_bits(words[k]), n_near += count_bits(words[n_words + k]);
-      SPARSESNN_WORK(compact_word, 2 * n_words);
-    }
-    const tile::Word64 seed = static_cast<tile::Word64>(seed_high) << 32 | seed_low;
-    const unsigned sample = first_sample + s;
+  // A word, and the candidates before it: fired, near, and neurons altogether.
+  struct Place {
+    unsigned shard, word, fired, near, neurons;
+  };
+  enum Kind { spikes, near_spikes };
+  // The list at hand: where it is kept, and what stays of each group of candidates.
+  struct List {
+    unsigned short* ids;
+    const CompactCollector& c;
+    const unsigned* firsts;
+    unsigned sample, stride;
     tile::Group fired, near, silent;
-    fired.limit(n_fired, capacity, seed, t, sample);
-    near.limit(n_near, capacity - fired.n_keep, seed, t, sample);
-    const unsigned left = capacity - fired.n_keep - near.n_keep;
-    silent.limit(firsts[n_shards] - n_fired - n_near, fixed ? left : 0, seed, t, sample);
-    const unsigned n_listed = fired.n_keep + near.n_keep + silent.n_keep;
 
-    unsigned begin, end;  // the slots that this worker fills
-    deal((n_listed + 1) / 2, worker, begin, end);
-    begin *= 2, end *= 2;
-    unsigned next = 0, next_near = fixed ? 0 : fired.n_keep;
-    for (unsigned p = 0; p < n_shards; ++p) {
-      const unsigned n_neurons = firsts[p + 1] - firsts[p], n_words = (n_neurons + 31) / 32;
-      const unsigned* words = &masks[p][2 * n_words * s];
-      for (unsigned k = 0; k < n_words; ++k) {
-        const unsigned id = firsts[p] + 32 * k;
-        unsigned first = fired.kept(words[k]), second = near.kept(words[n_words + k]);
-        if (fixed) {
-          const unsigned n_valid = n_neurons - 32 * k;
-          const unsigned valid = n_valid >= 32 ? ~0u : (1u << n_valid) - 1;
-          first |= second | silent.kept(valid & ~(words[k] | words[n_words + k]));
-          second = 0;
-        }
-        next = emit(list, s, stride, first, id, next, begin, end);
-        next_near = emit(list, s, stride, second, id, next_near, begin, end);
-      }
-      SPARSESNN_WORK(compact_word, 2 * n_words);
+    unsigned spikes_before(const Place& p) const {
+      const unsigned n = fired.kept_before(p.fired);
+      return c.fixed ? n + near.kept_before(p.near) + silent.kept_before(p.neurons - p.fired - p.near) : n;
+    }
+  };
+
+  void make_list(const CompactCollector& c, unsigned k, unsigned s, unsigned t, unsigned worker) {
+    const unsigned stride = list_ids + even(c.capacity);
+    List list{&kept[k][(t * c.n_samples + s) * stride], c, &firsts[c.first_shard + k], s, stride, {}, {}, {}};
+    Place before{}, after{};
+    const Place all = count(list, worker, before, after);
+
+    const tile::Word64 seed = static_cast<tile::Word64>(c.seed_high) << 32 | c.seed_low;
+    const unsigned sample = c.first_sample + s, n_silent = all.neurons - all.fired - all.near;
+    list.fired.limit(all.fired, c.capacity, seed, t, sample);
+    list.near.limit(all.near, c.capacity - list.fired.n_keep, seed, t, sample);
+    const unsigned left = c.capacity - list.fired.n_keep - list.near.n_keep;
+    list.silent.limit(n_silent, c.fixed ? left : 0, seed, t, sample);
+    const unsigned n_listed = list.fired.n_keep + list.near.n_keep + list.silent.n_keep;
+    const unsigned n_spikes = c.fixed ? n_listed : list.fired.n_keep;
+
+    const unsigned slot = list.spikes_before(before), begin = even(slot), end = even(list.spikes_before(after));
+    emit(list, spikes, before, slot, begin, end < n_spikes ? end : n_spikes);
+    if (n_listed > n_spikes) {
+      if (n_spikes % 2 && begin < n_spikes && n_spikes <= end)  // the last spike's word holds a near-spike, too
+        emit(list, near_spikes, Place{}, n_spikes, n_spikes, n_spikes + 1);
+      const unsigned near_slot = n_spikes + list.near.kept_before(before.near);
+      const unsigned near_end = even(n_spikes + list.near.kept_before(after.near));
+      emit(list, near_spikes, before, near_slot, even(near_slot), near_end < n_listed ? near_end : n_listed);
     }
     if (worker == 0) {
-      const unsigned n_spikes = fixed ? n_listed : fired.n_keep;
-      write(list, s, stride, 0, n_spikes);
-      write(list, s, stride, 1, n_listed);
-      dropped[t * n_samples + s] = n_fired + n_near - fired.n_keep - near.n_keep;
+      write(list, 0, n_spikes);
+      write(list, 1, n_listed);
+      dropped[k][t * c.n_samples + s] = all.fired + all.near - list.fired.n_keep - list.near.n_keep;
     }
     SPARSESNN_WORK(compact_list, 1);
   }
 
-  // Writes those of the word's ids whose slots, from `slot` on, are this worker's; returns the slot after them.
-  unsigned emit(unsigned short* list, unsigned s, unsigned stride, unsigned bits, unsigned first_id, unsigned slot,
-                unsigned begin, unsigned end) {
-    const unsigned after = slot + count_bits(bits);
-    if (after <= begin || slot >= end) return after;
-    for (; bits; bits &= bits - 1, ++slot)
-      if (slot >= begin && slot < end) {
-        write(list, s, stride, list_ids + slot, first_id + static_cast<unsigned>(__builtin_ctz(bits)));
-        SPARSESNN_WORK(compact_id, 1);
-      }
-    return after;
+  unsigned words_of(const List& list, unsigned shard) const {
+    return (list.firsts[shard + 1] - list.firsts[shard] + 31) / 32;
   }
 
-  void write(unsigned short* list, unsigned s, unsigned stride, unsigned at, unsigned value) {
-    list[at] = static_cast<unsigned short>(value);
-    for (unsigned k = 0; k < n_outs; ++k)
-      if (!lags[k]) outs[k][s * stride + at] = static_cast<unsigned short>(value);
+  // The place after all words; where this worker's sixth of them begins, and where the next one's does.
+  Place count(const List& list, unsigned worker, Place& before, Place& after) const {
+    unsigned n_words = 0, mine, next, word = 0;
+    for (unsigned p = 0; p < list.c.n_shards; ++p) n_words += words_of(list, p);
+    deal(n_words, worker, mine, next);
+    Place at{};
+    for (; at.shard < list.c.n_shards; ++at.shard) {
+      const unsigned n_here = words_of(list, at.shard);
+      const unsigned* words = &masks[list.c.first_shard + at.shard][2 * n_here * list.sample];
+      for (at.word = 0; at.word < n_here; ++at.word, ++word) {
+        at.neurons = list.firsts[at.shard] + 32 * at.word;
+        if (word == mine) before = at;
+        if (word == next) after = at;
+        at.fired += count_bits(words[at.word]), at.near += count_bits(words[n_here + at.word]);
+      }
+      SPARSESNN_WORK(compact_word, 2 * n_here);
+    }
+    at.neurons = list.firsts[at.shard], at.word = 0;
+    if (mine >= n_words) before = at;
+    if (next >= n_words) after = at;
+    return at;
+  }
+
+  // Writes the kept candidates of one kind into slots [begin, end); `slot` of them are before the words at `from`.
+  void emit(const List& list, Kind kind, Place from, unsigned slot, unsigned begin, unsigned end) {
+    tile::Group fired = list.fired, near = list.near, silent = list.silent;
+    fired.rank = from.fired, near.rank = from.near, silent.rank = from.neurons - from.fired - from.near;
+    for (unsigned p = from.shard, k = from.word; slot < end && p < list.c.n_shards; ++p, k = 0) {
+      const unsigned n_words = words_of(list, p), n_neurons = list.firsts[p + 1] - list.firsts[p];
+      const unsigned* words = &masks[list.c.first_shard + p][2 * n_words * list.sample];
+      for (; slot < end && k < n_words; ++k) {
+        unsigned bits = kind == spikes ? fired.kept(words[k]) : near.kept(words[n_words + k]);
+        if (list.c.fixed) {
+          const unsigned n_valid = n_neurons - 32 * k, valid = n_valid >= 32 ? ~0u : (1u << n_valid) - 1;
+          bits |= near.kept(words[n_words + k]) | silent.kept(valid & ~(words[k] | words[n_words + k]));
+        }
+        for (; bits && slot < end; bits &= bits - 1, ++slot) {
+          if (slot < begin) continue;
+          const unsigned id = list.firsts[p] + 32 * k + static_cast<unsigned>(__builtin_ctz(bits));
+          write(list, list_ids + slot, id);
+          SPARSESNN_WORK(compact_id, 1);
+        }
+        SPARSESNN_WORK(compact_word, kind == spikes && list.c.fixed ? 2 : 1);
+      }
+    }
+  }
+
+  void write(const List& list, unsigned at, unsigned value) {
+    list.ids[at] = static_cast<unsigned short>(value);
+    for (unsigned j = list.c.first_out; j < list.c.first_out + list.c.n_outs; ++j)
+      if (!lags[j]) outs[j][list.sample * list.stride + at] = static_cast<unsigned short>(value);
   }
 };
 
-SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, steps, firsts, lags, n_shards, n_outs, n_samples, first_sample,
-                 capacity, fixed, seed_low, seed_high)
+SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, collectors, firsts, lags, n_collectors, n_turns)
 
 // The next step's lists of an input, forwards.
 class FetchForward : public poplar::MultiVertex {
  public:
-  poplar::Input<Ids> kept;
+  ListOf<poplar::Input<Ids>> kept;
   ListOf<poplar::Output<Ids>> outs;
-  poplar::InOut<Words> steps;
+  poplar::InOut<Words> clock;
+  Numbers collectors;
   Numbers lags;
-  unsigned n_outs, n_samples, stride;
+  unsigned n_collectors;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker];
-    steps[worker] = t + 1;
-    for (unsigned s = 0; s < n_samples; ++s)
-      for (unsigned k = 0; k < n_outs; ++k)
-        send_kept(&outs[k][s * stride], t >= lags[k] ? &kept[((t - lags[k]) * n_samples + s) * stride] : nullptr,
-                  t >= lags[k], worker);
+    const unsigned t = forwards(&clock[0], worker, 1).t;
+    for (unsigned k = 0; k < n_collectors; ++k) {
+      const FetchCollector& c = record<FetchCollector>(collectors, k);
+      for (unsigned s = 0; s < c.n_samples; ++s)
+        for (unsigned j = c.first_out; j < c.first_out + c.n_outs; ++j)
+          send_kept(&outs[j][s * c.stride],
+                    t >= lags[j] ? &kept[k][((t - lags[j]) * c.n_samples + s) * c.stride] : nullptr, t >= lags[j],
+                    worker);
+    }
     return true;
   }
 };
 
-SPARSESNN_VERTEX(FetchForward, kept, outs, steps, lags, n_outs, n_samples, stride)
+SPARSESNN_VERTEX(FetchForward, kept, outs, clock, collectors, lags, n_collectors)
 
 // The lists of the step before, backwards; buckets [n, 12 + room]: their spikes by id modulo 6.
 class FetchBackward : public poplar::MultiVertex {
  public:
-  poplar::Input<Ids> kept;
-  poplar::Output<Ids> out;
-  poplar::Output<Ids> buckets;
-  poplar::InOut<Words> steps;
-  unsigned n_samples, stride, bucket_stride;
+  ListOf<poplar::Input<Ids>> kept;
+  ListOf<poplar::Output<Ids>> outs;
+  ListOf<poplar::Output<Ids>> buckets;
+  poplar::InOut<Words> clock;
+  Numbers collectors;
+  unsigned n_collectors;
 
   bool compute(unsigned worker) {
-    const unsigned t = steps[worker] - 1;
-    steps[worker] = t;
-    for (unsigned s = 0; s < n_samples; ++s) {
-      const unsigned short* list = &kept[(t * n_samples + s) * stride];
-      send_kept(&out[s * stride], list, true, worker);
-      fill_bucket(list, &buckets[s * bucket_stride], worker);
+    const unsigned t = backwards(&clock[0], worker, 1).t;
+    for (unsigned k = 0; k < n_collectors; ++k) {
+      const FetchCollector& c = record<FetchCollector>(collectors, k);
+      for (unsigned s = 0; s < c.n_samples; ++s) {
+        const unsigned short* list = &kept[k][(t * c.n_samples + s) * c.stride];
+        send_kept(&outs[k][s * c.stride], list, true, worker);
+        fill_bucket(list, &buckets[k][s * c.bucket_stride], worker);
+      }
     }
     return true;
   }
@@ -197,6 +255,6 @@ class FetchBackward : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(FetchBackward, kept, out, buckets, steps, n_samples, stride, bucket_stride)
+SPARSESNN_VERTEX(FetchBackward, kept, outs, buckets, clock, collectors, n_collectors)
 
 }  // namespace sparsesnn::ipu

@@ -20,37 +20,38 @@ enum Setting : unsigned {
 
 namespace {
 
-// loss = -Σ_c target[c]·log softmax(logits)[c], target = (1 - ε)·[c = label] + ε / C. `d`: its gradient times `scale`;
-// an absent sample (label ≥ C) has none. Returns the loss.
-float cross_entropy(const float* logits, float* d, unsigned n, unsigned label, float smoothing, float scale) {
-  if (label >= n) {
-    for (unsigned c = 0; c < n; ++c) d[c] = 0.0f;
-    return 0.0f;
-  }
-  float most = logits[0], sum = 0.0f, mean = 0.0f;
+// loss = -Σ_c target[c]·log softmax(logits)[c]; targets sum to 1, or to 0 for an absent sample, which has neither loss
+// nor gradient. `d`: the gradient times `scale`. Returns the loss.
+float cross_entropy(const float* logits, const float* target, float* d, unsigned n, float scale) {
+  float most = logits[0], sum = 0.0f, shares = 0.0f, loss = 0.0f;
   for (unsigned c = 1; c < n; ++c) most = logits[c] > most ? logits[c] : most;
   for (unsigned c = 0; c < n; ++c) {
     d[c] = tile::exp_of(logits[c] - most);
     sum += d[c];
-    mean += logits[c];
+    shares += target[c];
   }
-  const float classes = static_cast<float>(n), log_sum = most + tile::log_of(sum);
+  if (shares == 0.0f) {
+    for (unsigned c = 0; c < n; ++c) d[c] = 0.0f;
+    return 0.0f;
+  }
+  const float log_sum = most + tile::log_of(sum);
   for (unsigned c = 0; c < n; ++c) {
-    const float target = (c == label ? 1.0f - smoothing : 0.0f) + smoothing / classes;
-    d[c] = (d[c] / sum - target) * scale;
+    loss += target[c] * (log_sum - logits[c]);
+    d[c] = (d[c] / sum - target[c]) * scale;
   }
   SPARSESNN_WORK(loss_value, n);
-  return log_sum - (1.0f - smoothing) * logits[label] - smoothing * (mean / classes);
+  return loss;
 }
 
 }  // namespace
 
-// Of the samples of a readout's collector. values[p] [n, w of shard p]: remote, decoded potentials. logits [n, C]:
-// means over the k neurons of a class. d_values [n, N]; d_logits [n, C] is room to work in.
+// Of the samples of a readout's collector. values[p] [n, w of shard p]: remote, decoded potentials. targets
+// [n, C]: shares of the classes. logits [n, C]: means over the k neurons of a class. d_values [n, N]; d_logits [n, C]
+// is room to work in.
 class Loss : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Floats>> values;
-  poplar::Input<Words> labels;
+  poplar::Input<Floats> targets;
   poplar::Input<Floats> settings;
   poplar::Output<Floats> logits;
   poplar::Output<Floats> d_logits;
@@ -58,7 +59,6 @@ class Loss : public poplar::MultiVertex {
   poplar::Output<Array<float, 4>> losses;
   Numbers sizes;
   unsigned n_shards, n_samples, n_classes, n_per_class;
-  float smoothing;
 
   bool compute(unsigned worker) {
     const float share = 1.0f / static_cast<float>(n_per_class);
@@ -75,7 +75,7 @@ class Loss : public poplar::MultiVertex {
         }
       }
       for (c = 0; c < n_classes; ++c) out[c] *= share;
-      losses[s] = cross_entropy(out, d, n_classes, labels[s], smoothing, settings[setting_scale]);
+      losses[s] = cross_entropy(out, &targets[s * n_classes], d, n_classes, settings[setting_scale]);
       c = of_class = 0;
       for (unsigned k = 0; k < n; ++k) {
         d_values[s * n + k] = d[c] * share;
@@ -86,21 +86,20 @@ class Loss : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Loss, values, labels, settings, logits, d_logits, d_values, losses, sizes, n_shards, n_samples,
-                 n_classes, n_per_class, smoothing)
+SPARSESNN_VERTEX(Loss, values, targets, settings, logits, d_logits, d_values, losses, sizes, n_shards, n_samples,
+                 n_classes, n_per_class)
 
 // Of the samples of a spiking output's collector: logits are counts of the spikes that were sent. kept [T, n, stride].
 class CountLoss : public poplar::MultiVertex {
  public:
   poplar::Input<Ids> kept;
-  poplar::Input<Words> labels;
+  poplar::Input<Floats> targets;
   poplar::Input<Floats> settings;
   poplar::Output<Floats> logits;
   poplar::Output<Floats> d_logits;
   poplar::Output<Floats> d_values;
   poplar::Output<Array<float, 4>> losses;
   unsigned n_steps, n_samples, stride, n_classes, n_per_class;
-  float smoothing;
 
   bool compute(unsigned worker) {
     const unsigned n = n_classes * n_per_class;
@@ -117,7 +116,7 @@ class CountLoss : public poplar::MultiVertex {
         out[c] = 0.0f;
         for (unsigned of_class = 0; of_class < n_per_class; ++of_class) out[c] += counts[k++];
       }
-      losses[s] = cross_entropy(out, d, n_classes, labels[s], smoothing, settings[setting_scale]);
+      losses[s] = cross_entropy(out, &targets[s * n_classes], d, n_classes, settings[setting_scale]);
       k = 0;
       for (unsigned c = 0; c < n_classes; ++c)
         for (unsigned of_class = 0; of_class < n_per_class; ++of_class) counts[k++] = d[c];
@@ -126,17 +125,59 @@ class CountLoss : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(CountLoss, kept, labels, settings, logits, d_logits, d_values, losses, n_steps, n_samples, stride,
-                 n_classes, n_per_class, smoothing)
+SPARSESNN_VERTEX(CountLoss, kept, targets, settings, logits, d_logits, d_values, losses, n_steps, n_samples, stride,
+                 n_classes, n_per_class)
 
-// Sum of squares of a shard's gradients, one number a worker. sizes[k]: elements of gradients[k], even.
+// What an optimiser's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
+// (biases, and β, α, θ that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a
+// whole population shares has one value, of which every shard keeps a copy, and its gradient is summed up already.
+namespace {
+
+float gradient_of(const TrainedVector& v, float value, const float* rows, unsigned k) {
+  if (v.clamped && (value < 0.0f || value > 1.0f)) return 0.0f;  // as torch.clamp
+  if (v.shared) return rows[0];
+  const unsigned width = even(v.n);
+  float g = 0.0f;
+  for (unsigned w = 0; w < workers; ++w) g += rows[w * width + k];
+  return g;
+}
+
+}  // namespace
+
+// The gradient of a shared value: rows [6, w]: remote, of each shard of its population, added in this order. total: a
+// pair, the sum and 0.
+class Total : public poplar::Vertex {
+ public:
+  ListOf<poplar::Input<Floats>> rows;
+  poplar::Output<Floats> total;
+  Numbers sizes;  // neurons of each shard
+  unsigned n_shards;
+
+  bool compute() {
+    float sum = 0.0f;
+    for (unsigned p = 0; p < n_shards; ++p) {
+      const unsigned width = even(sizes[p]);
+      for (unsigned w = 0; w < workers; ++w)
+        for (unsigned k = 0; k < sizes[p]; ++k) sum += rows[p][w * width + k];
+      SPARSESNN_WORK(reduce_pair, workers * width / 2);
+    }
+    total[0] = sum, total[1] = 0.0f;
+    return true;
+  }
+};
+
+SPARSESNN_VERTEX(Total, rows, total, sizes, n_shards)
+
+// Sum of squares of a tile's gradients, one number a worker. sizes[k]: elements of gradients[k], even.
 class SquareSum : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Floats>> gradients;
-  poplar::Input<Floats> d_bias;
+  ListOf<poplar::Input<Floats>> values;
+  ListOf<poplar::Input<Floats>> d_vectors;
   poplar::Output<Array<float, 4>> sums;
   Numbers sizes;
-  unsigned n_arrays, n_neurons, has_bias;
+  Numbers vectors;
+  unsigned n_arrays, n_vectors;
 
   bool compute(unsigned worker) {
     Pair sum = {};
@@ -145,21 +186,39 @@ class SquareSum : public poplar::MultiVertex {
       for (unsigned k = worker; k < sizes[a] / 2; k += workers) sum += g[k] * g[k];
       SPARSESNN_WORK(norm_pair, sizes[a] / 2 / workers + 1);
     }
-    float bias = 0.0f;
-    if (has_bias && worker == 0) {
-      const unsigned width = (n_neurons + 1) & ~1u;
-      for (unsigned k = 0; k < n_neurons; ++k) {
-        float g = 0.0f;
-        for (unsigned w = 0; w < workers; ++w) g += d_bias[w * width + k];
-        bias += g * g;
+    float rest = 0.0f;
+    for (unsigned a = worker; a < n_vectors; a += workers) {
+      const TrainedVector& v = record<TrainedVector>(vectors, a);
+      for (unsigned k = 0; v.counts_in_norm && k < v.n; ++k) {
+        const float g = gradient_of(v, values[a][k], &d_vectors[a][0], k);
+        rest += g * g;
       }
+      SPARSESNN_WORK(norm_pair, v.n);
     }
-    sums[worker] = sum[0] + sum[1] + bias;
+    sums[worker] = sum[0] + sum[1] + rest;
     return true;
   }
 };
 
-SPARSESNN_VERTEX(SquareSum, gradients, d_bias, sums, sizes, n_arrays, n_neurons, has_bias)
+SPARSESNN_VERTEX(SquareSum, gradients, values, d_vectors, sums, sizes, vectors, n_arrays, n_vectors)
+
+// Adds sums of squares, dealt to the workers: those of the tiles of one IPU.
+class DeviceNorm : public poplar::MultiVertex {
+ public:
+  poplar::Input<Array<float, 4>> parts;
+  poplar::Output<Array<float, 4>> sums;  // [6]
+  unsigned n_parts;
+
+  bool compute(unsigned worker) {
+    float sum = 0.0f;
+    for (unsigned k = worker; k < n_parts; k += workers) sum += parts[k];
+    sums[worker] = sum;
+    SPARSESNN_WORK(norm_pair, n_parts / workers + 1);
+    return true;
+  }
+};
+
+SPARSESNN_VERTEX(DeviceNorm, parts, sums, n_parts)
 
 // The norm of all gradients together, and the factor that brings it down to the highest allowed.
 class Norm : public poplar::Vertex {
@@ -175,7 +234,7 @@ class Norm : public poplar::Vertex {
     const float root = tile::sqrt_of(sum), highest = settings[setting_clip];
     norm[0] = root;
     norm[1] = highest > 0.0f && root > highest ? highest / root : 1.0f;
-    SPARSESNN_WORK(norm_pair, n_sums / 2);
+    SPARSESNN_WORK(norm_pair, n_sums);
     return true;
   }
 };
@@ -184,27 +243,31 @@ SPARSESNN_VERTEX(Norm, sums, settings, norm, n_sums)
 
 enum OptimiserKind : unsigned { sgd, adam, adamw };
 
-// Updates a shard's weights, then clears the gradients. moments1, moments2: one pair each where the kind has none.
+// Updates a tile's weights and vectors, then clears the gradients of the weights. moments1, moments2 and their like of
+// vectors: one pair each where the kind has none. used: what a vector is used as, a copy for each neuron, from 0 to 1
+// where it is a decay (`clamped`); one pair where the vector itself is used (n_used = 0).
 //
 //   sgd    m ← μ·m + g + λ·w ;  w ← w - lr·m
 //   adam   g ← g + λ·w       ;  m ← m + (1 - β1)·(g - m) ;  s ← β2·s + (1 - β2)·g² ;  w ← w - lr/c1·m / (√s/√c2 + ε)
 //   adamw  w ← (1 - lr·λ)·w  ;  then as adam without λ
 //
-// λ acts on weights, never on biases. As torch.optim.SGD, Adam and AdamW.
+// λ acts on weights, never on vectors. As torch.optim.SGD, Adam and AdamW.
 class Update : public poplar::MultiVertex {
  public:
   ListOf<poplar::InOut<Floats>> weights;
   ListOf<poplar::InOut<Floats>> gradients;
   ListOf<poplar::InOut<Floats>> moments1;
   ListOf<poplar::InOut<Floats>> moments2;
-  poplar::InOut<Floats> bias;
-  poplar::Input<Floats> d_bias;
-  poplar::InOut<Floats> bias_moment1;
-  poplar::InOut<Floats> bias_moment2;
+  ListOf<poplar::InOut<Floats>> values;
+  ListOf<poplar::Input<Floats>> d_vectors;
+  ListOf<poplar::InOut<Floats>> value_moments1;
+  ListOf<poplar::InOut<Floats>> value_moments2;
+  ListOf<poplar::Output<Floats>> used;
   poplar::Input<Floats> settings;
   poplar::Input<Floats> norm;
   Numbers sizes;
-  unsigned n_arrays, n_neurons, has_bias, kind, has_momentum;
+  Numbers vectors;
+  unsigned n_arrays, n_vectors, kind, has_momentum;
 
   bool compute(unsigned worker) {
     const float decay = settings[setting_weight_decay], factor = norm[1];
@@ -223,18 +286,24 @@ class Update : public poplar::MultiVertex {
         SPARSESNN_WORK(adam_pair, last - first);
       }
     }
-    if (has_bias && worker == 0) {
-      const unsigned width = (n_neurons + 1) & ~1u;
-      for (unsigned k = 0; k < n_neurons; ++k) {
-        float g = 0.0f;
-        for (unsigned i = 0; i < workers; ++i) g += d_bias[i * width + k];
-        update(bias[k], g * factor, &bias_moment1[has_momentum ? k : 0], &bias_moment2[kind != sgd ? k : 0], 0.0f);
-      }
-    }
+    for (unsigned a = worker; a < n_vectors; a += workers) update_vector(a, factor);
     return true;
   }
 
  private:
+  void update_vector(unsigned a, float factor) {
+    const TrainedVector& v = record<TrainedVector>(vectors, a);
+    float* value = &values[a][0];
+    for (unsigned k = 0; k < v.n; ++k)
+      update(value[k], gradient_of(v, value[k], &d_vectors[a][0], k) * factor, &value_moments1[a][has_momentum ? k : 0],
+             &value_moments2[a][kind != sgd ? k : 0], 0.0f);
+    for (unsigned k = 0; k < v.n_used; ++k) {
+      const float x = value[v.shared ? 0 : k];
+      used[a][k] = !v.clamped ? x : x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x;
+    }
+    SPARSESNN_WORK(adam_pair, v.n / 2 + 1);
+  }
+
   void update(float& w, float g, float* m, float* s, float decay) const {
     const float lr = settings[setting_lr];
     if (kind == sgd) {
@@ -254,7 +323,7 @@ class Update : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Update, weights, gradients, moments1, moments2, bias, d_bias, bias_moment1, bias_moment2, settings,
-                 norm, sizes, n_arrays, n_neurons, has_bias, kind, has_momentum)
+SPARSESNN_VERTEX(Update, weights, gradients, moments1, moments2, values, d_vectors, value_moments1, value_moments2,
+                 used, settings, norm, sizes, vectors, n_arrays, n_vectors, kind, has_momentum)
 
 }  // namespace sparsesnn::ipu

@@ -17,6 +17,7 @@
 #include <ipu_vector_math>
 #endif
 
+#include "codelets/ipu/records.h"
 #include "codelets/tile_neuron.h"
 #include "codelets/tile_select.h"
 
@@ -59,5 +60,38 @@ inline constexpr unsigned list_ids = 2;
 // Its spikes once more, by id modulo 6, so that each worker finds the rows of the weight gradient that it owns: where
 // each bucket begins, how many it holds, then ids. Buckets begin at even places: no word belongs to two.
 inline constexpr unsigned bucket_counts = workers, bucket_ids = 2 * workers;
+
+inline unsigned even(unsigned n) { return (n + 1) & ~1u; }
+
+// The k-th record of an item; see records.h.
+template <class Record>
+const Record& record(const Numbers& numbers, unsigned k) {
+  return reinterpret_cast<const Record*>(&numbers[0])[k];
+}
+
+// How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu.py.
+// `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
+enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
+// A CubaLIF keeps the synaptic current of the last step, or, where it learns α, of all steps.
+enum CubaMemory : unsigned { no_i_syn, keeps_last_i_syn, keeps_all_i_syn };
+
+// Step and turn, which every worker keeps for itself: clock [2, 6]. Forwards t counts from 0; backwards down from T.
+struct Moment {
+  unsigned t, turn;
+};
+inline Moment forwards(unsigned* clock, unsigned worker, unsigned n_turns) {
+  const Moment now{clock[worker], clock[workers + worker]};
+  const bool last = now.turn + 1 == n_turns;
+  clock[worker] = now.t + (last ? 1 : 0);
+  clock[workers + worker] = last ? 0 : now.turn + 1;
+  return now;
+}
+inline Moment backwards(unsigned* clock, unsigned worker, unsigned n_turns) {
+  const Moment now{clock[worker] - 1, clock[workers + worker]};
+  const bool last = now.turn + 1 == n_turns;
+  clock[worker] = now.t + (last ? 0 : 1);
+  clock[workers + worker] = last ? 0 : now.turn + 1;
+  return now;
+}
 
 }  // namespace sparsesnn::ipu

@@ -160,7 +160,7 @@ def place_helpers(plan: Plan) -> Plan:
     connections = tuple(
         replace(c, reducers=_reducers(plan, c.pre, c.post, n_reduced, turns))
         if _needs_reducers(plan, c.pre, c.post)
-        else c
+        else replace(c, reducers=())
         for c in plan.connections
     )
     return replace(plan, connections=connections)

@@ -103,7 +103,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "__init__",
           [](Population* self, std::string name, int model, unsigned n, unsigned capacity, const Tiles& shards,
              const Tiles& collectors, unsigned reset, bool detach_reset, unsigned surrogate, float slope, float gain,
-             bool fixed, bool bias, std::uint64_t seed, std::vector<float> parameters) {
+             bool fixed, bool bias, std::uint64_t seed, unsigned learns, unsigned shared,
+             std::vector<float> parameters) {
             new (self) Population{std::move(name),
                                   static_cast<Model>(model),
                                   n,
@@ -118,10 +119,13 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                   slope,
                                   gain,
                                   seed,
+                                  learns,
+                                  shared,
                                   std::move(parameters)};
           },
           nb::kw_only(), "name"_a, "model"_a, "n"_a, "capacity"_a, "shards"_a, "collectors"_a, "reset"_a,
-          "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "fixed"_a, "bias"_a, "seed"_a, "parameters"_a);
+          "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "fixed"_a, "bias"_a, "seed"_a, "learns"_a, "shared"_a,
+          "parameters"_a);
 
   nb::class_<Connection>(m, "Connection", "One connection: indices of pre and post, delay, reducers.")
       .def(
@@ -138,8 +142,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
       .def(
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
-             bool momentum, unsigned decoding, unsigned n_classes, float smoothing, std::vector<Population> populations,
-             std::vector<Connection> connections) {
+             bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds,
+             std::vector<Population> populations, std::vector<Connection> connections) {
             new (self) ProgramSpec{devices,
                                    tiles,
                                    n_samples,
@@ -148,12 +152,12 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    momentum,
                                    decoding,
                                    n_classes,
-                                   smoothing,
+                                   loops_rounds,
                                    std::move(populations),
                                    std::move(connections)};
           },
           nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
-          "n_classes"_a, "smoothing"_a, "populations"_a, "connections"_a);
+          "n_classes"_a, "loops_rounds"_a, "populations"_a, "connections"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")

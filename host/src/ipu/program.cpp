@@ -2,6 +2,8 @@
 #include "program.h"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <poplar/Engine.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
@@ -12,6 +14,7 @@
 #include <poplar/DeviceManager.hpp>
 #endif
 
+#include "codelets/ipu/records.h"
 #include "parts.h"
 #include "passes.h"
 
@@ -86,6 +89,52 @@ enum class Part { whole, forward, backward };
 // `over_steps` in codelets/ipu/gradient.cpp: each step's potential has a gradient of its own.
 constexpr unsigned decodes_nothing = 4;
 
+// Vertices of one class in one compute set: one a tile, whatever the tile has to do there.
+class Vertices {
+ public:
+  // What the vertex of one tile is given: regions and numbers by field.
+  struct OfTile {
+    std::map<std::string, std::vector<Tensor>> lists;
+    std::map<std::string, Tensor> tensors;
+    std::map<std::string, std::vector<unsigned>> numbers;
+    std::map<std::string, unsigned> scalars;
+
+    unsigned size_of(const std::string& field) const {
+      const auto found = lists.find(field);
+      return found == lists.end() ? 0 : static_cast<unsigned>(found->second.size());
+    }
+    template <class Record>
+    void push(const std::string& field, const Record& record) {
+      static_assert(sizeof(Record) % sizeof(unsigned) == 0, "records are made of 4-byte members");
+      unsigned words[sizeof(Record) / sizeof(unsigned)];
+      std::memcpy(words, &record, sizeof(record));
+      numbers[field].insert(numbers[field].end(), std::begin(words), std::end(words));
+    }
+  };
+
+  Vertices(Graph& graph, ComputeSet cs, std::string name) : graph_(graph), cs_(cs), name_(std::move(name)) {}
+  bool empty() const { return tiles_.empty(); }
+  OfTile& on(unsigned tile) { return tiles_[tile]; }
+  std::map<unsigned, OfTile>& tiles() { return tiles_; }
+
+  void add_to_graph() {
+    for (const auto& [tile, given] : tiles_) {
+      const VertexRef v = graph_.addVertex(cs_, "sparsesnn::ipu::" + name_);
+      graph_.setTileMapping(v, tile);
+      for (const auto& [field, regions] : given.lists) graph_.connect(v[field], ArrayRef<Tensor>(regions));
+      for (const auto& [field, t] : given.tensors) graph_.connect(v[field], t);
+      for (const auto& [field, values] : given.numbers) graph_.setInitialValue(v[field], ArrayRef<unsigned>(values));
+      for (const auto& [field, value] : given.scalars) graph_.setInitialValue(v[field], value);
+    }
+  }
+
+ private:
+  Graph& graph_;
+  ComputeSet cs_;
+  std::string name_;
+  std::map<unsigned, OfTile> tiles_;
+};
+
 class Builder {
  public:
   Builder(const ProgramSpec& spec, Graph& graph, std::map<std::string, Buffer>& buffers)
@@ -103,7 +152,7 @@ class Builder {
     make_streams(load, save, lists);
     for (Sequence* batch : {&train, &infer}) {
       stream_in("lists.0", populations_[0].kept.all(), *batch);
-      stream_in("labels", labels_.all(), *batch);
+      stream_in("targets", targets_.all(), *batch);
       stream_in("settings", settings_, *batch);
     }
     Sequence forward, backward;
@@ -115,11 +164,11 @@ class Builder {
       add_update(backward);
     }
     for (Sequence* batch : {&train, &infer}) {
-      reset_counters(forward_counters_, 0, *batch);
+      reset_clocks(forward_clocks_, 0, *batch);
       batch->add(forward);
     }
     if (learns_) {
-      reset_counters(backward_counters_, spec_.n_steps, train);
+      reset_clocks(backward_clocks_, spec_.n_steps, train);
       train.add(backward);
       stream_out("norm", norm_, train);
     }
@@ -143,7 +192,7 @@ class Builder {
     for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, in.biases, program);
     Sequence steps;
     forward_steps(steps);
-    reset_counters(forward_counters_, 0, program);
+    reset_clocks(forward_clocks_, 0, program);
     program.add(steps);
     return forward_outputs(program);
   }
@@ -165,12 +214,21 @@ class Builder {
     take_gradient(in.d_out, program);
     Sequence steps;
     backward_steps(steps);
-    reset_counters(backward_counters_, spec_.n_steps, program);
+    reset_clocks(backward_clocks_, spec_.n_steps, program);
     program.add(steps);
     return backward_outputs(program);
   }
 
  private:
+  // One value a neuron, or a population, that is trained: bias, β, α or θ.
+  struct Vector {
+    const char* name;
+    unsigned row;       // of `parameters`; 4: the bias, which is no part of them
+    bool shared;        // by the population: every shard has a copy [2]
+    unsigned of_shard;  // which vector of d_vectors
+    Parted value, moment1, moment2;
+    Tensor total;  // where shared: the sum of its gradient [2]
+  };
   // Of a population: what its shards and collectors hold.
   struct Placed {
     int round = -1;                  // of its step; an input's lists are there before all rounds
@@ -178,19 +236,24 @@ class Builder {
     std::vector<unsigned> incoming;  // connections, in the order of sums
     std::vector<unsigned> outgoing;
     std::size_t stride = 0, slots = 0, bucket_stride = 0, ring = 1;  // of lists; rows of d_current
-    Parted parameters, bias, history, i_syn, masks, d_v, d_i_syn, d_current, d_bias, bias_moment1, bias_moment2;
-    Parted kept, dropped, e, buckets, value, ties, d_value, square_sums;
-    std::map<unsigned, Tensor> sent;                         // by lag: [B · stride]
-    std::vector<Tensor> shard_counters, collector_counters;  // [6] each
+    Parted parameters, bias, history, memory, masks, d_v, d_i_syn, d_current, d_vectors;
+    Parted kept, dropped, e, buckets, d_value;
+    std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
+    std::vector<Vector> vectors;
   };
   struct Joined {  // a connection: [M, w] a shard of post
     Parted weights, gradients, moments1, moments2, shares;
   };
+  // Rounds that share their vertices, in the order in which they run.
+  using Stage = std::vector<int>;
 
   bool spikes_or_input(const Population& p) const { return p.model != Model::li; }
+  // Whether gradients of its lists are wanted.
   bool hears_back(const Population& p) const { return p.model != Model::input || input_gradient_; }
   std::size_t width(const Shard& s) const { return even(s.n); }
   std::size_t words(const Shard& s) const { return 2 * ((s.n + 31) / 32); }
+  bool learns(const Population& p, unsigned what) const { return spec_.trains() && (p.learns & what); }
+  bool loops() const { return spec_.loops_rounds && part_ == Part::whole && n_rounds_ > 1; }
 
   // ---- what runs when ----------------------------------------------------------------------------------------
 
@@ -223,6 +286,24 @@ class Builder {
     return populations_[c.post].round > populations_[c.pre].round ? c.delay : c.delay - 1;
   }
 
+  std::vector<Stage> stages(bool backwards) const {
+    std::vector<Stage> found;
+    for (int r = 0; r < n_rounds_; ++r) {
+      const int round = backwards ? n_rounds_ - 1 - r : r;
+      if (loops() && r)
+        found.back().push_back(round);
+      else
+        found.push_back({round});
+    }
+    return found;
+  }
+  std::string name_of(const Stage& stage) const { return loops() ? "rounds" : std::to_string(stage.front()); }
+  // In which turn of the stage a population runs; -1: in none.
+  int turn_of(std::size_t population, const Stage& stage) const {
+    const auto found = std::find(stage.begin(), stage.end(), populations_[population].round);
+    return found == stage.end() ? -1 : static_cast<int>(found - stage.begin());
+  }
+
   // ---- variables ---------------------------------------------------------------------------------------------
 
   template <class Size>
@@ -251,28 +332,36 @@ class Builder {
     return t;
   }
 
-  struct Counter {
+  struct Clock {
     Tensor tensor;
     unsigned tile;
   };
-  Tensor counter(std::vector<Counter>& counters, unsigned tile) {
-    counters.push_back({alone(UNSIGNED_INT, 6, tile, "steps"), tile});
-    return counters.back().tensor;
+  // Step and turn of each worker of a vertex; see `Moment` in codelets/ipu/vertex.h.
+  Tensor clock(std::vector<Clock>& clocks, unsigned tile) {
+    clocks.push_back({alone(UNSIGNED_INT, 12, tile, "clock"), tile});
+    return clocks.back().tensor;
+  }
+  void add_clocks(Vertices& vertices, std::vector<Clock>& clocks, unsigned n_turns) {
+    for (auto& [tile, given] : vertices.tiles()) {
+      given.tensors["clock"] = clock(clocks, tile);
+      if (n_turns) given.scalars["n_turns"] = n_turns;
+    }
   }
 
-  void reset_counters(const std::vector<Counter>& counters, unsigned value, Sequence& program) {
+  void reset_clocks(const std::vector<Clock>& clocks, unsigned step, Sequence& program) {
     std::vector<Tensor> from, to;
     std::map<unsigned, Tensor> constants;
-    for (const Counter& c : counters) {
+    std::vector<unsigned> values(12, 0);
+    std::fill(values.begin(), values.begin() + 6, step);
+    for (const Clock& c : clocks) {
       if (!constants.count(c.tile)) {
-        const std::vector<unsigned> values(6, value);
-        constants[c.tile] = graph_.addConstant<unsigned>(UNSIGNED_INT, {6}, ArrayRef<unsigned>(values), "first_step");
+        constants[c.tile] = graph_.addConstant<unsigned>(UNSIGNED_INT, {12}, ArrayRef<unsigned>(values), "first_step");
         graph_.setTileMapping(constants[c.tile], c.tile);
       }
       from.push_back(constants[c.tile]);
       to.push_back(c.tensor);
     }
-    program.add(Copy(concat(from), concat(to), false, "reset steps"));
+    program.add(Copy(concat(from), concat(to), false, "clocks"));
   }
 
   void make_variables() {
@@ -293,36 +382,30 @@ class Builder {
         if (learns_ && hears_back(p)) v.e = on_collectors(p, FLOAT, "e", v.slots);
       }
       if (p.model == Model::input) continue;
-      const std::size_t rows = keeps_history_ || !forward || p.model == Model::li ? t : 2;
       const auto per_sample = [&](const Shard& s) { return b * width(s); };
       v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return 4 * width(s); });
       if (forward || p.spikes())
-        v.history = on_shards(p, FLOAT, "history", [&](const Shard& s) { return rows * b * width(s); });
+        v.history = on_shards(p, FLOAT, "history", [&](const Shard& s) { return history_rows(p) * b * width(s); });
       if (forward) {
         v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
-        if (p.model == Model::cuba_lif) v.i_syn = on_shards(p, FLOAT, "i_syn", per_sample);
+        if (p.model == Model::cuba_lif) {
+          const std::size_t kept = learns(p, learns_alpha) ? t : 1;
+          v.memory = on_shards(p, FLOAT, "i_syn", [&](const Shard& s) { return kept * b * width(s); });
+        } else if (p.model == Model::li) {
+          v.memory = on_shards(p, FLOAT, "value", [&](const Shard& s) { return 2 * b * width(s); });
+        }
         if (p.spikes()) {
           v.masks = on_shards(p, UNSIGNED_INT, "masks", [&](const Shard& s) { return b * words(s); });
           v.dropped = on_collectors(p, UNSIGNED_INT, "dropped", t);
         }
       }
-      if (part_ == Part::whole && !p.spikes()) {
-        v.value = on_shards(p, FLOAT, "value", per_sample);
-        v.ties = on_shards(p, FLOAT, "ties", per_sample);
-      }
       if (!learns_) continue;
       v.d_v = on_shards(p, FLOAT, "d_v", per_sample);
       if (p.model == Model::cuba_lif) v.d_i_syn = on_shards(p, FLOAT, "d_i_syn", per_sample);
       v.d_current = on_shards(p, FLOAT, "d_current", [&](const Shard& s) { return v.ring * b * width(s); });
-      v.d_bias = on_shards(p, FLOAT, "d_bias", [&](const Shard& s) { return 6 * width(s); });
       if (!p.spikes())
         v.d_value = on_shards(p, FLOAT, "d_value", [&](const Shard& s) { return (forward ? 1 : t) * b * width(s); });
-      if (part_ != Part::whole) continue;
-      v.square_sums = on_shards(p, FLOAT, "square_sums", [](const Shard&) { return std::size_t{6}; });
-      if (p.bias && spec_.momentum)
-        v.bias_moment1 = on_shards(p, FLOAT, "bias_moment1", [&](const Shard& s) { return width(s); });
-      if (p.bias && adam())
-        v.bias_moment2 = on_shards(p, FLOAT, "bias_moment2", [&](const Shard& s) { return width(s); });
+      make_vectors(p, v);
     }
     for (const Connection& c : spec_.connections) {
       const Population &pre = spec_.populations[c.pre], &post = spec_.populations[c.post];
@@ -342,13 +425,45 @@ class Builder {
     }
     if (part_ != Part::whole) return;
     const Population& output = spec_.populations.back();
-    labels_ = on_collectors(output, UNSIGNED_INT, "labels", 1);
+    targets_ = on_collectors(output, FLOAT, "targets", spec_.n_classes);
     losses_ = on_collectors(output, FLOAT, "losses", 1);
     logits_ = on_collectors(output, FLOAT, "logits", spec_.n_classes);
     d_logits_ = on_collectors(output, FLOAT, "d_logits", spec_.n_classes);
     d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
     settings_ = alone(FLOAT, 10, 0, "settings");
     norm_ = alone(FLOAT, 2, 0, "norm");
+  }
+
+  // Potentials that are kept: of all steps, or of two.
+  std::size_t history_rows(const Population& p) const {
+    const bool read_later = keeps_history_ || part_ == Part::backward || (p.model == Model::li && part_ != Part::whole);
+    return read_later ? spec_.n_steps : 2;
+  }
+
+  // Bias, β, α and θ where they train; rows of their gradients stand in this order, those of the bias always.
+  void make_vectors(const Population& p, Placed& v) {
+    const struct {
+      const char* name;
+      unsigned row, bit;
+    } candidates[] = {
+        {"bias", 4, 0}, {"beta", 0, learns_beta}, {"alpha", 1, learns_alpha}, {"threshold", 2, learns_threshold}};
+    unsigned n = 0;
+    for (const auto& c : candidates) {
+      const bool is_bias = c.row == 4;
+      if (!is_bias && !learns(p, c.bit)) continue;
+      const unsigned of_shard = n++;
+      if (is_bias && !p.bias) continue;
+      const bool shared = !is_bias && (p.shared & c.bit);
+      const auto size = [&](const Shard& s) { return shared ? std::size_t{2} : width(s); };
+      const std::string name = c.name;
+      if (part_ != Part::whole) continue;  // whoever owns the weights updates them
+      Vector x{c.name, c.row, shared, of_shard, is_bias ? v.bias : on_shards(p, FLOAT, name, size), {}, {}, {}};
+      if (spec_.momentum) x.moment1 = on_shards(p, FLOAT, name + "_moment1", size);
+      if (adam()) x.moment2 = on_shards(p, FLOAT, name + "_moment2", size);
+      if (shared) x.total = alone(FLOAT, 2, p.shards[0].tile, p.name + "." + name + "_total");
+      v.vectors.push_back(x);
+    }
+    v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * 6 * width(s); });
   }
 
   bool adam() const { return spec_.optimiser == Optimiser::adam || spec_.optimiser == Optimiser::adamw; }
@@ -367,7 +482,7 @@ class Builder {
 
   void stream_in(const std::string& name, const Tensor& t, Sequence& program) {
     if (!to_device_.count(name)) {
-      remember(name, t);
+      if (!buffers_.count(name)) remember(name, t);
       buffers_.at(name).to_device = true;
       to_device_.emplace(name, graph_.addHostToDeviceFIFO(name, t.elementType(), t.numElements()));
     }
@@ -376,7 +491,7 @@ class Builder {
 
   void stream_out(const std::string& name, const Tensor& t, Sequence& program) {
     if (!to_host_.count(name)) {
-      remember(name, t);
+      if (!buffers_.count(name)) remember(name, t);
       buffers_.at(name).to_host = true;  // one memory serves both directions
       to_host_.emplace(name, graph_.addDeviceToHostFIFO(name + ".out", t.elementType(), t.numElements()));
     }
@@ -402,9 +517,16 @@ class Builder {
       const std::string index = "." + std::to_string(k);
       if (p.model == Model::input) continue;
       stream_in("parameters" + index, v.parameters.all(), load);
-      both("bias" + index, v.bias.all());
-      if (spec_.trains() && p.bias && spec_.momentum) both("bias_moment1" + index, v.bias_moment1.all());
-      if (spec_.trains() && p.bias && adam()) both("bias_moment2" + index, v.bias_moment2.all());
+      stream_in("bias" + index, v.bias.all(), load);
+      for (const Vector& x : v.vectors) {
+        const std::string name = x.name;
+        if (x.row == 4)
+          stream_out(name + index, x.value.all(), save);
+        else
+          both(name + index, x.value.all());
+        if (spec_.momentum) both(name + "_moment1" + index, x.moment1.all());
+        if (adam()) both(name + "_moment2" + index, x.moment2.all());
+      }
       if (p.spikes()) {
         stream_out("lists" + index, v.kept.all(), lists);
         stream_out("dropped" + index, v.dropped.all(), lists);
@@ -414,6 +536,7 @@ class Builder {
 
   // ---- vertices ----------------------------------------------------------------------------------------------
 
+  // A vertex of its own, of which a tile may have several.
   VertexRef add(ComputeSet cs, const std::string& name, unsigned tile) {
     const VertexRef v = graph_.addVertex(cs, "sparsesnn::ipu::" + name);
     graph_.setTileMapping(v, tile);
@@ -429,18 +552,10 @@ class Builder {
   void set(VertexRef v, const char* field, const std::vector<unsigned>& values) {
     graph_.setInitialValue(v[field], ArrayRef<unsigned>(values));
   }
-  void set_float(VertexRef v, const char* field, float value) { graph_.setInitialValue(v[field], value); }
 
   Tensor of_samples(const Tensor& all, std::size_t first, std::size_t n) const {
     const std::size_t per_sample = all.numElements() / spec_.n_samples;
     return all.slice(first * per_sample, (first + n) * per_sample);
-  }
-
-  std::vector<unsigned> firsts(const Population& p) const {
-    std::vector<unsigned> found;
-    for (const Shard& s : p.shards) found.push_back(s.first);
-    found.push_back(p.n);
-    return found;
   }
 
   // ---- forward -----------------------------------------------------------------------------------------------
@@ -450,104 +565,113 @@ class Builder {
     const ComputeSet fetch = graph_.addComputeSet("forward/fetch");
     fetch_input(fetch);
     step.add(Execute(fetch));
-    for (int round = 0; round < n_rounds_; ++round) {
-      const std::string name = "forward/" + std::to_string(round);
+    for (const Stage& stage : stages(false)) {
+      const std::string name = "forward/" + name_of(stage);
       const ComputeSet run = graph_.addComputeSet(name + "/step"), compact = graph_.addComputeSet(name + "/compact");
-      bool sends = false;
+      const auto n_turns = static_cast<unsigned>(stage.size());
+      Vertices forwards(graph_, run, "Forward"), compacts(graph_, compact, "Compact");
       for (std::size_t k = 0; k < populations_.size(); ++k) {
-        if (populations_[k].round != round) continue;
-        add_forward(k, run);
-        if (spec_.populations[k].spikes()) sends = true, add_compact(k, compact);
+        const int turn = turn_of(k, stage);
+        if (turn < 0) continue;
+        add_forward(k, static_cast<unsigned>(turn), forwards);
+        if (spec_.populations[k].spikes()) add_compact(k, static_cast<unsigned>(turn), compacts);
       }
-      step.add(Execute(run));
-      if (sends) step.add(Execute(compact));
+      for (Vertices* vertices : {&forwards, &compacts}) {
+        add_clocks(*vertices, forward_clocks_, n_turns);
+        vertices->add_to_graph();
+      }
+      Sequence turn;
+      turn.add(Execute(run));
+      if (!compacts.empty()) turn.add(Execute(compact));
+      add_turns(n_turns, turn, step);
     }
     pass.add(Repeat(spec_.n_steps, step));
   }
 
+  static void add_turns(unsigned n_turns, const Sequence& turn, Sequence& step) {
+    if (n_turns > 1)
+      step.add(Repeat(n_turns, turn));
+    else
+      step.add(turn);
+  }
+
   void fetch_input(ComputeSet cs) {
     const Population& p = spec_.populations[0];
-    Placed& v = populations_[0];
+    const Placed& v = populations_[0];
+    Vertices vertices(graph_, cs, "FetchForward");
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
-      const VertexRef x = add(cs, "FetchForward", c.tile);
-      connect(x, "kept", v.kept.part(k));
-      connect(x, "outs", sent_parts(v, c));
-      connect(x, "steps", counter(forward_counters_, c.tile));
-      set(x, "lags", v.lags);
-      set(x, "n_outs", v.lags.size());
-      set(x, "n_samples", c.n);
-      set(x, "stride", v.stride);
+      Vertices::OfTile& x = vertices.on(c.tile);
+      x.push("collectors", FetchCollector{c.n, static_cast<unsigned>(v.stride), 0, x.size_of("outs"),
+                                          static_cast<unsigned>(v.lags.size())});
+      x.lists["kept"].push_back(v.kept.part(k));
+      add_outs(x, v, c);
+      ++x.scalars["n_collectors"];
+    }
+    add_clocks(vertices, forward_clocks_, 0);
+    vertices.add_to_graph();
+  }
+
+  // What a collector sends, by lag.
+  void add_outs(Vertices::OfTile& x, const Placed& v, const Collector& c) const {
+    for (const unsigned l : v.lags) {
+      x.lists["outs"].push_back(of_samples(v.sent.at(l), c.first, c.n));
+      x.numbers["lags"].push_back(l);
     }
   }
 
-  std::vector<Tensor> sent_parts(const Placed& v, const Collector& c) const {
-    std::vector<Tensor> parts;
-    for (const unsigned l : v.lags) parts.push_back(of_samples(v.sent.at(l), c.first, c.n));
-    return parts;
-  }
-
-  void add_forward(std::size_t index, ComputeSet cs) {
+  void add_forward(std::size_t index, unsigned turn, Vertices& vertices) {
     const Population& p = spec_.populations[index];
-    Placed& v = populations_[index];
+    const Placed& v = populations_[index];
+    const bool li = p.model == Model::li, cuba = p.model == Model::cuba_lif;
     for (std::size_t k = 0; k < p.shards.size(); ++k) {
       const Shard& s = p.shards[k];
-      std::vector<Tensor> lists, weights;
-      std::vector<unsigned> strides, delays;
+      Vertices::OfTile& x = vertices.on(s.tile);
+      x.push("shards", ForwardShard{turn, x.size_of("lists"), static_cast<unsigned>(v.incoming.size()), s.n,
+                                    static_cast<unsigned>(history_rows(p)),
+                                    !cuba                     ? 0u
+                                    : learns(p, learns_alpha) ? 2u
+                                                              : 1u,
+                                    li, p.reset, decoding(), spec_.n_steps, p.gain});
       for (const unsigned i : v.incoming) {
         const Connection& c = spec_.connections[i];
         const Placed& pre = populations_[c.pre];
-        lists.push_back(pre.sent.at(lag(c)));
-        weights.push_back(joined_[i].weights.part(k));
-        strides.push_back(static_cast<unsigned>(pre.stride));
-        delays.push_back(c.delay);
+        x.push("sources", ForwardSource{static_cast<unsigned>(pre.stride), c.delay});
+        x.lists["lists"].push_back(pre.sent.at(lag(c)));
+        x.lists["weights"].push_back(joined_[i].weights.part(k));
       }
-      const bool li = p.model == Model::li;
-      const VertexRef x = add(cs, "Forward", s.tile);
-      connect(x, "lists", lists);
-      connect(x, "weights", weights);
-      connect(x, "parameters", v.parameters.part(k));
-      connect(x, "bias", v.bias.part(k));
-      connect(x, "history", v.history.part(k));
-      connect(x, "i_syn", p.model == Model::cuba_lif ? v.i_syn.part(k) : pad(FLOAT, s.tile));
-      connect(x, "masks", li ? pad(UNSIGNED_INT, s.tile) : v.masks.part(k));
-      connect(x, "steps", counter(forward_counters_, s.tile));
-      set(x, "strides", strides);
-      set(x, "delays", delays);
-      set(x, "n_sources", lists.size());
-      set(x, "n_samples", spec_.n_samples);
-      set(x, "n_neurons", s.n);
-      set(x, "n_rows", keeps_history_ || li ? spec_.n_steps : 2);
-      set(x, "cuba", p.model == Model::cuba_lif);
-      set(x, "readout", li);
-      set(x, "reset", p.reset);
-      set_float(x, "gain", p.gain);
+      x.lists["parameters"].push_back(v.parameters.part(k));
+      x.lists["bias"].push_back(v.bias.part(k));
+      x.lists["history"].push_back(v.history.part(k));
+      x.lists["memory"].push_back(cuba || li ? v.memory.part(k) : pad(FLOAT, s.tile));
+      x.lists["masks"].push_back(li ? pad(UNSIGNED_INT, s.tile) : v.masks.part(k));
+      x.scalars["n_samples"] = spec_.n_samples;
+      ++x.scalars["n_shards"];
     }
   }
 
-  void add_compact(std::size_t index, ComputeSet cs) {
+  unsigned decoding() const { return part_ == Part::whole ? spec_.decoding : decodes_nothing; }
+
+  void add_compact(std::size_t index, unsigned turn, Vertices& vertices) {
     const Population& p = spec_.populations[index];
-    Placed& v = populations_[index];
+    const Placed& v = populations_[index];
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
-      std::vector<Tensor> masks;
-      for (std::size_t s = 0; s < p.shards.size(); ++s) masks.push_back(of_samples(v.masks.part(s), c.first, c.n));
-      const VertexRef x = add(cs, "Compact", c.tile);
-      connect(x, "masks", masks);
-      connect(x, "kept", v.kept.part(k));
-      connect(x, "outs", sent_parts(v, c));
-      connect(x, "dropped", v.dropped.part(k));
-      connect(x, "steps", counter(forward_counters_, c.tile));
-      set(x, "firsts", firsts(p));
-      set(x, "lags", v.lags);
-      set(x, "n_shards", p.shards.size());
-      set(x, "n_outs", v.lags.size());
-      set(x, "n_samples", c.n);
-      set(x, "first_sample", c.first);
-      set(x, "capacity", p.capacity);
-      set(x, "fixed", p.fixed);
-      set(x, "seed_low", p.seed & 0xffffffffu);
-      set(x, "seed_high", p.seed >> 32);
+      Vertices::OfTile& x = vertices.on(c.tile);
+      x.push(
+          "collectors",
+          CompactCollector{turn, c.n, c.first, p.capacity, x.size_of("masks"), static_cast<unsigned>(p.shards.size()),
+                           x.size_of("outs"), static_cast<unsigned>(v.lags.size()), p.fixed,
+                           static_cast<unsigned>(p.seed & 0xffffffffu), static_cast<unsigned>(p.seed >> 32)});
+      for (std::size_t s = 0; s < p.shards.size(); ++s) {
+        x.lists["masks"].push_back(of_samples(v.masks.part(s), c.first, c.n));
+        x.numbers["firsts"].push_back(p.shards[s].first);
+      }
+      x.numbers["firsts"].push_back(p.n);
+      x.lists["kept"].push_back(v.kept.part(k));
+      x.lists["dropped"].push_back(v.dropped.part(k));
+      add_outs(x, v, c);
+      ++x.scalars["n_collectors"];
     }
   }
 
@@ -555,58 +679,44 @@ class Builder {
 
   void add_loss(Sequence& pass) {
     const Population& p = spec_.populations.back();
-    Placed& v = populations_.back();
-    const bool count = p.spikes();
-    if (!count) {
-      const ComputeSet decode = graph_.addComputeSet("decode");
-      for (std::size_t k = 0; k < p.shards.size(); ++k) {
-        const VertexRef x = add(decode, "Decode", p.shards[k].tile);
-        connect(x, "history", v.history.part(k));
-        connect(x, "value", v.value.part(k));
-        connect(x, "ties", v.ties.part(k));
-        set(x, "n_steps", spec_.n_steps);
-        set(x, "n_samples", spec_.n_samples);
-        set(x, "n_neurons", p.shards[k].n);
-        set(x, "decoding", spec_.decoding);
-      }
-      pass.add(Execute(decode));
-    }
+    const Placed& v = populations_.back();
     const ComputeSet loss = graph_.addComputeSet("loss");
+    Vertices vertices(graph_, loss, p.spikes() ? "CountLoss" : "Loss");
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
-      const VertexRef x = add(loss, count ? "CountLoss" : "Loss", c.tile);
-      if (count) {
-        connect(x, "kept", v.kept.part(k));
-        set(x, "n_steps", spec_.n_steps);
-        set(x, "stride", v.stride);
+      Vertices::OfTile& x = vertices.on(c.tile);
+      if (p.spikes()) {
+        x.tensors["kept"] = v.kept.part(k);
+        x.scalars["n_steps"] = spec_.n_steps;
+        x.scalars["stride"] = static_cast<unsigned>(v.stride);
       } else {
-        std::vector<Tensor> values;
-        std::vector<unsigned> sizes;
         for (std::size_t s = 0; s < p.shards.size(); ++s) {
-          values.push_back(of_samples(v.value.part(s), c.first, c.n));
-          sizes.push_back(p.shards[s].n);
+          x.lists["values"].push_back(of_samples(values_of(v, p, s), c.first, c.n));
+          x.numbers["sizes"].push_back(p.shards[s].n);
         }
-        connect(x, "values", values);
-        set(x, "sizes", sizes);
-        set(x, "n_shards", sizes.size());
+        x.scalars["n_shards"] = static_cast<unsigned>(p.shards.size());
       }
-      connect(x, "labels", labels_.part(k));
-      connect(x, "settings", settings_);
-      connect(x, "logits", logits_.part(k));
-      connect(x, "d_logits", d_logits_.part(k));
-      connect(x, "d_values", d_values_.part(k));
-      connect(x, "losses", losses_.part(k));
-      set(x, "n_samples", c.n);
-      set(x, "n_classes", spec_.n_classes);
-      set(x, "n_per_class", p.n / spec_.n_classes);
-      set_float(x, "smoothing", spec_.smoothing);
+      x.tensors["targets"] = targets_.part(k);
+      x.tensors["settings"] = settings_;
+      x.tensors["logits"] = logits_.part(k);
+      x.tensors["d_logits"] = d_logits_.part(k);
+      x.tensors["d_values"] = d_values_.part(k);
+      x.tensors["losses"] = losses_.part(k);
+      x.scalars["n_samples"] = c.n;
+      x.scalars["n_classes"] = spec_.n_classes;
+      x.scalars["n_per_class"] = p.n / spec_.n_classes;
     }
+    vertices.add_to_graph();
     pass.add(Execute(loss));
+  }
+
+  // What a shard of a readout decoded: the first half of its memory.
+  Tensor values_of(const Placed& v, const Population& p, std::size_t shard) const {
+    return v.memory.part(shard).slice(0, spec_.n_samples * width(p.shards[shard]));
   }
 
   // ---- backward ----------------------------------------------------------------------------------------------
 
-  // Each shard's columns of the loss's gradient, once a batch.
   void add_readout_gradient(Sequence& pass) {
     const Population& output = spec_.populations.back();
     if (!output.spikes())
@@ -627,138 +737,154 @@ class Builder {
   void backward_steps(Sequence& pass) {
     Sequence step;
     const ComputeSet fetch = graph_.addComputeSet("backward/fetch");
-    for (std::size_t k = 0; k < populations_.size(); ++k)
-      if (spikes_or_input(spec_.populations[k])) add_fetch(k, fetch);
+    fetch_back(fetch);
     if (part_ != Part::whole && spec_.populations.back().spikes()) add_take_row(fetch);
     step.add(Execute(fetch));
-    for (int round = n_rounds_ - 1; round >= -1; --round) {
-      const std::string name = "backward/" + (round < 0 ? std::string("input") : std::to_string(round));
-      const ComputeSet lists = graph_.addComputeSet(name + "/list gradient");
-      if (add_list_grad(round, lists)) step.add(Execute(lists));
-      if (round < 0 && !input_gradient_) break;
-      const ComputeSet reduce = graph_.addComputeSet(name + "/reduce"), sum = graph_.addComputeSet(name + "/sum"),
-                       state = graph_.addComputeSet(name + "/state gradient");
-      bool reduces = false, sums = false;
-      for (std::size_t k = 0; k < populations_.size(); ++k) {
-        if (populations_[k].round != round) continue;
-        if (spikes_or_input(spec_.populations[k])) {
-          for (const unsigned c : populations_[k].outgoing) reduces |= add_reducers(c, reduce);
-          add_sums(k, sum);
-          sums = true;
-        }
-        if (round < 0)
-          add_store_row(k, state);
-        else
-          add_state_grad(k, state);
-      }
-      if (reduces) step.add(Execute(reduce));
-      if (sums) step.add(Execute(sum));
-      step.add(Execute(state));
-    }
+    const std::vector<Stage> found = stages(true);
+    for (const Stage& stage : found) add_backward_stage(stage, step);
+    if (!loops()) add_input_stage(step);
     pass.add(Repeat(spec_.n_steps, step));
+  }
+
+  // List gradients of what the populations of a stage sent, their sums, and with them state gradients.
+  void add_backward_stage(const Stage& stage, Sequence& step) {
+    const std::string name = "backward/" + name_of(stage);
+    const auto n_turns = static_cast<unsigned>(stage.size());
+    const ComputeSet lists = graph_.addComputeSet(name + "/list gradient"),
+                     state = graph_.addComputeSet(name + "/state gradient");
+    Vertices list_grads(graph_, lists, "ListGrad"), states(graph_, state, "StateGrad");
+    for (unsigned turn = 0; turn < n_turns; ++turn) add_list_grad(stage[turn], turn, list_grads);
+    if (loops()) add_list_grad(-1, n_turns, list_grads);  // the input's lists have one more turn
+    for (std::size_t k = 0; k < populations_.size(); ++k)
+      if (turn_of(k, stage) >= 0) add_state_grad(k, static_cast<unsigned>(turn_of(k, stage)), states);
+    add_clocks(list_grads, backward_clocks_, n_turns + loops());
+    add_clocks(states, backward_clocks_, n_turns);
+    Sequence turn;
+    if (!list_grads.empty()) turn.add(Execute(lists));
+    add_stage_sums(stage, turn);
+    turn.add(Execute(state));
+    list_grads.add_to_graph();
+    states.add_to_graph();
+    add_turns(n_turns, turn, step);
+    if (loops()) step.add(Execute(lists));
+  }
+
+  void add_stage_sums(const Stage& stage, Sequence& turn) {
+    const std::string name = "backward/" + (stage.front() < 0 ? std::string("input") : name_of(stage));
+    const ComputeSet reduce = graph_.addComputeSet(name + "/reduce"), sum = graph_.addComputeSet(name + "/sum");
+    Vertices reduces(graph_, reduce, "Sum"), sums(graph_, sum, "Sum");
+    for (std::size_t k = 0; k < populations_.size(); ++k) {
+      if (turn_of(k, stage) < 0 || !spikes_or_input(spec_.populations[k])) continue;
+      const auto turn_of_k = static_cast<unsigned>(turn_of(k, stage));
+      for (const unsigned c : populations_[k].outgoing) add_reducers(c, turn_of_k, reduces);
+      add_sums(k, turn_of_k, sums);
+    }
+    for (const auto& [vertices, cs] : {std::make_pair(&reduces, reduce), std::make_pair(&sums, sum)}) {
+      if (vertices->empty()) continue;
+      add_clocks(*vertices, backward_clocks_, static_cast<unsigned>(stage.size()));
+      vertices->add_to_graph();
+      turn.add(Execute(cs));
+    }
+  }
+
+  // At the end of a step: weight gradients of what the input sent, and if somebody wants it the gradient of its lists.
+  void add_input_stage(Sequence& step) {
+    const ComputeSet lists = graph_.addComputeSet("backward/input/list gradient");
+    Vertices list_grads(graph_, lists, "ListGrad");
+    add_list_grad(-1, 0, list_grads);
+    add_clocks(list_grads, backward_clocks_, 1);
+    list_grads.add_to_graph();
+    if (!list_grads.empty()) step.add(Execute(lists));
+    if (!input_gradient_) return;
+    add_stage_sums({-1}, step);
+    const ComputeSet store = graph_.addComputeSet("backward/input/store");
+    add_store_row(0, store);
+    step.add(Execute(store));
   }
 
   // What the collectors of a population send in the backward pass.
   const Tensor& sent_back(std::size_t index) const { return populations_[index].sent.begin()->second; }
 
-  void add_fetch(std::size_t index, ComputeSet cs) {
-    const Population& p = spec_.populations[index];
-    Placed& v = populations_[index];
-    for (std::size_t k = 0; k < p.collectors.size(); ++k) {
-      const Collector& c = p.collectors[k];
-      const VertexRef x = add(cs, "FetchBackward", c.tile);
-      connect(x, "kept", v.kept.part(k));
-      connect(x, "out", of_samples(sent_back(index), c.first, c.n));
-      connect(x, "buckets", v.buckets.part(k));
-      connect(x, "steps", counter(backward_counters_, c.tile));
-      set(x, "n_samples", c.n);
-      set(x, "stride", v.stride);
-      set(x, "bucket_stride", v.bucket_stride);
-    }
-  }
-
-  // On the shards of post, for all connections whose pre runs in `round`. Returns whether there are any.
-  bool add_list_grad(int round, ComputeSet cs) {
-    bool any = false;
+  void fetch_back(ComputeSet cs) {
+    Vertices vertices(graph_, cs, "FetchBackward");
     for (std::size_t index = 0; index < populations_.size(); ++index) {
       const Population& p = spec_.populations[index];
-      Placed& v = populations_[index];
-      std::vector<unsigned> chosen;
-      for (const unsigned i : v.incoming)
-        if (populations_[spec_.connections[i].pre].round == round) chosen.push_back(i);
-      if (chosen.empty()) continue;
-      any = true;
-      for (std::size_t k = 0; k < p.shards.size(); ++k) {
-        const Shard& s = p.shards[k];
-        std::vector<Tensor> lists, buckets, weights, gradients, shares;
-        std::vector<unsigned> strides, bucket_strides, slots, delays;
-        for (const unsigned i : chosen) {
-          const Connection& c = spec_.connections[i];
-          const Placed& pre = populations_[c.pre];
-          const bool wanted = hears_back(spec_.populations[c.pre]);
-          lists.push_back(sent_back(c.pre));
-          buckets.push_back(pre.buckets.all());
-          weights.push_back(joined_[i].weights.part(k));
-          gradients.push_back(joined_[i].gradients.part(k));
-          shares.push_back(wanted ? joined_[i].shares.part(k) : pad(FLOAT, s.tile));
-          strides.push_back(static_cast<unsigned>(pre.stride));
-          bucket_strides.push_back(static_cast<unsigned>(pre.bucket_stride));
-          slots.push_back(wanted ? static_cast<unsigned>(pre.slots) : 0);
-          delays.push_back(c.delay);
-        }
-        const VertexRef x = add(cs, "ListGrad", s.tile);
-        connect(x, "lists", lists);
-        connect(x, "buckets", buckets);
-        connect(x, "weights", weights);
-        connect(x, "gradients", gradients);
-        connect(x, "shares", shares);
-        connect(x, "d_current", v.d_current.part(k));
-        connect(x, "steps", counter(backward_counters_, s.tile));
-        set(x, "strides", strides);
-        set(x, "bucket_strides", bucket_strides);
-        set(x, "slots", slots);
-        set(x, "delays", delays);
-        set(x, "n_sources", chosen.size());
-        set(x, "n_steps", spec_.n_steps);
-        set(x, "n_samples", spec_.n_samples);
-        set(x, "n_neurons", s.n);
-        set(x, "n_rows", v.ring);
+      const Placed& v = populations_[index];
+      if (!spikes_or_input(p)) continue;
+      for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+        const Collector& c = p.collectors[k];
+        Vertices::OfTile& x = vertices.on(c.tile);
+        x.push("collectors",
+               FetchCollector{c.n, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.bucket_stride), 0, 1});
+        x.lists["kept"].push_back(v.kept.part(k));
+        x.lists["outs"].push_back(of_samples(sent_back(index), c.first, c.n));
+        x.lists["buckets"].push_back(v.buckets.part(k));
+        ++x.scalars["n_collectors"];
       }
     }
-    return any;
+    add_clocks(vertices, backward_clocks_, 0);
+    vertices.add_to_graph();
   }
 
-  bool add_reducers(unsigned index, ComputeSet cs) {
+  // On the shards of post, for all connections whose pre runs in `round`.
+  void add_list_grad(int round, unsigned turn, Vertices& vertices) {
+    for (std::size_t index = 0; index < populations_.size(); ++index) {
+      const Population& p = spec_.populations[index];
+      const Placed& v = populations_[index];
+      for (std::size_t k = 0; k < p.shards.size(); ++k) {
+        const Shard& s = p.shards[k];
+        for (const unsigned i : v.incoming) {
+          const Connection& c = spec_.connections[i];
+          const Placed& pre = populations_[c.pre];
+          if (pre.round != round) continue;
+          const bool wanted = hears_back(spec_.populations[c.pre]);
+          Vertices::OfTile& x = vertices.on(s.tile);
+          x.push("sources",
+                 ListGradSource{turn, static_cast<unsigned>(pre.stride), static_cast<unsigned>(pre.bucket_stride),
+                                wanted ? static_cast<unsigned>(pre.slots) : 0, c.delay, s.n,
+                                static_cast<unsigned>(v.ring), x.size_of("d_current")});
+          x.lists["d_current"].push_back(v.d_current.part(k));
+          x.lists["lists"].push_back(sent_back(c.pre));
+          x.lists["buckets"].push_back(pre.buckets.all());
+          x.lists["weights"].push_back(joined_[i].weights.part(k));
+          x.lists["gradients"].push_back(joined_[i].gradients.part(k));
+          x.lists["shares"].push_back(wanted ? joined_[i].shares.part(k) : pad(FLOAT, s.tile));
+          x.scalars["n_steps"] = spec_.n_steps;
+          x.scalars["n_samples"] = spec_.n_samples;
+          ++x.scalars["n_sources"];
+        }
+      }
+    }
+  }
+
+  void add_reducers(unsigned index, unsigned turn, Vertices& vertices) {
     const Connection& c = spec_.connections[index];
     const Placed& pre = populations_[c.pre];
     for (const Reducer& r : c.reducers) {
-      const VertexRef x = add(cs, "Sum", r.tile);
-      std::vector<Tensor> rows;
+      Vertices::OfTile& x = vertices.on(r.tile);
+      x.push("groups",
+             SumGroup{turn, x.size_of("rows"), r.n_shards, r.n_samples, 2, static_cast<unsigned>(pre.slots), 0});
       for (unsigned s = r.first_shard; s < r.first_shard + r.n_shards; ++s)
-        rows.push_back(of_samples(joined_[index].shares.part(s), r.first_sample, r.n_samples));
+        x.lists["rows"].push_back(of_samples(joined_[index].shares.part(s), r.first_sample, r.n_samples));
       const Tensor lists = of_samples(sent_back(c.pre), r.first_sample, r.n_samples);
       const Tensor sum = alone(FLOAT, r.n_samples * pre.slots, r.tile, "reduced");
-      connect(x, "rows", rows);
-      connect(x, "lists", lists.reshape({r.n_samples, pre.stride}).slice(0, 2, 1).flatten());
-      connect(x, "direct", pad(FLOAT, r.tile));
-      connect(x, "sum", sum);
-      set(x, "n_rows", rows.size());
-      set(x, "n_samples", r.n_samples);
-      set(x, "stride", 2);
-      set(x, "n_slots", pre.slots);
-      set(x, "n_direct", 0);
+      x.lists["lists"].push_back(lists.reshape({r.n_samples, pre.stride}).slice(0, 2, 1).flatten());
+      x.lists["direct"].push_back(pad(FLOAT, r.tile));
+      x.lists["sums"].push_back(sum);
+      ++x.scalars["n_groups"];
       reduced_[index].push_back({r, sum});
     }
-    return !c.reducers.empty();
   }
 
-  void add_sums(std::size_t index, ComputeSet cs) {
+  void add_sums(std::size_t index, unsigned turn, Vertices& vertices) {
     const Population& p = spec_.populations[index];
-    Placed& v = populations_[index];
+    const Placed& v = populations_[index];
     const bool last = index + 1 == populations_.size(), direct = last && part_ == Part::whole;
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
-      std::vector<Tensor> rows;
+      Vertices::OfTile& x = vertices.on(c.tile);
+      const unsigned first_row = x.size_of("rows");
+      std::vector<Tensor>& rows = x.lists["rows"];
       for (const unsigned i : v.outgoing) {
         for (const auto& [reducer, sum] : reduced_[i]) {
           if (reducer.first_sample > c.first || reducer.first_sample + reducer.n_samples < c.first + c.n) {
@@ -775,57 +901,41 @@ class Builder {
           rows.push_back(of_samples(joined_[i].shares.part(s), c.first, c.n));
       }
       if (last && !direct) rows.push_back(d_row_.part(k));
-      const std::size_t n_rows = rows.size();
+      const auto n_rows = static_cast<unsigned>(rows.size()) - first_row;
       if (rows.empty()) rows.push_back(pad(FLOAT, c.tile));
-      const VertexRef x = add(cs, "Sum", c.tile);
-      connect(x, "rows", rows);
-      connect(x, "lists", of_samples(sent_back(index), c.first, c.n));
-      connect(x, "direct", direct ? d_values_.part(k) : pad(FLOAT, c.tile));
-      connect(x, "sum", v.e.part(k));
-      set(x, "n_rows", n_rows);
-      set(x, "n_samples", c.n);
-      set(x, "stride", v.stride);
-      set(x, "n_slots", v.slots);
-      set(x, "n_direct", direct ? p.n : 0);
+      x.push("groups", SumGroup{turn, first_row, n_rows, c.n, static_cast<unsigned>(v.stride),
+                                static_cast<unsigned>(v.slots), direct ? p.n : 0});
+      x.lists["lists"].push_back(of_samples(sent_back(index), c.first, c.n));
+      x.lists["direct"].push_back(direct ? d_values_.part(k) : pad(FLOAT, c.tile));
+      x.lists["sums"].push_back(v.e.part(k));
+      ++x.scalars["n_groups"];
     }
   }
 
-  void add_state_grad(std::size_t index, ComputeSet cs) {
+  void add_state_grad(std::size_t index, unsigned turn, Vertices& vertices) {
     const Population& p = spec_.populations[index];
-    Placed& v = populations_[index];
+    const Placed& v = populations_[index];
+    const bool cuba = p.model == Model::cuba_lif, li = p.model == Model::li;
     for (std::size_t k = 0; k < p.shards.size(); ++k) {
       const Shard& s = p.shards[k];
-      const VertexRef x = add(cs, p.spikes() ? "StateGrad" : "ReadoutGrad", s.tile);
-      if (p.spikes()) {
-        connect(x, "list", sent_back(index));
-        connect(x, "e", v.e.all());
-        connect(x, "d_i_syn", p.model == Model::cuba_lif ? v.d_i_syn.part(k) : pad(FLOAT, s.tile));
-        set(x, "first_neuron", s.first);
-        set(x, "stride", v.stride);
-        set(x, "n_slots", v.slots);
-        set(x, "cuba", p.model == Model::cuba_lif);
-        set(x, "reset", p.reset);
-        set(x, "detach_reset", p.detach_reset);
-        set(x, "surrogate", p.surrogate);
-        set_float(x, "slope", p.slope);
-      } else {
-        const bool each_step = part_ != Part::whole;
-        connect(x, "value", each_step ? pad(FLOAT, s.tile) : v.value.part(k));
-        connect(x, "ties", each_step ? pad(FLOAT, s.tile) : v.ties.part(k));
-        connect(x, "d_value", v.d_value.part(k));
-        set(x, "decoding", each_step ? decodes_nothing : spec_.decoding);
-      }
-      connect(x, "history", p.spikes() || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
-      connect(x, "parameters", v.parameters.part(k));
-      connect(x, "d_v", v.d_v.part(k));
-      connect(x, "d_current", v.d_current.part(k));
-      connect(x, "d_bias", v.d_bias.part(k));
-      connect(x, "steps", counter(backward_counters_, s.tile));
-      set(x, "n_steps", spec_.n_steps);
-      set(x, "n_samples", spec_.n_samples);
-      set(x, "n_neurons", s.n);
-      set(x, "n_rows", v.ring);
-      set_float(x, "gain", p.gain);
+      Vertices::OfTile& x = vertices.on(s.tile);
+      x.push("shards", StateShard{turn, s.n, s.first, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.slots),
+                                  static_cast<unsigned>(v.ring), cuba, li, p.reset, p.detach_reset, p.surrogate,
+                                  spec_.trains() ? p.learns : 0, decoding(), p.slope, p.gain});
+      x.lists["lists"].push_back(li ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
+      x.lists["e"].push_back(li ? pad(FLOAT, s.tile) : v.e.all());
+      const bool decoded = li && part_ == Part::whole;
+      x.lists["history"].push_back(!li || decoded ? v.history.part(k) : pad(FLOAT, s.tile));
+      x.lists["parameters"].push_back(v.parameters.part(k));
+      x.lists["memory"].push_back(decoded || learns(p, learns_alpha) ? v.memory.part(k) : pad(FLOAT, s.tile));
+      x.lists["d_values"].push_back(li ? v.d_value.part(k) : pad(FLOAT, s.tile));
+      x.lists["d_v"].push_back(v.d_v.part(k));
+      x.lists["d_i_syn"].push_back(cuba ? v.d_i_syn.part(k) : pad(FLOAT, s.tile));
+      x.lists["d_current"].push_back(v.d_current.part(k));
+      x.lists["d_vectors"].push_back(v.d_vectors.part(k));
+      x.scalars["n_steps"] = spec_.n_steps;
+      x.scalars["n_samples"] = spec_.n_samples;
+      ++x.scalars["n_shards"];
     }
   }
 
@@ -976,7 +1086,7 @@ class Builder {
       connect(x, "kept", populations_.back().kept.part(k));
       connect(x, "all", d_values_.part(k));
       connect(x, "row", d_row_.part(k));
-      connect(x, "steps", counter(backward_counters_, c.tile));
+      connect(x, "clock", clock(backward_clocks_, c.tile));
       set(x, "n_samples", c.n);
       set(x, "n_slots", populations_.back().slots);
     }
@@ -993,7 +1103,7 @@ class Builder {
       connect(x, "kept", v.kept.part(k));
       connect(x, "row", v.e.part(k));
       connect(x, "all", d_input_.part(k));
-      connect(x, "steps", counter(backward_counters_, c.tile));
+      connect(x, "clock", clock(backward_clocks_, c.tile));
       set(x, "n_samples", c.n);
       set(x, "n_slots", v.slots);
     }
@@ -1016,7 +1126,7 @@ class Builder {
       const Parted sums = on_shards(p, FLOAT, "d_bias_sum", [&](const Shard& s) { return width(s); });
       for (std::size_t k = 0; k < p.shards.size(); ++k) {
         const VertexRef x = add(cs, "SumBias", p.shards[k].tile);
-        connect(x, "d_bias", populations_[index].d_bias.part(k));
+        connect(x, "d_bias", populations_[index].d_vectors.part(k).slice(0, 6 * width(p.shards[k])));
         connect(x, "sum", sums.part(k));
         set(x, "n_neurons", p.shards[k].n);
       }
@@ -1029,55 +1139,132 @@ class Builder {
   // ---- optimiser ---------------------------------------------------------------------------------------------
 
   void add_update(Sequence& pass) {
-    const ComputeSet squares = graph_.addComputeSet("square sums"), norm = graph_.addComputeSet("norm"),
-                     update = graph_.addComputeSet("update");
-    std::vector<Tensor> sums;
+    add_totals(pass);
+    const ComputeSet squares = graph_.addComputeSet("square sums"), update = graph_.addComputeSet("update");
+    Vertices square_sums(graph_, squares, "SquareSum"), updates(graph_, update, "Update");
     for (std::size_t index = 0; index < populations_.size(); ++index) {
       const Population& p = spec_.populations[index];
-      Placed& v = populations_[index];
-      if (p.model == Model::input) continue;
-      sums.push_back(v.square_sums.all());
       for (std::size_t k = 0; k < p.shards.size(); ++k) {
-        const Shard& s = p.shards[k];
-        std::vector<Tensor> weights, gradients, moments1, moments2;
-        std::vector<unsigned> sizes;
-        for (const unsigned i : v.incoming) {
-          weights.push_back(joined_[i].weights.part(k));
-          gradients.push_back(joined_[i].gradients.part(k));
-          moments1.push_back(spec_.momentum ? joined_[i].moments1.part(k) : pad(FLOAT, s.tile));
-          moments2.push_back(adam() ? joined_[i].moments2.part(k) : pad(FLOAT, s.tile));
-          sizes.push_back(static_cast<unsigned>(weights.back().numElements()));
+        Vertices::OfTile &x = square_sums.on(p.shards[k].tile), &y = updates.on(p.shards[k].tile);
+        for (const unsigned i : populations_[index].incoming) {
+          const Joined& j = joined_[i];
+          const unsigned tile = p.shards[k].tile;
+          y.lists["weights"].push_back(j.weights.part(k));
+          y.lists["moments1"].push_back(spec_.momentum ? j.moments1.part(k) : pad(FLOAT, tile));
+          y.lists["moments2"].push_back(adam() ? j.moments2.part(k) : pad(FLOAT, tile));
+          for (Vertices::OfTile* z : {&x, &y}) {
+            z->lists["gradients"].push_back(j.gradients.part(k));
+            z->numbers["sizes"].push_back(static_cast<unsigned>(j.weights.part(k).numElements()));
+            ++z->scalars["n_arrays"];
+          }
         }
-        const VertexRef x = add(squares, "SquareSum", s.tile), y = add(update, "Update", s.tile);
-        connect(x, "sums", v.square_sums.part(k));
-        connect(y, "weights", weights);
-        connect(y, "moments1", moments1);
-        connect(y, "moments2", moments2);
-        connect(y, "bias", v.bias.part(k));
-        connect(y, "bias_moment1", p.bias && spec_.momentum ? v.bias_moment1.part(k) : pad(FLOAT, s.tile));
-        connect(y, "bias_moment2", p.bias && adam() ? v.bias_moment2.part(k) : pad(FLOAT, s.tile));
-        connect(y, "settings", settings_);
-        connect(y, "norm", norm_);
-        set(y, "kind", spec_.optimiser == Optimiser::sgd ? 0 : spec_.optimiser == Optimiser::adam ? 1 : 2);
-        set(y, "has_momentum", spec_.momentum);
-        for (const VertexRef& z : {x, y}) {
-          connect(z, "gradients", gradients);
-          connect(z, "d_bias", v.d_bias.part(k));
-          set(z, "sizes", sizes);
-          set(z, "n_arrays", sizes.size());
-          set(z, "n_neurons", s.n);
-          set(z, "has_bias", p.bias);
-        }
+        for (const Vector& vector : populations_[index].vectors) add_vector(p, index, k, vector, x, y);
       }
     }
-    const VertexRef x = add(norm, "Norm", 0);
-    const Tensor all = concat(sums);
-    connect(x, "sums", all);
-    connect(x, "settings", settings_);
-    connect(x, "norm", norm_);
-    set(x, "n_sums", all.numElements());
-    for (const ComputeSet& cs : {squares, norm, update}) pass.add(Execute(cs));
+    std::vector<std::vector<Tensor>> sums(spec_.devices);
+    for (auto& [tile, x] : square_sums.tiles()) {
+      const Tensor sum = alone(FLOAT, 6, tile, "square_sums");
+      x.tensors["sums"] = sum;
+      sums[tile / spec_.tiles].push_back(sum);
+      fill_vectors(x, tile, {"values", "d_vectors"});
+    }
+    for (auto& [tile, y] : updates.tiles()) {
+      y.tensors["settings"] = settings_;
+      y.tensors["norm"] = norm_;
+      y.scalars["kind"] = spec_.optimiser == Optimiser::sgd ? 0 : spec_.optimiser == Optimiser::adam ? 1 : 2;
+      y.scalars["has_momentum"] = spec_.momentum;
+      fill_vectors(y, tile, {"values", "d_vectors", "value_moments1", "value_moments2", "used"});
+    }
+    square_sums.add_to_graph();
+    updates.add_to_graph();
+    pass.add(Execute(squares));
+    add_norm(sums, pass);
+    pass.add(Execute(update));
   }
+
+  // A tile without vectors still has the fields connected.
+  void fill_vectors(Vertices::OfTile& x, unsigned tile, const std::vector<const char*>& fields) {
+    x.scalars["n_vectors"] = static_cast<unsigned>(x.numbers["vectors"].size() / (sizeof(TrainedVector) / 4));
+    if (x.scalars["n_vectors"]) return;
+    x.numbers["vectors"].push_back(0);
+    for (const char* field : fields) x.lists[field].push_back(pad(FLOAT, tile));
+  }
+
+  void add_vector(const Population& p, std::size_t index, std::size_t k, const Vector& vector, Vertices::OfTile& x,
+                  Vertices::OfTile& y) {
+    const Shard& s = p.shards[k];
+    const Placed& v = populations_[index];
+    const bool is_bias = vector.row == 4;
+    const unsigned n = vector.shared ? 1 : s.n;
+    const TrainedVector record{n, vector.shared, !vector.shared || k == 0, vector.row < 2, is_bias ? 0 : s.n};
+    const std::size_t rows = 6 * width(s);
+    const Tensor d =
+        vector.shared ? vector.total : v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows);
+    for (Vertices::OfTile* z : {&x, &y}) {
+      z->push("vectors", record);
+      z->lists["values"].push_back(vector.value.part(k));
+      z->lists["d_vectors"].push_back(d);
+    }
+    y.lists["value_moments1"].push_back(spec_.momentum ? vector.moment1.part(k) : pad(FLOAT, s.tile));
+    y.lists["value_moments2"].push_back(adam() ? vector.moment2.part(k) : pad(FLOAT, s.tile));
+    y.lists["used"].push_back(is_bias ? pad(FLOAT, s.tile)
+                                      : v.parameters.part(k).slice(vector.row * width(s), vector.row * width(s) + s.n));
+  }
+
+  // Gradients of values that a whole population shares.
+  void add_totals(Sequence& pass) {
+    const ComputeSet totals = graph_.addComputeSet("totals");
+    bool any = false;
+    for (std::size_t index = 0; index < populations_.size(); ++index) {
+      const Population& p = spec_.populations[index];
+      const Placed& v = populations_[index];
+      for (const Vector& vector : v.vectors) {
+        if (!vector.shared) continue;
+        any = true;
+        Vertices one(graph_, totals, "Total");
+        Vertices::OfTile& x = one.on(p.shards[0].tile);
+        for (std::size_t k = 0; k < p.shards.size(); ++k) {
+          const std::size_t rows = 6 * width(p.shards[k]);
+          x.lists["rows"].push_back(v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows));
+          x.numbers["sizes"].push_back(p.shards[k].n);
+        }
+        x.tensors["total"] = vector.total;
+        x.scalars["n_shards"] = static_cast<unsigned>(p.shards.size());
+        one.add_to_graph();
+      }
+    }
+    if (any) pass.add(Execute(totals));
+  }
+
+  // Sums of squares: of the tiles of each IPU, where they are many; then of all.
+  void add_norm(const std::vector<std::vector<Tensor>>& sums, Sequence& pass) {
+    const ComputeSet devices = graph_.addComputeSet("device norms"), norm = graph_.addComputeSet("norm");
+    Vertices device_norms(graph_, devices, "DeviceNorm"), norms(graph_, norm, "Norm");
+    std::vector<Tensor> all;
+    for (unsigned d = 0; d < spec_.devices; ++d) {
+      if (sums[d].size() <= max_direct_sums) {
+        all.insert(all.end(), sums[d].begin(), sums[d].end());
+        continue;
+      }
+      const unsigned tile = d * spec_.tiles;
+      Vertices::OfTile& x = device_norms.on(tile);
+      all.push_back(alone(FLOAT, 6, tile, "device_norm"));
+      x.tensors["parts"] = concat(sums[d]);
+      x.tensors["sums"] = all.back();
+      x.scalars["n_parts"] = static_cast<unsigned>(x.tensors["parts"].numElements());
+    }
+    Vertices::OfTile& x = norms.on(0);
+    x.tensors["sums"] = concat(all);
+    x.tensors["settings"] = settings_;
+    x.tensors["norm"] = norm_;
+    x.scalars["n_sums"] = static_cast<unsigned>(x.tensors["sums"].numElements());
+    device_norms.add_to_graph();
+    norms.add_to_graph();
+    if (!device_norms.empty()) pass.add(Execute(devices));
+    pass.add(Execute(norm));
+  }
+
+  static constexpr std::size_t max_direct_sums = 16;  // tiles of an IPU whose sums of squares one worker adds
 
   const ProgramSpec& spec_;
   Graph& graph_;
@@ -1089,9 +1276,9 @@ class Builder {
   Part part_ = Part::whole;
   bool keeps_history_, learns_, input_gradient_ = false;
   std::map<std::string, Tensor> given_;  // variables that somebody else owns, by name
-  Parted labels_, losses_, logits_, d_logits_, d_values_, d_row_, d_input_;
+  Parted targets_, losses_, logits_, d_logits_, d_values_, d_row_, d_input_;
   Tensor settings_, norm_;
-  std::vector<Counter> forward_counters_, backward_counters_;
+  std::vector<Clock> forward_clocks_, backward_clocks_;
   std::map<std::string, poplar::DataStream> to_device_, to_host_;
 };
 

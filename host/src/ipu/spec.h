@@ -32,8 +32,9 @@ struct Population {
   unsigned reset = 0, surrogate = 0;
   bool detach_reset = true, fixed = false, bias = false;
   float slope = 10, gain = 1;
-  std::uint64_t seed = 0;         // of the choice among candidates
-  std::vector<float> parameters;  // [4, n]: β, α, θ, θ_grad
+  std::uint64_t seed = 0;           // of the choice among candidates
+  unsigned learns = 0, shared = 0;  // bits of Learnt in codelets/ipu/records.h: what trains, with one value for all
+  std::vector<float> parameters;    // [4, n]: β, α, θ, θ_grad
 
   bool spikes() const { return model == Model::lif || model == Model::cuba_lif; }
 };
@@ -52,7 +53,8 @@ struct ProgramSpec {
   bool momentum;      // the optimiser keeps a first moment
   unsigned decoding;  // 0 max, 1 mean, 2 sum, 3 last, 4 count
   unsigned n_classes;
-  float smoothing;
+  // Rounds take turns in one set of vertices: slower, but fewer vertices than a set a round.
+  bool loops_rounds = false;
   std::vector<Population> populations;
   std::vector<Connection> connections;
 

@@ -1,0 +1,55 @@
+// What a vertex is told about each of its items, and how the host packs it: one declaration, two readers.
+//
+// A tile has one vertex a phase, whatever it holds: shards of several populations, collectors of several. Numbers of an
+// item travel as vertex state, an array of unsigned, one record after the other. Only 4-byte members; no library, popc
+// reads this too.
+//
+// A phase may take turns: populations joined by delay 0 run one after another, and where a compute set for each would
+// be too many vertices, one compute set is executed `n_turns` times a step. An item works in its own turn.
+#pragma once
+
+namespace sparsesnn::ipu {
+
+// A shard in Forward. `readout`: an LI; its decoding is that of `Decoding` in gradient.cpp.
+struct ForwardShard {
+  unsigned turn, first_source, n_sources, n_neurons, n_rows, cuba, readout, reset, decoding, n_steps;
+  float gain;
+};
+struct ForwardSource {
+  unsigned stride, delay;
+};
+
+// Lists of some samples of one population. first_shard: of its masks; first_out: of what it sends.
+struct CompactCollector {
+  unsigned turn, n_samples, first_sample, capacity, first_shard, n_shards, first_out, n_outs, fixed, seed_low,
+      seed_high;
+};
+struct FetchCollector {
+  unsigned n_samples, stride, bucket_stride, first_out, n_outs;
+};
+
+// One connection into one shard.
+struct ListGradSource {
+  unsigned turn, stride, bucket_stride, n_slots, delay, n_neurons, n_rows, current;  // current: index of d_current
+};
+
+// Rows of shares, added for some samples.
+struct SumGroup {
+  unsigned turn, first_row, n_rows, n_samples, stride, n_slots, n_direct;
+};
+
+// A shard in StateGrad.
+struct StateShard {
+  unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, cuba, readout, reset, detach_reset, surrogate;
+  unsigned learns;  // bits of `Learnt`
+  unsigned decoding;
+  float slope, gain;
+};
+enum Learnt : unsigned { learns_beta = 1, learns_alpha = 2, learns_threshold = 4 };
+
+// One value a neuron that is trained: a bias, β, α or θ of a shard; or one value for a whole population (`shared`).
+struct TrainedVector {
+  unsigned n, shared, counts_in_norm, clamped, n_used;
+};
+
+}  // namespace sparsesnn::ipu

@@ -1,0 +1,72 @@
+"""How many vertices the graph builder makes of a plan (host/src/ipu/program.cpp), which compile time grows with.
+
+A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, loss; fetch, list gradient, reduce, sum,
+state gradient, once more the list gradient for the input; square sums, norm, update. Where populations are joined by delay 0,
+every round has a step, a compact, a list gradient, a reduce, a sum and a state gradient of its own. Deep chains would have
+more vertices than `MAX_PER_TILE` a tile; their rounds take turns in one set of vertices. That costs exchange, since
+every turn moves the lists of all rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sparsesnn.layers import LI
+from sparsesnn.partition.plan import Plan
+
+#: vertices a tile on average that a program may have before its rounds share theirs
+MAX_PER_TILE = 12
+#: tiles of one IPU whose sums of squares one worker adds without a stage between
+MAX_DIRECT_SUMS = 16
+
+
+def loops_rounds(plan: Plan) -> bool:
+    """Whether rounds take turns in one set of vertices."""
+    return n_vertices(plan, loops=False) > MAX_PER_TILE * plan.target.n_tiles and max(plan.stages.values()) > 0
+
+
+def n_vertices(plan: Plan, loops: bool | None = None) -> int:
+    """Vertices of the program; `loops`: whether rounds share theirs, None: as the builder chooses."""
+    if loops is None:
+        loops = loops_rounds(plan)
+    network, stages = plan.network, plan.stages
+    shards = {k: [s.tile for s in p.shards] for k, p in plan.populations.items()}
+    collectors = {k: [c.tile for c in p.collectors] for k, p in plan.populations.items()}
+    spiking = [k for k in plan.populations if k not in plan.inputs and not isinstance(network.populations[k], LI)]
+    placed = [k for k in plan.populations if k not in plan.inputs]
+    rounds = sorted({stages[k] for k in placed})
+    groups = [rounds] if loops else [[r] for r in rounds]
+
+    total = _tiles(collectors[network.inputs[0]]) + _tiles(collectors[network.output])
+    for group in groups:
+        here = [k for k in placed if stages[k] in group]
+        firing = [k for k in here if k in spiking]
+        total += _tiles(*(shards[k] for k in here)) + _tiles(*(collectors[k] for k in firing))
+        if plan.trains:
+            received = [c for c in plan.connections if c.pre in firing or (loops and c.pre in plan.inputs)]
+            total += _tiles(*(shards[c.post] for c in received))
+            total += _tiles(*([r.tile for r in c.reducers] for c in received if c.pre in firing))
+            total += _tiles(*(collectors[k] for k in firing)) + _tiles(*(shards[k] for k in here))
+    if not plan.trains:
+        return total
+    if not loops:
+        total += _tiles(*(shards[c.post] for c in plan.connections if c.pre in plan.inputs))
+    total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
+    used = np.unique(np.concatenate([shards[k] for k in placed]))
+    per_device = np.bincount(used // plan.target.tiles, minlength=plan.target.devices)
+    return total + 2 * len(used) + int((per_device > MAX_DIRECT_SUMS).sum()) + 1 + _totals(plan)
+
+
+def _tiles(*lists: Iterable[int]) -> int:
+    return len(set().union(*lists))
+
+
+def _totals(plan: Plan) -> int:
+    """Values that a whole population shares have their gradients added up by one vertex each."""
+    return sum(
+        bool(getattr(p, f"learn_{name}", False)) and not isinstance(getattr(p, name), tuple)
+        for p in plan.network.populations.values()
+        for name in ("beta", "alpha", "threshold")
+    )
