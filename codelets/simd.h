@@ -121,10 +121,16 @@ inline float* differences_at(float* out, const float* a, const float* b, std::ui
     for (int k = 0; k < W; k += vector_width)
       out = store_selected(out, load(a + k) - load(b + k), static_cast<std::uint32_t>(bits >> k));
   } else {
-    for (; bits; bits &= bits - 1) {
-      const int k = __builtin_ctzll(bits);
-      *out++ = a[k] - b[k];
-    }
+    // Most words hold four bits at most: so many are written without a branch that no predictor wins.
+    const int n = __builtin_popcountll(bits);
+    const auto put = [&](int j) {
+      const int k = __builtin_ctzll(bits | 1ull << (W - 1));
+      out[j] = a[k] - b[k];
+      bits &= bits - 1;
+    };
+    for (int j = 0; j < 4; ++j) put(j);
+    for (int j = 4; j < n; ++j) put(j);
+    out += n;
   }
   return out;
 }

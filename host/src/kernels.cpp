@@ -363,10 +363,74 @@ void count(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32
     }
 }
 
-// `limited`: a capacity may have dropped some of the records.
-template <class Id, bool limited>
+// The ids of one list and the field of each: spikes to `spike` on, near-spikes to `near` on. Words list a neuron or
+// two, so four are written without asking: what is too much goes where the next near-spike goes, which must be in
+// bounds
+// (`roomy`).
+template <class Id, bool fields>
+inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* records, std::int64_t list,
+                      std::int64_t spike, std::int64_t near, bool roomy) {
+  const std::size_t stride = words_stride(pass);
+  const int n_tiles = pass.spec->n_tiles(), w = pass.spec->tile_width;
+  Id* const ids = static_cast<Id*>(out.ids);
+  for (int p = 0; p < n_tiles; ++p) {
+    const std::size_t at = p * stride + list;
+    const std::uint64_t fired = pass.fired[at];
+    std::uint64_t bits = pass.listed[at];
+    SlotBuffer& tile = records[p * pass.n_blocks];
+    const float* record = tile.data + tile.size;
+    if (fields) tile.size += static_cast<std::size_t>(__builtin_popcountll(bits));
+    const int first = p * w;
+    const auto put = [&] {
+      const std::uint64_t one = bits & -bits;  // 0 once nothing is left
+      const std::int64_t is_spike = (fired & one) != 0, to = is_spike ? spike : near;
+      ids[to] = static_cast<Id>(first + __builtin_ctzll(bits | 1ull << 63));
+      if constexpr (fields) out.fields[to] = *record++;
+      spike += is_spike;
+      near += (one != 0) - is_spike;
+      bits &= bits - 1;
+    };
+    if (roomy && (!fields || tile.data))
+      for (int k = 0; k < 4; ++k) put();
+    while (bits) put();
+  }
+}
+
+template <int value>
+inline void fill_values(float* values, std::int64_t slot, std::int64_t end, std::int64_t limit) {
+  const Vector x = broadcast(static_cast<float>(value));
+  for (; slot < end && slot + vector_width <= limit; slot += vector_width) store(values + slot, x);
+  for (; slot < end; ++slot) values[slot] = value;
+}
+
+// The usual lists: no capacity, at most one field.
+template <class Id, bool fields>
+void fill_plain(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  SlotBuffer* const records = pass.slots + block;
+  for (int p = 0; p < pass.spec->n_tiles(); ++p) records[p * pass.n_blocks].size = 0;
+  for (int t = 0; t < pass.n_steps; ++t) {
+    const std::int64_t row = static_cast<std::int64_t>(t) * pass.n_samples, limit = out.offsets[row + b1];
+    for (int p = 0; p < pass.spec->n_tiles(); ++p) {  // of the next step: too many streams for the hardware to foresee
+      const std::size_t word = p * words_stride(pass) + row + pass.n_samples + b0;
+      __builtin_prefetch(pass.fired + word);
+      __builtin_prefetch(pass.listed + word);
+      __builtin_prefetch(records[p * pass.n_blocks].data + records[p * pass.n_blocks].size + 32);
+    }
+    for (std::int64_t i = row + b0; i < row + b1; ++i) {
+      const std::int64_t begin = out.offsets[i], near = begin + out.n_spikes[i], end = out.offsets[i + 1];
+      fill_list<Id, fields>(pass, out, records, i, begin, near, end < limit);
+      if (!out.values) continue;
+      fill_values<1>(out.values, begin, near, limit);
+      fill_values<0>(out.values, near, end, limit);
+    }
+  }
+}
+
+// With a capacity, which may have dropped some of the records, or several fields.
+template <class Id>
 void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
+  const bool limited = pass.near != nullptr;
   const std::size_t stride = words_stride(pass);
   const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
   Id* ids = static_cast<Id*>(out.ids);
@@ -408,10 +472,12 @@ void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0,
 
 template <class Id>
 void fill_lists(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
-  if (pass.near)
-    fill_block<Id, true>(pass, out, block, b0, b1);
+  if (pass.near || pass.spec->n_fields() > 1)
+    fill_block<Id>(pass, out, block, b0, b1);
+  else if (pass.spec->n_fields() == 1)
+    fill_plain<Id, true>(pass, out, block, b0, b1);
   else
-    fill_block<Id, false>(pass, out, block, b0, b1);
+    fill_plain<Id, false>(pass, out, block, b0, b1);
 }
 
 void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
