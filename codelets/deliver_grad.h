@@ -21,8 +21,9 @@ namespace sparsesnn::SPARSESNN_ISA {
 // A sender's events are [starts[2m], starts[2m + 1]) spikes and [starts[2m + 1], starts[2m + 2]) near-spikes.
 struct SenderEvents {
   const std::int32_t* starts = nullptr;  // [2·M + 1]
-  const std::uint32_t* rows = nullptr;   // [events]
-  std::uint32_t group_rows = 0;          // rows of one group of samples
+  static constexpr int ahead = 8;
+  const std::uint32_t* rows = nullptr;  // [events + ahead], the last ones any
+  std::uint32_t group_rows = 0;         // rows of one group of samples
 };
 
 // Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
@@ -85,6 +86,14 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
   return fold_lanes(lanes);
 }
 
+// The row of an event; asks for that of a later one, since no prefetcher foresees a gather.
+template <int W>
+inline const float* next_row(const float* d_current, const std::uint32_t* event) {
+  const float* later = d_current + static_cast<std::size_t>(event[SenderEvents::ahead]) * W;
+  for (int k = 0; k < W; k += 16) __builtin_prefetch(later + k);
+  return d_current + static_cast<std::size_t>(*event) * W;
+}
+
 // total += sum, or total = sum; sum = 0.
 template <int W>
 inline void fold(float* total, bool first, Vector (&sum)[W / vector_width], int n_columns) {
@@ -122,7 +131,7 @@ inline void deliver_grad(const float* d_current, const SenderEvents& events, int
     for (std::uint32_t limit = events.group_rows; j < near; limit += events.group_rows) {
       const std::int32_t group_begin = j;
       for (; j < near && events.rows[j] < limit; ++j) {
-        const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
+        const float* row = next_row<W>(d_current, events.rows + j);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         for (int k = 0; k < n_vectors; ++k) sum[k] += d[k];
@@ -135,7 +144,7 @@ inline void deliver_grad(const float* d_current, const SenderEvents& events, int
     }
     if (weight)
       for (; j < end; ++j) {
-        const float* row = d_current + static_cast<std::size_t>(events.rows[j]) * W;
+        const float* row = next_row<W>(d_current, events.rows + j);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         dots.add(dot<W>(w, d));

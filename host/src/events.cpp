@@ -12,13 +12,15 @@ namespace {
 template <class Visit>
 void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visit&& visit) {
   for (int g = chunk.b0; g < chunk.b1; g += group_samples)
-    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
-      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b) {
-        if (t >= from.delay)
-          visit(chunk.row(t, b), from.lists, static_cast<std::int64_t>(t - from.delay) * n_samples + b);
-        else if (from.before && t == from.delay - 1)
-          visit(chunk.row(t, b), *from.before, static_cast<std::int64_t>(b));
-      }
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
+      const bool earlier = t < from.delay;
+      if (earlier && !(from.before && t == from.delay - 1)) continue;
+      const Lists& lists = earlier ? *from.before : from.lists;
+      const std::int64_t first = earlier ? 0 : static_cast<std::int64_t>(t - from.delay) * n_samples;
+      const std::uint32_t row = chunk.row(t, g);
+      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b)
+        visit(row + static_cast<std::uint32_t>(b - g), lists, first + b);
+    }
 }
 
 template <class Id>
@@ -44,7 +46,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
     n += count;
   }
   events.n = static_cast<std::size_t>(n);
-  events.rows = Array<std::uint32_t>(events.n);
+  events.rows = Array<std::uint32_t>(events.n + SenderChunk::slack);
+  std::fill_n(events.rows.data() + events.n, SenderChunk::slack, 0u);
   events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
   each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
     const std::int32_t at = starts[group]++;

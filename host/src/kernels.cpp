@@ -625,6 +625,18 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int samp
   }
 }
 
+// Calls body(row, b) for the rows of a chunk: groups of samples ascending, steps descending, samples ascending.
+template <class Body>
+inline void each_row_backwards(const Chunk& chunk, Body&& body) {
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples) {
+    const int b1 = g + group_samples < chunk.b1 ? g + group_samples : chunk.b1;
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
+      const std::size_t row = chunk.row(t, g);
+      for (int b = g; b < b1; ++b) body(row + static_cast<std::size_t>(b - g), b);
+    }
+  }
+}
+
 // The same for one tile of a layer whose neurons do not hear one another and forget at β whether listed or not, so that
 // ∂L/∂i never leaves the core's cache: q is put in place in one go, then the rows follow from one another.
 template <int W>
@@ -635,12 +647,11 @@ void state_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int til
   std::memset(d_current, 0, sizeof(float) * W * chunk.n_rows());
   for (std::int32_t j = at_hand.listed_starts[tile]; j < at_hand.listed_starts[tile + 1]; ++j)
     d_current[at_hand.listed[j].place] = at_hand.listed[j].q;
-  for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
-    for (int b = chunk.b0; b < chunk.b1; ++b) {
-      const std::size_t state = (tile * n_samples + static_cast<std::size_t>(b)) * W;
-      step_grad<W>(d_current + static_cast<std::size_t>(chunk.row(t, b)) * W, pass.d_v + state, at(pass.d_i_syn, state),
-                   alpha, pass.neuron.beta + first, pass.spec->gain);
-    }
+  each_row_backwards(chunk, [&](std::size_t row, int b) {
+    const std::size_t state = (tile * n_samples + static_cast<std::size_t>(b)) * W;
+    step_grad<W>(d_current + row * W, pass.d_v + state, at(pass.d_i_syn, state), alpha, pass.neuron.beta + first,
+                 pass.spec->gain);
+  });
 }
 
 void state_grad_by_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {
