@@ -105,7 +105,7 @@ class Indices {
 
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
-void append(popart::OpSerialiserBase& os, const Description& d) {
+void append_attributes(popart::OpSerialiserBase& os, const Description& d) {
   for (const auto& [name, field] : number_attributes) os.appendAttribute(name, d.*field);
   for (const auto& [name, field] : int_attributes) os.appendAttribute(name, d.*field);
   for (const auto& [name, field] : float_attributes) os.appendAttribute(name, d.*field);
@@ -126,11 +126,11 @@ class StackGradOp : public Op {
   bool requiresRandomSeed() const final { return false; }
   void appendAttributes(popart::OpSerialiserBase& os) const final {
     Op::appendAttributes(os);
-    append(os, description);
+    append_attributes(os, description);
   }
   void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
     Op::appendOutlineAttributes(os);
-    append(os, description);
+    append_attributes(os, description);
   }
 
   const Description description;
@@ -159,11 +159,11 @@ class StackOp : public Op {
   bool requiresRandomSeed() const final { return false; }
   void appendAttributes(popart::OpSerialiserBase& os) const final {
     Op::appendAttributes(os);
-    append(os, description);
+    append_attributes(os, description);
   }
   void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
     Op::appendOutlineAttributes(os);
-    append(os, description);
+    append_attributes(os, description);
   }
 
   const Description description;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include "error.hpp"
 #include "operatoridentifier.hpp"
@@ -40,6 +41,8 @@ class Op {
   virtual bool requiresRandomSeed() const { return false; }
   virtual void appendAttributes(OpSerialiserBase&) const {}
   virtual void appendOutlineAttributes(OpSerialiserBase&) const {}
+
+  void append(std::stringstream&) const {}  // a name that derived classes must not take for granted
 
   bool hasInput(InIndex index) const { return inputs_.count(index) != 0; }
   bool hasOutput(OutIndex index) const { return outputs_.count(index) != 0; }
