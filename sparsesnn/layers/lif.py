@@ -55,7 +55,7 @@ class Population:
     def __post_init__(self) -> None:
         model = type(self).__name__
         check_size(model, self.n)
-        tiny = math.nextafter(0.0, 1.0)
+        tiny = 5e-324  # math.nextafter(0, 1), which Python 3.8 does not have
         for name, low, high in (
             ("beta", 0.0, 1.0),
             ("threshold", tiny, 3.0e38),

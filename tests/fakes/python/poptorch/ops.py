@@ -46,7 +46,8 @@ def custom_op(
         if x.dtype not in (torch.float32, torch.int32):
             raise fake_popart.PopartError(f"{domain}::{name}: a tensor is {x.dtype}; the fake knows float32 and int32")
     found: tuple[Tensor, ...] = _Run.apply((domain, name, domain_version, attributes), len(examples), *inputs)
-    for k, (got, example) in enumerate(zip(found, examples, strict=True)):
+    for k, got in enumerate(found):
+        example = examples[k]
         if (got.shape, got.dtype) != (example.shape, example.dtype):
             raise fake_popart.PopartError(
                 f"{domain}::{name}: output {k} is {got.dtype} {tuple(got.shape)} by setup, but its example is "
