@@ -102,7 +102,8 @@ class ShardedLayer(nn.Module):
         parameters = self.parameters_by_name()
         given: list[Tensor | None] = [*values, *parameters.values()]
         save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
-        arguments = engine.spec_arguments(self, save, parameters)  # type: ignore[arg-type]
+        learnt = {name for name, x in parameters.items() if save and x is not None and x.requires_grad}
+        arguments = engine.spec_arguments(self, save, learnt)  # type: ignore[arg-type]
         call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
         own: Tensor = (
             _RunShard.apply(call, *given) if save else call.run([None if x is None else x.detach() for x in given])
@@ -259,8 +260,8 @@ class _RunShard(torch.autograd.Function):
         totals = _over_replicas(call, found, needs) if call.reduction and call.spec else found
         return (
             None,
-            *(engine._tensor(g) if w else None for g, w in zip(d_values, wanted_values, strict=True)),
-            *(engine._tensor(totals.get(name)) if needs[name] else None for name in call.names),
+            *(_tensor(g) if w else None for g, w in zip(d_values, wanted_values, strict=True)),
+            *(_tensor(totals.get(name)) if needs[name] else None for name in call.names),
         )
 
 
@@ -501,3 +502,7 @@ class ShardedModel(nn.Module):
         """Completes the sums over replicas."""
         if self.reduction is not None:
             self.reduction.finish()
+
+
+def _tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)

@@ -7,7 +7,7 @@ Finkbeiner et al. 2024 is the ordinary gradient of this graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,24 +43,23 @@ def run_layer(
                 f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
                 f"this layer needs T={n_steps}, B={n_samples}, N={n_pre}"
             )
-    parameters = _parameters(layer)
-    inputs: list[Tensor | None] = [*(s.values for s in sources), *parameters.values()]
-    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    tensors = layer_tensors(layer)
+    learnt = {name: x for name, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
+    values = [s.values for s in sources]
+    save = bool(learnt) or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in values))
     call = _Call(
-        spec=_spec(layer, save, parameters, 0 if state is None else state.step),
+        spec=_spec(layer, save, frozenset(learnt), 0 if state is None else state.step),
         n_steps=n_steps,
         n_samples=n_samples,
-        sources=tuple(s.detach() for s in sources),
+        sources=tuple(sources),
         delays=delays,
-        names=tuple(parameters),
+        learnt=tuple(learnt),
+        constant={name: _array(x, name) for name, x in tensors.items() if name not in learnt},
         v=None if state is None else _array(state.v, "state v"),
         i_syn=None if state is None or state.i_syn is None else _array(state.i_syn, "state i_syn"),
         own_before=_own_before(layer, state),
     )
-    if save:
-        result: Tensor = _RunLayer.apply(call, *inputs)
-    else:
-        result = call.run([x.detach() if x is not None else None for x in inputs])
+    result: Tensor = _RunLayer.apply(call, *values, *learnt.values()) if save else call.run(())
     i_syn = call.result["i_syn"]
     after = LayerState(
         v=torch.from_numpy(call.result["v"]),
@@ -69,7 +68,7 @@ def run_layer(
     )
     if isinstance(layer.population, LI):
         return result, after
-    out = replace(call.lists(), values=result if save else None)
+    out = call.lists(result if save else None)
     if layer.n_history:
         before = state.history if state is not None else None
         after = replace(after, history=last_steps(before, out, layer.n_history))
@@ -85,17 +84,18 @@ class _Call:
     n_samples: int
     sources: tuple[SpikeBatch, ...]
     delays: tuple[int, ...]
-    names: tuple[str, ...]
+    learnt: tuple[str, ...]
+    constant: dict[str, np.ndarray]
     v: np.ndarray | None
     i_syn: np.ndarray | None
     own_before: _core.Lists | None
     result: Any = None
 
-    def layer_call(self, parameters: Sequence[Tensor | None]) -> _core.LayerCall:
-        """The engine's view of the call; `parameters` in the order of `names`."""
-        arrays = {name: None if x is None else _array(x, name) for name, x in zip(self.names, parameters, strict=True)}
+    def layer_call(self, learnt: Sequence[Tensor]) -> _core.LayerCall:
+        """The engine's view of the call; `learnt`: the tensors of these names."""
+        arrays = {**self.constant, **{name: _array(x, name) for name, x in zip(self.learnt, learnt, strict=True)}}
         sources = [
-            _core.Source(_lists(source), source.n_neurons, delay, _present(arrays[f"weight{k}"]))
+            _core.Source(_lists(source), source.n_neurons, delay, arrays[f"weight{k}"])
             for k, (source, delay) in enumerate(zip(self.sources, self.delays, strict=True))
         ]
         return _core.LayerCall(
@@ -103,25 +103,25 @@ class _Call:
             self.n_steps,
             self.n_samples,
             sources,
-            arrays["recurrent_weight"],
-            arrays["alpha"],
-            arrays["beta"],
-            arrays["threshold"],
-            arrays["grad_threshold"],
-            arrays["bias"],
+            arrays.get("recurrent_weight"),
+            arrays.get("alpha"),
+            arrays.get("beta"),
+            arrays.get("threshold"),
+            arrays.get("grad_threshold"),
+            arrays.get("bias"),
             self.v,
             self.i_syn,
             self.own_before,
         )
 
-    def run(self, inputs: Sequence[Tensor | None]) -> Tensor:
+    def run(self, learnt: Sequence[Tensor]) -> Tensor:
         """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout."""
-        self.result = _core.forward(self.layer_call(inputs[len(self.sources) :]))
+        self.result = _core.forward(self.layer_call(learnt))
         out = self.result["values"] if self.result["potentials"] is None else self.result["potentials"]
         return torch.empty(0) if out is None else torch.from_numpy(out)
 
-    def lists(self) -> SpikeBatch:
-        """The lists the layer put out, without values."""
+    def lists(self, values: Tensor | None) -> SpikeBatch:
+        """The lists the layer put out."""
         dropped = self.result["dropped"]
         return SpikeBatch(
             offsets=torch.from_numpy(self.result["offsets"]),
@@ -130,81 +130,65 @@ class _Call:
             n_steps=self.n_steps,
             n_samples=self.n_samples,
             n_neurons=self.spec.n,
+            values=values,
             dropped=None if dropped is None else torch.from_numpy(dropped),
         )
 
 
 class _RunLayer(torch.autograd.Function):
-    """forward(call, values of each source…, parameters…) → values of the layer's lists, or readout potentials."""
+    """forward(call, values of each source…, learnt parameters…) → values of the layer's lists, or readout potentials."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *inputs: Tensor | None) -> Tensor:
-        out = call.run(inputs)
+    def forward(ctx: Any, call: _Call, *inputs: Tensor) -> Tensor:
+        learnt = inputs[len(call.sources) :]
         ctx.call = call
-        ctx.save_for_backward(*inputs[len(call.sources) :])
-        return out
+        ctx.save_for_backward(*learnt)
+        return call.run(learnt)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         call: _Call = ctx.call
-        parameters = ctx.saved_tensors
         n_sources = len(call.sources)
-        needs = dict(zip(call.names, ctx.needs_input_grad[1 + n_sources :], strict=True))
         d_array = _array(d_out, "gradient")
         readout = call.result["potentials"] is not None
         grads = _core.backward(
-            call.layer_call(parameters),
+            call.layer_call(ctx.saved_tensors),
             call.result,
             None if readout else d_array,
             d_array if readout else None,
-            [needs[f"weight{k}"] for k in range(n_sources)],
+            [f"weight{k}" in call.learnt for k in range(n_sources)],
             list(ctx.needs_input_grad[1 : 1 + n_sources]),
-            needs["recurrent_weight"],
-            needs["bias"],
+            "recurrent_weight" in call.learnt,
+            "bias" in call.learnt,
         )
-        found = {f"weight{k}": grads["weight"][k] for k in range(n_sources)}
-        for name in call.names:
-            found.setdefault(name, grads.get(name))
-        d_values = [_tensor(g) if n else None for g, n in zip(grads["value"], ctx.needs_input_grad[1:], strict=False)]
-        return (None, *d_values, *(_tensor(found[name]) if needs[name] else None for name in call.names))
+        weights = {f"weight{k}": weight for k, weight in enumerate(grads["weight"])}
+        found = [weights[name] if name in weights else grads[name] for name in call.learnt]
+        return (None, *(None if g is None else torch.from_numpy(g) for g in (*grads["value"], *found)))
 
 
-def _parameters(layer: Layer) -> dict[str, Tensor | None]:
-    """All tensors that define the layer, under the engine's names; per-neuron ones as [N]."""
-    n = layer.population.n
-
-    def per_neuron(name: str, decay: bool = False) -> Tensor | None:
+def layer_tensors(layer: Layer) -> dict[str, Tensor]:
+    """All tensors that define the layer, under the engine's names; learnt decays within [0, 1]."""
+    found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.weights)}
+    for name in ("recurrent_weight", "bias", "alpha", "beta", "threshold", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is None:
-            return None
-        return (value.clamp(0, 1) if decay else value).expand(n)
-
-    return {
-        **{f"weight{k}": weight for k, weight in enumerate(layer.weights)},
-        "recurrent_weight": layer.recurrent_weight,
-        "bias": layer.bias,
-        "alpha": per_neuron("alpha", decay=True),
-        "beta": per_neuron("beta", decay=True),
-        "threshold": per_neuron("threshold"),
-        "grad_threshold": per_neuron("grad_threshold"),
-    }
+            continue
+        # The engine keeps constants within [0, 1]; here autograd learns what becomes of those that would leave it.
+        found[name] = value.clamp(0, 1) if name in ("alpha", "beta") and value.requires_grad else value
+        if value.requires_grad and value.ndim == 0:
+            found[name] = found[name].expand(layer.population.n)
+    return found
 
 
-def _spec(layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_step: int) -> _core.LayerSpec:
-    return _core.LayerSpec(**spec_arguments(layer, save, parameters, first_step))
+def _spec(layer: Layer, save: bool, learnt: frozenset[str], first_step: int) -> _core.LayerSpec:
+    return _core.LayerSpec(**spec_arguments(layer, save, learnt, first_step))
 
 
-def spec_arguments(
-    layer: Layer, save: bool, parameters: dict[str, Tensor | None], first_step: int = 0
-) -> dict[str, Any]:
+def spec_arguments(layer: Layer, save: bool, learnt: Collection[str], first_step: int = 0) -> dict[str, Any]:
     """What the engine must know of a layer beside its arrays."""
     population = layer.population
     n_pre = sum(layer.n_pre) + (population.n if layer.recurrent_weight is not None else 0)
-
-    def learns(name: str) -> bool:
-        value = parameters[name]
-        return save and value is not None and value.requires_grad
 
     common: dict[str, Any] = {
         "gain": population.gain,
@@ -212,9 +196,9 @@ def spec_arguments(
         "tile_width": cpu_tile_width(population.n, n_pre),
         "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
-        "learn_alpha": learns("alpha"),
-        "learn_beta": learns("beta"),
-        "learn_threshold": learns("threshold"),
+        "learn_alpha": "alpha" in learnt,
+        "learn_beta": "beta" in learnt,
+        "learn_threshold": "threshold" in learnt,
         "seed": layer.rotation_seed,
         "first_step": first_step,
     }
@@ -248,12 +232,3 @@ def _array(x: Tensor, name: str) -> np.ndarray:
     if x.dtype != torch.float32 or x.device.type != "cpu":
         raise ShapeError(f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu")
     return x.detach().contiguous().numpy()
-
-
-def _present(array: np.ndarray | None) -> np.ndarray:
-    assert array is not None, "every source has a weight"
-    return array
-
-
-def _tensor(array: np.ndarray | None) -> Tensor | None:
-    return None if array is None else torch.from_numpy(array)

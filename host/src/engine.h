@@ -55,6 +55,18 @@ struct SourceInput {
   const float* weight = nullptr;
 };
 
+// A number for each neuron [N], or one for all.
+struct PerNeuron {
+  const float* data = nullptr;
+  bool one_for_all = false;
+
+  PerNeuron() = default;
+  PerNeuron(const float* array) : data(array) {}
+  PerNeuron(const float* array, bool one) : data(array), one_for_all(one) {}
+  explicit operator bool() const { return data != nullptr; }
+  float operator[](int n) const { return data[one_for_all ? 0 : n]; }
+};
+
 class Exchange;
 
 struct LayerInput {
@@ -62,8 +74,8 @@ struct LayerInput {
   Exchange* exchange = nullptr;  // of a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
   const float* recurrent_weight = nullptr;  // [N, N] or null; of a shard, a row for each neuron of the population
-  // [N] each; threshold and grad_threshold are null for a readout, alpha for LIF, bias where there is none
-  const float *alpha = nullptr, *beta = nullptr, *threshold = nullptr, *grad_threshold = nullptr, *bias = nullptr;
+  // threshold and grad_threshold are null for a readout, alpha for LIF, bias where there is none
+  PerNeuron alpha, beta, threshold, grad_threshold, bias;
   const float *v = nullptr, *i_syn = nullptr;  // initial state [B, N], null: zeros
   Lists own_before;                            // own lists of the step before the sequence
   bool has_own_before = false;

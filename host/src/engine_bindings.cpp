@@ -28,6 +28,12 @@ struct PySource {
   In<float> weight;
 };
 
+// A float32 array [N], or one number for all neurons, or null.
+PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n, const char* name) {
+  if (array && array->ndim() == 0) return {array->data(), true};
+  return floats(array, {n}, name);
+}
+
 // One layer call. Holds references to the arrays, so the pointers in `input` stay valid.
 struct PyLayer {
   LayerSpec spec;
@@ -54,11 +60,11 @@ struct PyLayer {
       in.sources.push_back(source);
     }
     in.recurrent_weight = floats(recurrent_weight, {static_cast<std::size_t>(spec.n_all()), n}, "recurrent_weight");
-    in.alpha = floats(alpha, {n}, "alpha");
-    in.beta = floats(beta, {n}, "beta");
-    in.threshold = floats(threshold, {n}, "threshold");
-    in.grad_threshold = floats(grad_threshold, {n}, "grad_threshold");
-    in.bias = floats(bias, {n}, "bias");
+    in.alpha = per_neuron(alpha, n, "alpha");
+    in.beta = per_neuron(beta, n, "beta");
+    in.threshold = per_neuron(threshold, n, "threshold");
+    in.grad_threshold = per_neuron(grad_threshold, n, "grad_threshold");
+    in.bias = per_neuron(bias, n, "bias");
     in.v = floats(v, {samples, n}, "state v");
     in.i_syn = floats(i_syn, {samples, n}, "state i_syn");
     if (own_before) {

@@ -69,7 +69,7 @@ Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, co
 }
 
 Padded::Padded(const LayerSpec& spec, const LayerInput& input) {
-  const auto copy = [&](const float* from, float fill, const char* name, bool finite) {
+  const auto copy = [&](PerNeuron from, float fill, const char* name, bool finite) {
     if (!from) return Array<float>();
     Array<float> to = Array<float>::filled(spec.n_padded(), fill);
     for (int k = 0; k < spec.n; ++k) {
@@ -81,8 +81,13 @@ Padded::Padded(const LayerSpec& spec, const LayerInput& input) {
     return to;
   };
   constexpr float never = std::numeric_limits<float>::infinity();
-  alpha = copy(input.alpha, 0.0f, "alpha", true);
-  beta = copy(input.beta, 0.0f, "beta", true);
+  const auto copy_decay = [&](PerNeuron from, const char* name) {
+    Array<float> to = copy(from, 0.0f, name, true);
+    for (std::size_t k = 0; k < to.size(); ++k) to[k] = std::clamp(to[k], 0.0f, 1.0f);
+    return to;
+  };
+  alpha = copy_decay(input.alpha, "alpha");
+  beta = copy_decay(input.beta, "beta");
   threshold = copy(input.threshold, never, "threshold", true);
   grad_threshold = copy(input.grad_threshold, never, "grad_threshold", false);
   bias = copy(input.bias, 0.0f, "bias", true);

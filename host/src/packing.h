@@ -14,7 +14,7 @@ struct Packed {
 // Also the place where NaN and infinity are found. A float weight that is one slab already is not copied.
 Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name);
 
-// Per-neuron parameters, padded so that a padded neuron never fires.
+// Per-neuron parameters, padded so that a padded neuron never fires; decays within [0, 1].
 struct Padded {
   Array<float> alpha, beta, threshold, grad_threshold, bias;
 
