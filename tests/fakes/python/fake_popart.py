@@ -29,7 +29,7 @@ SOURCES = (
     "host/src/ipu/program.cpp",
     "host/src/ipu/spec.cpp",
     "host/src/popart/*.cpp",
-    "tests/fakes/popart/session.cpp",
+    "tests/fakes/popart/*.cpp",
 )
 INCLUDES = (".", "host/src", "host/src/emulator/include", "tests/fakes/popart/include")
 HEADERS = ("host/src/**/*.h", "host/src/**/*.hpp", "codelets/**/*.h", "tests/fakes/popart/**/*.hpp")
