@@ -8,6 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands import launch_scaling
 from sparsesnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ examples:
   sparsesnn launch --template jsc --ranks 64 --ranks-per-host 8 --threads 16 --account A --partition dc-cpu -- \\
       train --config run.toml --out runs/x --resume > job.sh         a batch script; then: sbatch job.sh
 
-after -- stands a sparsesnn command, or a Python file of yours with its arguments; every rank runs it.
+  sparsesnn launch weak-scaling --ranks 1,2                         measure; strong-scaling and batch-size likewise
+
+after -- stands a sparsesnn command, a Python file of yours, or -m and a module, with arguments; every rank runs it.
 the launcher: srun inside a Slurm job; PopRun where --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
   beside this Python or on PATH. Hosts are reached by the launcher's own means, usually ssh, and must have the same
   Python at the same path. On its own machine a launcher may refuse root: --launcher-args=--allow-run-as-root.
@@ -39,6 +42,7 @@ def register(commands: Any) -> None:
         help="start a command on several ranks, or write a batch script",
         description="Builds the command line that starts a command on several ranks, and runs it.",
         usage="sparsesnn launch --ranks R [OPTIONS] -- COMMAND …",
+        allow_abbrev=False,  # or options of weak-scaling would be taken for those of launch
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -81,6 +85,8 @@ def register(commands: Any) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    if options.program[:1] and options.program[0] in launch_scaling.KINDS:
+        return launch_scaling.run(options.program[0], options.program[1:])
     from sparsesnn.launch.command import command_line
     from sparsesnn.launch.finding import find_launcher
 
@@ -170,6 +176,8 @@ def _program(words: list[str]) -> tuple[str, ...]:
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
         return ()
+    if words[0] == "-m" and len(words) > 1:
+        return (sys.executable, *words)
     if words[0].startswith("-"):
         raise ConfigError(
             f"launch: {words[0]} is no command; put -- before the command: sparsesnn launch --ranks 4 -- train …"

@@ -4,11 +4,17 @@ Work is counted in additions of a spike to a neuron ("synaptic events"), neurons
 fitted to one measurement. A layer runs over the whole sequence before the next one starts, and its tiles are dealt to the
 cores: it takes as long as the core with the most tiles.
 
-Between ranks, for a population that another rank reads:
+Between ranks, for a population with S listed ids a step over the batch of B, which R ranks own or read (`host/sharded.py`):
 
-    forward    every rank receives the lists it lacks, once a sequence                        S·(2 + …)·(R-1)/R
-    backward   the owner receives every other rank's sums of shares                          S·4·(R-1)/R a rank
-    recurrent  the same once a step: T times a message's latency, twice, times log₂ R
+    forward    every rank sends its part to all others: ids of 2 bytes, two counts of 4 a list, three with a capacity;
+               a rank receives                                          2·S·(R-1)/R + 8·B·(R-1)
+    backward   sums of list gradients go from rank to rank over the tiles of the layer that reads, then from the last
+               rank to the owners; a rank receives                      4·S + 4·S/R
+
+and of a recurrent one also once a step, in two halves of the samples:
+
+    forward    the ids that fired                                       2·(R-1)/R a spike
+    backward   the shares of each tile, to the neuron's owner           4·(R-1)/R a listed id and tile of a rank (rank 0: one)
 
 Replicas of a grid (data parallel) are planned as several plans with a part of the batch each, plus one sum of gradients.
 """
@@ -16,10 +22,11 @@ Replicas of a grid (data parallel) are planned as several plans with a part of t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparsesnn.layers import LI
-from sparsesnn.partition.cost import expected_lengths
+from sparsesnn.partition.cost import Lengths, expected_lengths
 from sparsesnn.partition.plan import Plan, cpu_tile_width
 from sparsesnn.partition.prediction import Prediction, Superstep
 
@@ -85,22 +92,9 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
             compute["optimiser"] = n_pre * n * pair
         per_batch.append(_superstep(plan, f"{name}", compute, 0.0, 0, 0, slowest))
     for name in plan.populations:
-        readers = {s.rank for c in plan.outgoing(name) for s in plan.populations[c.post].shards}
-        owners = {s.rank for s in plan.populations[name].shards}
-        from_data = name in plan.network.inputs  # every rank reads its input from its own copy of the cache
-        if from_data or not readers or len(readers | owners) == 1:
-            continue
-        ids = plan.n_samples * lengths[name].listed  # of one step
-        share = 1 - 1 / len(readers | owners)
-        n_bytes = share * (ids * 2 + 8 * plan.n_samples + (ids * 4 if plan.trains else 0))
-        recurrent = any(c.recurrent for c in plan.outgoing(name))
-        messages = math.ceil(math.log2(len(readers | owners))) * (2 if plan.trains else 1)
-        if recurrent:
-            total = math.ceil(n_bytes * len(readers))
-            per_step.append(_superstep(plan, f"{name} lists", {}, n_bytes, messages, total, 0))
-        else:
-            total = math.ceil(n_bytes * plan.n_steps * len(readers))
-            per_batch.append(_superstep(plan, f"{name} lists", {}, n_bytes * plan.n_steps, messages, total, 0))
+        once, each_step = _exchanges(plan, name, lengths)
+        per_batch += once
+        per_step += each_step
     per_batch.append(_superstep(plan, "framework", {"framework": a.framework_s * target.clock_hz}, 0.0, 0, 0, 0))
     inputs = sum(lengths[k].listed for k in plan.network.inputs)
     return Prediction(
@@ -112,6 +106,38 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
         host_s=0.0,  # batches are read by a thread of their own
         host_bytes=math.ceil(rows * (2 * inputs + 12)),
     )
+
+
+def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[list[Superstep], list[Superstep]]:
+    """What ranks tell one another of a population: once a sequence, and once a step."""
+    outgoing = plan.outgoing(name)
+    owners = {s.rank for s in plan.populations[name].shards}
+    n_ranks = len(owners | {s.rank for c in outgoing for s in plan.populations[c.post].shards})
+    # every rank reads its input from its own copy of the cache
+    if name in plan.network.inputs or not outgoing or n_ranks == 1:
+        return [], []
+    spikes, ids = (plan.n_samples * n for n in (lengths[name].spikes, lengths[name].listed))  # of one step
+    others = 1 - 1 / n_ranks
+    counts = 3 if plan.populations[name].capacity < plan.populations[name].n else 2
+    lists = 2 * ids * others + 4 * counts * plan.n_samples * (n_ranks - 1)
+    readers = [plan.populations[c.post].shards for c in outgoing if not c.recurrent]
+    spanning = sum(len({s.rank for s in shards}) > 1 for shards in readers)
+    sums = 4 * ids * spanning if plan.trains else 0.0
+    back = 4 * ids / n_ranks if plan.trains and readers else 0.0
+    # sizes go ahead of lists; a chain of sums is full after one message a rank
+    messages = 2 * math.ceil(math.log2(n_ranks)) + (n_ranks if plan.trains else 0)
+    total = plan.n_steps * (n_ranks * lists + (n_ranks - 1) * (sums + back))
+    once = _superstep(plan, f"{name} lists", {}, (lists + sums + back) * plan.n_steps, messages, math.ceil(total), 0)
+    if not any(c.recurrent for c in outgoing) or len(owners) == 1:
+        return [once], []
+    fired = 2 * spikes * others
+    tiles = math.ceil(len(plan.populations[name].shards) / len(owners))
+    # sums begin with rank 0, which adds up its tiles; of the others each tile's share travels
+    shares = 4 * ids * others * (1 + tiles * (len(owners) - 1)) / len(owners) if plan.trains else 0.0
+    # two halves of the samples, forward and backward, each a message to every other rank
+    messages = 2 * (2 if plan.trains else 1) * (len(owners) - 1)
+    step = _superstep(plan, f"{name} spikes", {}, fired + shares, messages, math.ceil(n_ranks * (fired + shares)), 0)
+    return [once], [step]
 
 
 def _superstep(
@@ -129,3 +155,31 @@ def _superstep(
         link_bytes=total,
         slowest_tile=slowest,
     )
+
+
+def predict_replicas(plan: Plan, n_replicas: int) -> float:
+    """Seconds of a training step of `n_replicas` copies of a plan, which holds the samples of one of them.
+
+    Weight gradients go from replica to replica, each of which adds its own, and the total back to all: while a layer's sum
+    travels the layers before it run backwards, so only the longer of the two is waited for. All rows are counted; those
+    whose source was silent stay behind.
+    """
+    alone = predict_cpu(plan)
+    if n_replicas == 1:
+        return alone.batch_s
+    links = plan.target.links
+    n_bytes = 4 * plan.network.n_weights() / plan.target.devices
+    backward = sum(
+        s.compute.get(phase, 0.0)
+        for s in alone.per_batch
+        for phase in ("state gradient", "list gradient", "weight gradient")
+    ) / plan.target.clock_hz  # fmt: skip
+    # forth through a chain that is full once the first sum has gone through it, and back from its end to all
+    moving = n_bytes * 2 / links.bytes_per_s + 2 * (n_replicas - 1) * len(plan.network.connections) * links.latency_s
+    first = max(plan.network.connections, key=lambda c: _n_weights(plan, c.pre, c.post))
+    last = 4 * _n_weights(plan, first.pre, first.post) / plan.target.devices * n_replicas / links.bytes_per_s
+    return alone.batch_s + max(0.0, moving - backward) + last
+
+
+def _n_weights(plan: Plan, pre: str, post: str) -> int:
+    return plan.populations[pre].n * plan.populations[post].n

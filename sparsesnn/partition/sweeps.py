@@ -95,10 +95,12 @@ def activity_sweep(target: str = "ipu-mk2") -> Iterator[Row]:
 LAYERS_PER_IPU = ((3, 974), (6, 976), (12, 976))
 
 
-def weak_scaling(ipus: Sequence[int] = (1, 2, 4, 8, 16), target: str = "ipu-mk2") -> Iterator[Row]:
+def weak_scaling(
+    ipus: Sequence[int] = (1, 2, 4, 8, 16), target: str = "ipu-mk2", batches: Sequence[int] = (24, 48)
+) -> Iterator[Row]:
     """1 to 16 IPUs, each with as many neurons: deeper, up to 187,412 neurons; or wider, with as many weights each."""
     for per_ipu, width in LAYERS_PER_IPU:
-        for n_samples in (24, 48):
+        for n_samples in batches:
             for n in ipus:
                 network = spiking_chain([width] * (per_ipu * n), 0.05)
                 series = f"deeper, {per_ipu} layers an IPU, batch {n_samples}"

@@ -1,0 +1,61 @@
+"""What a message between ranks costs here: latency and bandwidth, measured, for a plan's `Links`."""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from sparsesnn.host.comm import Communicator
+from sparsesnn.partition.target import Links
+
+SMALL, LARGE = 8, 4 << 20  # bytes
+TAG = 7
+
+
+def measure_links(world: Communicator, *, rounds: int = 100) -> Links | None:
+    """Ranks r and r + R/2 play ping-pong, all pairs at once, as ranks do in an exchange; None for one rank.
+
+    Args:
+        world: all ranks; all of them call.
+        rounds: of small messages; an eighth of that of large ones.
+
+    Returns: of the slowest pair half the median time there and back of 8 bytes, and the bandwidth of 4 MiB that travel both
+        ways at once.
+    """
+    if world.size < 2:
+        return None
+    half = world.size // 2
+    other = world.rank + half if world.rank < half else world.rank - half
+    paired = other < 2 * half and world.rank < 2 * half
+    latency = bandwidth = 0.0
+    world.barrier()
+    if paired:
+        small, large = np.zeros(SMALL, np.uint8), np.zeros(LARGE, np.uint8)
+        latency = median(_there_and_back(world, other, small) for _ in range(rounds)) / 2
+        seconds = median(_at_once(world, other, large) for _ in range(max(3, rounds // 8)))
+        bandwidth = LARGE / seconds
+    slowest = world.all_gather(np.array([latency, bandwidth]))
+    pairs = [row for row in slowest if row[1] > 0]
+    return Links(bytes_per_s=float(min(row[1] for row in pairs)), latency_s=float(max(row[0] for row in pairs)))
+
+
+def _there_and_back(world: Communicator, other: int, array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
+    start = perf_counter()
+    if world.rank < other:
+        world.send(array, other, TAG).wait()
+        world.receive(array, other, TAG).wait()
+    else:
+        world.receive(array, other, TAG).wait()
+        world.send(array, other, TAG).wait()
+    return perf_counter() - start
+
+
+def _at_once(world: Communicator, other: int, array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
+    into = np.empty_like(array)
+    start = perf_counter()
+    sent, received = world.send(array, other, TAG), world.receive(into, other, TAG)
+    received.wait()
+    sent.wait()
+    return perf_counter() - start

@@ -1,0 +1,264 @@
+"""Weak and strong scaling over ranks, and over the batch: what is measured, in which order, and what is made of it.
+
+    weak-scaling    ranks and network grown together, so that each rank has as much to do: "layers" (deeper), "width" (wider
+                    by √R: as many weights a rank), or "batch" (data parallel: replicas)
+    strong-scaling  the same network and batch on more ranks
+    batch-size      the same network and ranks on larger batches
+
+Each point is a run of its own, started like any command by `sparsesnn launch`, so that a cluster's launcher, hosts and
+binding are those of its trainings. Every row holds the activity of every layer: a layer that no spike reaches costs nothing,
+and would be scaled for free; T ≥ depth + 1 is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sparsesnn.errors import ConfigError, SparseSnnError
+from sparsesnn.layers import LI, LIF, Input
+from sparsesnn.network import Network
+from sparsesnn.partition.target import Links
+
+KINDS = ("weak-scaling", "strong-scaling", "batch-size")
+GROWTHS = ("layers", "width", "batch")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement.
+
+    Args:
+        replicas, shards: the grid; ranks are their product.
+        n_layers, width: hidden LIF layers and neurons in each; recurrent: each feeds itself.
+        batch, n_steps: B over all replicas, and T.
+        n_classes: readout neurons.
+        activity, max_activity: spikes per neuron and step of the random input, to which the weights of every layer are
+            scaled too, and what lists have room for.
+        repeats, warm_up: timed steps, and untimed ones before.
+        seed: of input and labels.
+    """
+
+    replicas: int
+    shards: int
+    n_layers: int
+    width: int
+    batch: int
+    recurrent: bool = False
+    n_steps: int = 100
+    n_classes: int = 20
+    activity: float = 0.02
+    max_activity: float = 0.05
+    repeats: int = 9
+    warm_up: int = 2
+    seed: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return self.replicas * self.shards
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A series of measurements; see `Point` for what has the same name.
+
+    Args:
+        kind: one of `KINDS`.
+        ranks: how many; of batch-size the first is taken.
+        grow: of weak-scaling, one of `GROWTHS`.
+        split: who shares the work: "neurons" (shards) or "samples" (replicas).
+        batches: of batch-size.
+        threads: of a rank.
+    """
+
+    kind: str = "weak-scaling"
+    ranks: tuple[int, ...] = (1, 2)
+    grow: str = "layers"
+    split: str = "neurons"
+    n_layers: int = 2
+    width: int = 1024
+    batch: int = 48
+    batches: tuple[int, ...] = (8, 16, 32, 64, 128)
+    threads: int = 1
+    recurrent: bool = False
+    n_steps: int = 100
+    activity: float = 0.02
+    max_activity: float = 0.05
+    repeats: int = 9
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("kind", KINDS), ("grow", GROWTHS), ("split", ("neurons", "samples"))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"--{name}: is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        for name in ("n_layers", "width", "batch", "threads", "n_steps", "repeats"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.removeprefix('n_')}: is {getattr(self, name)}; give at least 1")
+        if not self.ranks or list(self.ranks) != sorted(set(self.ranks)) or self.ranks[0] < 1:
+            raise ConfigError(
+                f"--ranks: are {list(self.ranks)}; give different numbers in ascending order, such as 1,2,4"
+            )
+        if not 0 < self.activity <= self.max_activity <= 1:
+            raise ConfigError(
+                f"--activity: is {self.activity:g} with room for {self.max_activity:g}; give 0 < activity <= --max-activity <= 1"
+            )
+        deepest = max(point.n_layers for point in points(self))
+        if self.n_steps < deepest + 1:
+            raise ConfigError(
+                f"--steps: are {self.n_steps} for {deepest} layers: spikes would not reach the last; give at least {deepest + 1}"
+            )
+
+
+def points(settings: Settings) -> Iterator[Point]:
+    """The measurements of a series, in order."""
+    samples = settings.split == "samples" or (settings.kind == "weak-scaling" and settings.grow == "batch")
+    shared = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name in _POINT_FIELDS}
+    for n in settings.ranks if settings.kind != "batch-size" else settings.ranks[:1]:
+        base = Point(**shared, replicas=n if samples else 1, shards=1 if samples else n)
+        if settings.kind == "strong-scaling":
+            yield base
+        elif settings.kind == "batch-size":
+            yield from (replace(base, batch=batch) for batch in settings.batches)
+        elif settings.grow == "layers":
+            yield replace(base, n_layers=settings.n_layers * n)
+        elif settings.grow == "width":
+            yield replace(base, width=round(settings.width * math.sqrt(n) / 64) * 64 if n > 1 else settings.width)
+        else:
+            yield replace(base, batch=settings.batch * n)
+
+
+_POINT_FIELDS = {f.name for f in fields(Point)}
+
+
+def network_of(point: Point) -> Network:
+    """Hidden layers with lists of `max_activity`, an input of their size, an LI readout; no delays."""
+    capacity = max(1, math.ceil(point.max_activity * point.width))
+    hidden = LIF(point.width, recurrent=point.recurrent, capacity=capacity)
+    return Network.chain(Input(point.width), *[hidden] * point.n_layers, LI(point.n_classes))
+
+
+def run_point(point: Point, threads: int, launch: Sequence[str] = ()) -> Row:
+    """Starts the ranks of one point by `sparsesnn launch` and returns their row.
+
+    Args:
+        launch: more of its options, such as ["--hosts", "a,b"].
+
+    Errors: `SparseSnnError` if a rank fails; what it said is on standard error.
+    """
+    with tempfile.TemporaryDirectory(dir=".", prefix=".scaling-") as folder:  # where the ranks of all hosts see it
+        spec, out = Path(folder) / "point.json", Path(folder) / "row.json"
+        spec.write_text(json.dumps(asdict(point)), encoding="utf-8")
+        command = [sys.executable, "-m", "sparsesnn", "launch", "--ranks", str(point.ranks), "--threads", str(threads)]
+        command += [*launch, "--", "-m", "sparsesnn.launch.scaling_worker", str(spec.resolve()), str(out.resolve())]
+        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode or not out.exists():
+            raise SparseSnnError(
+                f"{point.ranks} ranks ended with code {done.returncode}; their messages are above. The command: {' '.join(command)}"
+            )
+        row: Row = json.loads(out.read_text(encoding="utf-8"))
+    return row
+
+
+def finish(settings: Settings, rows: Sequence[Row]) -> None:
+    """Adds efficiencies and predictions to rows that were measured; both are relative to the first.
+
+    efficiency: work a second and rank, over that of the first row. Where every rank has as much to do it is t₁/t_R; of a
+        fixed network t₁·R₁/(t_R·R). Work is counted in synaptic events (`scaling_worker.events_of`), because ranks cannot
+        have exactly as much: the first layer passes no gradient on, so twice the layers are more than twice the work.
+    predicted_efficiency: the same, of times by the plan's cost model with the links that were measured.
+    """
+    if not rows:
+        return
+    links = next((Links(**row["links"]) for row in rows if row["links"]), None)
+    predicted = [predict_step(Point(**{k: row[k] for k in _POINT_FIELDS}), settings.threads, links) for row in rows]
+    first = rows[0]
+    for row, seconds in zip(rows, predicted, strict=True):
+        row["efficiency"] = row["events_per_s"] / row["ranks"] / (first["events_per_s"] / first["ranks"])
+        row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / first["step_ms"] * predicted[0] / seconds
+        # The model's rates are those of another machine: its first point is moved onto the first that was measured.
+        row["predicted_step_ms"] = first["step_ms"] * seconds / predicted[0]
+
+
+def predict_step(point: Point, threads: int, links: Links | None) -> float:
+    """Seconds of a step by the plan's cost model, on cores as `partition.target` describes them."""
+    from sparsesnn.partition.cost_cpu import predict_replicas
+    from sparsesnn.partition.planner import make_plan
+    from sparsesnn.partition.target import parse_target
+
+    target = parse_target(f"mpi:{point.shards}x{threads}")
+    target = target if links is None else replace(target, links=links)
+    plan = make_plan(
+        network_of(point), math.ceil(point.batch / point.replicas), point.n_steps, target,
+        activity=point.activity, max_activity=point.max_activity,
+    )  # fmt: skip
+    return predict_replicas(plan, point.replicas)
+
+
+def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
+    """Predicted weak scaling on IPUs, batch 48: never measured."""
+    from sparsesnn.partition.sweeps import weak_scaling
+
+    rows = [asdict(row) for row in weak_scaling(ipus, target, batches=(48,))]
+    for row in rows:
+        one = next(other for other in rows if other["series"] == row["series"])
+        # work grows with IPUs at a fixed batch, so samples/s stay, ideally, what they were
+        row["efficiency"] = row["samples_per_s"] / one["samples_per_s"]
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """For people."""
+    head = f"{'ranks':>5} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
+    lines = [head]
+    for row in rows:
+        activity = " ".join(f"{100 * a:.2f}" for name, a in row["layer_activity"].items() if name != "input")
+        lines.append(
+            f"{row['ranks']:>5} {row['n_layers']:>6} {row['width']:>6} {row['batch']:>6} {row['step_ms']:>9.1f} "
+            f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
+            f"{row['bytes_per_time_step'] / 1e3:>9.2f}  {activity}"
+        )
+    return "\n".join(lines)
+
+
+def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Efficiency and activity against what was varied; beside them the prediction for IPUs."""
+    from sparsesnn.train.plots import BLUE, CYCLE, GREY, ORANGE, _figure, _save
+
+    key = "batch" if settings.kind == "batch-size" else "ranks"
+    x = [row[key] for row in rows]
+    figure = _figure(4.6 * (3 if ipus else 2), 4.2)
+    panels = list(figure.subplots(1, 3 if ipus else 2))
+    panels[0].plot(x, [row["efficiency"] for row in rows], "o-", color=BLUE, label="measured")
+    panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=GREY, label="predicted")
+    panels[0].plot(x, [row["comm_share"] for row in rows], "^:", color=ORANGE, label="share of time in communication")
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_title("efficiency", fontsize=10)
+    for k, row in enumerate(rows):
+        layers = [100 * a for name, a in row["layer_activity"].items() if name != "input"]
+        panels[1].plot(range(1, 1 + len(layers)), layers, "o-", color=CYCLE[k % len(CYCLE)], label=f"{key} {row[key]}")
+    panels[1].set_ylim(bottom=0)
+    panels[1].set_xlabel("hidden layer")
+    panels[1].set_title("activity of every layer, %", fontsize=10)
+    if ipus:
+        for k, series in enumerate(dict.fromkeys(row["series"] for row in ipus)):
+            line = [row for row in ipus if row["series"] == series]
+            panels[2].plot([r["x"] for r in line], [r["efficiency"] for r in line], "o-", color=CYCLE[k], label=series)
+        panels[2].set_title("IPUs, predicted", fontsize=10)
+        panels[2].set_xlabel("IPUs")
+        panels[2].set_ylim(0, 1.1)
+    panels[0].set_xlabel(key)
+    for axes in (panels[0], *panels[2:]):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(set(x)) if axes is panels[0] else sorted({row["x"] for row in ipus}))
+        axes.get_xaxis().set_major_formatter("{x:g}")
+    for axes in panels:
+        axes.grid(alpha=0.3, color=GREY)
+        axes.legend(frameon=False, fontsize=7)
+    _save(figure, path, f"{settings.kind}: {settings.n_layers} × {settings.width} LIF, T={settings.n_steps}")

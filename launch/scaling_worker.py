@@ -1,0 +1,193 @@
+"""What every rank of a scaling measurement runs: `python -m sparsesnn.launch.scaling_worker POINT.json OUT.json`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsesnn import _core
+from sparsesnn.adam import Adam
+from sparsesnn.host.comm import Communicator, Local, make_grid, mpi_world
+from sparsesnn.host.sharded import ShardedModel
+from sparsesnn.launch.environment import find_place
+from sparsesnn.launch.links import measure_links
+from sparsesnn.launch.scaling import Point, network_of
+from sparsesnn.layers import LI
+from sparsesnn.module import Model
+from sparsesnn.network import Network
+from sparsesnn.runtime import num_threads
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.train.files import strict_json, write_atomically
+
+#: samples of which the gains of all layers are found, the same on every rank and for every number of ranks
+N_CALIBRATION = 16
+
+
+def main(arguments: list[str]) -> int:
+    point = Point(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    torch.set_num_threads(1)
+    world: Communicator = mpi_world() if find_place(os.environ).size > 1 else Local()
+    row = measure(point, world)
+    if world.rank == 0:
+        write_atomically(Path(arguments[1]), strict_json(row).encode())
+    return 0
+
+
+def measure(point: Point, world: Communicator) -> dict[str, Any]:
+    """Times training steps of `point` on the ranks of `world`; the row is the same on all of them."""
+    links = measure_links(world)
+    network = network_of(point)
+    grid = make_grid(world, point.replicas, point.shards)
+    first, last = samples_of(grid.replicas.rank, point.replicas, point.batch)
+    # On one rank the engine as users run it, without any of this: the base of all efficiencies.
+    model: Any = Model(network) if world.size == 1 else ShardedModel(network, grid)
+    calibrate(model, network, draw_spikes(point, 0, min(N_CALIBRATION, point.batch)), point.activity)
+    spikes = draw_spikes(point, first, last)
+    labels = torch.randint(0, point.n_classes, (point.batch,), generator=torch.Generator().manual_seed(point.seed))
+    # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
+    optimiser = Adam(model.parameters(), lr=0.0)
+
+    def step() -> Any:
+        optimiser.zero_grad(set_to_none=True)
+        output = model(spikes) if world.size == 1 else model(spikes, first)
+        logits = output.counts() if output.potentials is None else output.potentials.mean(0)
+        loss = functional.cross_entropy(logits, labels[first:last], reduction="sum") / point.batch
+        loss.backward()
+        if world.size > 1:
+            model.finish_backward()
+        optimiser.step()
+        return output
+
+    output = step()
+    rates = {"input": spikes.activity(), **output.activity()}
+    listed = {name: lists.ids.numel() / _places(lists) for name, lists in _lists(output).items()}
+    activity = average(grid.replicas, rates, last - first)
+    listed = average(grid.replicas, listed, last - first)
+    dropped = dict(zip(output.dropped(), grid.replicas.sum_counts(list(output.dropped().values())), strict=True))
+    del output
+    gc.collect()
+    for _ in range(point.warm_up):
+        step()
+    seconds, sent, messages, waited = [], [], [], []
+    for _ in range(point.repeats):
+        world.barrier()
+        before, start = world.traffic.copy(), time.perf_counter()
+        step()
+        took, traffic = time.perf_counter() - start, world.traffic.since(before)
+        seconds.append(took)
+        sent.append(traffic.bytes_sent)
+        messages.append(traffic.n_messages)
+        waited.append(traffic.seconds / took)
+    ranks = world.all_gather(np.array([median(seconds), median(sent), median(messages), median(waited)]))
+    step_s = float(max(rank[0] for rank in ranks))
+    sizes = {name: p.n for name, p in network.populations.items()}
+    return {
+        "samples_per_s": point.batch / step_s,
+        "step_ms": 1e3 * step_s,
+        "n_neurons": sum(n for name, n in sizes.items() if name != "input"),
+        "n_weights": network.n_weights(),
+        "layer_activity": activity,
+        "layer_listed": listed,
+        "dropped": dropped,
+        "events_per_s": events_of(network, activity, listed) * point.batch * point.n_steps / step_s,
+        "bytes_per_time_step": float(sum(rank[1] for rank in ranks)) / point.n_steps,
+        "messages_per_time_step": float(max(rank[2] for rank in ranks)) / point.n_steps,
+        "comm_share": float(max(rank[3] for rank in ranks)),
+        "latency_us": None if links is None else 1e6 * links.latency_s,
+        "bandwidth_gb_per_s": None if links is None else 1e-9 * links.bytes_per_s,
+        "links": None if links is None else asdict(links),
+        "threads": num_threads(),
+        "isa": _core.build_info()["isa"],
+    }
+
+
+def samples_of(replica: int, n_replicas: int, n_samples: int) -> tuple[int, int]:
+    """First and last sample of a replica: whole groups of samples, in which gradients are summed."""
+    group = _core.group_samples
+    n_groups = -(-n_samples // group)
+    first, last = (-(-r * n_groups // n_replicas) * group for r in (replica, replica + 1))
+    return min(first, n_samples), min(last, n_samples)
+
+
+def draw_spikes(point: Point, first: int, last: int) -> SpikeBatch:
+    """Random input of samples `first` to `last` - 1, which does not depend on who draws it."""
+    parts = []
+    for sample in range(first, last):
+        generator = torch.Generator().manual_seed(point.seed + 1 + sample)
+        parts.append(torch.rand(point.n_steps, 1, point.width, generator=generator) < point.activity)
+    return SpikeBatch.from_dense(torch.cat(parts, 1).float())
+
+
+@torch.no_grad()
+def calibrate(model: Any, network: Network, spikes: SpikeBatch, activity: float) -> None:
+    """Scales the weights of every spiking layer until it fires as often as wanted, where its lists let it.
+
+    By bisection on the logarithm of one gain a layer, from the first layer to the last; each trial runs that layer alone.
+    All ranks do the same, and the gains do not depend on their number: layers have the same bits on any of them.
+    """
+    outputs: dict[str, Any] = {"input": spikes}
+    for name, layer in model.layers.items():
+        inputs = [outputs[c.pre] for c in network.incoming(name)]
+        if isinstance(network.populations[name], LI):
+            continue
+        weights = [*layer.weights, *([layer.recurrent_weight] if layer.recurrent_weight is not None else [])]
+        originals = [weight.detach().clone() for weight in weights]
+
+        def fire(gain: float, run: Callable[[], Any], weights: list[nn.Parameter], from_: list[Tensor]) -> Any:
+            for weight, original in zip(weights, from_, strict=True):
+                weight.copy_(original * gain)
+            return run()
+
+        def run(layer: Any = layer, inputs: list[Any] = inputs) -> Any:
+            return layer(inputs)[0]
+
+        low, high = -4.0, 10.0
+        for _ in range(12):
+            middle = (low + high) / 2
+            if fire(2.0**middle, run, weights, originals).activity() < activity:
+                low = middle
+            else:
+                high = middle
+        outputs[name] = fire(2.0**high, run, weights, originals)
+
+
+def average(replicas: Communicator, rates: dict[str, float], n: int) -> dict[str, float]:
+    """Rates over the samples of all replicas, of which this one has `n`."""
+    parts = replicas.all_gather(np.array([n, *rates.values()], np.float64))
+    total = sum(part[0] for part in parts)
+    return {name: float(sum(part[0] * part[1 + k] for part in parts) / total) for k, name in enumerate(rates)}
+
+
+def _lists(output: Any) -> dict[str, SpikeBatch]:
+    """Lists of whole populations, on one rank and on many."""
+    return dict(getattr(output.spikes, "lists", output.spikes))
+
+
+def _places(lists: SpikeBatch) -> int:
+    return lists.n_steps * lists.n_samples * lists.n_neurons
+
+
+def events_of(network: Network, activity: dict[str, float], listed: dict[str, float]) -> float:
+    """Synaptic events of a sample and step of training: an addition of a spike to a neuron forward, of a neuron's gradient
+    to a weight backward, and to the gradient of a listed sender."""
+    size = {name: p.n for name, p in network.populations.items()}
+    pairs = [(c.pre, c.post) for c in network.connections]
+    pairs += [(name, name) for name, p in network.populations.items() if getattr(p, "recurrent", False)]
+    return sum((2 * activity[pre] + listed.get(pre, 0.0)) * size[pre] * size[post] for pre, post in pairs)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""`sparsesnn launch weak-scaling | strong-scaling | batch-size`: how training scales over ranks, measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from sparsesnn.errors import ConfigError
+
+KINDS = ("weak-scaling", "strong-scaling", "batch-size")
+
+EXAMPLES = """\
+examples:
+  sparsesnn launch weak-scaling --ranks 1,2                           deeper: 2 layers of 1024 a rank
+  sparsesnn launch weak-scaling --ranks 1,2,4 --grow width --width 2048 --layers 4
+  sparsesnn launch weak-scaling --ranks 1,2 --grow batch              data parallel: 48 samples a rank
+  sparsesnn launch strong-scaling --ranks 1,2 --layers 4 --width 2048 --recurrent
+  sparsesnn launch batch-size --ranks 2 --batches 16,48,128
+  sparsesnn launch weak-scaling --ranks 1,4,16,64 --threads 16 --launch '--hosts a,b,c,d'
+
+each point is started by `sparsesnn launch`, which takes what stands in --launch; one thread a rank unless said otherwise.
+--out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped.
+efficiency: synaptic events a second and rank, over those of the first row; where all ranks have as much to do, the ratio
+  of times. The input is as wide and as active as a layer. Beside it what the plan's cost model gives with the latency and the bandwidth that
+  were measured at the start (sparsesnn plan --target mpi:RxT --link GB/s,us), and predictions for IPUs."""
+
+
+def run(kind: str, arguments: Sequence[str]) -> int:
+    """Parses what follows the kind, and measures."""
+    from sparsesnn.bench.rows import Rows
+    from sparsesnn.launch import scaling
+
+    options = _parser(kind).parse_args(arguments)
+    settings = _settings(kind, options)
+    saved = json.loads(json.dumps({**asdict(settings), "launch": options.launch}))
+    measured = Rows(options.out, "scaling", saved, sys.stderr)
+    launch = options.launch.split()
+
+    def measure(point: scaling.Row) -> scaling.Row:
+        return scaling.run_point(
+            scaling.Point(**{k: v for k, v in point.items() if k != "ranks"}), settings.threads, launch
+        )
+
+    points = [{"ranks": point.ranks, **asdict(point)} for point in scaling.points(settings)]
+    rows = measured.run(json.loads(json.dumps(points)), measure)
+    scaling.finish(settings, rows)
+    measured.write()
+    ipus = [] if kind != "weak-scaling" or not options.ipus else scaling.ipu_rows(_integers("--ipus", options.ipus))
+    if not options.no_plot:
+        scaling.plot(settings, rows, ipus, options.out / "scaling.png")
+    if options.json:
+        print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": ipus}, allow_nan=False))
+    else:
+        print(scaling.table(rows))
+        print(
+            f"{options.out / 'scaling.csv'}: {len(rows)} rows"
+            + (", the IPUs in the plot are predicted" if ipus else "")
+        )
+    return 0
+
+
+def _parser(kind: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"sparsesnn launch {kind}",
+        description="Measures how training steps scale, and says what every layer did meanwhile.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ranks", default="1,2", metavar="R,…", help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=1, metavar="T", help="of a rank (default: %(default)s)")
+    if kind == "weak-scaling":
+        parser.add_argument("--grow", default="layers", metavar="WHAT", help="layers (default), width or batch")
+        parser.add_argument("--ipus", default="1,2,4,8,16,32,64", metavar="N,…", help="predicted; '' for none")
+    if kind == "batch-size":
+        parser.add_argument("--batches", default="8,16,32,64,128", metavar="B,…", help="default: %(default)s")
+    parser.add_argument("--split", default="neurons", metavar="WHAT", help="neurons (default) or samples")
+    parser.add_argument("--layers", type=int, default=2, metavar="L", help="hidden layers, of one rank (default: 2)")
+    parser.add_argument("--width", type=int, default=1024, metavar="N", help="neurons in each (default: 1024)")
+    parser.add_argument("--recurrent", action="store_true", help="each layer feeds itself")
+    parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: 48)")
+    parser.add_argument(
+        "--steps", type=int, default=100, metavar="T", help="time steps, more than layers (default: 100)"
+    )
+    parser.add_argument("--activity", type=float, default=0.02, metavar="A", help="natural activity (default: 0.02)")
+    parser.add_argument("--max-activity", type=float, default=0.05, metavar="A", help="room in lists (default: 0.05)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps (default: 9)")
+    parser.add_argument("--launch", default="", metavar="TEXT", help="more options of sparsesnn launch")
+    parser.add_argument("--out", type=Path, default=Path(f"runs/{kind}"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--no-plot", action="store_true", help="draw nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untyped-def]
+    from sparsesnn.launch.scaling import Settings
+
+    given = {
+        "kind": kind, "ranks": tuple(_integers("--ranks", options.ranks)), "split": options.split,
+        "n_layers": options.layers, "width": options.width, "batch": options.batch, "threads": options.threads,
+        "recurrent": options.recurrent, "n_steps": options.steps, "activity": options.activity,
+        "max_activity": options.max_activity, "repeats": options.repeats,
+    }  # fmt: skip
+    if kind == "weak-scaling":
+        given["grow"] = options.grow
+        if options.grow == "batch" and options.split == "neurons":
+            given["split"] = "samples"
+    if kind == "batch-size":
+        given["batches"] = tuple(_integers("--batches", options.batches))
+    if "--ranks" in options.launch or "--threads" in options.launch:
+        raise ConfigError("--launch: gives --ranks or --threads; give them here instead")
+    return Settings(**given)
+
+
+def _integers(option: str, text: str) -> list[int]:
+    from sparsesnn.commands.numbers import integers
+
+    return integers(option, text)

@@ -1,0 +1,276 @@
+"""Scaling: which points, what ranks measure, what is made of the rows; ranks are threads of this process, or mpirun's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparsesnn.cli import main
+from sparsesnn.errors import ConfigError, SparseSnnError
+from sparsesnn.host.comm import Local, simulate
+from sparsesnn.launch import scaling
+from sparsesnn.launch.finding import find_launcher
+from sparsesnn.launch.links import measure_links
+from sparsesnn.launch.scaling import Point, Settings, points
+from sparsesnn.launch.scaling_worker import draw_spikes, measure, samples_of
+from sparsesnn.layers import LIF
+from sparsesnn.partition.cost_cpu import predict_cpu, predict_replicas
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import Links, parse_target
+
+SMALL = Point(replicas=1, shards=1, n_layers=2, width=256, batch=17, n_steps=7, activity=0.05, max_activity=0.1, repeats=2, warm_up=1)  # fmt: skip
+
+
+# ---- which points ---------------------------------------------------------------------------------------------------
+
+
+def grids(**changes: Any) -> list[tuple[int, ...]]:
+    found = points(Settings(ranks=(1, 2, 4), n_layers=2, width=512, batch=10, **changes))
+    return [(p.replicas, p.shards, p.n_layers, p.width, p.batch) for p in found]
+
+
+def test_ranks_and_network_grow_together() -> None:
+    assert grids() == [(1, 1, 2, 512, 10), (1, 2, 4, 512, 10), (1, 4, 8, 512, 10)]
+    assert grids(grow="width") == [(1, 1, 2, 512, 10), (1, 2, 2, 704, 10), (1, 4, 2, 1024, 10)]
+    assert grids(grow="batch") == [(1, 1, 2, 512, 10), (2, 1, 2, 512, 20), (4, 1, 2, 512, 40)]
+    assert grids(kind="strong-scaling") == [(1, 1, 2, 512, 10), (1, 2, 2, 512, 10), (1, 4, 2, 512, 10)]
+    assert grids(kind="strong-scaling", split="samples")[2] == (4, 1, 2, 512, 10)
+    assert grids(kind="batch-size", batches=(3, 9)) == [(1, 1, 2, 512, 3), (1, 1, 2, 512, 9)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "scaling"}, "--kind: is 'scaling'; allowed: weak-scaling, strong-scaling, batch-size"),
+        ({"grow": "depth"}, "--grow: is 'depth'; allowed: layers, width, batch"),
+        ({"ranks": (2, 1)}, r"--ranks: are \[2, 1\]; give different numbers in ascending order"),
+        ({"ranks": ()}, "--ranks: are "),
+        ({"n_layers": 0}, "--layers: is 0; give at least 1"),
+        ({"activity": 0.1}, "--activity: is 0.1 with room for 0.05; give 0 < activity <= --max-activity <= 1"),
+        (
+            {"n_steps": 8, "ranks": (1, 2, 4)},
+            "--steps: are 8 for 8 layers: spikes would not reach the last; .* least 9",
+        ),
+    ],
+)
+def test_series_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Settings(**changes)
+
+
+def test_network_of_a_point() -> None:
+    network = scaling.network_of(replace(SMALL, recurrent=True))
+    assert list(network.populations) == ["input", "hidden1", "hidden2", "output"]
+    hidden = network.populations["hidden2"]
+    assert isinstance(hidden, LIF)
+    assert (hidden.n, hidden.capacity, hidden.recurrent) == (256, 26, True)
+
+
+# ---- what ranks measure ---------------------------------------------------------------------------------------------
+
+
+def test_one_rank() -> None:
+    row = measure(SMALL, Local())
+    assert row["links"] is None
+    assert row["bytes_per_time_step"] == row["comm_share"] == 0.0
+    assert row["n_neurons"] == 2 * 256 + 20
+    assert row["n_weights"] == 2 * 256 * 256 + 256 * 20
+    assert row["samples_per_s"] == pytest.approx(1e3 * 17 / row["step_ms"])
+    for layer in ("hidden1", "hidden2"):
+        assert row["layer_activity"][layer] == pytest.approx(0.05, rel=0.2)
+        assert row["layer_listed"][layer] >= row["layer_activity"][layer]
+    json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1), (1, 3)])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_ranks_do_the_same_network(grid: tuple[int, int], recurrent: bool) -> None:
+    """The same spikes whoever computes them, so the same activity, dropped spikes and work."""
+    point = replace(SMALL, recurrent=recurrent)
+    alone = measure(point, Local())
+    rows = simulate(grid[0] * grid[1], lambda world: measure(replace(point, replicas=grid[0], shards=grid[1]), world))
+    for row in rows:
+        for key in ("layer_activity", "layer_listed"):
+            assert row[key] == pytest.approx(alone[key], rel=1e-12)
+        assert row["dropped"] == alone["dropped"]
+        assert row["events_per_s"] * row["step_ms"] == pytest.approx(alone["events_per_s"] * alone["step_ms"])
+        assert row["bytes_per_time_step"] > 0
+        assert 0 < row["comm_share"] < 1
+
+
+@pytest.mark.parametrize(("grid", "recurrent"), [((1, 2), False), ((1, 4), False), ((1, 2), True), ((1, 4), True)])
+def test_plan_predicts_what_is_exchanged(grid: tuple[int, int], recurrent: bool) -> None:
+    """Within 15 %: lists are as long as they are expected to be, not as they are."""
+    point = replace(SMALL, replicas=grid[0], shards=grid[1], width=512, n_steps=20, recurrent=recurrent)
+    measured = simulate(point.ranks, lambda world: measure(point, world))[0]
+    network = scaling.network_of(point)
+    target = parse_target(f"mpi:{point.shards}x1")
+    activity = {**measured["layer_activity"], "input": point.activity}
+    plan = make_plan(network, point.batch, point.n_steps, target, activity=activity, max_activity=point.max_activity)
+    assert predict_cpu(plan).link_bytes_per_step == pytest.approx(measured["bytes_per_time_step"], rel=0.15)
+
+
+def test_samples_of_replicas_are_whole_groups() -> None:
+    for n_samples in (1, 8, 17, 100):
+        for replicas in (1, 2, 3, 16):
+            bounds = [samples_of(r, replicas, n_samples) for r in range(replicas)]
+            assert bounds[0][0] == 0
+            assert bounds[-1][1] == n_samples
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(bounds))
+            assert all(first % 8 == 0 or first == n_samples for first, _ in bounds)
+
+
+def test_input_does_not_depend_on_who_draws_it() -> None:
+    whole, part = draw_spikes(SMALL, 0, 17), draw_spikes(SMALL, 8, 16)
+    np.testing.assert_array_equal(whole[8:16].to_dense().numpy(), part.to_dense().numpy())
+    assert whole.activity() == pytest.approx(SMALL.activity, rel=0.1)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_links(size: int) -> None:
+    found = simulate(size, lambda world: measure_links(world, rounds=8))
+    assert len({asdict_of(links) for links in found}) == 1  # every rank knows the same
+    links = found[0]
+    assert links is not None
+    assert 0 < links.latency_s < 1
+    assert 1e6 < links.bytes_per_s < 1e13
+    assert measure_links(Local()) is None
+
+
+def asdict_of(links: Links | None) -> tuple[float, float]:
+    assert links is not None
+    return links.bytes_per_s, links.latency_s
+
+
+# ---- what is made of the rows ---------------------------------------------------------------------------------------
+
+
+def rows_of(settings: Settings, step_ms: list[float]) -> list[dict[str, Any]]:
+    """Rows as a series would hold them, with these times."""
+    found = []
+    for point, ms in zip(points(settings), step_ms, strict=True):
+        work = point.batch * point.n_layers * point.width**2
+        layers = {f"hidden{k + 1}": point.activity for k in range(point.n_layers)}
+        found.append(
+            {"ranks": point.ranks, **asdict(point), "step_ms": ms, "samples_per_s": 1e3 * point.batch / ms,
+             "events_per_s": 1e3 * work / ms, "layer_activity": {"input": 0.02, **layers}, "comm_share": 0.1,
+             "bytes_per_time_step": 5e3, "links": None if point.ranks == 1 else {"bytes_per_s": 1e9, "latency_s": 1e-6}}
+        )  # fmt: skip
+    return found
+
+
+def test_efficiency() -> None:
+    settings = Settings(ranks=(1, 2), n_layers=2, width=512)
+    rows = rows_of(settings, [10.0, 12.5])  # each rank has as much to do
+    scaling.finish(settings, rows)
+    assert [row["efficiency"] for row in rows] == pytest.approx([1.0, 0.8])
+    assert rows[0]["predicted_step_ms"] == 10.0
+    strong = Settings(kind="strong-scaling", ranks=(1, 4), n_layers=2, width=512)
+    rows = rows_of(strong, [10.0, 5.0])  # half the time on four times the ranks
+    scaling.finish(strong, rows)
+    assert [row["efficiency"] for row in rows] == pytest.approx([1.0, 0.5])
+    assert 0.3 < rows[1]["predicted_efficiency"] < 1.2
+
+
+def test_slow_links_lower_the_prediction() -> None:
+    point = replace(SMALL, width=1024, shards=4, batch=48, n_steps=100)
+    fast, slow = Links(bytes_per_s=1e10, latency_s=1e-6), Links(bytes_per_s=1e6, latency_s=1e-3)
+    assert scaling.predict_step(point, 1, slow) > 2 * scaling.predict_step(point, 1, fast)
+    looped = replace(point, recurrent=True)
+    late = replace(fast, latency_s=1e-4)  # a message a step hurts recurrent layers, not others
+    assert scaling.predict_step(looped, 1, late) > 1.5 * scaling.predict_step(looped, 1, fast)
+    assert scaling.predict_step(point, 1, late) < 1.1 * scaling.predict_step(point, 1, fast)
+
+
+def test_replicas_wait_for_gradients() -> None:
+    plan = make_plan(scaling.network_of(SMALL), 8, 20, parse_target("mpi:1x1"), activity=0.02)
+    alone = predict_replicas(plan, 1)
+    assert alone == predict_cpu(plan).batch_s
+    two, many = predict_replicas(plan, 2), predict_replicas(plan, 64)
+    assert alone < two < many < 10 * alone
+
+
+def test_table_and_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    settings = Settings(ranks=(1, 2), n_layers=2, width=512)
+    rows = rows_of(settings, [10.0, 12.5])
+    scaling.finish(settings, rows)
+    text = scaling.table(rows)
+    assert "0.800" in text
+    assert text.endswith("2.00 2.00 2.00 2.00")  # of every layer
+    ipus = scaling.ipu_rows([1, 2])
+    assert {row["x"] for row in ipus} == {1, 2}
+    assert all(row["efficiency"] == 1.0 for row in ipus if row["x"] == 1)
+    scaling.plot(settings, rows, ipus, tmp_path / "with.png")
+    scaling.plot(Settings(kind="batch-size"), rows, [], tmp_path / "without.png")
+    assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 5000
+
+
+# ---- with mpirun ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _mpirun() -> None:
+    pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
+    try:
+        find_launcher()
+    except ConfigError:
+        pytest.skip("this machine has no mpirun; pip install 'sparsesnn[mpi]' brings one")
+
+
+@pytest.mark.usefixtures("_mpirun")
+def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["launch", "weak-scaling", "--ranks", "1,2", "--layers", "1", "--width", "128", "--batch", "8", "--steps", "9",
+                 "--repeats", "2", "--ipus", "", "--no-plot", "--launch", "--bind none --oversubscribe", "--out", "out"]  # fmt: skip
+    assert main(arguments) == 0
+    assert "activity of every layer" in capsys.readouterr().out
+    saved = json.loads(Path("out/scaling.json").read_text())
+    one, two = saved["rows"]
+    assert (one["ranks"], two["ranks"], two["n_layers"]) == (1, 2, 2)
+    assert one["efficiency"] == 1.0
+    assert two["latency_us"] > 0
+    assert two["bandwidth_gb_per_s"] > 0
+    assert math.isfinite(two["predicted_efficiency"])
+    assert Path("out/scaling.csv").read_text().count("\n") == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert main([*arguments, "--json"]) == 0  # nothing is measured again
+    again = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["step_ms"] for row in again] == [one["step_ms"], two["step_ms"]]
+
+
+@pytest.mark.usefixtures("_mpirun")
+def test_a_rank_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    point = replace(SMALL, replicas=2, shards=1)
+    with pytest.raises(SparseSnnError, match="2 ranks ended with code .*; their messages are above. The command: "):
+        scaling.run_point(point, 1, ["--bind", "none", "--oversubscribe", "--env", "SPARSESNN_ISA=none"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["weak-scaling", "--launch", "--ranks 3"], "--launch: gives --ranks or --threads"),
+        (["batch-size", "--batches", "0"], "--batches: is '0'; give whole numbers from 1 up"),
+        (["strong-scaling", "--split", "time"], "--split: is 'time'; allowed: neurons, samples"),
+    ],
+)
+def test_wrong_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", scaling.KINDS)
+def test_help(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["launch", kind, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: sparsesnn launch {kind}" in capsys.readouterr().out
