@@ -336,6 +336,17 @@ void views_and_streams() {
   CHECK_EQUAL(column.pieces().size(), 3u);
   CHECK_EQUAL(column.pieces()[1].begin, 5u);
   CHECK_EQUAL(concat({t.slice(0, 2), t.slice(2, 5)}).pieces().size(), 1u);
+  // columns joined: rows alternate between the tensors
+  const Tensor joined = concat({t.reshape({3, 4}).slice(2, 4, 1), t.reshape({3, 4}).slice(0, 1, 1)}, 1);
+  CHECK_EQUAL(joined.dim(1), 3u);
+  CHECK_EQUAL(joined.pieces().size(), 6u);
+  CHECK_EQUAL(joined.pieces()[2].begin, 6u);
+  CHECK_EQUAL(joined.pieces()[3].begin, 4u);
+  CHECK_EQUAL(joined.pieces()[5].begin, 8u);
+  CHECK_THROWS(concat({column, t.reshape({2, 6})}, 1), "concat: a tensor [2, 6] of float does not fit [3, 2] of float");
+  CHECK_THROWS(concat({t, t}, 1), "concat: dimension is 1 of tensors [12]");
+  CHECK_THROWS(t.reinterpret(poplar::UNSIGNED_SHORT), "reinterpret: float has another size than unsigned short");
+  CHECK_THROWS(Copy(t.reinterpret(poplar::INT), t), "from 12 of int to 12 of float");
   CHECK_THROWS(t.slice(3, 13), "slice: 3 to 13 of dimension 0 of a tensor [12]");
   CHECK_THROWS(t.reshape({5, 2}), "reshape: [12] has other elements than [5, 2]");
   CHECK_THROWS(Copy(t, column), "from 12 of float to 6 of float");
