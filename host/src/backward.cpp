@@ -79,15 +79,16 @@ void parameter_grads(const LayerSpec& spec, const LayerInput& input, const Layer
   sum(spec.learn_threshold, out.d_threshold);
 }
 
-// d_value[slot] += Σ over tiles, ascending, of their shares; one addition after the other.
-void add_shares(const Events& events, const float* shares, int n_tiles, float* d_value) {
+// d_value[slot] = before[slot], if any, + Σ over tiles, ascending, of their shares; one addition after the other.
+void add_shares(const Events& events, const float* before, const float* shares, int n_tiles, float* d_value) {
   const PhaseTimer timer(Phase::sum_shares);
   constexpr std::size_t piece = 4096;
   parallel_for(static_cast<int>((events.n + piece - 1) / piece), [&](int k, int) {
     const std::size_t from = k * piece, to = std::min(events.n, from + piece);
     float sum[piece];
-    for (std::size_t j = from; j < to; ++j) sum[j - from] = d_value[events.first_slot + events.slots[j]];
-    for (int p = 0; p < n_tiles; ++p)
+    for (std::size_t j = from; j < to; ++j)
+      sum[j - from] = (before ? before[events.first_slot + events.slots[j]] : 0.0f) + shares[j];
+    for (int p = 1; p < n_tiles; ++p)
       for (std::size_t j = from; j < to; ++j) sum[j - from] += shares[p * events.n + j];
     for (std::size_t j = from; j < to; ++j) d_value[events.first_slot + events.slots[j]] = sum[j - from];
   });
@@ -134,6 +135,9 @@ class Backward {
   void share_out(int c);
   void run_chunk(int c);
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
+  const float* value_before(std::size_t k) const {
+    return wanted_.value_before.empty() ? nullptr : wanted_.value_before[k];
+  }
   int n_senders() const { return static_cast<int>(senders_.size()); }
 
   const LayerSpec& spec_;
@@ -193,8 +197,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre);
     if (wanted.value[k]) {
       out_.d_value[k] = Array<float>::zeros(n_values);
-      if (const float* before = wanted.value_before[k])
-        std::memcpy(out_.d_value[k].data(), before, sizeof(float) * n_values);
+      if (value_before(k)) std::memcpy(out_.d_value[k].data(), value_before(k), sizeof(float) * n_values);
     }
     add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, wanted.value[k] ? from.weight : nullptr,
                out_.d_weight[k].data());
@@ -334,7 +337,7 @@ void Backward::run_chunk(int c) {
     if (wanted_.exchange)
       add_shares_on(events_[at(c, k)], shares, n_tiles_, out_.d_value[k].data(), *wanted_.exchange);
     else
-      add_shares(events_[at(c, k)], shares, n_tiles_, out_.d_value[k].data());
+      add_shares(events_[at(c, k)], value_before(k), shares, n_tiles_, out_.d_value[k].data());
   }
 }
 

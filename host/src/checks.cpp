@@ -1,32 +1,35 @@
 #include <algorithm>
 
 #include "engine.h"
+#include "thread_pool.h"
 
 namespace sparsesnn {
 namespace {
 
-// Whether ids are in range and ascend within each run, spikes or near-spikes of one list: a scan without branches, then
-// one look at each border between runs, the only places where an id may be followed by one that is not larger.
+// Whether the ids of lists i0..i1-1 are in range and ascend within each run, spikes or near-spikes of one list: a scan
+// without branches, then one look at each border between runs, the only places where an id may be followed by one that
+// is not larger.
 template <class Id>
-bool ids_are_good(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons) {
+bool ids_are_good(const Lists& lists, std::int64_t i0, std::int64_t i1, int n_neurons) {
   const Id* ids = static_cast<const Id*>(lists.ids);
+  const std::int64_t begin = lists.offsets[i0], end = lists.offsets[i1];
   Id largest = 0;
-  for (std::int64_t j = 0; j < n_ids; ++j) largest = std::max(largest, ids[j]);
-  if (n_ids && largest >= static_cast<std::uint32_t>(n_neurons)) return false;
-  std::int64_t n_falls = 0, n_allowed = 0, last = 0;
+  for (std::int64_t j = begin; j < end; ++j) largest = std::max(largest, ids[j]);
+  if (begin < end && largest >= static_cast<std::uint32_t>(n_neurons)) return false;
+  std::int64_t n_falls = 0, n_allowed = 0, last = begin;
   constexpr std::int64_t piece = 32768;  // short enough for a narrow counter, which the compiler can vectorise
-  for (std::int64_t from = 1; from < n_ids; from += piece) {
-    const std::int64_t to = std::min(n_ids, from + piece);
+  for (std::int64_t from = begin + 1; from < end; from += piece) {
+    const std::int64_t to = std::min(end, from + piece);
     Id falls = 0;
     for (std::int64_t j = from; j < to; ++j) falls = static_cast<Id>(falls + (ids[j] <= ids[j - 1]));
     n_falls += falls;
   }
   const auto look = [&](std::int64_t border) {
-    if (border == last || border >= n_ids) return;
+    if (border == last || border >= end) return;
     n_allowed += ids[border] <= ids[border - 1];
     last = border;
   };
-  for (std::int64_t i = 0; i < n_lists; ++i) {
+  for (std::int64_t i = i0; i < i1; ++i) {
     look(lists.offsets[i]);
     look(lists.offsets[i] + lists.n_spikes[i]);
   }
@@ -48,9 +51,14 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
     if (n_spikes < 0 || n_spikes > end - begin)
       fail(i, "has " + std::to_string(end - begin) + " ids but says " + std::to_string(n_spikes) + " spikes");
   }
-  if (lists.wide ? ids_are_good<std::uint32_t>(lists, n_lists, n_ids, n_neurons)
-                 : ids_are_good<std::uint16_t>(lists, n_lists, n_ids, n_neurons))
-    return;
+  constexpr std::int64_t piece = 1024;
+  std::vector<char> good((n_lists + piece - 1) / piece);
+  parallel_for(static_cast<int>(good.size()), [&](int k, int) {
+    const std::int64_t i0 = k * piece, i1 = std::min(n_lists, i0 + piece);
+    good[k] = lists.wide ? ids_are_good<std::uint32_t>(lists, i0, i1, n_neurons)
+                         : ids_are_good<std::uint16_t>(lists, i0, i1, n_neurons);
+  });
+  if (std::find(good.begin(), good.end(), 0) == good.end()) return;
   for (std::int64_t i = 0; i < n_lists; ++i) {
     const auto check_run = [&](std::int64_t from, std::int64_t to) {
       std::int64_t before = -1;

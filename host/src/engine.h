@@ -107,6 +107,7 @@ struct Wanted {
   std::vector<bool> weight, value;  // per source
   bool recurrent_weight = false, bias = false;
   // Per source: what the gradient of its values holds already, [slots], from neurons before this layer's; or null.
+  // Empty: nothing of any.
   std::vector<const float*> value_before;
   Exchange* exchange = nullptr;  // of a shard: list gradients go on from rank to rank; only the last one holds them
   bool separate_groups = false;  // the gradients of parameters come as one sum a group of samples, [G, …]
