@@ -48,7 +48,7 @@ def run_op(
     Returns: the output (values [T, B, K], or potentials [T, B, N]) and the lists of each spiking population; those of
     the last carry the gradient, the others none.
     """
-    import poptorch  # type: ignore[import-not-found,unused-ignore]
+    import poptorch
 
     n_steps, n_samples = int(source.lists.shape[0]), int(source.lists.shape[1])
     input_gradient = source.values is not None
