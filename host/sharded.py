@@ -8,11 +8,13 @@ A recurrent layer does both once a step (host/src/sharded.h). Replicas own group
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -423,13 +425,31 @@ class WholeSpikes(Mapping[str, SpikeBatch]):
 
 @dataclass(frozen=True)
 class ShardedOutput(Output):
-    """What a network over several ranks puts out: of this replica's samples, of all neurons."""
+    """What a network over several ranks puts out: of this replica's samples, of all neurons.
+
+    Args:
+        replicas: the ranks that run the other samples of the batch.
+    """
+
+    replicas: Communicator
 
     def activity(self) -> dict[str, float]:
         return {name: lists.activity() for name, lists in _lists_of(self).items()}
 
     def dropped(self) -> dict[str, int]:
         return {name: lists.n_dropped() for name, lists in _lists_of(self).items()}
+
+    def totals(self, n_samples: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+        """Of the whole batch: samples, samples classified right, activity and dropped of every spiking population."""
+        lists = _lists_of(self)
+        own = [int(x.n_spikes.sum()) for x in lists.values()]
+        counts = self.replicas.sum_counts([n_samples, n_correct, *own, *self.dropped().values()])
+        n, spikes, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]
+        activity = {
+            name: float(total) / max(1, x.n_steps * n * x.n_neurons)
+            for (name, x), total in zip(lists.items(), spikes, strict=True)
+        }
+        return n, counts[1], activity, dict(zip(lists, dropped, strict=True))
 
 
 def _lists_of(output: Output) -> Mapping[str, ShardedSpikes]:
@@ -496,7 +516,56 @@ class ShardedModel(nn.Module):
             spikes=WholeSpikes(lists),
             state=state,
             output=self.network.output,
+            replicas=self.grid.replicas,
         )
+
+    # ---- the whole, of which this rank holds a part ------------------------------------------------------------
+
+    @property
+    def columns(self) -> dict[str, tuple[int, int]]:
+        """Of each population, first and last + 1 of the neurons of this rank."""
+        return {name: (shards.begin, shards.end) for name, shards in self.shards.items()}
+
+    def shards_of(self, name: str) -> Shards:
+        """Of the population that a parameter, `layers.<population>.…`, belongs to."""
+        return self.shards[name.split(".")[1]]
+
+    def whole_shape(self, name: str, tensor: Tensor) -> list[int]:
+        """The shape of a parameter or buffer on one rank."""
+        return [*tensor.shape[:-1], self.shards_of(name).n_all] if tensor.ndim else []
+
+    def n_parameters(self) -> int:
+        """Of the whole network."""
+        return sum(math.prod(self.whole_shape(name, p)) for name, p in self.named_parameters())
+
+    def whole_rows(self, name: str, tensor: Tensor) -> Iterator[npt.NDArray[Any]]:
+        """A parameter or buffer of the whole network, some rows at a time; all ranks must go through it together."""
+        array = tensor.detach().numpy()
+        if not array.ndim or self.grid.n_shards == 1:
+            yield np.ascontiguousarray(array)
+            return
+        sizes = np.diff(self.shards_of(name).first)
+        rows = array if array.ndim > 1 else array[None]
+        step = max(1, DRAW // self.shards_of(name).n_all)
+        for row in range(0, len(rows), step):
+            parts = self.grid.shards.all_gather(np.ascontiguousarray(rows[row : row + step]).reshape(-1))
+            height = min(step, len(rows) - row)
+            yield np.concatenate([p.reshape(height, n) for p, n in zip(parts, sizes, strict=True)], axis=1)
+
+    def whole_neurons(self, named: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
+        """Numbers of this rank's neurons, [n] by parameter, with those of the other ranks: [N]."""
+        if self.grid.n_shards == 1 or not named:
+            return dict(named)
+        parts = self.grid.shards.all_gather(np.concatenate(list(named.values())))
+        whole: dict[str, list[Any]] = {name: [] for name in named}
+        for r, part in enumerate(parts):
+            start = 0
+            for name in named:
+                first = self.shards_of(name).first
+                n = first[r + 1] - first[r]
+                whole[name].append(part[start : start + n])
+                start += n
+        return {name: np.concatenate(found) for name, found in whole.items()}
 
     def finish_backward(self) -> None:
         """Completes the sums over replicas."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sparsesnn import _core
 from sparsesnn.datasets import hashing
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.event_set import EventSet
@@ -34,10 +35,11 @@ class Stream:
     the backend, nor on threads, nor on ranks. So a run that stopped in the middle of an epoch goes on with
     `epoch(k, start_batch)` and sees what it would have seen.
 
-    **Ranks.** B is the batch of all R ranks together. Rank r takes the samples r·b//R to (r+1)·b//R - 1 of each batch of
-    b samples, so the slices of all ranks, one after the other, are the batch that a single rank would see, for any R:
-    none twice, none left out. All ranks take the same number of batches; where a last, smaller batch has fewer samples
-    than there are ranks, some slices are empty. A mean over the batch is the sum over the ranks' samples, divided by b.
+    **Ranks.** B is the batch of all R ranks together. Each takes whole groups of samples (`share`), so the slices of all
+    ranks, one after the other, are the batch that a single rank would see, for any R: none twice, none left out; and
+    gradients, which are summed group by group, come out the same. All ranks take the same number of batches; where a
+    batch has fewer groups than there are ranks, some slices are empty. A mean over the batch is the sum over the ranks'
+    samples, divided by b.
 
     **Buckets.** With `bucket_batches` = m > 1 the shuffled order is cut into runs of m batches; each run is sorted by
     the number of spikes of a sample before it is cut into batches, which are then put into a random order. So the samples
@@ -169,7 +171,13 @@ class Stream:
 
     def _slice(self, order: Indices, batch: int) -> Indices:
         whole = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-        return whole[self.rank * whole.size // self.n_ranks : (self.rank + 1) * whole.size // self.n_ranks]
+        first, last = share(whole.size, self.rank, self.n_ranks)
+        return whole[first:last]
+
+    def place(self, batch: int) -> tuple[int, int]:
+        """How many samples of a batch the ranks before this one take, and how many all ranks take."""
+        n = min(self.batch_size, self.indices.size - batch * self.batch_size)
+        return share(n, self.rank, self.n_ranks)[0], n
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Generator[Batch, None, None]:
         """Iterates `(spikes, labels)` from batch `start_batch` of that epoch on.
@@ -212,6 +220,13 @@ class Stream:
                 finally:
                     self.wait_s += time.perf_counter() - start
                 yield batch
+
+
+def share(n_samples: int, rank: int, n_ranks: int) -> tuple[int, int]:
+    """The samples `first` to `last - 1` of a batch that a rank takes: whole groups of `_core.group_samples`."""
+    n_groups = -(-n_samples // _core.group_samples)
+    first, last = (-(-r * n_groups // n_ranks) * _core.group_samples for r in (rank, rank + 1))
+    return min(first, n_samples), min(last, n_samples)
 
 
 def _ahead(make: Callable[[int], Batch], n_batches: int, depth: int) -> Generator[Batch, None, None]:

@@ -6,10 +6,13 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, NumericError
+from sparsesnn.host.sharded import ShardedLayer, ShardedModel
 from sparsesnn.layers import LI, Population
 from sparsesnn.module import Layer, LayerOutput, Model
 from sparsesnn.spikes import SpikeBatch
@@ -20,7 +23,7 @@ MAX_GAIN = 2.0**20
 
 @torch.no_grad()
 def init_activity(
-    model: Model,
+    model: Model | ShardedModel,
     batches: Iterable[SpikeBatch],
     target: float | Mapping[str, float],
     *,
@@ -37,7 +40,7 @@ def init_activity(
     samples and neurons, have standard deviation `readout_std`; the bias is left as it is.
 
     Args:
-        model: of either backend.
+        model: of either backend, or over several ranks, which must then call this together, with the same data.
         batches: data to measure on; all of it is kept in memory, so give a few batches.
         target: spikes per neuron and step, above 0 and below 1, for all spiking populations; or a dict for those
             named, the others keep their weights.
@@ -68,7 +71,7 @@ def init_activity(
     first: list[LayerOutput] = [x if model.backend == "cpu" else x.to_dense() for x in data]
     outputs: dict[str, list[LayerOutput]] = {network.inputs[0]: first}
     for name, layer in model.layers.items():
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, (Layer, ShardedLayer))
         sources = [outputs[c.pre] for c in network.incoming(name)]
         inputs = list(zip(*sources, strict=True))
         reads = isinstance(layer.population, LI)
@@ -76,7 +79,7 @@ def init_activity(
             _check_input(name, layer, sources)
             if mean_shift:
                 for weight in layer.weights:
-                    weight += mean_shift * weight.std(correction=0)
+                    weight += mean_shift * _spread(layer, weight)
         if reads and readout_std is not None:
             _scale_readout(name, layer, inputs, readout_std)
         elif name in targets:
@@ -87,7 +90,12 @@ def init_activity(
 
 
 def _bisect(
-    name: str, layer: Layer, inputs: Sequence[tuple[LayerOutput, ...]], target: float, tolerance: float, max_passes: int
+    name: str,
+    layer: Layer | ShardedLayer,
+    inputs: Sequence[tuple[LayerOutput, ...]],
+    target: float,
+    tolerance: float,
+    max_passes: int,
 ) -> None:
     """Leaves the layer with the gain whose activity is closest to the target."""
     weights = [*layer.weights, *([] if layer.recurrent_weight is None else [layer.recurrent_weight])]
@@ -136,7 +144,9 @@ def _bisect(
     )
 
 
-def _scale_readout(name: str, layer: Layer, inputs: Sequence[tuple[LayerOutput, ...]], wanted: float) -> None:
+def _scale_readout(
+    name: str, layer: Layer | ShardedLayer, inputs: Sequence[tuple[LayerOutput, ...]], wanted: float
+) -> None:
     """Potentials are linear in the weights, so one division is enough (up to the bias)."""
     std = _std([layer(x)[0] for x in inputs])
     if std == 0:
@@ -148,18 +158,38 @@ def _scale_readout(name: str, layer: Layer, inputs: Sequence[tuple[LayerOutput, 
         weight *= wanted / std
 
 
-def _check_input(name: str, layer: Layer, sources: Sequence[Sequence[LayerOutput]]) -> None:
+def _check_input(name: str, layer: Layer | ShardedLayer, sources: Sequence[Sequence[LayerOutput]]) -> None:
     if not any(_activity(batches) for batches in sources):
         raise DescriptionError(
             f"init_activity: {name!r} receives no spikes in {len(sources[0])} batches, so no gain makes it fire; "
             "give data with spikes, or a target for the populations before it"
         )
-    if not all(bool(weight.isfinite().all()) for weight in layer.weights):
+    if _total(layer, sum(int((~weight.isfinite()).sum()) for weight in layer.weights)):
         raise NumericError(f"init_activity: weights into {name!r} hold NaN or infinity; set finite initial weights")
-    if not any(bool(weight.any()) for weight in layer.weights):
+    if not _total(layer, sum(int(weight.count_nonzero()) for weight in layer.weights)):
         raise DescriptionError(
             f"init_activity: weights into {name!r} are all zero; set initial weights that a gain can scale"
         )
+
+
+def _total(layer: Layer | ShardedLayer, n: int) -> int:
+    """Of all ranks that hold a part of the layer."""
+    return layer.grid.shards.sum_counts([n])[0] if isinstance(layer, ShardedLayer) else n
+
+
+def _spread(layer: Layer | ShardedLayer, weight: Tensor) -> float:
+    """Standard deviation of a weight [M, N]; summed neuron by neuron first, as ranks that share the neurons do."""
+    array = weight.detach().cpu().numpy()
+    sums = np.zeros(array.shape[1])
+    for row in range(0, len(array), 1024):
+        sums += np.add.reduce(array[row : row + 1024].astype(np.float64), axis=0)
+    both = np.stack([sums, np.asarray(_core.column_squares(np.ascontiguousarray(array)))])
+    if isinstance(layer, ShardedLayer):
+        parts = layer.grid.shards.all_gather(both.reshape(-1))
+        both = np.concatenate([part.reshape(2, part.size // 2) for part in parts], axis=1)
+    n = len(array) * both.shape[1]
+    mean, mean_square = both.sum(axis=1) / n
+    return math.sqrt(max(0.0, mean_square - mean * mean))
 
 
 def _set(weights: Sequence[Tensor], originals: Sequence[Tensor], gain: float) -> None:

@@ -17,12 +17,18 @@ from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.module import Output
 from sparsesnn.spikes import SpikeBatch
 
+
+def _steps_last(v: Tensor) -> Tensor:
+    """[T, B, C] as [B, C, T] in memory: a sum over steps then has an order that does not depend on B."""
+    return v.permute(1, 2, 0).contiguous()
+
+
 #: how the potentials [T, B, C] of an LI readout become logits [B, C]
 OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "max": lambda v: v.amax(0),
-        "mean": lambda v: v.mean(0),
-        "sum": lambda v: v.sum(0),
+        "mean": lambda v: _steps_last(v).mean(-1),
+        "sum": lambda v: _steps_last(v).sum(-1),
         "last": lambda v: v[-1],
     }
 )
@@ -114,6 +120,8 @@ def activity_regulariser(
     upper: float | Mapping[str, float] | None = None,
     strength_lower: float = 1.0,
     strength_upper: float = 1.0,
+    n_samples: int | None = None,
+    over_batch: Callable[[Tensor], Tensor] = lambda counts: counts,
 ) -> Tensor:
     """Punishes neurons that are too quiet and populations that are too active; float32[], to add to the loss.
 
@@ -127,6 +135,8 @@ def activity_regulariser(
         upper: highest wanted mean activity of a population, likewise.
         strength_lower, strength_upper: weights of the two terms. Activities are small numbers and enter squared, so
             useful strengths are large, of the order of 1 / lower².
+        n_samples, over_batch: where the output holds a part of the batch: B, and what makes counts [N] of a part those
+            of the batch.
 
     Errors: `DescriptionError` if neither bound is given, a bound is outside 0 to 1, or a named population is not one
     of the output's spiking populations.
@@ -141,7 +151,7 @@ def activity_regulariser(
     for name, spikes in output.spikes.items():
         n_steps = spikes.n_steps if isinstance(spikes, SpikeBatch) else len(spikes)
         counts = output.counts(name)
-        activity = counts.sum(0) / max(1, n_steps * len(counts))
+        activity = over_batch(counts.sum(0)) / max(1, n_steps * (len(counts) if n_samples is None else n_samples))
         if name in lowers:
             terms.append(strength_lower * (lowers[name] - activity).clamp(min=0).square().mean())
         if name in uppers:

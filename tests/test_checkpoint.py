@@ -20,6 +20,7 @@ from sparsesnn.train.checkpoint import (
     FORMAT,
     Checkpoint,
     CheckpointStore,
+    TensorFile,
     model_tensors,
     optimiser_tensors,
     restore_model,
@@ -195,9 +196,9 @@ def test_a_file_that_is_larger_than_any_checkpoint_is_not_read(tmp_path: Path) -
 @pytest.mark.parametrize("data", [b"", b"x" * 7, b"\xff" * 64, (1 << 62).to_bytes(8, "little") + b"{}"])
 def test_a_tensor_file_with_the_right_digest_and_no_tensors(store: CheckpointStore, data: bytes) -> None:
     made = write(store, 1)
-    path = store.folder / made.tensors.file
+    path = store.folder / made.tensors[0].file
     path.write_bytes(data)
-    forged = type(made.tensors)(made.tensors.file, len(data), hashlib.sha256(data).hexdigest())
+    forged = [TensorFile(made.tensors[0].file, len(data), hashlib.sha256(data).hexdigest())]
     with pytest.raises(CheckpointError, match="is not a safetensors file"):
         store.tensors(forged)
 
@@ -285,9 +286,9 @@ def test_a_folder_is_locked_for_one_process(tmp_path: Path) -> None:
 
 def test_pickles_are_not_read(store: CheckpointStore) -> None:
     made = write(store, 1)
-    path = store.folder / made.tensors.file
+    path = store.folder / made.tensors[0].file
     torch.save({"x": torch.zeros(3)}, path)
     data = path.read_bytes()
-    forged = type(made.tensors)(made.tensors.file, len(data), hashlib.sha256(data).hexdigest())
+    forged = [TensorFile(made.tensors[0].file, len(data), hashlib.sha256(data).hexdigest())]
     with pytest.raises(CheckpointError, match="is not a safetensors file"):
         store.tensors(forged)

@@ -58,7 +58,7 @@ def test_typed() -> None:
 
 
 def test_import_leaves_optional_packages_alone(tmp_path: Path) -> None:
-    optional = ("tonic", "h5py", "sklearn", "matplotlib", "tensorboard", "scipy")
+    optional = ("tonic", "h5py", "sklearn", "matplotlib", "tensorboard", "scipy", "mpi4py")
     result = python(f"import sys, sparsesnn; print([m for m in {optional} if m in sys.modules])", cwd=tmp_path)
     assert result.stdout.strip() == "[]", result.stderr
 

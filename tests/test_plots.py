@@ -57,7 +57,7 @@ def test_activity_gets_a_second_panel_where_something_was_dropped(tmp_path: Path
 def test_raster(tmp_path: Path, backend: str, net: str) -> None:
     model = Model(parse_net(net), backend=backend)
     spikes = SpikeBatch.from_dense((torch.rand(11, 1, 13) < 0.3).float())
-    plots.plot_raster(model, spikes, 1, [0.0, 0.5, 1.0], tmp_path / "raster.png", title="t")
+    plots.plot_raster(model.network, spikes, model(spikes), 1, [0.0, 0.5, 1.0], tmp_path / "raster.png", title="t")
     assert is_picture(tmp_path / "raster.png", 1000)
 
 
@@ -71,7 +71,8 @@ def test_both_backends_draw_the_same_points() -> None:
 
 def test_a_sample_without_spikes(tmp_path: Path) -> None:
     spikes = SpikeBatch.from_lists([[[] for _ in range(4)]], 13)
-    plots.plot_raster(Model(parse_net("13-5-3")), spikes, 0, [0.0, 0.0, 0.0], tmp_path / "raster.png", title="t")
+    model = Model(parse_net("13-5-3"))
+    plots.plot_raster(model.network, spikes, model(spikes), 0, [0.0, 0.0, 0.0], tmp_path / "raster.png", title="t")
     assert is_picture(tmp_path / "raster.png", 1000)
 
 

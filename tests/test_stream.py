@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from sparsesnn import _core
 from sparsesnn.datasets import Augment, EventSet
 from sparsesnn.errors import ConfigError
-from sparsesnn.host.stream import Stream
+from sparsesnn.host.stream import Stream, share
 
 
 def make(n_samples: int = 23) -> EventSet:
@@ -216,7 +217,7 @@ def test_arguments_without_meaning_are_errors(event_set, change, message):
 @pytest.mark.parametrize("bucket_batches", [0, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])
-def test_the_slices_of_all_ranks_are_the_batch_of_one(event_set, n_ranks, drop_last, bucket_batches):
+def test_the_slices_of_all_ranks_are_the_batch_of_one(n_ranks, drop_last, bucket_batches):
     options = {
         "shuffle": True,
         "seed": 3,
@@ -224,16 +225,33 @@ def test_the_slices_of_all_ranks_are_the_batch_of_one(event_set, n_ranks, drop_l
         "bucket_batches": bucket_batches,
         "augment": Augment(event_drop=0.3, time_jitter=1.0, mix=0.5),
     }
-    whole = Stream(event_set, None, 5, **options)
-    ranks = [Stream(event_set, None, 5, rank=rank, n_ranks=n_ranks, **options) for rank in range(n_ranks)]
+    event_set = make(60)
+    whole = Stream(event_set, None, 27, **options)
+    ranks = [Stream(event_set, None, 27, rank=rank, n_ranks=n_ranks, **options) for rank in range(n_ranks)]
     assert {len(stream) for stream in ranks} == {len(whole)}
     assert {stream.n_samples for stream in ranks} == {whole.n_samples}
     for (spikes, targets), *slices in zip(whole.epoch(4), *(stream.epoch(4) for stream in ranks), strict=True):
         assert sum(len(part) for part, _ in slices) == len(spikes)
-        assert max(len(part) for part, _ in slices) - min(len(part) for part, _ in slices) <= 1
+        groups = [-(-len(part) // _core.group_samples) for part, _ in slices]
+        assert max(groups) - min(groups) <= 1
         assert torch.equal(torch.cat([part for _, part in slices]), targets)
         dense = torch.cat([part.validate().to_dense() for part, _ in slices], dim=1)
         assert torch.equal(dense, spikes.to_dense())
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("n_samples", [0, 1, 7, 8, 9, 40, 63])
+def test_shares_are_whole_groups(n_samples, n_ranks):
+    shares = [share(n_samples, rank, n_ranks) for rank in range(n_ranks)]
+    assert [first for first, _ in shares] == [0, *(last for _, last in shares[:-1])]
+    assert shares[-1][1] == n_samples
+    assert all(first % _core.group_samples == 0 or first == n_samples for first, _ in shares)
+
+
+def test_places_count_the_samples_before(event_set):
+    streams = [Stream(event_set, None, 20, shuffle=False, seed=0, rank=r, n_ranks=2) for r in range(2)]
+    assert [[s.place(batch) for batch in range(2)] for s in streams] == [[(0, 20), (0, 3)], [(16, 20), (3, 3)]]
+    assert [[len(x) for x, _ in s.epoch(0)] for s in streams] == [[16, 3], [4, 0]]
 
 
 def test_a_last_batch_smaller_than_the_ranks_leaves_some_without_samples(event_set):

@@ -67,11 +67,13 @@ class Communicator(ABC):
     Attributes:
         rank, size: r and R.
         traffic: counters, shared with the groups that were split off.
+        ranks_on_host: how many of them share this host, and its cores.
     """
 
     rank: int
     size: int
     traffic: Traffic
+    ranks_on_host: int = 1
 
     @abstractmethod
     def send(self, array: Array, to: int, tag: int = 0) -> Request:

@@ -37,22 +37,16 @@ def mpi_world() -> Mpi:
     local = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     cores = len(os.sched_getaffinity(0))
     crowded = local.Get_size() > max(cores, os.cpu_count() or 1)
-    return Mpi(MPI, MPI.COMM_WORLD, Traffic(), yields=crowded, local_rank=local.Get_rank(), local_size=local.Get_size())
+    return Mpi(MPI, MPI.COMM_WORLD, Traffic(), yields=crowded, ranks_on_host=local.Get_size())
 
 
 class Mpi(Communicator):
-    """A group of MPI.
+    """A group of MPI."""
 
-    Attributes:
-        local_rank, local_size: among the ranks of this host.
-    """
-
-    def __init__(
-        self, mpi: Any, comm: Any, traffic: Traffic, *, yields: bool, local_rank: int = 0, local_size: int = 1
-    ) -> None:
+    def __init__(self, mpi: Any, comm: Any, traffic: Traffic, *, yields: bool, ranks_on_host: int) -> None:
         self.mpi, self.comm, self.traffic, self.yields = mpi, comm, traffic, yields
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.local_rank, self.local_size = local_rank, local_size
+        self.ranks_on_host = ranks_on_host
 
     def send(self, array: Array, to: int, tag: int = 0) -> _MpiRequest:
         with self.traffic.timed():
@@ -125,7 +119,8 @@ class Mpi(Communicator):
             self.wait(self.comm.Ibarrier())
 
     def split(self, color: int) -> Mpi:
-        return Mpi(self.mpi, self.comm.Split(color, self.rank), self.traffic, yields=self.yields)
+        group = self.comm.Split(color, self.rank)
+        return Mpi(self.mpi, group, self.traffic, yields=self.yields, ranks_on_host=self.ranks_on_host)
 
     def wait(self, request: Any, status: Any = None) -> None:
         if self.yields:

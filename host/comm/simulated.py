@@ -84,6 +84,7 @@ class Simulated(Communicator):
     def __init__(self, post: _Post, group: Any, rank: int, size: int, traffic: Traffic | None = None) -> None:
         self.post, self.group, self.rank, self.size = post, group, rank, size
         self.traffic = traffic or Traffic()
+        self.ranks_on_host = size
         self._splits = itertools.count()
 
     def send(self, array: Array, to: int, tag: int = 0) -> _Sent:

@@ -5,7 +5,10 @@ A run folder holds `checkpoint.json`, which names the tensor files it belongs to
     ckpt-<step>.safetensors     model/<name>, optim/<parameter>/<key>, rng/torch: where the run stands
     best-<epoch>.safetensors    model/<name>: the weights with the best validation accuracy
 
-Order of writing: the tensor file under a new name, then `checkpoint.json` in one step, then the older tensor files go.
+Of a network over R ranks there are R of each, ckpt-<step>-<r>of<R>.safetensors, written at the same time: every rank
+writes the columns of its neurons, and `checkpoint.json` says which. Any number of ranks can read them.
+
+Order of writing: the tensor files under new names, then `checkpoint.json` in one step, then the older tensor files go.
 Killed in between, the old checkpoint is still whole, and the next write removes what it left behind.
 """
 
@@ -14,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +29,34 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from sparsesnn.errors import CheckpointError
+from sparsesnn.host.comm import Grid
+from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.train.files import TEMPORARY, read_json, strict_json, write_atomically
+from sparsesnn.train.ranks import together
 
 NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"
-FORMAT_VERSION = 1
-_TENSOR_FILE = re.compile(r"(ckpt|best)-[0-9]{1,18}\.safetensors")
+FORMAT_VERSION = 2  # 1 had one tensor file for each name
+_TENSOR_FILE = re.compile(r"(ckpt|best)-[0-9]{1,18}(-[0-9]{1,9}of[0-9]{1,9})?\.safetensors")
+_POPULATION = re.compile(r"(?:model|optim)/layers\.([^./]+)\.")
+
+#: first and last + 1 of the neurons of each population
+Columns = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A safetensors file beside `checkpoint.json`: its name, size in bytes and SHA-256."""
+    """A safetensors file beside `checkpoint.json`.
+
+    Args:
+        file, n_bytes, sha256: its name, size and digest.
+        columns: of each population, which neurons' columns it holds; empty: those of all.
+    """
 
     file: str
     n_bytes: int
     sha256: str
+    columns: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,8 +68,8 @@ class Checkpoint:
         progress: where the run stands: epoch, batch, step, sums of the running epoch, best so far (`loop.Progress`).
         network: `Network.to_dict` of the network that the weights belong to.
         data: what made the training data, so that a run does not go on with other data.
-        tensors: model, optimiser and RNG.
-        best: weights of the best epoch; None before the first validation.
+        tensors: model, optimiser and RNG, one file a shard.
+        best: weights of the best epoch, likewise; None before the first validation.
         version: of sparsesnn that wrote it.
     """
 
@@ -61,16 +77,22 @@ class Checkpoint:
     progress: dict[str, Any]
     network: dict[str, Any]
     data: dict[str, Any]
-    tensors: TensorFile
-    best: TensorFile | None
+    tensors: tuple[TensorFile, ...]
+    best: tuple[TensorFile, ...] | None
     version: str
 
 
 class CheckpointStore:
-    """Reads and writes the checkpoint of one run folder."""
+    """Reads and writes the checkpoint of one run folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: the same one, on a file system that all ranks share.
+        grid: the ranks; all of them write, together.
+        columns: the neurons whose columns this rank holds; None: all.
+    """
+
+    def __init__(self, folder: Path, grid: Grid | None = None, columns: Columns | None = None) -> None:
+        self.folder, self.grid, self.columns = folder, grid or Grid.alone(), columns
         self.path = folder / NAME
 
     # ---- written -----------------------------------------------------------------------------------------------
@@ -84,34 +106,51 @@ class CheckpointStore:
         data: dict[str, Any],
         step: int,
         tensors: Mapping[str, Tensor],
-        best: TensorFile | None,
+        best: tuple[TensorFile, ...] | None,
         version: str,
     ) -> Checkpoint:
-        """Replaces the checkpoint in one step; `CheckpointError` if the disk refuses, the older one is then intact."""
-        file = self._write_tensors(f"ckpt-{step:09d}.safetensors", tensors)
-        made = Checkpoint(config, progress, network, data, file, best, version)
+        """Replaces the checkpoint in one step; `CheckpointError` if a disk refuses, the older one is then intact."""
+        files = self._write_tensors(f"ckpt-{step:09d}", tensors)
+        made = Checkpoint(config, progress, network, data, files, best, version)
         body = {
             "config": config,
             "progress": progress,
             "network": network,
             "data": data,
-            "tensors": vars(file),
-            "best": vars(best) if best else None,
+            "tensors": [asdict(file) for file in files],
+            "best": [asdict(file) for file in best] if best else None,
             "version": version,
         }
         document = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": _digest(body), "body": body}
-        self._write(self.path, strict_json(document, indent=1).encode())
-        self.tidy({file.file, best.file if best else ""})
+
+        def finish() -> str:
+            if self.grid.is_first:
+                self._write(self.path, strict_json(document, indent=1).encode())
+                self.tidy({file.file for file in (*files, *(best or ()))})
+            return ""
+
+        together(self.grid.world, finish)
         return made
 
-    def write_best(self, epoch: int, tensors: Mapping[str, Tensor]) -> TensorFile:
+    def write_best(self, epoch: int, tensors: Mapping[str, Tensor]) -> tuple[TensorFile, ...]:
         """Writes the weights of a new best epoch; they count once the next checkpoint names them."""
-        return self._write_tensors(f"best-{epoch:06d}.safetensors", tensors)
+        return self._write_tensors(f"best-{epoch:06d}", tensors)
 
-    def _write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> TensorFile:
-        data = save_tensors({key: tensor.detach().contiguous() for key, tensor in tensors.items()})
-        self._write(self.folder / name, data)
-        return TensorFile(name, len(data), hashlib.sha256(data).hexdigest())
+    def _write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> tuple[TensorFile, ...]:
+        """Every shard writes its file; returns what was written, on all ranks."""
+        shard, n_shards = self.grid.shards.rank, self.grid.n_shards
+        part = f"-{shard + 1}of{n_shards}" if n_shards > 1 else ""
+
+        def write() -> str:
+            if self.grid.replicas.rank:
+                return ""  # holds the same as the first replica
+            data = save_tensors({key: tensor.detach().contiguous() for key, tensor in tensors.items()})
+            self._write(self.folder / f"{name}{part}.safetensors", data)
+            columns = {key: list(value) for key, value in (self.columns or {}).items()} if n_shards > 1 else {}
+            file = TensorFile(f"{name}{part}.safetensors", len(data), hashlib.sha256(data).hexdigest(), columns)
+            return json.dumps(asdict(file))
+
+        return tuple(TensorFile(**json.loads(text)) for text in together(self.grid.world, write) if text)
 
     def _write(self, path: Path, data: bytes) -> None:
         try:
@@ -143,10 +182,10 @@ class CheckpointStore:
         where = str(self.path)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CheckpointError(f"{where}: is not a checkpoint of sparsesnn (no format {FORMAT!r})")
-        if document.get("format_version") != FORMAT_VERSION:
+        if document.get("format_version") not in (1, FORMAT_VERSION):
             raise CheckpointError(
                 f"{where}: format version is {document.get('format_version')!r}; "
-                f"this sparsesnn reads {FORMAT_VERSION}; use the version of sparsesnn that wrote it"
+                f"this sparsesnn reads 1 and {FORMAT_VERSION}; use the version of sparsesnn that wrote it"
             )
         body = document.get("body")
         try:
@@ -156,7 +195,7 @@ class CheckpointStore:
         if not whole or not isinstance(body, dict):
             raise CheckpointError(f"{where}: is damaged (its SHA-256 does not match); restore it from a copy")
         for key, kind in {
-            **dict.fromkeys(("config", "progress", "network", "data", "tensors"), dict),
+            **dict.fromkeys(("config", "progress", "network", "data"), dict),
             "version": str,
         }.items():
             if not isinstance(body.get(key), kind):
@@ -167,13 +206,46 @@ class CheckpointStore:
             progress=body["progress"],
             network=body["network"],
             data=body["data"],
-            tensors=_tensor_file(body["tensors"], where),
-            best=None if best is None else _tensor_file(best, where),
+            tensors=_tensor_files(body.get("tensors"), where),
+            best=None if best is None else _tensor_files(best, where),
             version=body["version"],
         )
 
-    def tensors(self, file: TensorFile) -> dict[str, Tensor]:
-        """The tensors of a file that a checkpoint names; `CheckpointError` if its size or SHA-256 differ."""
+    def tensors(self, files: Sequence[TensorFile]) -> dict[str, Tensor]:
+        """The tensors that a checkpoint names, of the neurons of this rank; `CheckpointError` if a file is damaged.
+
+        Files that hold none of these neurons are not read.
+        """
+        found: dict[str, list[Tensor]] = {}
+        for file in files:
+            if found and not self._wants(file):
+                continue
+            for key, tensor in self._read(file).items():
+                match = _POPULATION.match(key)
+                if match is None or not tensor.ndim:
+                    found.setdefault(key, [tensor])
+                    continue
+                begin, end = file.columns.get(match[1], (0, tensor.shape[-1]))
+                if end - begin != tensor.shape[-1]:
+                    raise CheckpointError(
+                        f"{self.folder / file.file}: {key} has {tensor.shape[-1]} columns, its checkpoint says "
+                        f"{end - begin}; it is damaged"
+                    )
+                first, last = (begin, end) if self.columns is None else self.columns.get(match[1], (0, 0))
+                low, high = max(begin, first), max(begin, first, min(end, last))
+                found.setdefault(key, []).append(tensor[..., low - begin : high - begin])
+        return {key: parts[0] if len(parts) == 1 else torch.cat(parts, -1) for key, parts in found.items()}
+
+    def _wants(self, file: TensorFile) -> bool:
+        if self.columns is None or not file.columns:
+            return True
+        return any(
+            max(begin, self.columns[name][0]) < min(end, self.columns[name][1])
+            for name, (begin, end) in file.columns.items()
+            if name in self.columns
+        )
+
+    def _read(self, file: TensorFile) -> dict[str, Tensor]:
         path = self.folder / file.file
         try:
             size = path.stat().st_size
@@ -190,6 +262,14 @@ class CheckpointStore:
             raise CheckpointError(f"{path}: is not a safetensors file: {error}") from None
 
 
+def _tensor_files(entries: Any, where: str) -> tuple[TensorFile, ...]:
+    if not isinstance(entries, list):  # of format version 1
+        entries = [entries]
+    if not entries:
+        raise CheckpointError(f"{where}: names no tensor file")
+    return tuple(_tensor_file(entry, where) for entry in entries)
+
+
 def _tensor_file(entry: Any, where: str) -> TensorFile:
     if (
         not isinstance(entry, dict)
@@ -197,9 +277,18 @@ def _tensor_file(entry: Any, where: str) -> TensorFile:
         or not _TENSOR_FILE.fullmatch(entry["file"])  # also keeps paths such as ../../x out
         or not isinstance(entry.get("n_bytes"), int)
         or not isinstance(entry.get("sha256"), str)
+        or not _are_columns(entry.get("columns", {}))
     ):
         raise CheckpointError(f"{where}: {entry!r} does not name a tensor file (file, n_bytes, sha256)")
-    return TensorFile(entry["file"], entry["n_bytes"], entry["sha256"])
+    return TensorFile(entry["file"], entry["n_bytes"], entry["sha256"], entry.get("columns", {}))
+
+
+def _are_columns(columns: Any) -> bool:
+    def is_range(pair: Any) -> bool:
+        whole = isinstance(pair, list) and len(pair) == 2 and all(type(x) is int for x in pair)
+        return whole and 0 <= pair[0] <= pair[1]
+
+    return isinstance(columns, dict) and all(is_range(pair) for pair in columns.values())
 
 
 def _digest(body: Any) -> str:
@@ -274,9 +363,18 @@ def _check_like(name: str, tensor: Tensor, wanted: Tensor, where: str) -> None:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, in the order of their names."""
+    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, in the order of their names.
+
+    Of a network over several ranks the whole tensors count: it does not depend on the number of ranks.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if isinstance(model, ShardedModel):
+            shape = model.whole_shape(name, tensor)
+            digest.update(f"{name} {tensor.dtype} {shape}\n".encode())
+            for block in model.whole_rows(name, tensor):
+                digest.update(block.tobytes())
+            continue
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -276,7 +276,7 @@ class TrainConfig:
         device: of the backend dense: "cpu", "cuda", "cuda:0", …
         precision: of the products of the backend dense: "float32" or "bfloat16"; state, weights that learn and
             evaluation stay float32.
-        threads: worker threads; 0: all cores.
+        threads: worker threads of a rank; 0: all cores, shared by the ranks of a host.
         prefetch: batches made ahead by a thread; 0: none.
         bucket_batches: batches whose samples are sorted by length together, so that those of one batch are of similar
             length, see `sparsesnn.host.stream.Stream`; 0: none.
@@ -343,6 +343,23 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class ParallelConfig:
+    """How the ranks of mpirun share the work; without it there is one rank. Results do not depend on it.
+
+    Args:
+        replicas: ranks, or groups of them, that see different samples; 0: as many as the ranks allow.
+        shards: ranks that share the neurons of one replica; 0: one, or as many as `replicas` leaves.
+    """
+
+    replicas: int = 0
+    shards: int = 0
+
+    def __post_init__(self) -> None:
+        _between("parallel.replicas", self.replicas, 0, 1_000_000)
+        _between("parallel.shards", self.shards, 0, 1_000_000)
+
+
+@dataclass(frozen=True)
 class Config:
     """All of a run; `Config.resolve` makes one, `to_toml` and `to_dict` write it out."""
 
@@ -353,6 +370,7 @@ class Config:
     init: InitConfig = field(default_factory=InitConfig)
     augment: Augment = field(default_factory=Augment)
     train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     @classmethod
     def resolve(cls, *layers: Mapping[str, Any]) -> Config:
@@ -443,6 +461,8 @@ FREE_KEYS = frozenset(
         "train.checkpoint_batches",
         "train.tensorboard",
         "train.plots",
+        "parallel.replicas",
+        "parallel.shards",
     }
 )
 

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
+from sparsesnn.host.sharded import ShardedModel, ShardedOutput
 from sparsesnn.host.stream import Stream
 from sparsesnn.loss import decode
 from sparsesnn.module import BACKENDS, Model, Output
@@ -24,6 +25,7 @@ from sparsesnn.train import prepare, schema
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.config import Config
 from sparsesnn.train.metrics import Progress, Tally
+from sparsesnn.train.ranks import gather
 
 
 @torch.no_grad()
@@ -47,11 +49,12 @@ def evaluate(
     """
     tally = Tally()
     mark = time.perf_counter()
-    for spikes, labels in stream.epoch(0):
-        output = model(spikes)
+    for k, (spikes, labels) in enumerate(stream.epoch(0)):
+        output = model(spikes, stream.place(k)[0]) if isinstance(model, ShardedModel) else model(spikes)
         logits = decode(output, decoding, n_classes)
-        labels = labels.to(logits.device)
-        loss = float(functional.cross_entropy(logits, labels))
+        losses = functional.cross_entropy(logits, labels.to(logits.device), reduction="none")
+        whole = gather(output.replicas, losses) if isinstance(output, ShardedOutput) else losses
+        loss = float(whole.sum() / len(whole))
         if not math.isfinite(loss):
             raise NumericError(
                 f"evaluation: the loss is {loss} after {tally.n_samples} samples; the weights are of no use"
@@ -98,8 +101,8 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     path = Path(folder)
     store = CheckpointStore(path.parent if path.name == ckpt.NAME else path)
     saved = store.read()
-    file = saved.best if weights == "best" and saved.best is not None else saved.tensors
-    tensors = store.tensors(file)
+    files = saved.best if weights == "best" and saved.best is not None else saved.tensors
+    tensors = store.tensors(files)
     try:
         config, network = Config.from_dict(saved.config), Network.from_dict(saved.network)
         progress = schema.build(Progress, saved.progress, "progress")
@@ -107,13 +110,13 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
-        raise CheckpointError(f"{store.path}: {file.file} is too small for its network; it belongs to another one")
+        raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or prepare.host_backend(config.train.backend)
     weight_dtype = config.train.weight_dtype if backend == "cpu" else "float32"
     dense_mode = config.train.dense_mode if backend == "dense" else "auto"
     model = Model(network, backend=backend, dense_mode=dense_mode, weight_dtype=weight_dtype)
-    ckpt.restore_model(model, tensors, str(store.folder / file.file))
-    epoch = progress.best_epoch if file is saved.best else progress.epoch
+    ckpt.restore_model(model, tensors, str(store.folder / files[0].file))
+    epoch = progress.best_epoch if files is saved.best else progress.epoch
     return SavedRun(model, config, network, n_classes, epoch)
 
 

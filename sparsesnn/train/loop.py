@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,16 @@ from torch.nn import functional
 from sparsesnn import __version__
 from sparsesnn.dense.device import autocast, find_device
 from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NumericError
+from sparsesnn.host.comm import Communicator, Grid, Local, make_grid
+from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
 from sparsesnn.loss import activity_regulariser, decode
 from sparsesnn.module import Model, Output
+from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
-from sparsesnn.train import optim, prepare, schema
+from sparsesnn.train import optim, prepare, ranks, schema
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
 from sparsesnn.train.config import Config, LossConfig, differences
 from sparsesnn.train.evaluation import evaluate
@@ -44,6 +49,7 @@ def train(
     resume: bool = False,
     *,
     report: Report | None = None,
+    world: Communicator | None = None,
 ) -> Result:
     """Trains as the configuration says and returns what `result.json` holds.
 
@@ -53,31 +59,86 @@ def train(
         out: run folder, made if needed; None: runs/<data set>-<date>-<time>.
         resume: go on from the folder's checkpoint; starts anew, and says so, if there is none.
         report: where progress is shown; None: nowhere.
+        world: the ranks that share the work, as `config.parallel` says; each of them calls this, with the same
+            arguments and a folder that all of them see. None: this process alone. The result is the same.
 
     Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss not finite), `StoppedError` (a signal;
     the checkpoint is written).
     """
     if data_dir is not None:
         config = config.with_values({"data": {"dir": str(data_dir)}})
-    report = report or Report(quiet=True)
-    folder = Path(out) if out is not None else default_folder(config)
+    world = world or Local()
+    ranks.check_equal(world, "the configuration", _comparable(config, resume), "start all ranks alike")
+    grid = make_grid(world, config.parallel.replicas, config.parallel.shards)
+    if world.size > 1 and config.train.backend != "cpu":
+        raise ConfigError(
+            f"train.backend: is {config.train.backend!r} on {world.size} ranks; only backend 'cpu' runs on several; "
+            "start one rank"
+        )
+    report = report if report is not None and grid.is_first else Report(quiet=True)
+    # the folder's default name holds the time, which ranks may read differently
+    folder = Path(world.all_texts(str(Path(out) if out is not None else default_folder(config)))[0])
+    with ExitStack() as held:
+        begin = partial(_begin, held, folder, config, resume, grid, report)
+        if ranks.together(world, begin, of_first=True)[0]:
+            report.note(f"{folder}: the run is finished; its result stands")
+            return Result.read(folder)
+        saved = read_folder(folder, resume=resume, world=world)
+        train_config = config.train
+        prepare.set_threads(train_config.threads, train_config.backend, train_config.dense_mode, world.ranks_on_host)
+        parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
+        ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
+        with stop_on_signals() as stop:
+            run = Run(config, parts, folder, saved, report, grid)
+            run.train(stop)
+            return run.finish(stop)
+
+
+def _comparable(config: Config, resume: bool) -> dict[str, Any]:
+    """What must be the same on all ranks: not where a rank finds its files."""
+    flat = schema.flatten(config.to_dict())
+    local = ("data.dir", "data.cache_dir", "train.threads")
+    return {"version": __version__, "resume": resume, **{k: v for k, v in flat.items() if k not in local}}
+
+
+def _begin(held: ExitStack, folder: Path, config: Config, resume: bool, grid: Grid, report: Report) -> str:
+    """Makes and locks the folder, on the first rank; says whether the run in it is finished."""
+    if not grid.is_first:
+        return ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"out: {folder} cannot be made: {error.strerror}; give another --out") from None
-    with locked(folder):
-        saved = open_folder(folder, config, resume=resume, report=report)
-        if saved is not None and (folder / RESULT).exists():
-            if saved.progress.get("epoch", 0) >= config.train.epochs:
-                report.note(f"{folder}: the run is finished; its result stands")
-                return Result.read(folder)
-            (folder / RESULT).unlink()
-        prepare.set_threads(config.train.threads, config.train.backend, config.train.dense_mode)
-        parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
-        with stop_on_signals() as stop:
-            run = Run(config, parts, folder, saved, report)
-            run.train(stop)
-            return run.finish(stop)
+    held.enter_context(locked(folder))
+    saved = open_folder(folder, config, resume=resume, report=report)
+    if saved is not None and (folder / RESULT).exists():
+        if saved.progress.get("epoch", 0) >= config.train.epochs:
+            return "finished"
+        (folder / RESULT).unlink()
+    return ""
+
+
+def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoint | None:
+    """The checkpoint to go on from, read by every rank; None where there is none.
+
+    Errors: `CheckpointError` where ranks do not see the same one.
+    """
+    store = CheckpointStore(folder)
+    found: list[Checkpoint] = []
+
+    def read() -> str:
+        if not (resume and store.exists()):
+            return ""
+        found.append(store.read())
+        return found[0].tensors[0].sha256
+
+    digests = ranks.together(world, read)
+    if strange := [r for r, digest in enumerate(digests) if digest != digests[0]]:
+        raise CheckpointError(
+            f"{ranks.name_of(strange[0], world.size)}: {store.path} is not what rank 0 sees there; "
+            "give a folder that all ranks share (--out)"
+        )
+    return found[0] if found else None
 
 
 def default_folder(config: Config) -> Path:
@@ -120,34 +181,54 @@ class Run:
     """One run in its folder, from the beginning or from a checkpoint."""
 
     def __init__(
-        self, config: Config, parts: prepare.Parts, folder: Path, saved: Checkpoint | None, report: Report
+        self,
+        config: Config,
+        parts: prepare.Parts,
+        folder: Path,
+        saved: Checkpoint | None,
+        report: Report,
+        grid: Grid | None = None,
     ) -> None:
+        self.grid = grid = grid or Grid.alone()
+        self.world, self.replicas = grid.world, grid.replicas
         torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
         self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
         self.decoding = config.loss.decoding_for(self.network)
         self.fingerprint = self.parts.fingerprint()
-        self.stream = prepare.train_stream(config, self.parts.train)
-        self.store = CheckpointStore(folder)
+        self.stream = prepare.train_stream(config, self.parts.train, self.replicas)
         self.progress = Progress()
-        self.best: ckpt.TensorFile | None = None
+        self.best: tuple[ckpt.TensorFile, ...] | None = None
         t = config.train
-        self.model = Model(
-            self.network,
-            backend=prepare.host_backend(t.backend),
-            dense_mode=t.dense_mode,
-            seed=t.seed,
-            weight_dtype=t.weight_dtype,
-        ).to(find_device(t.device, t.backend))
+        self.model: Model | ShardedModel
+        if self.world.size > 1:
+            self.model = ShardedModel(self.network, grid, seed=t.seed, weight_dtype=t.weight_dtype)
+            self.store = CheckpointStore(folder, grid, self.model.columns)
+        else:
+            self.model = Model(
+                self.network,
+                backend=prepare.host_backend(t.backend),
+                dense_mode=t.dense_mode,
+                seed=t.seed,
+                weight_dtype=t.weight_dtype,
+            ).to(find_device(t.device, t.backend))
+            self.store = CheckpointStore(folder)
         self.optimiser = optim.make_optimiser(self.model, config.optim)
-        self.device = prepare.make_device(config, self.model, self.optimiser, self.decoding, parts.n_classes)
+        self.device = None
+        if isinstance(self.model, Model):
+            self.device = prepare.make_device(config, self.model, self.optimiser, self.decoding, parts.n_classes)
         self._introduce()
         if saved is None:
             self._initialise()
         else:
-            self._restore(saved)
-        self.metrics = MetricsFile(folder, self.progress.metrics_position)
-        self.tensorboard = TensorBoard(folder, self.progress.epoch + 1) if config.train.tensorboard else None
+            ranks.together(self.world, partial(self._restore, saved))
+        ranks.check_replicas(grid, self.model)
+        self.first_step = self.progress.step
+        self.traffic = self.world.traffic.copy()  # training alone counts, not what came before
+        self.epoch_traffic = self.traffic.copy()
+        self.metrics = MetricsFile(folder, self.progress.metrics_position) if grid.is_first else None
+        wanted = config.train.tensorboard and grid.is_first
+        self.tensorboard = TensorBoard(folder, self.progress.epoch + 1) if wanted else None
         if self.tensorboard and self.tensorboard.writer is None:
             self.report.note(
                 "note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without"
@@ -158,7 +239,7 @@ class Run:
 
     def _introduce(self) -> None:
         parts = self.parts
-        n_parameters = sum(p.numel() for p in self.model.parameters())
+        n_parameters = self._n_parameters()
         sizes = " → ".join(
             f"{name} {p.n:,}{' recurrent' if getattr(p, 'recurrent', False) else ''}"
             for name, p in self.network.populations.items()
@@ -173,6 +254,17 @@ class Run:
         )
         self.report.note(f"net     {sizes}, {n_parameters:,} parameters, readout '{self.decoding}'")
         self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
+        if self.world.size > 1:
+            self.report.note(
+                f"ranks   {self.world.size}: {self.grid.n_replicas} replicas × {self.grid.n_shards} shards, "
+                f"{num_threads()} threads each"
+            )
+
+    def _n_parameters(self) -> int:
+        """Of the whole network."""
+        if isinstance(self.model, ShardedModel):
+            return self.model.n_parameters()
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     # ---- state -------------------------------------------------------------------------------------------------
 
@@ -199,7 +291,7 @@ class Run:
         reached = ", ".join(f"{name} {value:.4f}" for name, value in self.progress.init.items() if name in wanted)
         self.report.note(f"init    activity {reached}")
 
-    def _restore(self, saved: Checkpoint) -> None:
+    def _restore(self, saved: Checkpoint) -> str:
         where = str(self.store.path)
         if saved.data != self.fingerprint:
             raise CheckpointError(
@@ -226,6 +318,7 @@ class Run:
         if self.best is not None:
             self.store.tensors(self.best)  # better to learn of damage now than after the last epoch
         self.report.note(f"resume  after epoch {p.epoch}, batch {p.batch} of {len(self.stream)}")
+        return ""
 
     def _save(self) -> None:
         """Writes a checkpoint of this moment."""
@@ -270,15 +363,14 @@ class Run:
         mark = time.perf_counter()
         for spikes, labels in self.stream.epoch(p.epoch, p.batch):
             output, logits, loss, norm = self._step(spikes, labels)
-            p.tally.add(output, logits, labels, loss)
-            p.tally.gradient_norm_sum += norm * len(labels)
+            p.tally.gradient_norm_sum += norm * p.tally.add(output, logits, labels, loss)
             p.batch, p.step = p.batch + 1, p.step + 1
             p.tally.seconds += time.perf_counter() - mark
             p.tally.waited_s = self.stream.wait_s - waited_before
             self.report.batch(p.tally)
-            if stop:
-                self._stopped(stop)
-            if self._checkpoint_due() and p.batch < n_batches:
+            due = ranks.agree(self.world, [stop.signal, self._checkpoint_due()])
+            self._stop_if_asked(stop, [signal for signal, _ in due])
+            if due[0][1] and p.batch < n_batches:
                 self._save()
             mark = time.perf_counter()
 
@@ -293,15 +385,17 @@ class Run:
             return output, logits, value, norm
         optim.set_learning_rate(self.optimiser, self._learning_rate(p.step))
         self.optimiser.zero_grad(set_to_none=True)
+        first, n_samples = self.stream.place(p.batch)
         with autocast(torch.device(c.train.device), c.train.precision):
-            output = self.model(spikes)
+            output = self.model(spikes, first) if isinstance(self.model, ShardedModel) else self.model(spikes)
         logits = decode(output, self.decoding, self.parts.n_classes)
         labels = labels.to(logits.device)
-        loss = total_loss(output, logits, labels, c.loss)
-        value = float(loss.detach())
+        loss, value = total_loss(output, logits, labels, c.loss, n_samples, self.replicas)
         if not math.isfinite(value):
             raise self._not_finite("loss", value)
         loss.backward()
+        if isinstance(self.model, ShardedModel):
+            self.model.finish_backward()
         norm = optim.gradient_norm(self.model, c.optim.clip_norm)
         if not math.isfinite(norm):
             raise self._not_finite("norm of the gradients", norm)
@@ -358,8 +452,13 @@ class Run:
             "dropped": t.dropped,
             "n_lost": self.fingerprint["n_lost"],
         }
-        self.metrics.append(record)
-        p.metrics_position = self.metrics.position
+        if self.world.size > 1:
+            traffic = ranks.rank_traffic(self.world, self.epoch_traffic)
+            self.epoch_traffic = self.world.traffic.copy()
+            record |= {"communication_s": traffic["seconds"], "bytes_sent": traffic["bytes_sent"]}
+        if self.metrics is not None:
+            self.metrics.append(record)
+            p.metrics_position = self.metrics.position
         p.trained_samples, p.trained_s = p.trained_samples + t.n_samples, p.trained_s + t.seconds
         p.waited_s += t.waited_s
         p.seconds += t.seconds + valid_s
@@ -371,18 +470,21 @@ class Run:
 
     def _evaluate(self, part: prepare.Part, stop: StopRequest) -> Tally:
         def check() -> None:
-            if stop:
-                self._stopped(stop)
+            self._stop_if_asked(stop, [signal for (signal,) in ranks.agree(self.world, [stop.signal])])
 
         return evaluate(
             self.device or self.model,
-            prepare.eval_stream(self.config, part),
+            prepare.eval_stream(self.config, part, self.replicas),
             decoding=self.decoding,
             n_classes=self.parts.n_classes,
             after_batch=check,
         )
 
-    def _stopped(self, stop: StopRequest) -> None:
+    def _stop_if_asked(self, stop: StopRequest, signals: Sequence[int]) -> None:
+        """Ends the run where a signal has come, to any rank."""
+        if not any(signals):
+            return
+        stop.signal = max(signals)
         self.report.close()
         p = self.progress
         if self.saved_position != (p.epoch, p.batch, p.step):
@@ -398,10 +500,14 @@ class Run:
     def finish(self, stop: StopRequest) -> Result:
         """Tests the weights that validation chose, and for the record the last ones; writes result and pictures."""
         p = self.progress
+        traffic: dict[str, Any] = {}
+        if self.world.size > 1:
+            grid = {"replicas": self.grid.n_replicas, "shards": self.grid.n_shards}
+            traffic = {**grid, **ranks.rank_traffic(self.world, self.traffic), "n_steps": p.step - self.first_step}
         sha256 = ckpt.weights_sha256(self.model)
         last = chosen = self._evaluate(self.parts.test, stop)
         if self.best is not None and p.best_epoch != p.epoch:
-            ckpt.restore_model(self.model, self.store.tensors(self.best), self.best.file)
+            ckpt.restore_model(self.model, self.store.tensors(self.best), self.best[0].file)
             if self.device is not None:
                 self.device.push()
             chosen = self._evaluate(self.parts.test, stop)
@@ -420,16 +526,18 @@ class Run:
             n_valid=len(self.parts.valid) if self.parts.valid else 0,
             n_train=len(self.parts.train),
             n_lost=self.fingerprint["n_lost"],
-            n_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            n_parameters=self._n_parameters(),
             weights_sha256=sha256,
             config=self.config.to_dict(),
             data=self.fingerprint,
             version=__version__,
             wait_share=p.waited_s / p.trained_s if p.trained_s > 0 else 0.0,
+            ranks=traffic,
         )
         if self.config.train.plots:
             self._plot(result)
-        result.write(self.folder)
+        if self.grid.is_first:
+            result.write(self.folder)
         if self.tensorboard:
             self.tensorboard.close()
         by = "validation" if self.best is not None else "being the last"
@@ -445,34 +553,51 @@ class Run:
 
         test = self.parts.test
         spikes = test.event_set.batch(test.indices[:1])
+        with torch.no_grad():
+            output = self.model(spikes)  # on all ranks
+            logits = decode(output, self.decoding, self.parts.n_classes)[0].tolist()
+        if not self.grid.is_first:
+            return
         records = read_metrics(self.folder)
         try:
             title = f"{self.config.data.name}, {self.folder.name}"
             plots.plot_curves(records, self.folder / "curves.png", best_epoch=result.best_epoch, title=title)
             plots.plot_activity(records, self.folder / "activity.png", title=title)
-            with torch.no_grad():
-                logits = decode(self.model(spikes), self.decoding, self.parts.n_classes)[0].tolist()
             label = int(test.event_set.labels[test.indices[0]])
-            plots.plot_raster(self.model, spikes, label, logits, self.folder / "raster.png", title="first test sample")
+            path = self.folder / "raster.png"
+            plots.plot_raster(self.network, spikes, output, label, logits, path, title="first test sample")
         except MissingDependencyError as error:
             self.report.note(f"plots   none: {error}")
 
 
-def total_loss(output: Output, logits: Tensor, labels: Tensor, config: LossConfig) -> Tensor:
-    """Cross-entropy, and the activity regulariser where a bound is set; float32[].
+def total_loss(
+    output: Output, logits: Tensor, labels: Tensor, config: LossConfig, n_samples: int, replicas: Communicator
+) -> tuple[Tensor, float]:
+    """Cross-entropy, and the activity regulariser where a bound is set.
 
     Labels are int64[B], or float32[B, C]: -Σ_c label[b,c]·log softmax(logits)[b,c], the mean over the batch.
+
+    Args:
+        n_samples: of the whole batch, of which each replica has a part.
+
+    Returns: what to differentiate, float32[], whose gradient is that of the whole batch's loss by this part; and the
+    loss of the whole batch.
     """
-    loss = functional.cross_entropy(logits, labels, label_smoothing=config.label_smoothing)
+    losses = functional.cross_entropy(logits, labels, label_smoothing=config.label_smoothing, reduction="none")
+    loss = losses.sum() / n_samples
+    whole = ranks.gather(replicas, losses).sum() / n_samples
     if config.lower or config.upper:
-        loss = loss + activity_regulariser(
+        regulariser = activity_regulariser(
             output,
             lower=config.lower or None,
             upper=config.upper or None,
             strength_lower=config.strength_lower,
             strength_upper=config.strength_upper,
+            n_samples=n_samples,
+            over_batch=partial(ranks.sum_whole, replicas),
         )
-    return loss
+        loss, whole = loss + regulariser, whole + regulariser.detach()
+    return loss, float(whole)
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsesnn.errors import CheckpointError
+from sparsesnn.host.sharded import ShardedOutput
 from sparsesnn.module import Output
 from sparsesnn.train.files import read_json, strict_json, write_atomically
 
@@ -44,17 +45,28 @@ class Tally:
     waited_s: float = 0.0
     gradient_norm_sum: float = 0.0
 
-    def add(self, output: Output, logits: Tensor, labels: Tensor, loss: float) -> None:
-        """Counts one batch; labels are int64[B] or float32[B, C]."""
+    def add(self, output: Output, logits: Tensor, labels: Tensor, loss: float) -> int:
+        """Counts one batch, of which each replica has a part, and returns its samples.
+
+        Args:
+            labels: int64[B] or float32[B, C].
+            loss: of the whole batch.
+        """
         n, labels = len(labels), labels.to(logits.device)
         classes = labels if labels.ndim == 1 else labels.argmax(1)
+        n_correct = int((logits.detach().argmax(1) == classes).sum()) if n else 0
+        if isinstance(output, ShardedOutput):
+            n, n_correct, activities, all_dropped = output.totals(n, n_correct)
+        else:
+            activities, all_dropped = output.activity(), output.dropped()
         self.n_samples += n
-        self.n_correct += int((logits.detach().argmax(1) == classes).sum())
+        self.n_correct += n_correct
         self.loss_sum += loss * n
-        for name, activity in output.activity().items():
+        for name, activity in activities.items():
             self.activity_sum[name] = self.activity_sum.get(name, 0.0) + activity * n
-        for name, dropped in output.dropped().items():
+        for name, dropped in all_dropped.items():
             self.dropped[name] = self.dropped.get(name, 0) + dropped
+        return n
 
     @property
     def loss(self) -> float:
@@ -133,6 +145,7 @@ class Result:
         data: what made the training data.
         version: of sparsesnn.
         wait_share: share of the training time that was spent waiting for batches.
+        ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
     """
 
     test_accuracy: float
@@ -155,6 +168,7 @@ class Result:
     data: Mapping[str, Any]
     version: str
     wait_share: float = 0.0
+    ranks: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

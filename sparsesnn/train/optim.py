@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sparsesnn import _core
 from sparsesnn.adam import Adam, AdamW
+from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.train.config import OptimConfig
 
 
@@ -59,11 +63,26 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 def gradient_norm(model: nn.Module, clip_norm: float) -> float:
     """The norm of all gradients together; if `clip_norm` is above 0, scales them down to at most that norm."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    named = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    gradients = list(named.values())
     if not gradients:
         return 0.0
-    norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
+    if getattr(model, "backend", None) == "cpu":
+        norm = math.sqrt(sum(_squares(model, named)))
+    else:
+        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
     if clip_norm and clip_norm < norm < math.inf:
         for gradient in gradients:
             gradient.mul_(clip_norm / norm)
     return norm
+
+
+def _squares(model: nn.Module, gradients: Mapping[str, Tensor]) -> list[float]:
+    """Sums of squares, float64, neuron by neuron first: the same for any number of ranks that share the neurons."""
+    squares = {
+        name: np.asarray(_core.column_squares(g.contiguous().view(math.prod(g.shape[:-1]), g.shape[-1]).numpy()))
+        for name, g in gradients.items()
+        if g.ndim
+    }
+    whole = model.whole_neurons(squares) if isinstance(model, ShardedModel) else squares
+    return [float(whole[name].sum()) if g.ndim else float(g) ** 2 for name, g in gradients.items()]

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn.errors import MissingDependencyError
-from sparsesnn.module import LayerOutput, Model
+from sparsesnn.module import LayerOutput, Output
+from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
@@ -81,24 +82,31 @@ def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: st
 
 @torch.no_grad()
 def plot_raster(
-    model: Model, spikes: SpikeBatch, label: int, logits: Sequence[float], path: Path, *, title: str
+    network: Network,
+    spikes: SpikeBatch,
+    output: Output,
+    label: int,
+    logits: Sequence[float],
+    path: Path,
+    *,
+    title: str,
 ) -> None:
     """One sample through the network: a raster per population and the readout.
 
     Args:
         spikes: B = 1.
+        output: what the network made of them.
         label: its class.
         logits: [C], what the network made of it; the readout panel names the two classes that matter.
     """
-    output = model(spikes)
-    input_name = model.network.inputs[0]
+    input_name = network.inputs[0]
     rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
     n_classes, predicted = len(logits), int(np.argmax(logits))
     heights = [2.0] * len(rasters) + [2.0]
     figure = _figure(9, 1.0 + sum(heights))
     panels = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
     for k, (axes, (name, lists)) in enumerate(zip(panels, rasters.items(), strict=False)):
-        n_neurons = model.network.populations[name].n
+        n_neurons = network.populations[name].n
         steps, neurons = _points(lists)
         size = 1.5 if n_neurons > _MANY_NEURONS else 6.0
         axes.scatter(steps, neurons, s=size, color=CYCLE[k % len(CYCLE)], marker="o", linewidths=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from sparsesnn import datasets
 from sparsesnn.datasets import EventSet
 from sparsesnn.dense import products_are_ours
 from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
 from sparsesnn.module import IPU_BACKENDS, Model
 from sparsesnn.network import Network
@@ -71,8 +73,8 @@ class Parts:
         }
 
 
-def set_threads(n_threads: int, backend: str, dense_mode: str = "auto") -> None:
-    """Worker threads of the backend, in this process; 0: all cores.
+def set_threads(n_threads: int, backend: str, dense_mode: str = "auto", ranks_on_host: int = 1) -> None:
+    """Worker threads of the backend, in this process; 0: all cores, shared by the ranks of this host.
 
     Beside the event-sparse engine, and beside dense products of our own, PyTorch runs on one thread. What is left to it
     is small, its threads would go on spinning on the engine's cores for milliseconds after each use, and the sums of its
@@ -80,8 +82,11 @@ def set_threads(n_threads: int, backend: str, dense_mode: str = "auto") -> None:
     """
     ours = host_backend(backend) == "cpu" or (dense_mode in ("auto", "fused") and products_are_ours())
     torch.set_num_threads(1 if ours else n_threads or ALL_TORCH_THREADS)
-    if n_threads:
-        set_num_threads(n_threads)
+    mine = len(os.sched_getaffinity(0))
+    if mine == os.cpu_count():  # else the launcher bound this rank to cores of its own
+        mine = max(1, mine // ranks_on_host)
+    if n_threads or ranks_on_host > 1:
+        set_num_threads(n_threads or mine)
 
 
 def host_backend(backend: str) -> str:
@@ -154,8 +159,8 @@ def make_network(config: Config, parts: Parts) -> Network:
     return config.net.network(parts.n_neurons, parts.n_classes)
 
 
-def train_stream(config: Config, part: Part) -> Stream:
-    """Shuffled and augmented, both as the seed says.
+def train_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
+    """Shuffled and augmented, both as the seed says; this replica's samples of each batch.
 
     Errors: `ConfigError` for an augmentation that has no meaning for the data, and where no batch would be left.
     """
@@ -169,6 +174,8 @@ def train_stream(config: Config, part: Part) -> Stream:
         bucket_batches=config.train.bucket_batches,
         drop_last=config.train.drop_last,
         prefetch=config.train.prefetch,
+        rank=replicas.rank if replicas else 0,
+        n_ranks=replicas.size if replicas else 1,
     )
     if not len(stream):
         raise ConfigError(
@@ -178,8 +185,8 @@ def train_stream(config: Config, part: Part) -> Stream:
     return stream
 
 
-def eval_stream(config: Config, part: Part) -> Stream:
-    """In the order of the data, all of it, without augmentation."""
+def eval_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
+    """In the order of the data, all of it, without augmentation; this replica's samples of each batch."""
     return Stream(
         part.event_set,
         part.indices,
@@ -187,4 +194,6 @@ def eval_stream(config: Config, part: Part) -> Stream:
         shuffle=False,
         seed=config.train.seed,
         prefetch=config.train.prefetch,
+        rank=replicas.rank if replicas else 0,
+        n_ranks=replicas.size if replicas else 1,
     )

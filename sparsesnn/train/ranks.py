@@ -1,0 +1,124 @@
+"""What the ranks of a run do together: agree, compare, and add up what belongs to the whole batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.errors import CheckpointError, ConfigError, DataError, SparseSnnError
+from sparsesnn.host.comm import Communicator, Grid, Traffic
+from sparsesnn.train import schema
+
+#: separates kind and text of what a rank says in `together`
+_DONE, _FAILED = "+", "-"
+
+
+def name_of(rank: int, size: int) -> str:
+    """How a message names a rank."""
+    return f"rank {rank}/{size}"
+
+
+def together(world: Communicator, action: Callable[[], str], *, of_first: bool = False) -> list[str]:
+    """Calls `action` on every rank and returns what each returned.
+
+    Args:
+        of_first: only the first rank has something to do, so that a message needs no rank's name.
+
+    Errors: where actions raised errors of ours, the first rank's error, on all ranks; its message names that rank,
+    unless all ranks say the same.
+    """
+    if world.size == 1:
+        return [action()]
+    try:
+        said = _DONE + action()
+    except SparseSnnError as failure:
+        said = f"{_FAILED}{type(failure).__name__} {failure}"
+    heard = world.all_texts(said)
+    failed = [r for r, text in enumerate(heard) if text[0] == _FAILED]
+    if not failed:
+        return [text[1:] for text in heard]
+    kind, _, message = heard[failed[0]][1:].partition(" ")
+    error = {e.__name__: e for e in (CheckpointError, ConfigError, DataError)}.get(kind, SparseSnnError)
+    raise error(message if of_first or len(set(heard)) == 1 else f"{name_of(failed[0], world.size)}: {message}")
+
+
+def check_equal(world: Communicator, what: str, table: Mapping[str, Any], hint: str) -> None:
+    """`ConfigError` on all ranks, naming the first rank whose table differs from that of rank 0, and where."""
+    if world.size == 1:
+        return
+    tables = [
+        json.loads(text) for text in world.all_texts(json.dumps(schema.plain(table), sort_keys=True, default=str))
+    ]
+    for r, other in enumerate(tables[1:], start=1):
+        if other == tables[0]:
+            continue
+        before, after = schema.flatten(tables[0]), schema.flatten(other)
+        name = next(k for k in [*before, *after] if before.get(k) != after.get(k))
+        raise ConfigError(
+            f"{name_of(r, world.size)}: {what} differs from that of rank 0: {name} is {after.get(name)!r}, "
+            f"there {before.get(name)!r}; {hint}"
+        )
+
+
+def gather(comm: Communicator, x: Tensor) -> Tensor:
+    """The parts [b] of all ranks, one after another; no gradient."""
+    if comm.size == 1:
+        return x.detach()
+    return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().contiguous().numpy())))
+
+
+def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:
+    """The sum over ranks of whole numbers, exact in float32 below 2²⁴; every rank computes the same from it."""
+    if comm.size == 1:
+        return counts
+    total: Tensor = _SumWhole.apply(counts, comm)
+    return total
+
+
+class _SumWhole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, counts: Tensor, comm: Communicator) -> Tensor:
+        parts = comm.all_gather(counts.detach().contiguous().numpy().reshape(-1))
+        return torch.from_numpy(np.sum(parts, axis=0, dtype=np.float32)).reshape(counts.shape)
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, None]:
+        return d_total, None
+
+
+def agree(world: Communicator, numbers: Sequence[int]) -> list[list[int]]:
+    """The numbers of every rank."""
+    if world.size == 1:
+        return [list(numbers)]
+    return [[int(n) for n in part] for part in world.all_gather(np.array(numbers, np.int64))]
+
+
+def rank_traffic(world: Communicator, before: Traffic) -> dict[str, list[float]]:
+    """What each rank has exchanged since `before`: seconds spent on it, bytes_sent, bytes_received, n_messages."""
+    own = asdict(world.traffic.since(before))
+    parts = world.all_gather(np.array(list(own.values()), np.float64))
+    return {key: [float(part[k]) if key == "seconds" else int(part[k]) for part in parts] for k, key in enumerate(own)}
+
+
+def check_replicas(grid: Grid, model: nn.Module) -> None:
+    """`ConfigError` on all ranks, naming the first one whose weights differ from those of the first replica."""
+    if grid.world.size == 1:
+        return
+    digest = hashlib.sha256()
+    for _, tensor in sorted(model.state_dict().items()):
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    of_replicas = grid.replicas.all_texts(digest.hexdigest())
+    differ = [int(of_replicas[grid.replicas.rank] != of_replicas[0])]
+    strange = [r for r, (flag,) in enumerate(agree(grid.world, differ)) if flag]
+    if strange:
+        raise ConfigError(
+            f"{name_of(strange[0], grid.world.size)}: its weights differ from those of the first replica; "
+            "start all ranks with the same version, configuration and checkpoint"
+        )

@@ -1,0 +1,177 @@
+"""Whole runs over ranks, simulated as threads: the bits of one rank, checkpoints for any number of them, faults."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparsesnn.errors import CheckpointError, ConfigError, DataError
+from sparsesnn.host.comm import Communicator, simulate
+from sparsesnn.train import Config, Report, Result, load_run, prepare, train
+from sparsesnn.train.checkpoint import CheckpointStore, weights_sha256
+from sparsesnn.train.metrics import Tally, read_metrics
+
+GRIDS = {"2 replicas": (2, 1), "2 shards": (1, 2), "3 shards": (1, 3), "2 x 2": (2, 2)}
+
+
+def make_config(**sections: dict[str, Any]) -> Config:
+    small: dict[str, Mapping[str, Any]] = {
+        "data": {
+            "name": "synthetic", "n_neurons": 17, "n_classes": 3, "n_steps": 11, "n_samples": 90, "activity": 0.2,
+            "valid": "random:0.15",
+        },
+        "net": {"text": "auto-70r-40-auto", "capacity": 12, "bias": True, "learn_beta": True},
+        "init": {"activity": 0.1, "tolerance": 0.5, "mean_shift": 0.1},
+        "augment": {"event_drop": 0.1},
+        "loss": {"lower": 0.02, "upper": 0.1},
+        "optim": {"lr": 0.02, "clip_norm": 0.5},
+        "train": {"epochs": 3, "batch": 27, "tensorboard": False, "plots": False, "threads": 1},
+    }  # fmt: skip
+    return Config.resolve(small, sections)
+
+
+def train_on(config: Config, grid: tuple[int, int], out: Path, **options: Any) -> list[Result]:
+    config = config.with_values({"parallel": {"replicas": grid[0], "shards": grid[1]}})
+    return simulate(grid[0] * grid[1], lambda world: train(config, out=out, world=world, **options))
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    timed = ("seconds", "waited_s", "wait_share", "valid_seconds", "samples_per_s", "communication_s", "bytes_sent")
+    return [{k: v for k, v in record.items() if k not in timed} for record in read_metrics(folder)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    out = tmp_path_factory.mktemp("alone")
+    return train(make_config(), out=out), out
+
+
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_a_run_is_that_of_one_rank(grid, alone, tmp_path):
+    whole, folder = alone
+    results = train_on(make_config(), grid, tmp_path)
+    assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
+    assert numbers(tmp_path) == numbers(folder)
+    for name in ("test_accuracy", "test_loss", "valid_accuracy", "activity", "dropped", "n_parameters", "best_epoch"):
+        assert getattr(results[0], name) == getattr(whole, name)
+    assert json.loads((tmp_path / "result.json").read_text())["weights_sha256"] == whole.weights_sha256
+    ranks = results[0].ranks
+    assert (ranks["replicas"], ranks["shards"]) == grid
+    assert len(ranks["bytes_sent"]) == grid[0] * grid[1]
+    assert all(n > 0 for n in ranks["bytes_sent"])
+    assert len(read_metrics(tmp_path)[0]["communication_s"]) == grid[0] * grid[1]
+    # the checkpoint is read by one rank
+    assert weights_sha256(load_run(tmp_path, weights="last").model) == whole.weights_sha256
+
+
+@pytest.mark.parametrize("optim", [{"name": "sgd"}, {"name": "adam"}])
+def test_other_optimisers_and_decodings(optim, tmp_path):
+    config = make_config(optim=optim, loss={"decoding": "mean"}, net={"text": "auto-140-auto"}, train={"epochs": 1})
+    whole = train(config, out=tmp_path / "a")
+    assert train_on(config, (2, 2), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
+
+
+def test_mixed_samples_and_a_spiking_readout(tmp_path):
+    config = make_config(
+        augment={"mix": 0.5},
+        loss={"label_smoothing": 0.1},
+        net={"text": "auto-70c-autos"},
+        train={"epochs": 1, "batch": 64},
+    )
+    whole = train(config, out=tmp_path / "a")
+    assert train_on(config, (3, 1), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
+
+
+class StopAt(Report):
+    """Stops a run by an error after a number of batches, as a crash would."""
+
+    def __init__(self, n_batches: int) -> None:
+        super().__init__(quiet=True)
+        self.left = n_batches
+
+    def batch(self, tally: Tally) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("before", "after"), [((1, 3), (1, 1)), ((1, 1), (2, 2)), ((1, 2), (1, 3)), ((2, 2), (1, 2))])
+def test_a_checkpoint_is_for_any_number_of_ranks(before, after, alone, tmp_path):
+    whole, _ = alone
+    config = make_config(train={"checkpoint_batches": 1})
+    with pytest.raises(KeyboardInterrupt):
+        train_on(config, before, tmp_path, report=StopAt(5))
+    saved = CheckpointStore(tmp_path).read()
+    assert len(saved.tensors) == before[1]
+    assert all((tmp_path / file.file).stat().st_size == file.n_bytes for file in saved.tensors)
+    results = train_on(config, after, tmp_path, resume=True)
+    assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
+    assert len(list(tmp_path.glob("ckpt-*"))) == after[1]  # the older ones are gone
+
+
+def test_a_finished_run_stands(alone, tmp_path):
+    whole, folder = alone
+    shutil.copytree(folder, tmp_path / "copy")
+    results = train_on(make_config(), (1, 2), tmp_path / "copy", resume=True)
+    assert [result.weights_sha256 for result in results] == [whole.weights_sha256] * 2
+
+
+def test_a_damaged_shard_names_the_rank(tmp_path):
+    config = make_config(train={"epochs": 1})
+    train_on(config, (1, 2), tmp_path)
+    longer = make_config(train={"epochs": 2}, optim={"schedule": "constant"})
+    with pytest.raises(CheckpointError, match="another configuration"):
+        train_on(longer, (1, 2), tmp_path, resume=True)
+    (tmp_path / "result.json").unlink()
+    second = CheckpointStore(tmp_path).read().tensors[1]
+    path = tmp_path / second.file
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(CheckpointError, match=r"^rank 1/2: .*is damaged \(its SHA-256"):
+        train_on(config, (1, 2), tmp_path, resume=True)
+
+
+def test_ranks_must_be_alike(tmp_path):
+    def with_rate(world: Communicator) -> Result:
+        return train(make_config(optim={"lr": 0.1 + 0.1 * (world.rank == 1)}), out=tmp_path, world=world)
+
+    with pytest.raises(
+        ConfigError, match="rank 1/2: the configuration differs .* optim.lr is 0.2, there 0.1; start all"
+    ):
+        simulate(2, with_rate)
+
+
+def test_ranks_must_have_the_same_data(tmp_path, monkeypatch):
+    original, changed = prepare.load_parts, iter([make_config(data={"activity": 0.3}).data])
+    monkeypatch.setattr(prepare, "load_parts", lambda data: original(next(changed, data)))  # one of the ranks'
+    with pytest.raises(
+        ConfigError, match=r"rank \d/2: the data differs from that of rank 0: .*; give all ranks the same"
+    ):
+        simulate(2, lambda world: train(make_config(), out=tmp_path, world=world))
+
+
+def test_a_rank_that_cannot_read_ends_all(tmp_path, monkeypatch):
+    original, errors = prepare.load_parts, iter([DataError("no such file")])
+
+    def load(data):
+        for error in errors:
+            raise error
+        return original(data)
+
+    monkeypatch.setattr(prepare, "load_parts", load)
+    with pytest.raises(DataError, match="no such file"):
+        simulate(3, lambda world: train(make_config(), out=tmp_path, world=world))
+
+
+def test_grids_and_backends_that_cannot_be(tmp_path):
+    with pytest.raises(ConfigError, match="2 replicas × any number of shards do not make 1 ranks; .* or start 2 ranks"):
+        train(make_config(parallel={"replicas": 2}), out=tmp_path)
+    with pytest.raises(ConfigError, match="train.backend: is 'dense' on 2 ranks; only backend 'cpu'"):
+        train_on(make_config(train={"backend": "dense"}), (2, 1), tmp_path)
+    with pytest.raises(ConfigError, match="parallel.shards: is -1; allowed: 0 to"):
+        make_config(parallel={"shards": -1})
+    assert not list(tmp_path.iterdir())
