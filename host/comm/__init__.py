@@ -4,13 +4,14 @@
     simulate(R, f)  R ranks as threads of one process: for tests, and for networks beyond the machine at hand
     mpi_world()     MPI through mpi4py; buffers only, nothing is pickled
 
-A `Grid` arranges the ranks as replicas × shards.
+A `Grid` arranges the ranks as replicas × shards. A `Lifeline` ends all ranks where one fails.
 """
 
 from sparsesnn.host.comm.base import Communicator, Request, Traffic
 from sparsesnn.host.comm.grid import Grid, make_grid
+from sparsesnn.host.comm.lifeline import Lifeline
 from sparsesnn.host.comm.local import Local
 from sparsesnn.host.comm.mpi import mpi_world
 from sparsesnn.host.comm.simulated import simulate
 
-__all__ = ["Communicator", "Request", "Traffic", "Local", "simulate", "mpi_world", "Grid", "make_grid"]
+__all__ = ["Communicator", "Request", "Traffic", "Local", "simulate", "mpi_world", "Grid", "make_grid", "Lifeline"]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands.ranks import run_on_ranks
 from sparsesnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sparsesnn.host.comm import Communicator
 
 EXAMPLES = """\
 examples:
@@ -18,6 +22,8 @@ examples:
   sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
   sparsesnn train --resume --out runs/a                     go on after Ctrl-C, a crash or a power cut, bit for bit
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
+  mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
+  mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
 
 precedence: defaults of the data set < --config < options here.
 net text: sizes joined by '-'; r after a size: recurrent, c: current-based neurons (CubaLIF); the last size is the
@@ -71,7 +77,12 @@ def register(commands: Any) -> None:
     run = parser.add_argument_group("the run")
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/DATASET-DATE-TIME)")
     run.add_argument(
-        "--resume", action="store_true", help="go on from the checkpoint in --out; starts anew if there is none"
+        "--resume",
+        nargs="?",
+        const="yes",
+        metavar="auto",
+        help="go on from the checkpoint in --out; starts anew if there is none. With 'auto' the command line may stay the "
+        "same each time a scheduler starts it: the first time, again after a fault, and once more when all is done",
     )
     run.add_argument("--print-config", action="store_true", help="print the whole configuration as TOML and exit")
     run.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard files")
@@ -80,19 +91,28 @@ def register(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    if options.resume not in (None, "yes", "auto"):  # --resume digits: what follows is the data set
+        if options.dataset is not None:
+            raise ConfigError(f"--resume: is {options.resume!r}; allowed: auto, or nothing")
+        options.dataset, options.resume = options.resume, "yes"
+    if options.print_config:
+        print(_resolve(options).to_toml(), end="")
+        return 0
+    return run_on_ranks(lambda world: _train_on(options, world))
+
+
+def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
+    """On one rank of `world`; None: the only one."""
     from sparsesnn.train import Report, train
 
     config = _resolve(options)
-    if options.print_config:
-        print(config.to_toml(), end="")
-        return 0
     if options.resume and options.out is None:
         raise ConfigError("--resume: which run? give its folder with --out DIR")
-    report = Report(quiet=options.quiet)
+    report = Report(quiet=options.quiet or (world is not None and world.rank > 0))
     if options.seeds is None:
-        train(config, out=options.out, resume=options.resume, report=report)
+        train(config, out=options.out, resume=bool(options.resume), report=report, world=world)
     else:
-        _train_seeds(config, options, report)
+        _train_seeds(config, options, report, world)
     return 0
 
 
@@ -161,7 +181,7 @@ def _config_of_run(folder: Path | None) -> dict[str, Any]:
     raise ConfigError(f"--resume: {folder} holds no run; name a data set or --config FILE to start one there")
 
 
-def _train_seeds(config: Any, options: argparse.Namespace, report: Any) -> None:
+def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: Communicator | None) -> None:
     """One run per seed, and the mean and the spread of their accuracies."""
     from sparsesnn.train import train
     from sparsesnn.train.loop import default_folder
@@ -178,14 +198,19 @@ def _train_seeds(config: Any, options: argparse.Namespace, report: Any) -> None:
     if options.seed is not None:
         raise ConfigError("--seed and --seeds: give one of them")
     out = options.out if options.out is not None else default_folder(config)
+    if world is not None:
+        out = Path(world.all_texts(str(out))[0])
     results = [
         train(
             config.with_values({"train": {"seed": seed}}),
             out=out / f"seed-{seed}",
-            resume=options.resume,
+            resume=bool(options.resume),
             report=report,
+            world=world,
         )
         for seed in seeds
     ]
+    if world is not None and world.rank:
+        return
     for line in write_summary(out, seeds, results):
         report.note(line)

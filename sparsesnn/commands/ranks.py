@@ -1,0 +1,66 @@
+"""A command on all ranks that mpirun, srun or another launcher started; on one rank nothing of MPI is touched."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
+
+if TYPE_CHECKING:
+    from sparsesnn.host.comm import Communicator
+
+
+def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
+    """Calls `work(world)` on every rank, `work(None)` where there is one; returns the exit code.
+
+    Where a rank fails, or is killed, all ranks end within seconds, and one message says which it was and why.
+    Errors: `ConfigError` where the launcher and MPI disagree on how many ranks there are; those of `work` on one rank.
+    """
+    from sparsesnn.launch.environment import find_place
+
+    place = find_place(os.environ)
+    if place.size == 1:
+        return work(None)
+    from sparsesnn.host.comm import Lifeline, mpi_world
+
+    world = mpi_world()
+    if world.size != place.size:
+        raise ConfigError(
+            f"{place.launcher} started {place.size} ranks, but MPI counts {world.size}: mpi4py belongs to another MPI than "
+            "the launcher; start with the mpirun of that MPI, or build mpi4py against yours (pip install --no-binary "
+            "mpi4py mpi4py)"
+        )
+    lifeline = Lifeline(world)
+    if world.rank:
+        warnings.simplefilter("ignore")  # one rank says it
+    try:
+        code = work(world)
+        world.barrier()
+    except BaseException as error:
+        code = exit_code(error)
+        if not (isinstance(error, SparseSnnError) and code > 128):
+            if not isinstance(error, (SparseSnnError, KeyboardInterrupt)):
+                traceback.print_exc()
+            lifeline.fail(code, f"{error or type(error).__name__}")
+        # stopped by a signal, all together: the checkpoint is written
+        world.barrier()
+        lifeline.close()
+        if world.rank == 0:
+            raise
+        return code
+    lifeline.close()
+    return code
+
+
+def exit_code(error: BaseException) -> int:
+    """2 for a wrong option or configuration, 128 + signal where a signal stopped it, else 1."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    number = int(getattr(error, "signal", 0)) if isinstance(error, SparseSnnError) else 0
+    if number:
+        return 128 + number
+    return 2 if isinstance(error, (ConfigError, DescriptionError)) else 1
