@@ -71,12 +71,12 @@ def dense(network: Network, parameters: Dict[str, nn.Module], spikes: Tensor) ->
                     i = i + out[c.pre][t - c.delay] @ weight
             if own.recurrent_weight is not None:
                 i = i + fired @ own.recurrent_weight
-            if isinstance(p, CubaLIF):
+            if isinstance(population, CubaLIF):
                 i = i_syn = p.alpha * i_syn + i
-            v = p.beta * v + p.gain * i - (0 if isinstance(p, LI) else _reset(p, v, fired))
-            if not isinstance(p, LI):
+            v = p.beta * v + p.gain * i - (0 if isinstance(population, LI) else _reset(p, v, fired))
+            if not isinstance(population, LI):
                 fired = _Fire.apply(v - p.threshold, p.surrogate)
-            out[name].append(v if isinstance(p, LI) else fired)
+            out[name].append(v if isinstance(population, LI) else fired)
     return {name: torch.stack(steps) for name, steps in out.items()}
 
 
