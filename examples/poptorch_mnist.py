@@ -2,6 +2,7 @@
 
     python examples/poptorch_mnist.py                              # on the CPU
     python examples/poptorch_mnist.py --device ipu --replicas 4    # through PopTorch
+    poprun --num-replicas 8 --num-instances 2 python examples/poptorch_mnist.py --device ipu
     python examples/poptorch_mnist.py --data DIR                   # MNIST, where torchvision has put it
 
 `Net` is one model for both: an ordinary `torch.nn.Module` that returns its counts and its loss. Its loss is the tutorial's
@@ -134,29 +135,45 @@ def on_ipu(net: Net, data: RateCoded, batch: int, lr: float, options: Any) -> It
     model.destroy()
 
 
+def ipu_options(replicas: int) -> Tuple[Any, int]:  # noqa: UP006
+    """PopTorch's options, and how many replicas there are in all; under poprun it is poprun that says."""
+    import poptorch
+
+    try:
+        import popdist
+    except ImportError:  # not every installation of PopTorch has it
+        popdist = None
+    if popdist is None or not popdist.isPopdistEnvSet():
+        return poptorch.Options().replicationFactor(replicas), replicas
+    import popdist.poptorch
+
+    popdist.init()
+    return popdist.poptorch.Options(ipus_per_replica=1), popdist.getNumTotalReplicas()
+
+
 def main(arguments: List[str] | None = None) -> List[float]:  # noqa: UP006
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "ipu"), default="cpu", help="where the layers run (cpu)")
     parser.add_argument("--data", type=Path, help="folder of MNIST; default: scikit-learn's digits")
     parser.add_argument("--batch", type=int, default=128, help="samples of a step, of all replicas together (128)")
-    parser.add_argument("--replicas", type=int, default=1, help="copies of the network, one IPU each (1)")
+    parser.add_argument(
+        "--replicas", type=int, default=1, help="copies of the network, one IPU each; under poprun poprun says (1)"
+    )
     parser.add_argument("--steps", type=int, default=100, help="training steps, at most one epoch (100)")
     parser.add_argument("--hidden", type=int, default=1000, help="hidden neurons (1000)")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate of Adam (0.001)")
     parser.add_argument("--tiles", type=int, default=1472, help="tiles of an IPU that neurons are spread over (1472)")
     a = parser.parse_args(arguments)
-    if a.batch % a.replicas:
-        parser.error(f"--batch {a.batch} is no multiple of --replicas {a.replicas}")
+    options, replicas = ipu_options(a.replicas) if a.device == "ipu" else (None, 1)
+    if a.batch % replicas:
+        parser.error(f"--batch {a.batch} is no multiple of the {replicas} replicas")
     pixels, labels = images(a.data)
     data = RateCoded(pixels[: a.steps * a.batch], labels[: a.steps * a.batch], capacity=196)
     net = Net(a.hidden, a.tiles)
     if a.device == "cpu":
         found = on_cpu(net, data, a.batch, a.lr)
     else:
-        import poptorch
-
-        options = poptorch.Options().replicationFactor(a.replicas)
-        found = on_ipu(net, data, a.batch // a.replicas, a.lr, options)
+        found = on_ipu(net, data, a.batch // replicas, a.lr, options)
     losses = []
     for step, loss in enumerate(found):
         losses.append(loss)

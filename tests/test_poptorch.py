@@ -74,6 +74,44 @@ def test_the_example_trains_like_the_cpu(
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_the_example_under_poprun(fake_sdk: None, example: ModuleType, tmp_path: Path) -> None:
+    """Two processes with one replica each, their gradients summed over MPI, are one process with the samples of both."""
+    pytest.importorskip("sklearn")
+    pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
+    import fake_popart
+
+    # what a user would have built: the library that registers the ops, and the codelets
+    (tmp_path / library.LIBRARY).symlink_to(fake_popart.build(ROOT / "build" / "fakes"))
+    (tmp_path / library.CODELETS).touch()
+    environment = {
+        **os.environ,
+        library.FOLDER_VARIABLE: str(tmp_path),
+        "PYTHONPATH": str(ROOT / "tests" / "fakes" / "python"),
+        "OMP_NUM_THREADS": "1",
+    }
+    program = [sys.executable, str(ROOT / "examples" / "poptorch_mnist.py"), "--device", "ipu", "--tiles", "64"]
+    sizes = ["--steps", "6", "--batch", "32", "--hidden", "300"]
+    poprun = [sys.executable, str(ROOT / "tests" / "fakes" / "poprun"), "--num-replicas", "2", "--num-instances", "2"]
+    found = subprocess.run(
+        [*poprun, "--allow-run-as-root", "--", *program, *sizes],
+        env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    losses: dict[int, list[float]] = {}
+    for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", found.stdout):
+        losses.setdefault(int(step), []).append(float(loss))
+    assert [len(x) for x in losses.values()] == [2] * 6
+
+    pixels, labels = example.images(None)
+    # process 0 reads the first half in order, process 1 the second
+    order = torch.arange(192).view(2, 6, 16).transpose(0, 1).reshape(-1).tolist()
+    data = torch.utils.data.Subset(example.RateCoded(pixels[:192], labels[:192], capacity=196), order)
+    expected = list(example.on_cpu(example.Net(300), data, 32, 1e-3))
+    assert len(set(expected)) > 3
+    assert [sum(x) / 2 for x in losses.values()] == pytest.approx(expected, abs=1e-4)  # printed with four digits
+
+
 def test_the_example_runs_from_the_command_line(example: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     losses = example.main(["--steps", "3", "--batch", "8", "--hidden", "50"])
