@@ -96,7 +96,8 @@ class IpuProgram:
     """A plan, compiled, with the weights of a model on the device.
 
     Args:
-        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile.
+        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile. With its
+            `weight_dtype` "half" spikes and gradients read weights rounded to float16, and what trains is kept as float32.
         model: its parameters go to the device now; they come back with `save`.
         optimiser: what the plan was made for: its kind must be the plan's ("adamw" counts as "adam").
         decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
@@ -147,8 +148,14 @@ class IpuProgram:
 
     def load(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """The model's parameters, and if given the optimiser's state, onto the device."""
+        half = self.plan.weight_dtype == "half"
         for key, parameter, pack in self._parameters():
-            self._fill(key, pack(_numpy(parameter)))
+            packed = pack(_numpy(parameter))
+            if half and key.startswith("weights."):
+                self._fill(key.replace("weights", "rounded"), packed.astype(np.float16).view(np.uint16))
+                if not self.plan.trains:
+                    continue
+            self._fill(key, packed)
             state = {} if optimizer is None else optimizer.state.get(parameter, {})
             for moment, name in self._moments(key):
                 value = state.get(name)
@@ -169,7 +176,10 @@ class IpuProgram:
         self._program.run("load")
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The device's weights into the model, and if given its moments into the optimiser's state."""
+        """The device's weights into the model, and if given its moments into the optimiser's state. Without training
+        there is nothing that could have changed."""
+        if not self.plan.trains:
+            return
         self._program.run("save")
         with torch.no_grad():
             for key, parameter, _ in self._parameters():
@@ -371,8 +381,6 @@ def _check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> Non
         raise ConfigError(f"the plan is for '{plan.target.name}'; make one for ipu-mk2 or ipu-bow")
     if plan.network != model.network:
         raise DescriptionError("the plan was made for another network than the model's; make it anew")
-    if plan.weight_dtype != "float32":
-        raise ConfigError(f"the plan has {plan.weight_dtype} weights; the IPU program has float32 ones")
     if ("adam" if optimiser.kind == "adamw" else optimiser.kind) != plan.optimizer:
         raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
     if decoding not in _DECODINGS:
@@ -401,6 +409,7 @@ def _spec(
         decoding=_DECODINGS[decoding],
         n_classes=n_classes,
         loops_rounds=loops_rounds(plan),
+        half_weights=plan.weight_dtype == "half",
         populations=[_population(native, plan, model, name) for name in names],
         connections=[
             native.Connection(

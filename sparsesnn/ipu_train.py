@@ -48,10 +48,6 @@ class IpuTrainer:
                 f"loss.lower, loss.upper: an activity regulariser does not run on backend {config.train.backend!r}; "
                 "set both to 0, or use cpu"
             )
-        if config.augment.mix:
-            raise ConfigError(
-                f"augment.mix: soft labels do not run on backend {config.train.backend!r}; set it to 0, or use cpu"
-            )
         o = config.optim
         self.config, self.model, self.optimizer = config, model, optimizer
         self.decoding, self.n_classes = decoding, n_classes
@@ -110,6 +106,7 @@ class IpuTrainer:
             max_activity=1.0,
             capacity=capacity,
             optimizer="sgd" if self.optimiser.kind == "sgd" else "adam",
+            weight_dtype="half" if self.config.train.weight_dtype == "float16" else "float32",
         )
         self.program = IpuProgram(
             plan,

@@ -92,13 +92,13 @@ def test_bytes_of_models_and_modes() -> None:
     train, infer = planned(network), planned(network, optimizer="none")
     half, sgd = planned(network, weight_dtype="half"), planned(network, optimizer="sgd")
     n, per_step = 3, 8 * 4 * 4
-    # i_syn, ∂L/∂i_syn, ∂L/∂v, ∂L/∂i; two traces
-    assert shard_items(train, "a", n)["state"] == 4 * per_step + 2 * per_step
-    assert shard_items(train, "a", n)["history"] == 10 * 2 * per_step  # v, and the trace of alpha
+    # i_syn, ∂L/∂i_syn, ∂L/∂v, ∂L/∂i
+    assert shard_items(train, "a", n)["state"] == 4 * per_step
+    assert shard_items(train, "a", n)["history"] == 10 * 2 * per_step  # v and i_syn
     assert shard_items(infer, "a", n)["gradient"] == 0
     assert shard_items(infer, "a", n)["history"] == 2 * per_step
     assert shard_items(infer, "a", n)["state"] == per_step
-    assert shard_items(infer, "out", n)["history"] == 10 * per_step  # decoded over time
+    assert shard_items(infer, "out", n)["history"] == 2 * per_step  # decoded as it runs
     assert shard_items(half, "a", n)["weights"] == 10 * 4 * 2
     assert shard_items(half, "a", n)["masters"] == 10 * 4 * 4
     assert shard_items(sgd, "a", n)["optimiser"] == 0
@@ -112,7 +112,7 @@ def test_mask_words(n: int, words: int) -> None:
 
 def test_padding() -> None:
     assert [padded(n, "float32") for n in (1, 2, 3)] == [2, 2, 4]
-    assert [padded(n, "half") for n in (1, 4, 5)] == [4, 4, 8]
+    assert [padded(n, "half") for n in (1, 4, 5)] == [2, 4, 6]
     assert [list_bytes(k) for k in (1, 2, 3)] == [8, 8, 12]
 
 
@@ -172,7 +172,7 @@ def test_cycles_of_a_collector_by_hand() -> None:
     def turns(bundles: float) -> float:
         return a.supervisor + 6 * (a.vertex + bundles)
 
-    walk = a.compact_list + a.compact_walks * a.compact_word * 7 + a.compact_id * 2
+    walk = a.compact_list + (a.compact_count + a.compact_walks * a.compact_word) * 7 + a.compact_id * 2
     assert cycles["compact"] == pytest.approx(turns(2 * walk))
     assert cycles["refetch"] == turns(2 * (sent + a.fetch_id * 2 * 8))
     assert cycles["sum"] == turns(2 * 3 * (a.reduce_row + a.reduce_pair))
@@ -368,7 +368,7 @@ def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
         assert superstep.exchange_bytes * 8 == pytest.approx(phase.exchange_bytes, rel=0.03), name
         assert superstep.sync * 8 == phase.sync, name
         assert sum(superstep.compute.values()) * 8 == pytest.approx(phase.compute, rel=0.15), name
-    assert predicted.batch_s == pytest.approx(report.seconds, rel=0.04)
+    assert predicted.batch_s == pytest.approx(report.seconds, rel=0.05)
     assert tile_totals(plan).max() == pytest.approx(max(report.tile_bytes), rel=0.15)
 
 

@@ -362,6 +362,53 @@ def test_a_decay_that_learns_stays_between_0_and_1() -> None:
     assert any(float(p.detach().max()) > 1 for n, p in device.named_parameters() if n.endswith("beta"))
 
 
+@pytest.mark.parametrize("name", ["recurrent, bias", "skip connections and delays"])
+def test_half_precision_weights_are_read_rounded_and_kept_as_floats(name: str) -> None:
+    """As the engine with weights that are rounded before every batch."""
+    network = CHAINS[name]
+    host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
+    plan = plan_for(network, 7, 9, weight_dtype="half")
+    program = ipu.IpuProgram(plan, device, checks="always")
+    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    for k in range(6):
+        spikes, labels = random_spikes(9, 7, 11, 0.2, seed=k), torch.arange(7) % 3
+        kept = {p: p.detach().clone() for p in host.parameters() if p.ndim == 2}
+        optimiser.zero_grad()
+        with torch.no_grad():
+            for p, value in kept.items():
+                p.copy_(value.half().float())
+        output = host(spikes)
+        loss = cross_entropy(output, labels, "mean", 3)
+        loss.backward()
+        with torch.no_grad():
+            for p, value in kept.items():
+                p.copy_(value)
+        optimiser.step()
+        assert program.train_step(spikes, labels).loss == pytest.approx(float(loss.detach()), rel=1e-5)
+        assert_same_lists(program.lists(), output)
+    program.save()
+    assert_same_weights(host, device)
+    weights = device.layers[network.output].weights[0]
+    assert not torch.equal(weights, weights.half().float())
+
+
+def test_half_precision_inference_needs_no_floats() -> None:
+    network = CHAINS["feed-forward"]
+    model = make_model(network, scale=3.0)
+    full, half = (plan_for(network, 7, 9, optimizer="none", weight_dtype=dtype) for dtype in ("float32", "half"))
+    before = [p.detach().clone() for p in model.parameters()]
+    program = ipu.IpuProgram(half, model)
+    logits = program.infer(random_spikes(9, 7, 11, 0.3, 0))
+    program.save()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.half().float())
+    assert torch.equal(logits, ipu.IpuProgram(full, model).infer(random_spikes(9, 7, 11, 0.3, 0)))
+    assert "rounded.0" in program._program.names()
+    assert "weights.0" not in program._program.names()
+
+
 def test_mixed_labels_train_as_on_the_cpu() -> None:
     network = CHAINS["feed-forward"]
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)

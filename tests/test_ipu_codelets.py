@@ -18,7 +18,14 @@ FORBIDDEN = {
     r"\bvirtual\b|\bdynamic_cast\b|\btypeid\b": "no run-time types",
     r"\b(?:asm|goto)\b": "one source for every machine",
 }
-INCLUDES = ("vertex.h", "poplar/Vertex.hpp", "ipu_vector_math", "codelets/tile_neuron.h", "codelets/tile_select.h")
+INCLUDES = (
+    "vertex.h",
+    "poplar/Vertex.hpp",
+    "poplar/HalfFloat.hpp",
+    "ipu_vector_math",
+    "codelets/tile_neuron.h",
+    "codelets/tile_select.h",
+)
 RECORDS = "codelets/ipu/records.h"
 
 
@@ -51,4 +58,7 @@ def test_there_is_no_code_that_only_hardware_runs(path: Path) -> None:
 def test_every_vertex_is_registered_with_its_fields(path: Path) -> None:
     text = path.read_text()
     classes = re.findall(r"class (\w+) : public poplar::(?:Multi)?Vertex", text)
-    assert classes == re.findall(r"SPARSESNN_VERTEX\((\w+),", text)
+    registered = re.findall(r"SPARSESNN_VERTEX(?:_OF)?\((\w+),", text)
+    assert classes == list(dict.fromkeys(registered))
+    for name in re.findall(r"template <class Weight>\nclass (\w+)", text):
+        assert re.findall(rf"SPARSESNN_VERTEX_OF\({name}, (\w+),", text) == ["float", "half"]

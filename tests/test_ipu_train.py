@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,15 +47,32 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert resumed.weights_sha256 == whole.weights_sha256
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"augment": {"mix": 0.5}},
+        {"net": {"text": "auto-16r-auto", "grad_threshold": 0.5, "learn_beta": True, "learn_threshold": True}},
+        {"train": {"weight_dtype": "float16"}},
+    ],
+    ids=["mixed labels", "learnt parameters", "half-precision weights"],
+)
+def test_what_a_run_may_ask_for_besides(more: dict[str, Any], tmp_path: Path) -> None:
+    on_device = {"train": {"backend": "ipu-model", "target": "ipu-mk2:1x16"}}
+    device = train(Config.resolve(SMALL, more, on_device), out=tmp_path / "device")
+    host_only = {k: v for k, v in more.items() if k != "train"}
+    host = train(Config.resolve(SMALL, host_only), out=tmp_path / "host")
+    # float16 weights are others than the engine's: about the same loss; else the same
+    assert device.test_loss == pytest.approx(host.test_loss, rel=0.05 if "train" in more else 1e-4)
+
+
 def test_what_the_device_does_not_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train.target: is 'cpu:4'; give an IPU"):
         config(backend="ipu-model", target="cpu:4")
     regularised = Config.resolve(SMALL, {"train": {"backend": "ipu-model"}, "loss": {"upper": 0.1}})
     with pytest.raises(ConfigError, match="an activity regulariser does not run on backend 'ipu-model'"):
         train(regularised, out=tmp_path / "out")
-    mixed = Config.resolve(SMALL, {"train": {"backend": "ipu-model"}, "augment": {"mix": 0.5}})
-    with pytest.raises(ConfigError, match="soft labels do not run on backend 'ipu-model'"):
-        train(mixed, out=tmp_path / "mixed")
+    with pytest.raises(ConfigError, match="'float16' with backend 'cpu'; only backend 'ipu-model' or 'ipu' reads it"):
+        config(weight_dtype="float16")
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK"):
         train(config(backend="ipu"), out=tmp_path / "ipu")
 

@@ -14,10 +14,12 @@
 
 namespace sparsesnn::ipu {
 
+// Weight: float or half.
+template <class Weight>
 class Forward : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
-  ListOf<poplar::Input<Floats>> weights;
+  ListOf<poplar::Input<Array<Weight, 4 * sizeof(Weight) / 2>>> weights;
   ListOf<poplar::Input<Floats>> parameters;
   ListOf<poplar::Input<Floats>> bias;
   ListOf<poplar::InOut<Floats>> history;
@@ -47,7 +49,7 @@ class Forward : public poplar::MultiVertex {
       for (unsigned j = 0; j < width; ++j) v[j] = bias[k][j];
       for (unsigned i = s.first_source; i < s.first_source + s.n_sources; ++i) {
         const ForwardSource& source = record<ForwardSource>(sources, i);
-        if (t >= source.delay) deliver(pairs(v), pairs(&weights[i][0]), &lists[i][b * source.stride], width / 2);
+        if (t >= source.delay) deliver(pairs(v), &weights[i][0], &lists[i][b * source.stride], width / 2);
       }
       step(s, k, b, t, v, v_before, width);
       if (s.readout && s.decoding != over_steps) decode(s, k, b, t, v, width);
@@ -55,21 +57,22 @@ class Forward : public poplar::MultiVertex {
   }
 
   // Four pairs stay in registers over the whole list.
-  static void deliver(Pair* current, const Pair* weight, const unsigned short* list, unsigned n_pairs) {
+  static void deliver(Pair* current, const Weight* weight, const unsigned short* list, unsigned n_pairs) {
     const unsigned n = list[0];
     const unsigned short* ids = list + list_ids;
     unsigned k = 0;
     for (; k + 4 <= n_pairs; k += 4) {
       Pair a = current[k], b = current[k + 1], c = current[k + 2], d = current[k + 3];
       for (unsigned j = 0; j < n; ++j) {
-        const Pair* row = weight + ids[j] * n_pairs + k;
-        a += row[0], b += row[1], c += row[2], d += row[3];
+        const Weight* row = weight + 2 * ids[j] * n_pairs;
+        a += weight_pair(row, k), b += weight_pair(row, k + 1);
+        c += weight_pair(row, k + 2), d += weight_pair(row, k + 3);
       }
       current[k] = a, current[k + 1] = b, current[k + 2] = c, current[k + 3] = d;
     }
     for (; k < n_pairs; ++k) {
       Pair a = current[k];
-      for (unsigned j = 0; j < n; ++j) a += weight[ids[j] * n_pairs + k];
+      for (unsigned j = 0; j < n; ++j) a += weight_pair(weight + 2 * ids[j] * n_pairs, k);
       current[k] = a;
     }
     SPARSESNN_WORK(deliver_list, 1);
@@ -98,8 +101,8 @@ class Forward : public poplar::MultiVertex {
         i += alpha[k] * (t ? i_syn_before[k] : 0.0f);
         i_syn[k] = i;
       }
-      const float before = v_before ? v_before[k] : 0.0f;
-      v[k] = tile::rho(s.reset, before, beta[k], theta[k]) + s.gain * i;
+      // before step 0 nobody has fired, even where θ is negative
+      v[k] = (v_before ? tile::rho(s.reset, v_before[k], beta[k], theta[k]) : 0.0f) + s.gain * i;
       if (v[k] > theta[k])
         fired_bits |= 1u << (k % 32);
       else if (v[k] > theta_grad[k])
@@ -136,7 +139,9 @@ class Forward : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Forward, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources, n_shards,
-                 n_turns, n_samples)
+SPARSESNN_VERTEX_OF(Forward, float, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources,
+                    n_shards, n_turns, n_samples)
+SPARSESNN_VERTEX_OF(Forward, half, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources,
+                    n_shards, n_turns, n_samples)
 
 }  // namespace sparsesnn::ipu

@@ -191,11 +191,13 @@ SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, d_v
 // Of the connections into a tile's shards. By connection: lists [B, stride] and buckets: remote, its sender at this
 // step; shares [B, slots]: written at listed slots; one pair where nobody needs it (n_slots = 0); gradients [M, w]:
 // worker i owns the rows m with m mod 6 = i. d_current: by shard. Order of sums: steps descending, samples ascending.
+// Weight: float or half.
+template <class Weight>
 class ListGrad : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
   ListOf<poplar::Input<Ids>> buckets;
-  ListOf<poplar::Input<Floats>> weights;
+  ListOf<poplar::Input<Array<Weight, 4 * sizeof(Weight) / 2>>> weights;
   ListOf<poplar::InOut<Floats>> gradients;
   ListOf<poplar::Output<Floats>> shares;
   ListOf<poplar::Input<Floats>> d_current;
@@ -227,9 +229,10 @@ class ListGrad : public poplar::MultiVertex {
       for (unsigned j = 0; j < n; ++j) {
         float sum = 0.0f;
         if (d_current_rows) {
-          const Pair *d = d_current_rows + b * n_pairs, *row = pairs(&weights[k][0]) + list[list_ids + j] * n_pairs;
-          Pair lanes = row[0] * d[0];
-          for (unsigned i = 1; i < n_pairs; ++i) lanes += row[i] * d[i];
+          const Pair* d = d_current_rows + b * n_pairs;
+          const Weight* row = &weights[k][2 * list[list_ids + j] * n_pairs];
+          Pair lanes = weight_pair(row, 0) * d[0];
+          for (unsigned i = 1; i < n_pairs; ++i) lanes += weight_pair(row, i) * d[i];
           sum = lanes[0] + lanes[1];
         }
         share[j] = sum;
@@ -258,8 +261,10 @@ class ListGrad : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(ListGrad, lists, buckets, weights, gradients, shares, d_current, clock, sources, n_sources, n_turns,
-                 n_steps, n_samples)
+SPARSESNN_VERTEX_OF(ListGrad, float, lists, buckets, weights, gradients, shares, d_current, clock, sources, n_sources,
+                    n_turns, n_steps, n_samples)
+SPARSESNN_VERTEX_OF(ListGrad, half, lists, buckets, weights, gradients, shares, d_current, clock, sources, n_sources,
+                    n_turns, n_steps, n_samples)
 
 // Adds rows of shares at listed slots: a group of shards on a reducer; all groups, and the loss's own part, on a
 // collector. By group: rows [n, slots]: remote. lists [n, stride] or its counts alone (stride 2). direct [n, n_direct]:

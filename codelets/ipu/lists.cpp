@@ -38,9 +38,9 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
 // after them all neurons. Fired neurons win over near-spikes; what does not fit is counted in dropped [T, n]. With
 // `fixed` silent neurons fill the list, and all of it is sent as spikes.
 //
-// Every worker counts all words, then lists the candidates of its sixth of them. A slot that shares a 4-byte word with
-// one of the worker before is that worker's too, which goes on until its last word is whole. outs are InOut: they keep
-// what they hold while other populations have their turn.
+// Slots are dealt to the workers. Each counts all words, and remembers how many candidates come before every sixth of
+// them; so it finds its first slot in that sixth, and stops after its last. outs are InOut: they keep what they hold
+// while other populations have their turn.
 class Compact : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Words>> masks;
@@ -94,8 +94,8 @@ class Compact : public poplar::MultiVertex {
   void make_list(const CompactCollector& c, unsigned k, unsigned s, unsigned t, unsigned worker) {
     const unsigned stride = list_ids + even(c.capacity);
     List list{&kept[k][(t * c.n_samples + s) * stride], c, &firsts[c.first_shard + k], s, stride, {}, {}, {}};
-    Place before{}, after{};
-    const Place all = count(list, worker, before, after);
+    Place places[workers] = {};
+    const Place all = count(list, places);
 
     const tile::Word64 seed = static_cast<tile::Word64>(c.seed_high) << 32 | c.seed_low;
     const unsigned sample = c.first_sample + s, n_silent = all.neurons - all.fired - all.near;
@@ -106,15 +106,11 @@ class Compact : public poplar::MultiVertex {
     const unsigned n_listed = list.fired.n_keep + list.near.n_keep + list.silent.n_keep;
     const unsigned n_spikes = c.fixed ? n_listed : list.fired.n_keep;
 
-    const unsigned slot = list.spikes_before(before), begin = even(slot), end = even(list.spikes_before(after));
-    emit(list, spikes, before, slot, begin, end < n_spikes ? end : n_spikes);
-    if (n_listed > n_spikes) {
-      if (n_spikes % 2 && begin < n_spikes && n_spikes <= end)  // the last spike's word holds a near-spike, too
-        emit(list, near_spikes, Place{}, n_spikes, n_spikes, n_spikes + 1);
-      const unsigned near_slot = n_spikes + list.near.kept_before(before.near);
-      const unsigned near_end = even(n_spikes + list.near.kept_before(after.near));
-      emit(list, near_spikes, before, near_slot, even(near_slot), near_end < n_listed ? near_end : n_listed);
-    }
+    unsigned begin, end;  // the slots that this worker fills
+    deal((n_listed + 1) / 2, worker, begin, end);
+    begin *= 2, end = 2 * end < n_listed ? 2 * end : n_listed;
+    if (begin < n_spikes) emit(list, spikes, places, 0, begin, end < n_spikes ? end : n_spikes);
+    if (end > n_spikes) emit(list, near_spikes, places, n_spikes, begin > n_spikes ? begin : n_spikes, end);
     if (worker == 0) {
       write(list, 0, n_spikes);
       write(list, 1, n_listed);
@@ -127,31 +123,38 @@ class Compact : public poplar::MultiVertex {
     return (list.firsts[shard + 1] - list.firsts[shard] + 31) / 32;
   }
 
-  // The place after all words; where this worker's sixth of them begins, and where the next one's does.
-  Place count(const List& list, unsigned worker, Place& before, Place& after) const {
-    unsigned n_words = 0, mine, next, word = 0;
+  // The place after all words; `places`: where each sixth of them begins.
+  Place count(const List& list, Place* places) const {
+    unsigned n_words = 0, word = 0, next = 0, first = 0, last;
     for (unsigned p = 0; p < list.c.n_shards; ++p) n_words += words_of(list, p);
-    deal(n_words, worker, mine, next);
     Place at{};
     for (; at.shard < list.c.n_shards; ++at.shard) {
       const unsigned n_here = words_of(list, at.shard);
       const unsigned* words = &masks[list.c.first_shard + at.shard][2 * n_here * list.sample];
       for (at.word = 0; at.word < n_here; ++at.word, ++word) {
         at.neurons = list.firsts[at.shard] + 32 * at.word;
-        if (word == mine) before = at;
-        if (word == next) after = at;
+        while (next < workers && first == word) {
+          places[next++] = at;
+          if (next < workers) deal(n_words, next, first, last);
+        }
         at.fired += count_bits(words[at.word]), at.near += count_bits(words[n_here + at.word]);
       }
-      SPARSESNN_WORK(compact_word, 2 * n_here);
+      SPARSESNN_WORK(compact_count, 2 * n_here);
     }
     at.neurons = list.firsts[at.shard], at.word = 0;
-    if (mine >= n_words) before = at;
-    if (next >= n_words) after = at;
+    while (next < workers) places[next++] = at;
     return at;
   }
 
-  // Writes the kept candidates of one kind into slots [begin, end); `slot` of them are before the words at `from`.
-  void emit(const List& list, Kind kind, Place from, unsigned slot, unsigned begin, unsigned end) {
+  // Writes the kept candidates of one kind into slots [begin, end); the first of that kind has slot `first`.
+  void emit(const List& list, Kind kind, const Place* places, unsigned first, unsigned begin, unsigned end) {
+    const auto slot_at = [&](const Place& p) {
+      return first + (kind == spikes ? list.spikes_before(p) : list.near.kept_before(p.near));
+    };
+    unsigned start = workers - 1;
+    while (start && slot_at(places[start]) > begin) --start;
+    const Place& from = places[start];
+    unsigned slot = slot_at(from);
     tile::Group fired = list.fired, near = list.near, silent = list.silent;
     fired.rank = from.fired, near.rank = from.near, silent.rank = from.neurons - from.fired - from.near;
     for (unsigned p = from.shard, k = from.word; slot < end && p < list.c.n_shards; ++p, k = 0) {

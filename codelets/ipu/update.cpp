@@ -34,9 +34,9 @@ float cross_entropy(const float* logits, const float* target, float* d, unsigned
     for (unsigned c = 0; c < n; ++c) d[c] = 0.0f;
     return 0.0f;
   }
-  const float log_sum = most + tile::log_of(sum);
+  const float log_sum = tile::log_of(sum);
   for (unsigned c = 0; c < n; ++c) {
-    loss += target[c] * (log_sum - logits[c]);
+    loss += target[c] * (log_sum - (logits[c] - most));  // large logits cancel before anything is rounded
     d[c] = (d[c] / sum - target[c]) * scale;
   }
   SPARSESNN_WORK(loss_value, n);
@@ -243,7 +243,8 @@ SPARSESNN_VERTEX(Norm, sums, settings, norm, n_sums)
 
 enum OptimiserKind : unsigned { sgd, adam, adamw };
 
-// Updates a tile's weights and vectors, then clears the gradients of the weights. moments1, moments2 and their like of
+// Updates a tile's weights and vectors, then clears the gradients of the weights. rounded: the weights as halves, for
+// those who read them so (`rounds`); else one pair. moments1, moments2 and their like of
 // vectors: one pair each where the kind has none. used: what a vector is used as, a copy for each neuron, from 0 to 1
 // where it is a decay (`clamped`); one pair where the vector itself is used (n_used = 0).
 //
@@ -255,6 +256,7 @@ enum OptimiserKind : unsigned { sgd, adam, adamw };
 class Update : public poplar::MultiVertex {
  public:
   ListOf<poplar::InOut<Floats>> weights;
+  ListOf<poplar::Output<Halves>> rounded;
   ListOf<poplar::InOut<Floats>> gradients;
   ListOf<poplar::InOut<Floats>> moments1;
   ListOf<poplar::InOut<Floats>> moments2;
@@ -267,7 +269,7 @@ class Update : public poplar::MultiVertex {
   poplar::Input<Floats> norm;
   Numbers sizes;
   Numbers vectors;
-  unsigned n_arrays, n_vectors, kind, has_momentum;
+  unsigned n_arrays, n_vectors, kind, has_momentum, rounds;
 
   bool compute(unsigned worker) {
     const float decay = settings[setting_weight_decay], factor = norm[1];
@@ -279,6 +281,7 @@ class Update : public poplar::MultiVertex {
       for (unsigned k = 2 * first; k < 2 * last; ++k) {
         update(w[k], g[k] * factor, m + (has_momentum ? k : 0), s + (kind != sgd ? k : 0), decay);
         g[k] = 0.0f;
+        if (rounds) rounded[a][k] = w[k];
       }
       if (kind == sgd) {
         SPARSESNN_WORK(sgd_pair, last - first);
@@ -323,7 +326,7 @@ class Update : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Update, weights, gradients, moments1, moments2, values, d_vectors, value_moments1, value_moments2,
-                 used, settings, norm, sizes, vectors, n_arrays, n_vectors, kind, has_momentum)
+SPARSESNN_VERTEX(Update, weights, rounded, gradients, moments1, moments2, values, d_vectors, value_moments1,
+                 value_moments2, used, settings, norm, sizes, vectors, n_arrays, n_vectors, kind, has_momentum, rounds)
 
 }  // namespace sparsesnn::ipu

@@ -4,10 +4,12 @@
 // Samples are dealt to the six workers of a tile round and round; no two workers write into one 4-byte word.
 #pragma once
 
+#include <poplar/HalfFloat.hpp>
 #include <poplar/Vertex.hpp>
 
 #ifdef __POPC__
 #define SPARSESNN_VERTEX(...)
+#define SPARSESNN_VERTEX_OF(V, T, ...) template class V<T>;
 #define SPARSESNN_WORK(name, count)
 #else
 #include "host/src/emulator/codelet.h"
@@ -43,6 +45,7 @@ inline constexpr unsigned workers = 6;
 template <class T, unsigned align>
 using Array = poplar::Vector<T, one_pointer, align>;
 using Floats = Array<float, 8>;
+using Halves = Array<half, 4>;
 using Words = Array<unsigned, 4>;
 using Ids = Array<unsigned short, 4>;
 template <class Field>
@@ -51,6 +54,12 @@ using Numbers = poplar::Vector<unsigned, one_pointer>;  // vertex state
 
 // Two floats, which a tile loads, adds and stores at once; the same source on every machine.
 typedef float Pair __attribute__((vector_size(8), may_alias));
+
+// The k-th pair of a row of weights, which are floats, or halves that are widened as they are read.
+inline Pair weight_pair(const float* row, unsigned k) { return reinterpret_cast<const Pair*>(row)[k]; }
+inline Pair weight_pair(const half* row, unsigned k) {
+  return Pair{static_cast<float>(row[2 * k]), static_cast<float>(row[2 * k + 1])};
+}
 
 inline Pair* pairs(float* x) { return reinterpret_cast<Pair*>(x); }
 inline const Pair* pairs(const float* x) { return reinterpret_cast<const Pair*>(x); }

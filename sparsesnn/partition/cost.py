@@ -19,7 +19,7 @@ what its longest worker costs, times the six workers that take turns (a tile iss
     batch          loss, norm of the gradient, optimiser; lists and labels from the host
 
 as the graph builder (host/src/ipu/program.cpp) lays them out. Populations joined by delay 0 take rounds one after another
-(`Plan.stages`); with delay 1 all share one. The counts are those of the emulated machine (host/src/emulator/work.h), under the
+(`Plan.stages`); with delay 1 all share one. A tile has one vertex a phase, whatever it holds. The counts are those of the emulated machine (host/src/emulator/work.h), under the
 same names: on it, a prediction differs from what is counted only by the activity that was assumed.
 """
 
@@ -35,6 +35,7 @@ from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.partition.memory import bucket_bytes, list_bytes, mask_words, padded, slots_bytes
 from sparsesnn.partition.plan import Collector, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
+from sparsesnn.partition.vertices import MAX_DIRECT_SUMS, loops_rounds
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,10 @@ class CycleAssumptions:
             step_cuba: the synaptic current on top.
         select_word: both mask words of a sample.
         compact_list: counts, capacity and rotation of one list.
-        compact_word: look at one mask word; compact_walks: how often each worker looks at every word: all workers count,
-            then each walks all words to find the slots that it fills; compact_id: find the bit, write the id.
+        compact_count: load a mask word, count its bits, add; each worker does so with all words.
+        compact_word: look for candidates in one mask word; compact_walks: the share of the words in which a worker looks:
+            from the sixth of them where its first slot lies to its last slot, of spikes or of near-spikes; compact_id:
+            find the bit, write the id.
         fetch_list, fetch_id: send a kept list once more: two ids; or put a spike into its bucket (id modulo 6).
         state_sample, state_pair: decay of ∂L/∂v, current gradient; state_search: finding the shard's part of the own
             list by bisection, per halving; state_id: σ', gradient of one listed neuron.
@@ -84,8 +87,9 @@ class CycleAssumptions:
     step_cuba: int = 5
     select_word: int = 4
     compact_list: int = 90
+    compact_count: int = 3
     compact_word: int = 5
-    compact_walks: float = 2.0
+    compact_walks: float = 1 / 3
     compact_id: int = 10
     fetch_list: int = 20
     fetch_id: int = 5
@@ -175,6 +179,7 @@ def shard_cycles(
         spikes = pre.busiest(pre.spikes, samples, a.worker_spread)
         deliver += a.deliver_list + spikes * (a.deliver_id + a.deliver_pair * pairs)
     step: float = a.step_sample + pairs * (a.step_pair + a.step_cuba * isinstance(population, CubaLIF))
+    step += 0 if spiking else pairs * a.reduce_pair  # decoding
     cycles = {"deliver": _turns(samples * deliver, a, workers), "step": workers * samples * step}
     if spiking:
         cycles["select"] = workers * samples * a.select_word * mask_words(n)
@@ -245,7 +250,8 @@ def collector_cycles(
     if name in plan.inputs:
         cycles["fetch"] = _turns(n_samples * max(1, lags) * sent, a, workers)
     else:
-        each = a.compact_list + a.compact_walks * a.compact_word * n_words + a.compact_id * 2 * float(mine)
+        looks = n_words * (a.compact_count + a.compact_walks * a.compact_word)
+        each = a.compact_list + looks + a.compact_id * 2 * float(mine)
         cycles["compact"] = _turns(n_samples * (each + max(0, lags - 1) * sent), a, workers)
     if plan.trains:
         cycles["refetch"] = _turns(n_samples * (sent + 2 * a.fetch_id * length.spikes), a, workers)
@@ -326,24 +332,29 @@ def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
     machine = _Machine(plan, lengths, a)
     spiking = [k for k in plan.populations if k not in plan.inputs]
     rounds = sorted({stage[k] for k in spiking})
+    loops = loops_rounds(plan)
     per_step = [machine.fetch()]
     for r in rounds:
         names = [k for k in spiking if stage[k] == r]
-        per_step += [machine.lists_forward(names), machine.masks(names)]
+        moved = spiking if loops else names  # every turn of shared vertices moves all lists
+        per_step += [machine.lists_forward(names, moved), machine.masks(names, moved)]
     if plan.trains:
+        inputs = list(plan.network.inputs)
         per_step.append(machine.refetch())
         for r in reversed(rounds):
             names = [k for k in spiking if stage[k] == r]
-            per_step += [machine.lists_backward(names), machine.shares(names), machine.sums(names)]
-            per_step.append(machine.states(names))
-        per_step.append(machine.lists_backward(list(plan.network.inputs)))
+            moved = spiking if loops else names
+            per_step.append(machine.lists_backward(names, [*moved, *inputs] if loops else names))
+            per_step += [machine.shares(names, moved), machine.sums(names, moved), machine.states(names, moved)]
+        per_step.append(machine.lists_backward(inputs, [*spiking, *inputs] if loops else inputs))
     host_bytes = (
         plan.n_steps * plan.n_samples * sum(list_bytes(plan.populations[k].capacity) for k in plan.network.inputs)
     )
+    host_bytes += 8 * plan.n_samples * plan.populations[plan.network.output].n  # targets, logits
     streaming = (1 - a.host_overlap) * host_bytes / (plan.target.host_bytes_per_s * plan.target.devices)
     return Prediction(
         per_step=tuple(s for s in per_step if s.cycles),
-        per_batch=tuple(s for s in (machine.loss(), machine.norm(spiking), machine.optimiser(spiking)) if s.cycles),
+        per_batch=tuple(s for s in (machine.loss(), *machine.norm(spiking), machine.optimiser(spiking)) if s.cycles),
         n_steps=plan.n_steps,
         n_samples=plan.n_samples,
         clock_hz=plan.target.clock_hz,
@@ -357,6 +368,7 @@ class _Machine:
 
     def __init__(self, plan: Plan, lengths: Mapping[str, Lengths], a: CycleAssumptions) -> None:
         self.plan, self.lengths, self.a = plan, lengths, a
+        self.start = _turns(0, a, plan.target.workers_per_tile)
         self.tiles = {k: np.array([s.tile for s in p.shards], np.int64) for k, p in plan.populations.items()}
         self.sizes = {k: np.array([s.n for s in p.shards], np.int64) for k, p in plan.populations.items()}
         self.words = {k: np.array([mask_words(n) for n in sizes], np.int64) for k, sizes in self.sizes.items()}
@@ -371,16 +383,16 @@ class _Machine:
     def fetch(self) -> Superstep:
         return self._superstep("nothing", self._traffic(), self._collectors(self.plan.network.inputs, "fetch"))
 
-    def lists_forward(self, names: list[str]) -> Superstep:
+    def lists_forward(self, names: list[str], moved: list[str]) -> Superstep:
         traffic = self._traffic()
         for pre, p in self.plan.populations.items():
-            readers = [self.tiles[c.post] for c in self.plan.outgoing(pre) if c.post in names]
+            readers = [self.tiles[c.post] for c in self.plan.outgoing(pre) if c.post in moved]
             self._broadcast(traffic, p.collectors, list_bytes(p.capacity), readers)
         return self._superstep("lists", traffic, self._shards(names, ("deliver", "step", "select")))
 
-    def masks(self, names: list[str]) -> Superstep:
+    def masks(self, names: list[str], moved: list[str]) -> Superstep:
         traffic = self._traffic()
-        for name in self._firing(names):
+        for name in self._firing(moved):
             collectors = self.plan.populations[name].collectors
             n_shards = len(self.tiles[name])
             sink = np.repeat([c.tile for c in collectors], n_shards)
@@ -393,10 +405,10 @@ class _Machine:
     def refetch(self) -> Superstep:
         return self._superstep("nothing", self._traffic(), self._collectors(list(self.plan.populations), "refetch"))
 
-    def lists_backward(self, senders: list[str]) -> Superstep:
+    def lists_backward(self, senders: list[str], moved: list[str]) -> Superstep:
         """What the shards of post do with all they received from these populations."""
         traffic, work = self._traffic(), self._nothing()
-        for pre in senders:
+        for pre in moved:
             p = self.plan.populations[pre]
             readers = [self.tiles[c.post] for c in self.plan.outgoing(pre)]
             self._broadcast(traffic, p.collectors, list_bytes(p.capacity) + bucket_bytes(p.capacity), readers)
@@ -405,14 +417,14 @@ class _Machine:
             for n in {int(n) for n in self.sizes[post]} if chosen else ():
                 tiles = self.tiles[post][self.sizes[post] == n]
                 for phase, cycles in gradient_cycles(self.plan, n, chosen, self.lengths, self.a).items():
-                    np.add.at(work[phase], tiles, cycles)
+                    work.add(phase, tiles, cycles, self.start if phase == "weight gradient" else 0.0)
         return self._superstep("lists and buckets", traffic, work)
 
-    def shares(self, names: list[str]) -> Superstep:
+    def shares(self, names: list[str], moved: list[str]) -> Superstep:
         """Shares of shards to reducers; where there are none, straight to the collectors, with the sums."""
         traffic, work = self._traffic(), self._nothing()
         for c in self.plan.connections:
-            if c.pre not in names or not c.reducers:
+            if c.pre not in moved or not c.reducers:
                 continue
             slot_bytes = slots_bytes(self.plan.populations[c.pre].capacity)
             tile, first, n_shards, n_samples = np.array(
@@ -422,9 +434,11 @@ class _Machine:
             of = np.repeat(np.arange(len(tile)), n_shards)
             shard = np.arange(len(of)) - np.repeat(np.cumsum(n_shards) - n_shards, n_shards) + first[of]
             traffic.send(self.tiles[c.post][shard], tile[of], slot_bytes * n_samples[of])
+            if c.pre not in names:
+                continue
             sizes = list(zip(n_shards.tolist(), n_samples.tolist(), strict=True))
             cycles = {size: self._reduce(c.pre, *size) for size in set(sizes)}
-            np.add.at(work["reduce"], tile, [cycles[size] for size in sizes])
+            work.add("reduce", tile, np.array([cycles[size] for size in sizes]), self.start)
         return self._superstep("shares", traffic, work)
 
     def _reduce(self, pre: str, n_shards: int, n_samples: int) -> float:
@@ -432,10 +446,10 @@ class _Machine:
         listed = _longest(self.lengths[pre], n_samples, self.a).listed
         return _turns(n_samples * _reduction(n_shards, listed, workers, self.a), self.a, workers)
 
-    def sums(self, names: list[str]) -> Superstep:
+    def sums(self, names: list[str], moved: list[str]) -> Superstep:
         traffic = self._traffic()
         for c in self.plan.connections:
-            if c.pre not in names:
+            if c.pre not in moved:
                 continue
             collectors = self.plan.populations[c.pre].collectors
             home = np.zeros(self.plan.n_samples, np.int64)  # sample → tile
@@ -452,9 +466,9 @@ class _Machine:
                     traffic.send(source, np.full_like(source, k.tile), np.full_like(source, slot_bytes * k.n))
         return self._superstep("sums", traffic, self._collectors(self._firing(names), "sum"))
 
-    def states(self, names: list[str]) -> Superstep:
+    def states(self, names: list[str], moved: list[str]) -> Superstep:
         traffic = self._traffic()
-        for name in self._firing(names):
+        for name in self._firing(moved):
             p = self.plan.populations[name]
             self._broadcast(traffic, p.collectors, list_bytes(p.capacity) + slots_bytes(p.capacity), [self.tiles[name]])
         return self._superstep("lists and gradients", traffic, self._shards(names, ("state gradient",)))
@@ -477,23 +491,34 @@ class _Machine:
             work["loss"][c.tile] += _turns(-(-c.n // workers) * (p.n + counts) * self.a.loss_value, self.a, workers)
         return self._superstep("loss", traffic, work)
 
-    def norm(self, names: list[str]) -> Superstep:
-        """Six sums of squares a shard go to one tile, where one worker adds them; the norm goes back to all."""
-        work, traffic = self._nothing(), self._traffic()
-        if self.plan.trains:
-            tiles = np.concatenate([self.tiles[k] for k in names])
-            size = np.full_like(tiles, 4 * self.plan.target.workers_per_tile)
-            traffic.send(tiles, np.zeros_like(tiles), size)
-            pairs = self.plan.target.workers_per_tile * len(tiles) / 2
-            work["optimiser"][0] += _turns(self.a.norm_pair * pairs, self.a, self.plan.target.workers_per_tile)
-        return self._superstep("squares", traffic, work)
+    def norm(self, names: list[str]) -> tuple[Superstep, ...]:
+        """Six sums of squares a tile go to one tile of each device, where workers add them; the devices' sums go to one,
+        and the norm back to all. Where a device has few tiles in use, one worker adds all."""
+        if not self.plan.trains:
+            return ()
+        target, workers = self.plan.target, self.plan.target.workers_per_tile
+        used = np.unique(np.concatenate([self.tiles[k] for k in names]))
+        traffic, work, last = self._traffic(), self._nothing(), self._nothing()
+        n_sums = 0
+        for device, n_used in enumerate(np.bincount(used // target.tiles, minlength=target.devices)):
+            tiles = used[used // target.tiles == device]
+            if n_used <= MAX_DIRECT_SUMS:
+                n_sums += workers * int(n_used)
+                continue
+            n_sums += workers
+            home = device * target.tiles
+            traffic.send(tiles, np.full_like(tiles, home), np.full_like(tiles, 4 * workers))
+            work["optimiser"][home] = _turns(self.a.norm_pair * (len(tiles) + 1), self.a, workers)
+        last["optimiser"][0] = _turns(self.a.norm_pair * n_sums, self.a, workers)
+        return self._superstep("squares", traffic, work), self._superstep("squares", self._traffic(), last)
 
     def optimiser(self, names: list[str]) -> Superstep:
         work = self._nothing()
         for name in names:
             for n in {int(n) for n in self.sizes[name]}:
                 tiles = self.tiles[name][self.sizes[name] == n]
-                np.add.at(work["optimiser"], tiles, optimiser_cycles(self.plan, name, n, self.a))
+                # two vertices: sums of squares, update
+                work.add("optimiser", tiles, optimiser_cycles(self.plan, name, n, self.a), 2 * self.start)
         return self._superstep("norm", self._traffic(), work)
 
     # -- helpers --
@@ -501,8 +526,8 @@ class _Machine:
     def _firing(self, names: list[str]) -> list[str]:
         return [k for k in names if not isinstance(self.plan.network.populations[k], LI)]
 
-    def _nothing(self) -> dict[str, np.ndarray]:
-        return _Zeros(self.plan.target.n_tiles)
+    def _nothing(self) -> _Work:
+        return _Work(self.plan.target.n_tiles)
 
     def _traffic(self) -> _Traffic:
         return _Traffic(self.plan)
@@ -515,16 +540,17 @@ class _Machine:
             sizes = np.array([c.n * per_sample for c in collectors])
             traffic.broadcast(collectors, sizes, np.unique(np.concatenate(readers)))
 
-    def _shards(self, names: list[str], phases: tuple[str, ...]) -> dict[str, np.ndarray]:
+    def _shards(self, names: list[str], phases: tuple[str, ...]) -> _Work:
         work = self._nothing()
         for name in names:
             for n in {int(n) for n in self.sizes[name]}:
                 tiles = self.tiles[name][self.sizes[name] == n]
                 for phase in phases:
-                    np.add.at(work[phase], tiles, self.by_size[name, n].get(phase, 0.0))
+                    starts = self.start if phase in ("deliver", "state gradient") else 0.0
+                    work.add(phase, tiles, self.by_size[name, n].get(phase, 0.0), starts)
         return work
 
-    def _collectors(self, names: Sequence[str], phase: str) -> dict[str, np.ndarray]:
+    def _collectors(self, names: Sequence[str], phase: str) -> _Work:
         work = self._nothing()
         for name in names:
             p = self.plan.populations[name]
@@ -537,8 +563,10 @@ class _Machine:
                 n: collector_cycles(self.plan, name, n, n_words, n_sums, self.lengths, self.a).get(phase, 0.0)
                 for n in {c.n for c in p.collectors}
             }
-            for c in p.collectors:
-                work[_PHASE_OF.get(phase, phase)][c.tile] += cycles[c.n]
+            if not any(cycles.values()):
+                continue
+            tiles = np.array([c.tile for c in p.collectors])
+            work.add(_PHASE_OF.get(phase, phase), tiles, np.array([cycles[c.n] for c in p.collectors]), self.start)
         return work
 
     def _superstep(self, name: str, traffic: _Traffic, work: Mapping[str, np.ndarray]) -> Superstep:
@@ -564,13 +592,22 @@ class _Machine:
         )
 
 
-class _Zeros(dict[str, np.ndarray]):
-    """Arrays of cycles per tile, made when first asked for."""
+class _Work(dict[str, np.ndarray]):
+    """Cycles per tile by phase; arrays are made when first asked for."""
 
     def __init__(self, n_tiles: int) -> None:
         super().__init__()
         self._n_tiles = n_tiles
+        self._items = np.zeros(n_tiles, np.int64)
 
     def __missing__(self, phase: str) -> np.ndarray:
         self[phase] = np.zeros(self._n_tiles)
         return self[phase]
+
+    def add(self, phase: str, tiles: np.ndarray, cycles: float | np.ndarray, start: float) -> None:
+        """Items on tiles; each of `cycles` holds the start of a vertex, but a tile has one vertex for all its items."""
+        np.add.at(self[phase], tiles, cycles)
+        if start:
+            items = self._items + np.bincount(tiles, minlength=self._n_tiles)
+            self[phase] -= start * (np.maximum(items - 1, 0) - np.maximum(self._items - 1, 0))
+            self._items = items

@@ -10,7 +10,7 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | optimiser | Adam 2·Σ M·w·4; SGD 0 | shard |
 | parameters | α, β, θ, θ_grad, bias: 5·w·4; six rows of bias gradient; moments of a bias, and of α, β, θ that learn | shard |
 | state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values | shard |
-| history | v of all steps, T·B·w·4, of two steps where nothing trains; as much per learnt parameter | shard |
+| history | v of all steps, T·B·w·4, of two steps where nothing trains; i_syn as well where α learns | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
 | masks | fired and near-spike bits, 8 B per 32 neurons and sample | shard |
 | collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs | collector |
@@ -18,7 +18,7 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | buffers | what the tile receives in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
 | code, reserved | estimates, see `MemoryAssumptions` | every tile in use |
 
-w is n, padded to the 8 bytes that a tile loads at once. A list is K ids of 2 bytes, K even, and two counts of 2 bytes
+w is n, up to a pair. A list is K ids of 2 bytes, K even, and two counts of 2 bytes
 (`n_spikes`, `n_listed`). The variables are those of the graph builder (host/src/ipu/program.cpp).
 """
 
@@ -76,9 +76,8 @@ EXCHANGES, EXCHANGES_PER_ROUND, EXCHANGES_PER_CONNECTION, EXCHANGES_PER_POPULATI
 
 
 def padded(n: int, weight_dtype: str) -> int:
-    """Columns of a row of weights: n, up to a multiple of 8 bytes."""
-    width = 2 if weight_dtype == "float32" else 4
-    return -(-n // width) * width
+    """Columns of a row of weights: n, up to a pair, whether of floats or of halves."""
+    return n + n % 2
 
 
 def mask_words(n: int) -> int:
@@ -118,9 +117,9 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
     rows_of_state = cuba + (0 if spiking else 2)
     if trains:
         ring = 1 + max(c.delay for c in incoming)
-        rows_of_state += 1 + cuba + ring + 2 * learnt + (not spiking)
-    rows_of_parameters = 5 + (6 + moments * population.bias + (1 + moments) * learnt if trains else 0)
-    steps = t if trains or not spiking else 2
+        rows_of_state += 1 + cuba + ring + (not spiking)
+    rows_of_parameters = 5 + (6 + moments * population.bias + (7 + moments) * learnt if trains else 0)
+    steps = t if trains else 2
     fed_back = [c.pre for c in incoming if c.pre not in plan.inputs]
     shares = sum(b * slots_bytes(plan.populations[pre].capacity) for pre in fed_back)
     streams = EXCHANGES_PER_CONNECTION * len(incoming) + EXCHANGES_PER_POPULATION
@@ -131,7 +130,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         "optimiser": n_weights * 4 * moments,
         "parameters": row * rows_of_parameters,
         "state": row * b * rows_of_state,
-        "history": row * b * steps * (1 + (learnt if trains else 0)),
+        "history": row * b * steps * (1 + bool(trains and getattr(population, "learn_alpha", False))),
         "shares": shares if trains else 0,
         "masks": 4 * b * mask_words(n) if spiking else 0,
         "buffers": max(shard_receives(plan, name).values()),

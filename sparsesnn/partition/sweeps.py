@@ -171,7 +171,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "deliver (deliver_id, deliver_pair)": ("deliver_id", "deliver_pair"),
     "list gradient (share_id, share_pair)": ("share_id", "share_pair"),
     "weight gradient (weight_id, weight_pair)": ("weight_id", "weight_pair"),
-    "compaction (compact_walks)": ("compact_walks",),
+    "compaction (compact_count, compact_word)": ("compact_count", "compact_word"),
     "near-spikes per spike (near_per_spike)": ("near_per_spike",),
 }
 

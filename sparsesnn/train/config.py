@@ -271,7 +271,8 @@ class TrainConfig:
         backend: "cpu" (event-sparse engine), "dense" (PyTorch baseline), "ipu-model" (the IPU program on an emulated
             machine) or "ipu".
         target: machine of the two IPU backends, as `sparsesnn.partition.target` names it: "ipu-mk2:1x64".
-        weight_dtype: "float32", or "bfloat16": weights are read rounded, half the bytes; those that learn stay float32.
+        weight_dtype: "float32", or "bfloat16" (cpu) or "float16" (the IPU backends): weights are read rounded, half the
+            bytes; those that learn stay float32.
         dense_mode: how "dense" computes: "step", "hoist", "fused", "compile", or "auto", the fastest of them.
         device: of the backend dense: "cpu", "cuda", "cuda:0", …
         precision: of the products of the backend dense: "float32" or "bfloat16"; state, weights that learn and
@@ -309,10 +310,12 @@ class TrainConfig:
         _choice("train.backend", self.backend, (*BACKENDS, *IPU_BACKENDS))
         if parse_target(self.target).kind != "ipu":
             raise ConfigError(f"train.target: is {self.target!r}; give an IPU, such as ipu-mk2:1x64 or ipu-mk2")
-        _choice("train.weight_dtype", self.weight_dtype, WEIGHT_DTYPES)
-        if self.weight_dtype != "float32" and self.backend != "cpu":
+        _choice("train.weight_dtype", self.weight_dtype, (*WEIGHT_DTYPES, "float16"))
+        readers = {"float32": (*BACKENDS, *IPU_BACKENDS), "float16": IPU_BACKENDS}.get(self.weight_dtype, ("cpu",))
+        if self.backend not in readers:
             raise ConfigError(
-                f"train.weight_dtype: is {self.weight_dtype!r} with backend {self.backend!r}; only backend 'cpu' reads it"
+                f"train.weight_dtype: is {self.weight_dtype!r} with backend {self.backend!r}; "
+                f"only backend {' or '.join(map(repr, readers))} reads it"
             )
         _choice("train.dense_mode", self.dense_mode, MODES)
         if self.dense_mode != "auto" and self.backend != "dense":

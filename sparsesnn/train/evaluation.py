@@ -112,7 +112,7 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or prepare.host_backend(config.train.backend)
-    weight_dtype = config.train.weight_dtype if backend == "cpu" else "float32"
+    weight_dtype = prepare.host_weight_dtype(config) if backend == "cpu" else "float32"
     dense_mode = config.train.dense_mode if backend == "dense" else "auto"
     model = Model(network, backend=backend, dense_mode=dense_mode, weight_dtype=weight_dtype)
     ckpt.restore_model(model, tensors, str(store.folder / files[0].file))

@@ -210,7 +210,7 @@ class Run:
                 backend=prepare.host_backend(t.backend),
                 dense_mode=t.dense_mode,
                 seed=t.seed,
-                weight_dtype=t.weight_dtype,
+                weight_dtype=prepare.host_weight_dtype(config),
             ).to(find_device(t.device, t.backend))
             self.store = CheckpointStore(folder)
         self.optimiser = optim.make_optimiser(self.model, config.optim)

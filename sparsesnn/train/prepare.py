@@ -94,6 +94,12 @@ def host_backend(backend: str) -> str:
     return "cpu" if backend in IPU_BACKENDS else backend
 
 
+def host_weight_dtype(config: Config) -> str:
+    """How the host's model reads its weights: halves are for IPUs alone."""
+    dtype = config.train.weight_dtype
+    return "float32" if dtype == "float16" else dtype
+
+
 def make_device(
     config: Config, model: Model, optimizer: torch.optim.Optimizer, decoding: str, n_classes: int
 ) -> IpuTrainer | None:

@@ -29,6 +29,9 @@ constexpr unsigned char margin_byte = 0x5a;
 void poison_element(unsigned char* at, const Field& field, int which) {
   if (field.direction == Direction::output) {
     std::memset(at, which ? 0x4b : 0xc9, field.type.bytes());
+  } else if (field.type == poplar::HALF) {
+    const half x = which ? 5003.25f : -4099.5f;
+    std::memcpy(at, &x, sizeof(x));
   } else if (field.type == poplar::FLOAT) {
     const float x = which ? 5003.25f : -4099.5f;
     std::memcpy(at, &x, sizeof(x));

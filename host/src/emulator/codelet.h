@@ -56,3 +56,8 @@
 #define SPARSESNN_VERTEX(V, ...)                         \
   [[maybe_unused]] static const bool V##_is_registered = \
       ::sparsesnn::emulator::register_vertex<V>("sparsesnn::ipu::" #V, {SPARSESNN_FIELDS(V, __VA_ARGS__)});
+
+// One instance of a class template, under the name that Poplar gives it.
+#define SPARSESNN_VERTEX_OF(V, T, ...)                                                                          \
+  [[maybe_unused]] static const bool V##_of_##T##_is_registered = ::sparsesnn::emulator::register_vertex<V<T>>( \
+      "sparsesnn::ipu::" #V "<" #T ">", {SPARSESNN_FIELDS(V<T>, __VA_ARGS__)});

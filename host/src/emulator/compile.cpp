@@ -300,6 +300,33 @@ void Compiled::collect_copies(const poplar::program::Program& program) {
   copy_order_.push_back(&node);
 }
 
+// In how many compute sets and copies each tile takes part: it computes, or holds data that is read or written.
+std::vector<std::size_t> Compiled::count_exchanges() const {
+  std::vector<std::size_t> found(graph_->target.getNumTiles());
+  std::vector<unsigned> last(found.size(), ~0u);
+  unsigned exchange = 0;
+  const auto takes_part = [&](unsigned tile) {
+    if (last[tile] != exchange) last[tile] = exchange, ++found[tile];
+  };
+  const auto holds = [&](const Piece& piece) {
+    by_tile(piece, [&](unsigned tile, const Piece&, const poplar::Mapping&) { takes_part(tile); });
+  };
+  for (const ComputeStep& step : steps_) {
+    for (const BoundVertex& v : step.vertices) {
+      takes_part(v.tile);
+      for (const Region& r : v.regions)
+        for (const Piece& piece : r.pieces) holds(piece);
+    }
+    ++exchange;
+  }
+  for (const auto* node : copy_order_) {
+    for (const poplar::Tensor* t : {&node->source, &node->sink})
+      for (const Piece& piece : t->pieces()) holds(piece);
+    ++exchange;
+  }
+  return found;
+}
+
 // Variables, vertex state, the largest buffer of one exchange, code: what must fit into a tile.
 void Compiled::account_memory() {
   const Parameters& p = options_.parameters;
@@ -329,11 +356,10 @@ void Compiled::account_memory() {
     }
     for (const TileWork& work : step.tiles) buffer[work.tile] = std::max(buffer[work.tile], one[work.tile]);
   }
-  const std::size_t overhead =
-      p.code_bytes + p.reserved_bytes + p.exchange_code_bytes * (steps_.size() + copies_.size());
+  const std::vector<std::size_t> exchanges = count_exchanges();
   for (std::size_t tile = 0; tile < n_tiles; ++tile) {
     if (!tile_bytes_[tile]) continue;
-    tile_bytes_[tile] += buffer[tile] + overhead;
+    tile_bytes_[tile] += buffer[tile] + p.code_bytes + p.reserved_bytes + p.exchange_code_bytes * exchanges[tile];
     if (tile_bytes_[tile] > p.bytes_per_tile)
       throw poplar_error("tile " + std::to_string(tile) + " needs " + std::to_string(tile_bytes_[tile]) +
                          " bytes of its " + std::to_string(p.bytes_per_tile) + "; the largest variable on it is '" +

@@ -103,6 +103,7 @@ class Compiled {
   void check_alignment(const BoundVertex& v, const Region& r) const;
   Cost exchange_cost(const std::vector<std::pair<unsigned, poplar::Piece>>& reads) const;
   void account_memory();
+  std::vector<std::size_t> count_exchanges() const;
   void collect_copies(const poplar::program::Program& program);
 
   // machine.cpp: running

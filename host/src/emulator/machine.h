@@ -26,7 +26,7 @@ struct Parameters {
   double supervisor_cycles = 25;           // start of a vertex on its tile; poplibs charges 11, and 6 to 20 of set-up
   double worker_bundles = 30;              // start of a worker; poplibs charges 25 to 33
   std::size_t code_bytes = 24 * 1024;      // codelets and stacks on each tile in use; assumed
-  std::size_t exchange_code_bytes = 512;   // instructions of one exchange, a program step; assumed
+  std::size_t exchange_code_bytes = 512;   // of one exchange, on each tile that takes part; assumed
   std::size_t reserved_bytes = 16 * 1024;  // Poplar's own constants and counters; assumed
 };
 

@@ -55,6 +55,9 @@ bool add_class(VertexClass vertex_class);
 // ---- what a field's type says --------------------------------------------------------------------------------------
 
 template <class T>
+inline constexpr bool is_number = std::is_arithmetic_v<T> || std::is_same_v<T, half>;
+
+template <class T>
 struct FieldType {  // a plain number: vertex state
   static constexpr Direction direction = Direction::state;
   using Element = T;
@@ -65,7 +68,7 @@ struct FieldType {  // a plain number: vertex state
 
 template <class T, poplar::VectorLayout layout, unsigned align, bool interleaved>
 struct FieldType<poplar::Vector<T, layout, align, interleaved>> {
-  static constexpr bool list = !std::is_arithmetic_v<T>;
+  static constexpr bool list = !is_number<T>;
   static constexpr Direction direction = FieldType<T>::direction;
   using Element = typename FieldType<T>::Element;
   static constexpr int levels = 1 + FieldType<T>::levels;
@@ -83,7 +86,7 @@ struct Connected {
 };
 template <class T, poplar::VectorLayout layout, unsigned align, bool interleaved, Direction d>
 struct Connected<poplar::Vector<T, layout, align, interleaved>, d> {
-  static_assert(std::is_arithmetic_v<T>, "a connected vector holds numbers");
+  static_assert(is_number<T>, "a connected vector holds numbers");
   static constexpr Direction direction = d;
   using Element = T;
   static constexpr int levels = 1;

@@ -17,7 +17,8 @@ struct Work {
   int step_cuba = 5;      // the synaptic current on top
   int select_word = 4;    // store a mask word
   int compact_list = 90;  // counts, capacity, rotation of one list
-  int compact_word = 5;   // look at a mask word
+  int compact_count = 3;  // load a mask word, count its bits, add
+  int compact_word = 5;   // look for candidates in a mask word
   int compact_id = 10;    // find a bit, write an id
   int fetch_list = 20;    // one list to be sent once more
   int fetch_id = 5;       // copy two ids, or put one into its bucket

@@ -36,6 +36,7 @@ nb::object array(nb::handle owner, Buffer& buffer) {
     case Buffer::Type::uint32:
       return nb::cast(nb::ndarray<nb::numpy, std::uint32_t>(buffer.data(), 1, &n, owner));
     case Buffer::Type::uint16:
+    case Buffer::Type::float16:  // as bits; Python has a view for them
       return nb::cast(nb::ndarray<nb::numpy, std::uint16_t>(buffer.data(), 1, &n, owner));
   }
   return nb::none();
@@ -142,7 +143,7 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
       .def(
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
-             bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds,
+             bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds, bool half_weights,
              std::vector<Population> populations, std::vector<Connection> connections) {
             new (self) ProgramSpec{devices,
                                    tiles,
@@ -153,11 +154,12 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    decoding,
                                    n_classes,
                                    loops_rounds,
+                                   half_weights,
                                    std::move(populations),
                                    std::move(connections)};
           },
           nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
-          "n_classes"_a, "loops_rounds"_a, "populations"_a, "connections"_a);
+          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "populations"_a, "connections"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")

@@ -24,6 +24,7 @@ using poplar::ArrayRef;
 using poplar::ComputeSet;
 using poplar::FLOAT;
 using poplar::Graph;
+using poplar::HALF;
 using poplar::INT;
 using poplar::Tensor;
 using poplar::UNSIGNED_INT;
@@ -242,7 +243,7 @@ class Builder {
     std::vector<Vector> vectors;
   };
   struct Joined {  // a connection: [M, w] a shard of post
-    Parted weights, gradients, moments1, moments2, shares;
+    Parted weights, rounded, gradients, moments1, moments2, shares;
   };
   // Rounds that share their vertices, in the order in which they run.
   using Stage = std::vector<int>;
@@ -412,7 +413,8 @@ class Builder {
       const std::string name = "from_" + pre.name + ".";
       const auto like_weights = [&](const Shard& s) { return pre.n * width(s); };
       Joined j;
-      j.weights = on_shards(post, FLOAT, name + "weights", like_weights);
+      if (has_floats()) j.weights = on_shards(post, FLOAT, name + "weights", like_weights);
+      if (spec_.half_weights) j.rounded = on_shards(post, HALF, name + "rounded", like_weights);
       if (learns_) {
         j.gradients = on_shards(post, FLOAT, name + "gradients", like_weights);
         if (spec_.momentum) j.moments1 = on_shards(post, FLOAT, name + "moments1", like_weights);
@@ -466,6 +468,16 @@ class Builder {
     v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * 6 * width(s); });
   }
 
+  bool has_floats() const { return learns_ || !spec_.half_weights; }
+  // Weights as spikes and gradients read them.
+  Tensor read_weights(unsigned connection, std::size_t shard) const {
+    const Joined& j = joined_[connection];
+    return (spec_.half_weights ? j.rounded : j.weights).part(shard);
+  }
+  std::string of_weights(const std::string& vertex) const {
+    return vertex + (spec_.half_weights ? "<half>" : "<float>");
+  }
+
   bool adam() const { return spec_.optimiser == Optimiser::adam || spec_.optimiser == Optimiser::adamw; }
 
   // ---- streams -----------------------------------------------------------------------------------------------
@@ -473,6 +485,7 @@ class Builder {
   void remember(const std::string& name, const Tensor& t) {
     const poplar::Type type = t.elementType();
     const auto kind = type == FLOAT          ? Buffer::Type::float32
+                      : type == HALF         ? Buffer::Type::float16
                       : type == UNSIGNED_INT ? Buffer::Type::uint32
                                              : Buffer::Type::uint16;
     Buffer buffer{kind, t.numElements(), false, false, {}};
@@ -505,7 +518,8 @@ class Builder {
     };
     for (std::size_t k = 0; k < joined_.size(); ++k) {
       const std::string index = "." + std::to_string(k);
-      both("weights" + index, joined_[k].weights.all());
+      if (has_floats()) both("weights" + index, joined_[k].weights.all());
+      if (spec_.half_weights) stream_in("rounded" + index, joined_[k].rounded.all(), load);
       if (!spec_.trains()) continue;
       stream_in("gradients" + index, joined_[k].gradients.all(), load);
       if (spec_.momentum) both("moments1" + index, joined_[k].moments1.all());
@@ -569,7 +583,7 @@ class Builder {
       const std::string name = "forward/" + name_of(stage);
       const ComputeSet run = graph_.addComputeSet(name + "/step"), compact = graph_.addComputeSet(name + "/compact");
       const auto n_turns = static_cast<unsigned>(stage.size());
-      Vertices forwards(graph_, run, "Forward"), compacts(graph_, compact, "Compact");
+      Vertices forwards(graph_, run, of_weights("Forward")), compacts(graph_, compact, "Compact");
       for (std::size_t k = 0; k < populations_.size(); ++k) {
         const int turn = turn_of(k, stage);
         if (turn < 0) continue;
@@ -638,7 +652,7 @@ class Builder {
         const Placed& pre = populations_[c.pre];
         x.push("sources", ForwardSource{static_cast<unsigned>(pre.stride), c.delay});
         x.lists["lists"].push_back(pre.sent.at(lag(c)));
-        x.lists["weights"].push_back(joined_[i].weights.part(k));
+        x.lists["weights"].push_back(read_weights(i, k));
       }
       x.lists["parameters"].push_back(v.parameters.part(k));
       x.lists["bias"].push_back(v.bias.part(k));
@@ -752,7 +766,7 @@ class Builder {
     const auto n_turns = static_cast<unsigned>(stage.size());
     const ComputeSet lists = graph_.addComputeSet(name + "/list gradient"),
                      state = graph_.addComputeSet(name + "/state gradient");
-    Vertices list_grads(graph_, lists, "ListGrad"), states(graph_, state, "StateGrad");
+    Vertices list_grads(graph_, lists, of_weights("ListGrad")), states(graph_, state, "StateGrad");
     for (unsigned turn = 0; turn < n_turns; ++turn) add_list_grad(stage[turn], turn, list_grads);
     if (loops()) add_list_grad(-1, n_turns, list_grads);  // the input's lists have one more turn
     for (std::size_t k = 0; k < populations_.size(); ++k)
@@ -790,7 +804,7 @@ class Builder {
   // At the end of a step: weight gradients of what the input sent, and if somebody wants it the gradient of its lists.
   void add_input_stage(Sequence& step) {
     const ComputeSet lists = graph_.addComputeSet("backward/input/list gradient");
-    Vertices list_grads(graph_, lists, "ListGrad");
+    Vertices list_grads(graph_, lists, of_weights("ListGrad"));
     add_list_grad(-1, 0, list_grads);
     add_clocks(list_grads, backward_clocks_, 1);
     list_grads.add_to_graph();
@@ -846,7 +860,7 @@ class Builder {
           x.lists["d_current"].push_back(v.d_current.part(k));
           x.lists["lists"].push_back(sent_back(c.pre));
           x.lists["buckets"].push_back(pre.buckets.all());
-          x.lists["weights"].push_back(joined_[i].weights.part(k));
+          x.lists["weights"].push_back(read_weights(i, k));
           x.lists["gradients"].push_back(joined_[i].gradients.part(k));
           x.lists["shares"].push_back(wanted ? joined_[i].shares.part(k) : pad(FLOAT, s.tile));
           x.scalars["n_steps"] = spec_.n_steps;
@@ -1150,6 +1164,7 @@ class Builder {
           const Joined& j = joined_[i];
           const unsigned tile = p.shards[k].tile;
           y.lists["weights"].push_back(j.weights.part(k));
+          y.lists["rounded"].push_back(spec_.half_weights ? j.rounded.part(k) : pad(HALF, tile));
           y.lists["moments1"].push_back(spec_.momentum ? j.moments1.part(k) : pad(FLOAT, tile));
           y.lists["moments2"].push_back(adam() ? j.moments2.part(k) : pad(FLOAT, tile));
           for (Vertices::OfTile* z : {&x, &y}) {
@@ -1173,6 +1188,7 @@ class Builder {
       y.tensors["norm"] = norm_;
       y.scalars["kind"] = spec_.optimiser == Optimiser::sgd ? 0 : spec_.optimiser == Optimiser::adam ? 1 : 2;
       y.scalars["has_momentum"] = spec_.momentum;
+      y.scalars["rounds"] = spec_.half_weights;
       fill_vectors(y, tile, {"values", "d_vectors", "value_moments1", "value_moments2", "used"});
     }
     square_sums.add_to_graph();

@@ -22,14 +22,14 @@ enum class DeviceKind { ipu_model, ipu };
 
 // A stream's memory on the host.
 struct Buffer {
-  enum class Type { float32, uint32, uint16 };
+  enum class Type { float32, uint32, uint16, float16 };
   Type type;
   std::size_t n;
   bool to_device, to_host;
   std::vector<std::uint64_t> memory;  // uint64 for alignment
 
   void* data() { return memory.data(); }
-  std::size_t element_bytes() const { return type == Type::uint16 ? 2 : 4; }
+  std::size_t element_bytes() const { return type == Type::uint16 || type == Type::float16 ? 2 : 4; }
 };
 
 class Program {

@@ -55,6 +55,8 @@ struct ProgramSpec {
   unsigned n_classes;
   // Rounds take turns in one set of vertices: slower, but fewer vertices than a set a round.
   bool loops_rounds = false;
+  // Spikes and gradients read weights rounded to halves; where they train, floats are kept beside them.
+  bool half_weights = false;
   std::vector<Population> populations;
   std::vector<Connection> connections;
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "HalfFloat.hpp"
+
 namespace poplar {
 
 struct poplar_error : std::runtime_error {
@@ -101,12 +103,13 @@ class Interval {
 // An element type.
 class Type {
  public:
-  enum class Id { unsigned_short, unsigned_int, int32, float32 };
+  enum class Id { unsigned_short, unsigned_int, int32, float16, float32 };
   explicit constexpr Type(Id id) : id_(id) {}
   constexpr Id id() const { return id_; }
-  constexpr std::size_t bytes() const { return id_ == Id::unsigned_short ? 2 : 4; }
+  constexpr std::size_t bytes() const { return id_ == Id::unsigned_short || id_ == Id::float16 ? 2 : 4; }
   std::string toString() const {
     return id_ == Id::float32        ? "float"
+           : id_ == Id::float16      ? "half"
            : id_ == Id::unsigned_int ? "unsigned int"
            : id_ == Id::int32        ? "int"
                                      : "unsigned short";
@@ -119,6 +122,7 @@ class Type {
 };
 
 inline constexpr Type FLOAT{Type::Id::float32};
+inline constexpr Type HALF{Type::Id::float16};
 inline constexpr Type UNSIGNED_INT{Type::Id::unsigned_int};
 inline constexpr Type INT{Type::Id::int32};
 inline constexpr Type UNSIGNED_SHORT{Type::Id::unsigned_short};
@@ -128,6 +132,10 @@ struct equivalent_device_type;
 template <>
 struct equivalent_device_type<float> {
   static constexpr Type value = FLOAT;
+};
+template <>
+struct equivalent_device_type<half> {
+  static constexpr Type value = HALF;
 };
 template <>
 struct equivalent_device_type<unsigned> {
