@@ -224,6 +224,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
             f"{row['bytes_per_time_step'] / 1e3:>9.2f}  {activity}"
         )
+    last = rows[-1]
+    if last["links"]:
+        gigabytes, microseconds = last["bandwidth_gb_per_s"], last["latency_us"]
+        lines.append(
+            f"links: {gigabytes:.3g} GB/s, {microseconds:.3g} µs a message; for other networks: sparsesnn plan --net … "
+            f"--target mpi:{last['shards']}x{last['threads']} --link {gigabytes:.3g},{microseconds:.3g}"
+        )
     return "\n".join(lines)
 
 

@@ -97,6 +97,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     return {
         "samples_per_s": point.batch / step_s,
         "step_ms": 1e3 * step_s,
+        "step_ms_all": [1e3 * took for took in seconds],
         "n_neurons": sum(n for name, n in sizes.items() if name != "input"),
         "n_weights": network.n_weights(),
         "layer_activity": activity,

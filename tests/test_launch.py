@@ -48,7 +48,7 @@ def launch(*arguments: str, environ: dict[str, str] | None = None) -> subprocess
         [sys.executable, "-m", "sparsesnn", "launch", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env=None if environ is None else os.environ | environ,
     )

@@ -202,9 +202,11 @@ def test_table_and_plot(tmp_path: Path) -> None:
     settings = Settings(ranks=(1, 2), n_layers=2, width=512)
     rows = rows_of(settings, [10.0, 12.5])
     scaling.finish(settings, rows)
-    text = scaling.table(rows)
-    assert "0.800" in text
-    assert text.endswith("2.00 2.00 2.00 2.00")  # of every layer
+    rows[1] |= {"threads": 1, "bandwidth_gb_per_s": 1.0, "latency_us": 1.5}
+    *_, row, links = scaling.table(rows).splitlines()
+    assert "0.800" in row
+    assert row.endswith("2.00 2.00 2.00 2.00")  # of every layer
+    assert links.endswith("--target mpi:2x1 --link 1,1.5")
     ipus = scaling.ipu_rows([1, 2])
     assert {row["x"] for row in ipus} == {1, 2}
     assert all(row["efficiency"] == 1.0 for row in ipus if row["x"] == 1)

@@ -21,6 +21,7 @@ examples:
   sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --svg p.svg four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --link 12.5,2  with links as launch weak-scaling measured them
   sparsesnn plan --sweep activity --plot activity.png                     predicted speed over activity, as a table
   sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
 
