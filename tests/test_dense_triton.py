@@ -48,7 +48,9 @@ def triton_kit(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
 
 
-def run_kernels(kit: ModuleType, population: LI | Population, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def run_kernels(
+    kit: ModuleType, population: LI | Population, dtype: torch.dtype, scaled: bool = False
+) -> dict[str, torch.Tensor]:
     """Forward and backward of one chunk: everything that the kernels write."""
     n_steps, n_samples, n = 6, 3, 61
     rng = np.random.default_rng(0)
@@ -64,6 +66,7 @@ def run_kernels(kit: ModuleType, population: LI | Population, dtype: torch.dtype
         "grad_threshold": numbers(n, low=0, high=0.4) if fires else None,
     }
     current, d_out = numbers(n_steps, n_samples, n, high=1.5), numbers(n_steps, n_samples, n)
+    folded = {"scale": numbers(n, low=0.5), "shift": numbers(n)} if scaled else {}
     state = {"v": numbers(n_samples, n), "i_syn": numbers(n_samples, n) if cuba else None}
     rows = {
         "v_rows": torch.empty(n_steps + 1, n_samples, n, dtype=dtype),
@@ -72,12 +75,15 @@ def run_kernels(kit: ModuleType, population: LI | Population, dtype: torch.dtype
     out = torch.empty_like(current)
     fired = torch.empty_like(current, dtype=torch.bool) if fires else None
     dynamics = Dynamics.of(population)
-    kit.forward(dynamics, neuron, current, **state, **rows, out=out, fired=fired)
+    kit.forward(dynamics, neuron, current, **state, **rows, **folded, out=out, fired=fired)
     sums = {name: numbers(n_samples, n) for name in ("delta", "d_bias", "d_beta")}
     sums |= {name: numbers(n_samples, n) if wanted else None for name, wanted in (("d_i", cuba), ("d_alpha", cuba))}
     sums["d_threshold"] = numbers(n_samples, n) if fires else None
+    if scaled:
+        sums["d_scale"] = numbers(n_samples, n)
+        folded = {"current": current}
     d_current = torch.empty_like(current)
-    kit.backward(dynamics, neuron, d_out, **rows, **sums, d_current=d_current)
+    kit.backward(dynamics, neuron, d_out, **rows, **sums, **folded, d_current=d_current)
     found = {**state, **rows, **sums, "out": out, "fired": fired, "d_current": d_current}
     return {name: x for name, x in found.items() if x is not None}
 
@@ -97,7 +103,8 @@ def populations() -> list[Any]:
 @pytest.mark.parametrize("population", populations(), ids=lambda p: f"{type(p).__name__}")
 def test_kernels_are_those_of_the_cpu(population: LI | Population, on_cuda: ModuleType) -> None:
     """In float32 the forward pass to the bit: no spike may differ. The rest to a few roundings."""
-    want, got = (run_kernels(kit, population, torch.float32) for kit in (on_cpu, on_cuda))
+    scaled = isinstance(population, LI) or population.reset == "zero"
+    want, got = (run_kernels(kit, population, torch.float32, scaled) for kit in (on_cpu, on_cuda))
     assert set(got) == set(want)
     if "fired" in want:
         assert 0.05 < want["fired"].float().mean() < 0.8

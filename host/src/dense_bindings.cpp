@@ -76,12 +76,15 @@ template <class F>
 void forward(const PyDenseSpec& spec, const Dense<const F>& current, const Optional<const F>& alpha,
              const Optional<const F>& beta, const Optional<const F>& threshold, const Optional<const F>& grad_threshold,
              const Optional<F>& v, const Optional<F>& i_syn, const Optional<F>& out, const Optional<bool>& fired,
-             const Optional<F>& v_rows, const Optional<F>& i_syn_rows) {
+             const Optional<F>& v_rows, const Optional<F>& i_syn_rows, const Optional<const F>& scale,
+             const Optional<const F>& shift) {
   const DensePopulation<F> p = population(spec, current, alpha, beta, threshold, grad_threshold);
   const std::size_t steps = current.shape(0), samples = current.shape(1), n = current.shape(2);
   const bool cuba = spec.model == Model::cuba_lif;
   DenseForward<F> a;
   a.current = current.data();
+  a.scale = checked(scale, {n}, "scale");
+  a.shift = checked(shift, {n}, "shift", a.scale != nullptr);
   a.v = checked(v, {samples, n}, "v", true);
   a.i_syn = checked(i_syn, {samples, n}, "i_syn", cuba);
   a.out = checked(out, {steps, samples, n}, "out");
@@ -99,7 +102,8 @@ void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const Option
               const Optional<const F>& grad_threshold, const Optional<const F>& v_rows,
               const Optional<const F>& i_syn_rows, const Optional<F>& delta, const Optional<F>& d_i,
               const Optional<F>& d_current, const Optional<F>& d_bias, const Optional<F>& d_alpha,
-              const Optional<F>& d_beta, const Optional<F>& d_threshold) {
+              const Optional<F>& d_beta, const Optional<F>& d_threshold, const Optional<const F>& current,
+              const Optional<F>& d_scale) {
   const DensePopulation<F> p = population(spec, d_out, alpha, beta, threshold, grad_threshold);
   const std::size_t steps = d_out.shape(0), samples = d_out.shape(1), n = d_out.shape(2);
   const bool cuba = spec.model == Model::cuba_lif, fires = spec.model != Model::li;
@@ -114,6 +118,8 @@ void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const Option
   a.d_bias = checked(d_bias, {samples, n}, "d_bias");
   a.d_beta = checked(d_beta, {samples, n}, "d_beta");
   a.d_threshold = checked(d_threshold, {samples, n}, "d_threshold");
+  a.d_scale = checked(d_scale, {samples, n}, "d_scale");
+  a.current = checked(current, {steps, samples, n}, "current", a.d_scale != nullptr);
   nb::gil_scoped_release release;
   dense_backward(p, a);
 }
@@ -156,13 +162,15 @@ void register_passes(nb::module_& m) {
   m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "alpha"_a.noconvert().none(),
         "beta"_a.noconvert(), "threshold"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(),
         "v"_a.noconvert(), "i_syn"_a.noconvert().none(), "out"_a.noconvert().none(), "fired"_a.noconvert().none(),
-        "v_rows"_a.noconvert().none(), "i_syn_rows"_a.noconvert().none(),
+        "v_rows"_a.noconvert().none(), "i_syn_rows"_a.noconvert().none(), "scale"_a.noconvert().none() = nb::none(),
+        "shift"_a.noconvert().none() = nb::none(),
         "Moves every neuron over the steps of `current` [T, B, N]; writes v, i_syn, and what else is not None.");
   m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "alpha"_a.noconvert().none(),
         "beta"_a.noconvert(), "threshold"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(),
         "v_rows"_a.noconvert().none(), "i_syn_rows"_a.noconvert().none(), "delta"_a.noconvert(),
         "d_i"_a.noconvert().none(), "d_current"_a.noconvert(), "d_bias"_a.noconvert().none(),
         "d_alpha"_a.noconvert().none(), "d_beta"_a.noconvert().none(), "d_threshold"_a.noconvert().none(),
+        "current"_a.noconvert().none() = nb::none(), "d_scale"_a.noconvert().none() = nb::none(),
         "The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.");
 }
 

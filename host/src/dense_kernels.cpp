@@ -90,6 +90,7 @@ template <class F, Reset reset, bool cuba>
 void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sample, int n0, int n1) {
   const int n = n1 - n0;
   const F *beta = p.beta + n0, *theta = p.threshold + n0, *alpha = cuba ? p.alpha + n0 : nullptr;
+  const F *scale = a.scale ? a.scale + n0 : nullptr, *shift = a.scale ? a.shift + n0 : nullptr;
   const std::size_t here = row(p, 0, sample) + n0;
   F* const v_end = a.v + here;
   F* const i_end = cuba ? a.i_syn + here : nullptr;
@@ -107,7 +108,7 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
     F* i_next = a.i_syn_rows ? a.i_syn_rows + next : i_end;
     SPARSESNN_INDEPENDENT
     for (int k = 0; k < n; ++k) {
-      F i = current[k];
+      F i = scale ? scale[k] * current[k] + shift[k] : current[k];
       if constexpr (cuba) i = i_next[k] = alpha[k] * i_syn[k] + i;
       v_next[k] = rho<F, reset>(v[k], beta[k], theta[k]) + p.gain * i;
     }
@@ -139,7 +140,8 @@ void forward_readout(const DensePopulation<F>& p, const DenseForward<F>& a, int 
   for (int t = 0; t < p.n_steps; ++t) {
     const F* current = a.current + row(p, t, sample);
     SPARSESNN_INDEPENDENT
-    for (int k = n0; k < n1; ++k) v[k] = p.beta[k] * v[k] + p.gain * current[k];
+    for (int k = n0; k < n1; ++k)
+      v[k] = p.beta[k] * v[k] + p.gain * (a.scale ? a.scale[k] * current[k] + a.shift[k] : current[k]);
     copy_to(a.out, t);
     copy_to(a.v_rows, t + 1);
   }
@@ -186,6 +188,12 @@ void backward_block(const DensePopulation<F>& p, const DenseBackward<F>& a, int 
     }
     if (d_bias) SPARSESNN_INDEPENDENT
     for (int k = 0; k < n; ++k) d_bias[k] += d_current[k];
+    if (a.d_scale) {
+      F* d_scale = a.d_scale + here;
+      const F* current = a.current + at;
+      SPARSESNN_INDEPENDENT
+      for (int k = 0; k < n; ++k) d_scale[k] += d_current[k] * current[k];
+    }
     if (cuba && d_alpha) {
       const F* i_before = a.i_syn_rows + at;
       SPARSESNN_INDEPENDENT
@@ -222,6 +230,8 @@ void backward_readout(const DensePopulation<F>& p, const DenseBackward<F>& a, in
     }
     if (a.d_bias)
       for (int k = n0; k < n1; ++k) a.d_bias[here + k] += a.d_current[at + k];
+    if (a.d_scale)
+      for (int k = n0; k < n1; ++k) a.d_scale[here + k] += a.d_current[at + k] * a.current[at + k];
     if (a.d_beta)
       for (int k = n0; k < n1; ++k) a.d_beta[here + k] += delta[k] * a.v_rows[at + k];
   }

@@ -30,10 +30,11 @@ struct DensePopulation {
 //   CubaLIF  i ← i_syn ← α·i_syn + i          all      v ← ρ(v) + g·i          LI: ρ(v) = β·v
 template <class F>
 struct DenseForward {
-  const F* current;  // [T, B, N]
-  F *v, *i_syn;      // [B, N], running; i_syn is null but for CubaLIF
-  F* out;            // [T, B, N], spikes as 0 and 1, LI: potentials; or null
-  bool* fired;       // [T, B, N], the spikes as a byte each; or null, as always for LI
+  const F* current;        // [T, B, N]
+  const F *scale, *shift;  // [N] or null both: the current is scale·current + shift (batch norm, folded)
+  F *v, *i_syn;            // [B, N], running; i_syn is null but for CubaLIF
+  F* out;                  // [T, B, N], spikes as 0 and 1, LI: potentials; or null
+  bool* fired;             // [T, B, N], the spikes as a byte each; or null, as always for LI
   // [T + 1, B, N] or null: row 0 is the state before the chunk, row t + 1 the one after step t
   F *v_rows, *i_syn_rows;
 };
@@ -47,6 +48,8 @@ struct DenseBackward {
   F* d_current;                  // [T, B, N]
   // [B, N], summed over the steps of the chunk on top of what is there; null where nobody asked
   F *d_bias, *d_alpha, *d_beta, *d_threshold;
+  const F* current;  // as the forward pass read it; for d_scale [B, N] = Σ_t d_current·current, else both null
+  F* d_scale;
 };
 
 template <class F>

@@ -20,6 +20,7 @@ from sparsesnn.bench.step import machine_name, peak_bytes, start_peak
 from sparsesnn.bench.workload import Workload
 from sparsesnn.dense import MODES, check_mode
 from sparsesnn.dense.device import check_precision, device_name, find_device, joules, peak_memory
+from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.errors import ConfigError, NumericError
 from sparsesnn.module import Model
 from sparsesnn.runtime import num_threads
@@ -134,8 +135,12 @@ def table(rows: Sequence[Baseline]) -> str:
     return "\n".join(lines)
 
 
-def _twin(model: Model, mode: str) -> Model:
+def _twin(model: Model | ImageModel, mode: str) -> Model | ImageModel:
     """The same weights in another mode."""
+    if isinstance(model, ImageModel):
+        image_twin = ImageModel(model.network, dense_mode=mode)
+        image_twin.load_state_dict(model.state_dict())
+        return image_twin
     twin = Model(model.network, backend="dense", dense_mode=mode)
     twin.load_state_dict(model.state_dict())
     return twin

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
+from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.prepare import set_threads
@@ -17,9 +18,14 @@ class Trainee:
     """A model on its device, and an Adam that leaves it as it is; `precision` of products, see `dense.device`."""
 
     def __init__(
-        self, model: Model, n_threads: int = 0, *, device: torch.device | None = None, precision: str = "float32"
+        self,
+        model: Model | ImageModel,
+        n_threads: int = 0,
+        *,
+        device: torch.device | None = None,
+        precision: str = "float32",
     ) -> None:
-        self.model = model if device is None else model.to(device)
+        self.model: Model | ImageModel = model if device is None else model.to(device)
         self.device = device or torch.device("cpu")
         self.precision = precision
         self.n_threads = n_threads
@@ -27,7 +33,9 @@ class Trainee:
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
-        set_threads(self.n_threads, self.model.backend, self.model.dense_mode)
+        # convolutions are PyTorch's in every mode, and want its threads
+        mode = "hoist" if isinstance(self.model, ImageModel) else self.model.dense_mode
+        set_threads(self.n_threads, self.model.backend, mode)
         output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 

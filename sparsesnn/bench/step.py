@@ -19,6 +19,7 @@ from sparsesnn.adam import Adam
 from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
 from sparsesnn.dense.device import autocast, check_precision, device_name, find_device, joules, peak_memory, synchronise
+from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
 
@@ -163,7 +164,7 @@ def bench_step(
     floor: dict[str, float] = {}
     share: dict[str, float] = {}
     bandwidth: dict[str, dict[str, float]] = {}
-    if backend == "cpu":
+    if isinstance(model, Model) and backend == "cpu":
         seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
         phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_seconds(model, spikes)).items()}
         phases["optimiser"] = optimiser_ms
@@ -217,7 +218,7 @@ def deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float
         _core.probe_deliver(False)
 
 
-def still_adam(model: Model) -> torch.optim.Optimizer:
+def still_adam(model: Model | ImageModel) -> torch.optim.Optimizer:
     """Adam with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
     if model.backend == "cpu":
         return Adam(model.parameters(), lr=0.0)
@@ -225,7 +226,7 @@ def still_adam(model: Model) -> torch.optim.Optimizer:
 
 
 def train_step(
-    model: Model,
+    model: Model | ImageModel,
     optimiser: torch.optim.Optimizer,
     spikes: SpikeBatch,
     labels: torch.Tensor,

@@ -9,6 +9,7 @@ Source: Sun et al. 2022, "Intelligence Processing Units Accelerate Neuromorphic 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,8 @@ from sparsesnn.bench.racing import Trainee
 from sparsesnn.bench.rows import Row, Rows
 from sparsesnn.bench.step import deliver_seconds, machine_name
 from sparsesnn.dense.device import find_device
+from sparsesnn.dense.image_model import ImageModel, scale_to_activity
+from sparsesnn.dense.image_network import parse_image_net
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
@@ -38,8 +41,14 @@ PRECISIONS = ("float32", "bfloat16")
 FACTORS = ("batch", "width", "model", "precision", "outputs")
 #: phases of the engine (`sparsesnn.bench.roofline`) by what they do
 NEURON_PHASES = ("step", "select", "select_grad", "step_grad")
+CONVOLUTIONS = (
+    "aten::mkldnn_convolution",
+    "aten::convolution_backward",
+    "aten::thnn_conv2d",
+    "aten::_slow_conv2d_forward",
+)
 #: matrix products as PyTorch's profiler calls them; the first are our own
-PRODUCTS = ("sparsesnn::dense_multiply", "aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm")
+PRODUCTS = ("sparsesnn::dense_multiply", "aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", *CONVOLUTIONS)
 SYNAPSE_PHASES = ("pack", "deliver", "deliver_grad")
 
 
@@ -58,6 +67,8 @@ class Settings:
         input_activity: of random spikes.
         hidden_activity: that the hidden layer is scaled to, spikes per neuron and step.
         repeats: timed steps.
+        net: of images (`sparsesnn.dense.image_network`), for the backend dense: then batch, model, precision and
+            outputs vary, and the pixels are random spikes. None: one hidden layer.
         n_threads: 0: all cores.
         device: of the backend dense, see `sparsesnn.dense.device`.
     """
@@ -78,11 +89,19 @@ class Settings:
     repeats: int = 5
     n_threads: int = 0
     device: str = "cpu"
+    net: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("model", MODELS), ("precision", PRECISIONS), ("backends", ("cpu", "dense"))):
             if unknown := sorted(set(getattr(self, name)) - set(allowed)):
                 raise ConfigError(f"bench sweep: {name} is {unknown[0]!r}; allowed: {', '.join(allowed)}")
+        if self.net is not None:
+            parse_image_net(self.net)
+            if self.backends != ("dense",) or "recurrent" in self.model or self.dataset is not None:
+                raise ConfigError(
+                    "bench sweep: --net describes images, which only the backend dense has, without recurrent layers and "
+                    "data sets of events; give --backends dense --models lif,cuba_lif, and no data set"
+                )
         numbers = (
             *self.batch,
             *self.width,
@@ -100,6 +119,7 @@ class Settings:
         return [
             {"factor": factor, "value": value, "backend": backend}
             for factor in FACTORS
+            if self.net is None or factor != "width"
             for value in getattr(self, factor)
             for backend in self.backends
         ]
@@ -130,7 +150,7 @@ time, around one hidden layer of LIF neurons in float32.
 | samples_per_s, step_ms | training: forward, cross-entropy, backward, Adam; medians |
 | neuron_share, synapse_share | share of the step's time in neuron dynamics (update, threshold, lists, their gradient), and in products with weights, both directions. The rest is loss, Adam, Python and memory |
 | tflop_per_s | arithmetic of the products that was done, 2 operations a synapse, 10^12/s: the engine does it for spikes and listed neurons, dense for all |
-| events_per_s | synaptic events delivered: a spike that reaches one neuron, forward |
+| events_per_s | synaptic events delivered: a spike that reaches one neuron, forward; of convolutions as if spikes were spread evenly |
 | input_activity, hidden_activity | spikes per neuron and step |
 """
 
@@ -144,6 +164,8 @@ def _measure(settings: Settings, point: Row) -> Row:
         "outputs": None,
         point["factor"]: point["value"],
     }
+    if settings.net is not None:
+        return _measure_images(settings, settings.net, choice)
     spikes, labels, n_classes = _batch(settings, choice["batch"])
     n_out = choice["outputs"] or n_classes
     if n_out < n_classes:
@@ -188,6 +210,43 @@ def _measure(settings: Settings, point: Row) -> Row:
         "n_steps": spikes.n_steps,
         "n_samples": spikes.n_samples,
         "spikes": settings.dataset or "random",
+    }
+
+
+def _measure_images(settings: Settings, net: str, choice: dict[str, Any]) -> Row:
+    """A point of a sweep over an image network, on the backend dense."""
+    described = parse_image_net(net, n_outputs=choice["outputs"])
+    if choice["model"] == "cuba_lif":
+        described = described.with_model(CubaLIF)
+    generator = torch.Generator().manual_seed(0)
+    shape = (settings.n_steps, choice["batch"], math.prod(described.shape))
+    spikes = SpikeBatch.from_dense((torch.rand(shape, generator=generator) < settings.input_activity).float())
+    labels = torch.randint(0, described.stages[-1].neuron.n, (choice["batch"],), generator=generator)
+    model = ImageModel(described)
+    scale_to_activity(model, spikes, settings.hidden_activity)
+    trainee = Trainee(model, settings.n_threads, device=find_device(settings.device), precision=choice["precision"])
+    activity = trainee.step(spikes, labels)[0].activity()
+    trainee.step(spikes, labels)
+    took = median(trainee.step(spikes, labels)[2] for _ in range(settings.repeats))
+    neuron_share, synapse_share = _dense_shares(trainee, spikes, labels)
+    sent = [spikes.activity(), *activity.values()]
+    frames = spikes.n_steps * spikes.n_samples
+    products = described.n_products()
+    flops = sum(2.0 * n * frames * (3 if k else 2) for k, n in enumerate(products))
+    events = sum(n * frames * share for n, share in zip(products, sent, strict=False))
+    return {
+        "samples_per_s": spikes.n_samples / took,
+        "step_ms": 1e3 * took,
+        "neuron_share": min(1.0, neuron_share),
+        "synapse_share": min(1.0, synapse_share),
+        "tflop_per_s": flops / took / 1e12,
+        "events_per_s": events / took,
+        "input_activity": sent[0],
+        "hidden_activity": sum(activity.values()) / max(1, len(activity)),
+        "net": net,
+        "n_steps": spikes.n_steps,
+        "n_samples": spikes.n_samples,
+        "spikes": "random",
     }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sparsesnn.dense.image_model import ImageModel, scale_to_activity
+from sparsesnn.dense.image_network import ImageNetwork, is_image_net, parse_image_net
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
@@ -20,7 +23,8 @@ class Workload:
     """What is timed: forward, cross-entropy of the time-mean of the readout, backward, Adam.
 
     Args:
-        net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20".
+        net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20"; or of images, for the backend dense, as
+            `sparsesnn.dense.image_network` reads it, such as "1x28x28:5C12+MP2-5C64+MP2-10".
         n_steps, n_samples: T and B.
         input_activity: probability that an input neuron fires in a step.
         hidden_activity: spikes per neuron and step that every hidden population is scaled to.
@@ -48,7 +52,11 @@ class Workload:
 
     def spikes(self) -> SpikeBatch:
         """Bernoulli spikes, the same for every backend."""
-        n = next(iter(self.network().populations.values())).n
+        n = (
+            math.prod(self.image_network().shape)
+            if self.of_images
+            else next(iter(self.network().populations.values())).n
+        )
         generator = torch.Generator().manual_seed(self.seed)
         steps = [
             SpikeBatch.from_dense((torch.rand(1, self.n_samples, n, generator=generator) < self.input_activity).float())
@@ -61,16 +69,32 @@ class Workload:
 
     def labels(self) -> Tensor:
         """int64[B], random classes."""
-        n_classes = self.network().populations["output"].n
+        if self.of_images:
+            n_classes = self.image_network().stages[-1].neuron.n
+        else:
+            n_classes = self.network().populations["output"].n
         generator = torch.Generator().manual_seed(self.seed + 1)
         return torch.randint(0, n_classes, (self.n_samples,), generator=generator)
 
+    @property
+    def of_images(self) -> bool:
+        """Whether the network has convolutions."""
+        return is_image_net(self.net)
+
+    def image_network(self) -> ImageNetwork:
+        """The description of a network of images."""
+        return parse_image_net(self.net, grad_threshold=self.grad_threshold)
+
     def network(self) -> Network:
-        """The description."""
+        """The description of a network of populations."""
         return parse_net(self.net, grad_threshold=self.grad_threshold)
 
-    def model(self, backend: str, spikes: SpikeBatch) -> Model:
+    def model(self, backend: str, spikes: SpikeBatch) -> Model | ImageModel:
         """The network with weights scaled, on the engine, until each hidden population is as active as wanted."""
+        if self.of_images:
+            images = ImageModel(self.image_network(), seed=self.seed, backend=backend)
+            scale_to_activity(images, spikes, self.hidden_activity)
+            return images
         network = self.network()
         model = Model(network, seed=self.seed, weight_dtype=self.weight_dtype)
         hidden = {k: self.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}

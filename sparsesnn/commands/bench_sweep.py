@@ -12,6 +12,7 @@ EXAMPLES = """\
 examples:
   sparsesnn bench sweep
   sparsesnn bench sweep shd --data DIR
+  sparsesnn bench sweep --net 1x28x28:5C12+MP2-5C64+MP2-10 --backends dense --models lif,cuba_lif --steps 25
   sparsesnn bench sweep --batch 16,64 --width 256,1024 --backends cpu --json
 
 what is varied, one thing at a time: batch, width of the hidden layer, neuron model (lif, cuba_lif, recurrent), precision
@@ -38,6 +39,11 @@ def register(what: Any) -> None:
     parser.add_argument("--precisions", metavar="P,…", help="default: float32,bfloat16")
     parser.add_argument("--outputs", metavar="N,…", help="default: 10,50,100,500")
     parser.add_argument("--backends", metavar="B,…", help="default: cpu,dense")
+    parser.add_argument(
+        "--net",
+        metavar="TEXT",
+        help="a network of images, such as 1x28x28:5C12+MP2-5C64+MP2-10 (with --backends dense)",
+    )
     parser.add_argument("--device", default="cpu", metavar="NAME", help="of the backend dense: cpu, cuda:0, …")
     parser.add_argument("--steps", type=int, metavar="T", help="time steps (default: 100)")
     parser.add_argument("--repeats", type=int, metavar="N", help="timed steps (default: 5)")
@@ -71,6 +77,7 @@ def _sweep(options: argparse.Namespace) -> int:
         folder=options.data,
         n_threads=options.threads,
         device=options.device,
+        net=options.net,
     )
     rows = bench_sweep(settings, options.out, sys.stderr)
     if options.json:

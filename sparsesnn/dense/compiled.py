@@ -24,15 +24,25 @@ BLOCK = 8
 
 def run(call: Call) -> Result:
     """See the module."""
-    neuron = call.neuron
+    moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
+
+
+def over_steps(
+    neuron: Neuron,
+    currents: Tensor,
+    moment: Moment,
+    own: Tensor | None = None,
+    recurrent_weight: Tensor | None = None,
+) -> Result:
+    """As `unrolled.over_steps`."""
     parameters = (neuron.beta, neuron.alpha, neuron.threshold, neuron.grad_threshold)
-    moment, own = neuron.first(call.v, call.i_syn), call.own
     out = []
-    for currents in input_current(call).split(BLOCK):
-        run_block = compiled_block(neuron.population) if len(currents) == BLOCK else _block
-        spikes, moment, own = run_block(neuron.population, parameters, currents, moment, own, call.recurrent_weight)
+    for block in currents.split(BLOCK) if len(currents) else ():
+        run_block = compiled_block(neuron.population) if len(block) == BLOCK else _block
+        spikes, moment, own = run_block(neuron.population, parameters, block, moment, own, recurrent_weight)
         out.append(spikes)
-    return torch.cat(out) if out else call.v.new_zeros(0, call.n_samples, call.n), moment.v, moment.i_syn
+    return torch.cat(out) if out else torch.zeros_like(currents), moment.v, moment.i_syn
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsesnn.dense.layer import Call, Result, arriving
+from sparsesnn.dense.neuron import Moment, Neuron
 from sparsesnn.dense.spikes import DenseSpikes
 
 
@@ -32,14 +33,25 @@ def step(call: Call) -> Result:
 def hoist(call: Call) -> Result:
     """One product per source over all T·B rows; the recurrent product and the update stay in the loop."""
     moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
+
+
+def over_steps(
+    neuron: Neuron,
+    currents: Tensor,
+    moment: Moment,
+    own: Tensor | None = None,
+    recurrent_weight: Tensor | None = None,
+) -> Result:
+    """The updates of currents [T, B, N], one after the other, from a moment on."""
     out = []
-    for i in input_current(call).unbind(0):
-        if own is not None and call.recurrent_weight is not None:
-            i = torch.addmm(i, own, call.recurrent_weight)
-        fired, moment = call.neuron.step(i, moment)
+    for i in currents.unbind(0):
+        if own is not None and recurrent_weight is not None:
+            i = torch.addmm(i, own, recurrent_weight)
+        fired, moment = neuron.step(i, moment)
         own = fired if own is not None else None
         out.append(fired)
-    return _stack(out, call), moment.v, moment.i_syn
+    return torch.stack(out) if out else torch.zeros_like(currents), moment.v, moment.i_syn
 
 
 def input_current(call: Call) -> Tensor:
