@@ -89,6 +89,7 @@ def test_the_example_under_poprun(fake_sdk: None, example: ModuleType, tmp_path:
         library.FOLDER_VARIABLE: str(tmp_path),
         "PYTHONPATH": str(ROOT / "tests" / "fakes" / "python"),
         "OMP_NUM_THREADS": "1",
+        "FAKE_POPART_CHECKS": "never",
     }
     program = [sys.executable, str(ROOT / "examples" / "poptorch_mnist.py"), "--device", "ipu", "--tiles", "64"]
     sizes = ["--steps", "6", "--batch", "32", "--hidden", "300"]
@@ -222,6 +223,18 @@ def test_packing_keeps_who_fired() -> None:
             assert not lists[b, t, 2 + n :].any()
     assert spt.pack_dense(torch.zeros(2, 5)).tolist() == [[0, 0, 0]] * 2
     assert spt.pack_dense(torch.ones(1, 5, dtype=torch.bool), 5).tolist() == [[5, 5, 0, 1, 2, 3, 4]]
+
+
+def test_packing_a_batch_is_packing_what_it_holds() -> None:
+    x = dense(3, 4, 11)
+    batch = ss.SpikeBatch.from_dense(x, batch_first=True)
+    assert torch.equal(spt.pack(batch), spt.pack_dense(x))
+    assert torch.equal(spt.pack(batch, 11), spt.pack_dense(x, 11))
+    assert spt.pack(batch.samples([])).shape == (0, 4, 3)
+    with pytest.raises(SpikeListError, match=r"pack: a list has \d spikes, but capacity is 1; raise it"):
+        spt.pack(batch, 1)
+    with pytest.raises(SpikeListError, match=r"pack: capacity is 12; allowed: 1 to 11"):
+        spt.pack(batch, 12)
 
 
 @pytest.mark.parametrize(

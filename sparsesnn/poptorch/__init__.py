@@ -22,6 +22,6 @@ IPU.** If you have one: `python -m sparsesnn.poptorch.selftest`.
 from __future__ import annotations
 
 from sparsesnn.poptorch.modules import Layer, Model, Output
-from sparsesnn.poptorch.spikes import Spikes, from_data, pack_dense
+from sparsesnn.poptorch.spikes import Spikes, from_data, pack, pack_dense
 
-__all__ = ["Layer", "Model", "Output", "Spikes", "from_data", "pack_dense"]
+__all__ = ["Layer", "Model", "Output", "Spikes", "from_data", "pack", "pack_dense"]

@@ -14,7 +14,7 @@ from sparsesnn.layers import LI
 from sparsesnn.network import Network
 from sparsesnn.poptorch import library
 from sparsesnn.poptorch.attributes import attributes, capacity
-from sparsesnn.poptorch.spikes import HEAD, Spikes
+from sparsesnn.poptorch.spikes import HEAD, Spikes, fixed_lists, places
 from sparsesnn.poptorch.tile_map import TileMap, from_plan, spread
 
 Tensors = List[Tensor]  # noqa: UP006
@@ -134,12 +134,6 @@ def _ragged(source: Spikes) -> Any:
 
 def _fixed(batch: Any, k: int) -> Spikes:
     shape = (batch.n_steps, batch.n_samples)
-    n_listed = batch.n_listed
-    row = batch.list_index()
-    place = torch.arange(batch.ids.numel()) - torch.repeat_interleave(batch.offsets[:-1], n_listed)
-    lists = torch.zeros(len(n_listed), HEAD + k, dtype=torch.int32)
-    lists[:, 0], lists[:, 1] = batch.n_spikes, n_listed.int()
-    lists[row, HEAD + place] = batch.ids.int()
-    values = torch.zeros(len(n_listed), k).index_put((row, place), batch.entry_values())
+    values = torch.zeros(len(batch.n_listed), k).index_put(places(batch), batch.entry_values())
     dropped = torch.zeros(shape, dtype=torch.int32) if batch.dropped is None else batch.dropped.view(shape)
-    return Spikes(lists.view(*shape, -1), values.view(*shape, k), batch.n_neurons, dropped)
+    return Spikes(fixed_lists(batch, k).view(*shape, -1), values.view(*shape, k), batch.n_neurons, dropped)

@@ -7,7 +7,7 @@ batch-first, [B, T, 2 + K]; inside a model time comes first, [T, B, 2 + K].
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +76,45 @@ def from_data(lists: Tensor, n: int) -> Spikes:
     return Spikes(lists.transpose(0, 1), None, n)
 
 
+def pack(batch: Any, capacity: int | None = None) -> Tensor:
+    """A `sparsesnn.SpikeBatch`, as data sets give it, as lists for PopTorch: int32[B, T, 2 + K]. On the host.
+
+    Args:
+        batch: spikes of B samples over T steps.
+        capacity: K; None: the longest list there is, and at least 1.
+
+    Errors: `SpikeListError` where a list is longer than `capacity`.
+    """
+    n_listed = batch.n_listed
+    longest = max(1, int(n_listed.max())) if n_listed.numel() else 1
+    k = _checked("pack", capacity, longest, batch.n_neurons)
+    return fixed_lists(batch, k).view(batch.n_steps, batch.n_samples, HEAD + k).transpose(0, 1).contiguous()
+
+
+def fixed_lists(batch: Any, k: int) -> Tensor:
+    """The lists of a `SpikeBatch`, none longer than `k`, as int32[T·B, 2 + K]."""
+    lists = torch.zeros(len(batch.n_listed), HEAD + k, dtype=torch.int32)
+    lists[:, 0], lists[:, 1] = batch.n_spikes, batch.n_listed.int()
+    row, place = places(batch)
+    lists[row, HEAD + place] = batch.ids.int()
+    return lists
+
+
+def places(batch: Any) -> tuple[Tensor, Tensor]:
+    """int64[S] each: of every entry of a `SpikeBatch` the list, and the slot within it."""
+    place = torch.arange(batch.ids.numel()) - torch.repeat_interleave(batch.offsets[:-1], batch.n_listed)
+    return batch.list_index(), place
+
+
+def _checked(what: str, capacity: int | None, longest: int, n: int) -> int:
+    k = longest if capacity is None else capacity
+    if not 1 <= k <= n:
+        raise SpikeListError(f"{what}: capacity is {k}; allowed: 1 to {n} (the neurons)")
+    if longest > k:
+        raise SpikeListError(f"{what}: a list has {longest} spikes, but capacity is {k}; raise it")
+    return k
+
+
 def pack_dense(spikes: Tensor, capacity: int | None = None) -> Tensor:
     """Dense spikes as lists: [..., N] of 0 and 1 → int32[..., 2 + K]. For data sets, on the host.
 
@@ -90,11 +129,7 @@ def pack_dense(spikes: Tensor, capacity: int | None = None) -> Tensor:
     fired = spikes != 0
     n_spikes = fired.sum(-1)
     longest = max(1, int(n_spikes.max())) if n_spikes.numel() else 1
-    k = longest if capacity is None else capacity
-    if not 1 <= k <= spikes.shape[-1]:
-        raise SpikeListError(f"pack_dense: capacity is {k}; allowed: 1 to {spikes.shape[-1]} (the neurons)")
-    if longest > k:
-        raise SpikeListError(f"pack_dense: a list has {longest} spikes, but capacity is {k}; raise it")
+    k = _checked("pack_dense", capacity, longest, spikes.shape[-1])
     # a stable sort brings the neurons that fired to the front, in ascending order
     ids = torch.sort(fired.int(), dim=-1, descending=True, stable=True)[1][..., :k]
     ids = ids * (torch.arange(k, device=ids.device) < n_spikes[..., None])

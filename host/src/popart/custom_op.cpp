@@ -27,6 +27,7 @@
 #include <poplar/Graph.hpp>
 #include <poplar/Program.hpp>
 #include <poplar/Tensor.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
