@@ -53,7 +53,14 @@ def samples_of(replica: int, n_replicas: int, n_all: int) -> tuple[int, int]:
 
 
 def check(
-    network: Network, n_replicas: int, n_shards: int, *, n_steps: int = 13, n_samples: int = 19, **options: Any
+    network: Network,
+    n_replicas: int,
+    n_shards: int,
+    *,
+    n_steps: int = 13,
+    n_samples: int = 19,
+    world: Communicator | None = None,
+    **options: Any,
 ) -> None:
     spikes = random_spikes(n_steps, n_samples, network.populations[network.inputs[0]].n)
     model = Model(network, seed=1, **options)
@@ -63,7 +70,7 @@ def check(
     parameters = dict(model.named_parameters())
     assert all(rate > 0 for rate in expected.activity().values())
 
-    def run(world: Communicator) -> dict[str, Any]:
+    def run(world: Communicator) -> None:
         grid = make_grid(world, n_replicas, n_shards)
         own = ShardedModel(network, grid, seed=1, **options)
         strengthen(own)
@@ -87,9 +94,16 @@ def check(
             assert torch.equal(parameter, whole[..., columns]), name
             assert parameter.grad is not None, name
             assert torch.equal(parameter.grad, whole.grad[..., columns]), name
-        return output.activity()
 
-    simulate(n_replicas * n_shards, run)
+    if world is None:
+        simulate(n_replicas * n_shards, run)
+    else:
+        run(world)
+
+
+def check_on(world: Communicator, network: Network, n_replicas: int, n_shards: int) -> None:
+    """The same as one of the ranks of MPI."""
+    check(network, n_replicas, n_shards, world=world)
 
 
 FEED_FORWARD = {

@@ -43,6 +43,8 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
     except BaseException as error:
         code = exit_code(error)
         if not (isinstance(error, SparseSnnError) and code > 128):
+            if type(error).__module__.startswith("mpi4py"):
+                lifeline.suspect(code, str(error))
             if not isinstance(error, (SparseSnnError, KeyboardInterrupt)):
                 traceback.print_exc()
             lifeline.fail(code, f"{error or type(error).__name__}")

@@ -1,0 +1,204 @@
+"""The process beside rank 0 that hears how ranks end, and says so; `lifeline.py` starts it and talks to it.
+
+A process of its own, which imports nothing but the standard library and waits for nothing else: launchers kill the ranks
+of a run within milliseconds of the first one that dies, so there is no time to wait for a rank that is computing. It is
+told its secret, and how many ranks there are, on standard input, and ends with the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+#: seconds to wait for what other ranks have to say, once one has failed: often all fail alike
+GRACE_S = 0.3
+#: seconds in which the first rank must have come
+FIRST_S = 60.0
+#: seconds in which a launcher ends once a rank was killed
+LAUNCHER_S = 2.0
+#: bytes of a message, at most
+MAX_MESSAGE = 65_536
+KILLED = "ended without a word: it was killed, or its machine is gone"
+
+
+@dataclass
+class Line:
+    """The connection of one rank; `rank` is -1 until it has shown that it belongs here."""
+
+    socket: socket.socket
+    rank: int = -1
+    data: bytes = b""
+
+
+class Watch:
+    """Waits until all ranks have ended.
+
+    Args:
+        listener: where ranks connect.
+        secret: what they must say first, 16 bytes, before their rank as 4 bytes.
+        size: number of ranks.
+    """
+
+    def __init__(self, listener: socket.socket, secret: bytes, size: int) -> None:
+        self.listener, self.secret, self.size = listener, secret, size
+        self.launcher = Launcher()
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener, selectors.EVENT_READ)
+        self.lines: dict[int, Line] = {}
+        self.failed: list[Line] = []
+        self.said: dict[int, tuple[int, str]] = {}  # how ranks failed: exit code and why
+        self.deadline = time.monotonic() + FIRST_S
+
+    def run(self) -> None:
+        came = False
+        while True:
+            waits = bool(self.said) or not came
+            events = self.selector.select(max(0.0, self.deadline - time.monotonic()) if waits else None)
+            for key, _ in events:
+                if key.fileobj is self.listener:
+                    accepted, _ = self.listener.accept()
+                    accepted.settimeout(5.0)
+                    self.selector.register(accepted, selectors.EVENT_READ, Line(accepted))
+                else:
+                    self._hear(key.data)
+            came = came or bool(self.lines)
+            if self.said and (time.monotonic() >= self.deadline or len(self.said) == self.size):
+                self._end_all()
+                return
+            if (came and not self.lines and not self.said) or (not came and time.monotonic() >= self.deadline):
+                return
+
+    def _hear(self, line: Line) -> None:
+        """What a rank says, or that it is gone."""
+        try:
+            part = line.socket.recv(MAX_MESSAGE)
+        except OSError:
+            part = b""
+        line.data += part
+        if line.rank < 0:
+            if len(line.data) >= 20:
+                self._greet(line)
+            elif not part:
+                self._drop(line)
+            return
+        length = struct.unpack(">I", line.data[:4])[0] if len(line.data) >= 4 else 1 << 32
+        if len(line.data) >= 4 + length:
+            said = json.loads(line.data[4 : 4 + length])
+            self._drop(line, waits=bool(said["end"]))
+            if said["end"]:
+                self._failed(line.rank, int(said["end"]), str(said["message"]))
+        elif not part:
+            self._drop(line)
+            self._failed(line.rank, 1, "")
+
+    def _greet(self, line: Line) -> None:
+        rank = struct.unpack(">I", line.data[16:20])[0]
+        if line.data[:16] != self.secret or rank >= self.size:
+            self._drop(line)
+            return
+        line.rank, line.data = rank, line.data[20:]
+        self.lines[rank] = line
+        line.socket.sendall(b"+")
+
+    def _drop(self, line: Line, *, waits: bool = False) -> None:
+        """Hears no more from a line; a rank that has failed waits to be told to end."""
+        self.selector.unregister(line.socket)
+        if self.lines.get(line.rank) is line:
+            del self.lines[line.rank]
+        if waits:
+            self.failed.append(line)
+        else:
+            line.socket.close()
+
+    def _failed(self, rank: int, code: int, why: str) -> None:
+        if not self.said:
+            self.deadline = time.monotonic() + (GRACE_S if why else 0.0)
+        self.said[rank] = (code, why)
+
+    def _end_all(self) -> None:
+        rank = next(iter(self.said))
+        code, why = self.said[rank]
+        if why:
+            alike = len(self.said) == self.size and len({text for _, text in self.said.values()}) == 1
+            say(why if alike else named(rank, self.size, why))
+        self._tell_all(code)
+        if not why:
+            self.launcher.say_after(named(rank, self.size, KILLED))
+
+    def _tell_all(self, code: int) -> None:
+        for line in [*self.lines.values(), *self.failed]:
+            with contextlib.suppress(OSError):  # it is gone
+                line.socket.sendall(struct.pack(">I", code))
+            line.socket.close()
+
+
+class Launcher:
+    """The mpirun above this process, if there is one on this host.
+
+    Where a rank is killed mpirun ends, and with it the way that standard error takes from here to the terminal or file
+    that a person looks at. So that one is opened in time, and written to once mpirun has said what it has to say.
+    """
+
+    NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prte", "poprun")
+
+    def __init__(self) -> None:
+        self.pid, self.output = 0, -1
+        pid = os.getppid()
+        while pid > 1:
+            name, parent = _process(pid)
+            if name in self.NAMES:
+                self.pid = pid
+            pid = parent
+        if self.pid:
+            with contextlib.suppress(OSError):  # of another user, or a socket
+                self.output = os.open(f"/proc/{self.pid}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+
+    def say_after(self, message: str) -> None:
+        """Says it when the launcher has ended, or does not end; at once where there is none."""
+        if self.output < 0:
+            say(message)
+            return
+        os.close(2)  # it leads through the launcher, which waits until nobody can write to it
+        patience = time.monotonic() + LAUNCHER_S
+        while time.monotonic() < patience and _process(self.pid)[0] in self.NAMES:
+            time.sleep(0.02)
+        say(message, self.output)
+
+
+def _process(pid: int) -> tuple[str, int]:
+    """Name and parent of a process; nothing where it is gone, or only waited for."""
+    try:
+        with Path(f"/proc/{pid}/stat").open() as file:
+            text = file.read()
+    except OSError:
+        return "", 0
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    state, parent = rest.split()[:2]
+    return ("" if state == "Z" else name), int(parent)
+
+
+def named(rank: int, size: int, message: str) -> str:
+    """A message that names the rank it comes from."""
+    return message if message.startswith("rank ") else f"rank {rank}/{size}: {message}"
+
+
+def say(message: str, output: int = 2) -> None:
+    os.write(output, f"sparsesnn: error: {message}\n".encode())
+
+
+def main() -> None:
+    told = sys.stdin.buffer.read(20)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        Watch(listener, told[:16], struct.unpack(">I", told[16:])[0]).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Run by tests/test_mpi.py on every rank: `mpirun -n R python tests/mpi_programs.py NAME`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sparsesnn.host.comm import mpi_world
+
+
+def communicator() -> None:
+    from test_comm import check_communicator
+
+    world = mpi_world()
+    check_communicator(world)
+    assert world.ranks_on_host == world.size
+    if world.rank == 0:
+        print(f"{world.size} ranks agree")
+
+
+def networks() -> None:
+    from test_sharded import check_on
+
+    from sparsesnn.network import parse_net
+
+    world = mpi_world()
+    for grid in [(1, world.size), (world.size, 1)]:
+        for net in ("30-130-75-10", "30-150cr-70-10s"):
+            check_on(world, parse_net(net, bias=True, capacity=20), *grid)
+    if world.rank == 0:
+        print("bit for bit")
+
+
+if __name__ == "__main__":
+    {"communicator": communicator, "networks": networks}[sys.argv[1]]()

@@ -1,0 +1,121 @@
+"""How ranks learn of one another's end: here as threads; tests/test_mpi.py kills processes."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparsesnn.host.comm import Communicator, Lifeline, simulate, watch
+from sparsesnn.host.comm import lifeline as module
+
+
+def fates(n_ranks: int, end: Any) -> list[Any]:
+    """Calls end(rank, lifeline) on each rank; returns the exit code that each got, None where it got none."""
+
+    def run(world: Communicator) -> Any:
+        codes: queue.Queue[int] = queue.Queue()
+        line = Lifeline(world, ends=codes.put)
+        assert line.line is not None
+        end(world.rank, line)
+        try:
+            return codes.get(timeout=3 if end is not _close else 0.3)
+        except queue.Empty:
+            return None
+        finally:
+            line.over = True
+            line.line.close()
+
+    return simulate(n_ranks, run)
+
+
+def _close(rank: int, line: Lifeline) -> None:
+    line.close()
+
+
+def test_a_run_that_ends_well_says_nothing(capfd):
+    assert fates(3, _close) == [None] * 3
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_a_rank_that_is_killed(gone, capfd):
+    def end(rank: int, line: Lifeline) -> None:
+        if rank == gone:
+            line.over = True
+            line.line.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that is no more
+
+    assert [code for rank, code in enumerate(fates(3, end)) if rank != gone] == [1, 1]
+    assert f"error: rank {gone}/3: ended without a word: it was killed" in _said(capfd)
+
+
+def test_a_rank_that_fails_says_why(capfd):
+    def end(rank: int, line: Lifeline) -> None:
+        if rank == 1:
+            line.fail(2, "data: no such file; give another")
+
+    assert fates(3, end) == [2, 2, 2]
+    assert _said(capfd) == "sparsesnn: error: rank 1/3: data: no such file; give another\n"
+
+
+def test_what_all_ranks_say_is_said_once_and_names_none(capfd):
+    assert fates(3, lambda rank, line: line.fail(2, "loss: is NaN")) == [2, 2, 2]
+    assert _said(capfd) == "sparsesnn: error: loss: is NaN\n"
+
+
+def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
+    monkeypatch.setattr(module, "_connect", lambda *_: None)
+
+    def run(world: Communicator) -> list[int]:
+        codes: list[int] = []
+        line = Lifeline(world, ends=codes.append)
+        line.close()
+        line.fail(1, "too late")
+        return codes
+
+    monkeypatch.setattr(watch, "FIRST_S", 0.1)
+    assert simulate(2, run) == [[1], [1]]
+    assert sorted(_said(capfd).splitlines()) == [f"sparsesnn: error: rank {r}/2: too late" for r in range(2)]
+
+
+def test_strangers_are_not_heard(capfd):
+    """Somebody who does not know the secret can neither end the run nor take a rank's place."""
+    secret = b"s" * 16
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=watch.Watch(listener, secret, 2).run)
+    thread.start()
+
+    def connect(hello: bytes) -> socket.socket:
+        line = socket.create_connection(("127.0.0.1", port), 5)
+        line.sendall(hello)
+        return line
+
+    good = connect(secret + struct.pack(">I", 0))
+    assert good.recv(1) == b"+"
+    for hello in (b"x" * 16 + struct.pack(">I", 1), secret + struct.pack(">I", 2), b"GET / HTTP/1.0\r\n\r\n......."):
+        line = connect(hello)
+        assert line.recv(1) == b""
+        line.close()
+    text = b'{"end": 0, "message": ""}'
+    good.sendall(struct.pack(">I", len(text)) + text)
+    thread.join(5)
+    assert not thread.is_alive()
+    good.close()
+    listener.close()
+    assert _said(capfd) == ""
+
+
+def test_addresses_begin_with_the_loop():
+    addresses = module._addresses()
+    assert addresses[0].startswith("127.")
+    assert all(len(np.fromstring(a.replace(".", " "), sep=" ")) == 4 for a in addresses)
+
+
+def _said(capfd: pytest.CaptureFixture[str]) -> str:
+    return capfd.readouterr().err
