@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,9 +19,9 @@ from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.adam import Adam
-from sparsesnn.host.comm import Communicator, Local, make_grid, mpi_world
+from sparsesnn.commands.ranks import run_on_ranks
+from sparsesnn.host.comm import Communicator, Local, make_grid
 from sparsesnn.host.sharded import ShardedModel
-from sparsesnn.launch.environment import find_place
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import Point, network_of
 from sparsesnn.layers import LI
@@ -39,11 +38,15 @@ N_CALIBRATION = 16
 def main(arguments: list[str]) -> int:
     point = Point(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
     torch.set_num_threads(1)
-    world: Communicator = mpi_world() if find_place(os.environ).size > 1 else Local()
-    row = measure(point, world)
-    if world.rank == 0:
-        write_atomically(Path(arguments[1]), strict_json(row).encode())
-    return 0
+
+    def work(ranks: Communicator | None) -> int:
+        world = ranks or Local()
+        row = measure(point, world)
+        if world.rank == 0:
+            write_atomically(Path(arguments[1]), strict_json(row).encode())
+        return 0
+
+    return run_on_ranks(work)
 
 
 def measure(point: Point, world: Communicator) -> dict[str, Any]:
