@@ -3,9 +3,8 @@
 //   sparsesnn::Layer   one population                sparsesnn::LayerGrad
 //   sparsesnn::Stack   populations in a row, or any network with one input and no loop but recurrent=True
 //
-// inputs   lists INT32 [T, B, 2 + K]; values FLOAT [T, B, K], if the input has a gradient; a weight FLOAT [M, N] of
-// each
-//          connection; a bias FLOAT [N] of each population that has one
+// inputs   lists INT32 [T, B, 2 + K]; values FLOAT [T, B, K], if the input has a gradient; of each connection a weight
+//          FLOAT [M, N]; of each population that has one a bias FLOAT [N]
 // outputs  out: values FLOAT [T, B, K] of the last population, or potentials FLOAT [T, B, N] of a readout; then of each
 //          spiking population lists INT32 [T, B, 2 + K] and dropped INT32 [T, B]; then, if saved, their histories FLOAT
 //
