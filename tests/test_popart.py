@@ -137,6 +137,25 @@ def test_layers_pass_gradients_to_the_lists_they_read(
         close(g, wanted[name])
 
 
+def test_the_gradient_of_values_is_zero_behind_the_list() -> None:
+    machine()
+    x = data(3, 5, 11)
+    lists = spt.from_data(spt.pack_dense(x, 9), 11).lists
+    layer = grown(spt.Layer(ss.LIF(7, beta=0.7, grad_threshold=-math.inf), 11, tiles=8))
+    d_out = torch.randn(3, 7)
+    found = []
+    for run in (on_ipu, lambda f, s: f(s)):  # the op, the engine
+        values = spt.Spikes(lists, None, 11).entry_values().requires_grad_()
+        (run(layer, spt.Spikes(lists, values, 11)).counts() * d_out).sum().backward()
+        assert values.grad is not None
+        found.append(values.grad)
+    behind = torch.arange(9) >= lists[:, :, 1:2]
+    assert behind.any()
+    assert not found[0][behind].any()
+    assert found[0][~behind].all()
+    close(found[0], found[1])
+
+
 @pytest.mark.parametrize("fixed", ["natural", "fixed"])
 def test_lists_drop_what_the_engine_drops(fixed: str) -> None:
     def population(n: int, **more: Any) -> ss.LIF:

@@ -183,7 +183,7 @@ class Op:
     def backward(self, d_outputs: list[Tensor | None], like: list[Tensor]) -> list[Tensor | None]:
         """Gradients of the inputs that have one; the outputs of the last `forward` are still on the device."""
         d_outputs = [None if d is None else d.detach().contiguous() for d in d_outputs]
-        found = [torch.empty_like(x) if self.has_gradient(k) else None for k, x in enumerate(like)]
+        found = [torch.empty(x.shape) if self.has_gradient(k) else None for k, x in enumerate(like)]
         if not library().fake_popart_backward(self.handle, _pointers(d_outputs), _pointers(found)):
             raise PopartError(library().fake_popart_error().decode())
         return found
