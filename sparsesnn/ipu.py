@@ -8,7 +8,7 @@ public programs that use Poplar; it has not been compiled with the SDK, and has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,7 @@ from sparsesnn.ipu_arrays import by_sample, pack_columns, pack_lists, unpack_col
 from sparsesnn.ipu_report import MachineReport
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.module import IPU_BACKENDS, Layer, Model, Output
-from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.plan import Collector, Plan
 from sparsesnn.partition.target import Target
 from sparsesnn.partition.vertices import loops_rounds
 from sparsesnn.runtime import num_threads
@@ -103,6 +103,9 @@ class IpuProgram:
         decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
         n_classes: C.
         label_smoothing: in [0, 1).
+        replicas: copies of the program on as many times the plan's IPUs, each with as many samples as were planned; their
+            gradients are added before the update (here in the order of the replicas), so that a batch of all samples
+            trains as on one.
         backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.launch.ipu_selftest`.
         checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
 
@@ -119,6 +122,7 @@ class IpuProgram:
         decoding: str = "mean",
         n_classes: int | None = None,
         label_smoothing: float = 0.0,
+        replicas: int = 1,
         backend: str = "ipu-model",
         checks: str = "first",
     ) -> None:
@@ -128,9 +132,12 @@ class IpuProgram:
         self.step = 0
         _check(plan, model, self.optimiser, decoding)
         self.label_smoothing = label_smoothing
+        if type(replicas) is not int or replicas < 1:
+            raise ConfigError(f"replicas is {replicas!r}; give a whole number, at least 1")
+        self.replicas, self.n_samples = replicas, replicas * plan.n_samples
         self._names = list(plan.populations)
         native = _native(backend)
-        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes)
+        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, replicas)
         machine = (backend, _codelets()) if backend != "ipu-model" else (_machine(native, plan.target, checks),)
         try:
             self._program = native.Program(spec, *machine)
@@ -173,6 +180,8 @@ class IpuProgram:
         for key in self._program.names():
             if key.startswith("gradients."):
                 self._array(key)[:] = 0
+        if self.replicas > 1:
+            self._fill("first_sample", np.arange(self.replicas, dtype=np.uint32) * self.plan.n_samples)
         self._program.run("load")
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -268,7 +277,7 @@ class IpuProgram:
 
     def lists(self, n_samples: int | None = None) -> dict[str, SpikeBatch]:
         """What every spiking population sent and listed in the last batch, with what it dropped."""
-        n = self.plan.n_samples if n_samples is None else n_samples
+        n = self.n_samples if n_samples is None else n_samples
         self._program.run("lists")
         found = {}
         for k, name in enumerate(self._names):
@@ -276,7 +285,12 @@ class IpuProgram:
             if isinstance(self.plan.network.populations[name], (Input, LI)):
                 continue
             found[name] = unpack_lists(
-                self._array(f"lists.{k}"), self._array(f"dropped.{k}"), self.plan.n_steps, n, p.n, p.collectors
+                self._array(f"lists.{k}"),
+                self._array(f"dropped.{k}"),
+                self.plan.n_steps,
+                n,
+                p.n,
+                self._collectors(name),
             )
         return found
 
@@ -322,13 +336,14 @@ class IpuProgram:
     def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float) -> None:
         source = self.plan.populations[self.plan.network.inputs[0]]
         got = (spikes.n_steps, spikes.n_neurons)
-        if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.plan.n_samples:
+        if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.n_samples:
             raise ShapeError(
                 f"input has T={spikes.n_steps}, B={spikes.n_samples}, N={spikes.n_neurons}; the program was built for "
-                f"T={self.plan.n_steps}, B up to {self.plan.n_samples}, N={source.n}"
+                f"T={self.plan.n_steps}, B up to {self.n_samples}, N={source.n}"
             )
-        self._fill("lists.0", pack_lists(spikes, self.plan.n_samples, source.capacity, source.collectors))
-        padded = np.zeros((self.plan.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
+        collectors = self._collectors(self.plan.network.inputs[0])
+        self._fill("lists.0", pack_lists(spikes, self.n_samples, source.capacity, collectors))
+        padded = np.zeros((self.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
         padded[: len(targets)] = targets
         self._fill("targets", padded.ravel())
         self._fill("settings", self.optimiser.settings(max(1, self.step), lr, spikes.n_samples))
@@ -338,9 +353,13 @@ class IpuProgram:
 
     def _samples(self, key: str) -> np.ndarray:
         """An array with one row a sample: collectors ascend in sample."""
-        collectors = self.plan.populations[self.plan.network.output].collectors
-        rows: np.ndarray = by_sample(self._array(key), 1, collectors)[0]
+        rows: np.ndarray = by_sample(self._array(key), 1, self._collectors(self.plan.network.output))[0]
         return rows
+
+    def _collectors(self, name: str) -> list[Collector]:
+        """Those of all replicas, in the order of their arrays."""
+        found = self.plan.populations[name].collectors
+        return [replace(c, first=c.first + r * self.plan.n_samples) for r in range(self.replicas) for c in found]
 
     def _array(self, key: str) -> np.ndarray:
         array: np.ndarray = self._program.array(key)
@@ -397,6 +416,7 @@ def _spec(
     optimiser: Optimiser,
     decoding: str,
     n_classes: int,
+    replicas: int,
 ) -> Any:
     names = list(plan.populations)
     return native.Spec(
@@ -410,6 +430,7 @@ def _spec(
         n_classes=n_classes,
         loops_rounds=loops_rounds(plan),
         half_weights=plan.weight_dtype == "half",
+        replicas=replicas,
         populations=[_population(native, plan, model, name) for name in names],
         connections=[
             native.Connection(

@@ -409,6 +409,46 @@ def test_half_precision_inference_needs_no_floats() -> None:
     assert "weights.0" not in program._program.names()
 
 
+@pytest.mark.parametrize(("replicas", "devices"), [(2, 1), (3, 2)])
+def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
+    """Three or two programs of five samples train as one of all; also where lists are full, whose choice goes by sample."""
+    network = Network.chain(
+        ss.Input(11), lif(13, recurrent=True, bias=True, capacity=3, learn_beta=True), lif(10), ss.LI(3), delay=1
+    )
+    n = 5 * replicas
+    whole, parts = make_model(network, scale=3.0), make_model(network, scale=3.0)
+    optimiser = ipu.Optimiser("adam", lr=1e-3, clip_norm=0.5)
+    one = ipu.IpuProgram(plan_for(network, n, 6, f"ipu-mk2:{devices}x16"), whole, optimiser)
+    many = ipu.IpuProgram(
+        plan_for(network, 5, 6, f"ipu-mk2:{devices}x16"), parts, optimiser, replicas=replicas, checks="always"
+    )
+    for k in range(4):
+        size = n if k else n - 2  # the last replica then idles in part
+        batch = random_spikes(6, size, 11, 0.3, k), torch.arange(size) % 3
+        a, b = one.train_step(*batch), many.train_step(*batch)
+        assert a.loss == pytest.approx(b.loss, rel=1e-6)
+        assert a.gradient_norm == pytest.approx(b.gradient_norm, rel=1e-5)
+        torch.testing.assert_close(a.logits, b.logits, rtol=1e-5, atol=1e-6)
+        for name, lists in one.lists(size).items():
+            other = many.lists(size)[name]
+            assert torch.equal(lists.ids, other.ids)
+            assert torch.equal(lists.dropped, other.dropped)
+    one.save(), many.save()
+    assert_same_weights(whole, parts)
+    reduced = next(p for p in many.report().phases if p.name == "gradients of replicas")
+    assert reduced.executions == 4
+    assert reduced.link_bytes > 0
+    again = make_model(network, scale=3.0)
+    program = ipu.IpuProgram(many.plan, again, optimiser, replicas=replicas, checks="never")
+    for k in range(4):
+        size = n if k else n - 2
+        program.train_step(random_spikes(6, size, 11, 0.3, k), torch.arange(size) % 3)
+    program.save()
+    assert all(torch.equal(a, b) for a, b in zip(parts.parameters(), again.parameters(), strict=True))
+    with pytest.raises(ConfigError, match="replicas is 0; give a whole number, at least 1"):
+        ipu.IpuProgram(many.plan, again, optimiser, replicas=0)
+
+
 def test_mixed_labels_train_as_on_the_cpu() -> None:
     network = CHAINS["feed-forward"]
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)

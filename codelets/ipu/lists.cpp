@@ -48,6 +48,7 @@ class Compact : public poplar::MultiVertex {
   ListOf<poplar::InOut<Ids>> outs;
   ListOf<poplar::InOut<Words>> dropped;
   poplar::InOut<Words> clock;
+  poplar::Input<Words> first_sample;  // of this replica
   Numbers collectors;
   Numbers firsts;
   Numbers lags;
@@ -98,7 +99,7 @@ class Compact : public poplar::MultiVertex {
     const Place all = count(list, places);
 
     const tile::Word64 seed = static_cast<tile::Word64>(c.seed_high) << 32 | c.seed_low;
-    const unsigned sample = c.first_sample + s, n_silent = all.neurons - all.fired - all.near;
+    const unsigned sample = first_sample[0] + c.first_sample + s, n_silent = all.neurons - all.fired - all.near;
     list.fired.limit(all.fired, c.capacity, seed, t, sample);
     list.near.limit(all.near, c.capacity - list.fired.n_keep, seed, t, sample);
     const unsigned left = c.capacity - list.fired.n_keep - list.near.n_keep;
@@ -184,7 +185,8 @@ class Compact : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, collectors, firsts, lags, n_collectors, n_turns)
+SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, first_sample, collectors, firsts, lags, n_collectors,
+                 n_turns)
 
 // The next step's lists of an input, forwards.
 class FetchForward : public poplar::MultiVertex {

@@ -1,4 +1,7 @@
 // Planted faults: each rule of the emulated machine is broken once, and the message must name tile, vertex and field.
+#include <cmath>
+#include <cstring>
+#include <gcl/Collectives.hpp>
 #include <poplar/Engine.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
@@ -379,8 +382,67 @@ void registration() {
 
 }  // namespace
 
+void replicas_add_up() {
+  const Graph refused(Target(4, 2), replication_factor(2));
+  CHECK_EQUAL(refused.getTarget().getNumIPUs(), 2u);
+  CHECK_THROWS(Graph(Target(3, 2), replication_factor(2)), "2 replicas do not divide 3 IPUs");
+
+  Graph graph(Target(3, 2), replication_factor(3));
+  Tensor x = graph.addVariable(FLOAT, {4}, "x");
+  graph.setTileMapping(x.slice(0, 3), 0);
+  graph.setTileMapping(x.slice(3, 4), 1);
+  const DataStream in = graph.addHostToDeviceFIFO("in", FLOAT, 4), out = graph.addDeviceToHostFIFO("out", FLOAT, 4);
+  Sequence program, unwritten;
+  program.add(Copy(in, x));
+  gcl::allReduceInPlaceCrossReplica(graph, x, gcl::CollectiveOperator::ADD, program,
+                                    gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, 3), "total");
+  program.add(Copy(x, out));
+  CHECK_THROWS(gcl::allReduceInPlaceCrossReplica(graph, x, gcl::CollectiveOperator::ADD, program,
+                                                 gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, 2), "part"),
+               "all-reduce 'part': emulated: floats, over all 3 replicas; asked for float over 2");
+  Engine engine(graph, {program});
+  // in the order of the replicas: (1e8 + -1e8) + 1 is 1, and 1e8 + (-1e8 + 1) would be 0
+  const float given[3][4] = {{1e8f, 1, 2, 3}, {-1e8f, 10, 20, 30}, {1, 100, 200, 300}};
+  float found[3][4] = {};
+  for (unsigned r = 0; r < 3; ++r) {
+    engine.connectStreamToCallback("in", r, [&, r](void* to) { std::memcpy(to, given[r], sizeof(given[r])); });
+    engine.connectStreamToCallback("out", r, [&, r](void* from) { std::memcpy(found[r], from, sizeof(found[r])); });
+  }
+  CHECK_THROWS(engine.connectStream("in", found[0], found[1]),
+               "one memory for 3 replicas; connect a callback for each");
+  CHECK_THROWS(engine.connectStreamToCallback("in", 3, [](void*) {}), "there is no replica 3");
+  engine.run(0);
+  for (const auto& row : found) {
+    CHECK_EQUAL(row[0], 1.0f);
+    CHECK_EQUAL(row[3], 333.0f);
+  }
+  const emulator::StepCount total = engine.machine().report().steps[1];
+  CHECK_EQUAL(total.name == "total", true);
+  CHECK_EQUAL(total.link_bytes, 64u);  // a ring: 2 · 2 / 3 of 16 bytes from each of three
+}
+
+void halves_round_to_the_nearest() {
+  const std::pair<float, float> cases[] = {{1.0f, 1.0f},
+                                           {1.00048828125f, 1.0f},
+                                           {1.00146484375f, 1.001953125f},
+                                           {65519.0f, 65504.0f},
+                                           {65520.0f, INFINITY},
+                                           {-0.0f, -0.0f},
+                                           {5.9604645e-8f, 0x1p-24f},
+                                           {2.9e-8f, 0.0f},
+                                           {6.1e-5f, 1023 * 0x1p-24f},
+                                           {-3.14159f, -3.140625f},
+                                           {0x1p-14f, 0x1p-14f},
+                                           {0.1f, 0.0999755859375f}};
+  for (const auto& [x, rounded] : cases) CHECK_EQUAL(static_cast<float>(half(x)), rounded);
+  const float nan = half(NAN);
+  CHECK_EQUAL(nan != nan, true);
+}
+
 int main() {
   it_computes();
+  replicas_add_up();
+  halves_round_to_the_nearest();
   loops_repeat_their_body();
   mappings();
   fields();

@@ -49,6 +49,11 @@ HOST_HEADERS = {
 #: and those of the device
 DEVICE_HEADERS = ("poplar/Vertex.hpp", "poplar/HalfFloat.hpp", "poplar/VectorTypes.hpp")
 
+#: what stands for open headers where there are no checkouts
+OPEN_HEADERS = {
+    "popops/codelets.hpp": "#include <poplar/Graph.hpp>\nnamespace popops { void addCodelets(poplar::Graph&); }\n"
+}
+
 INCLUDES = {
     "popart": ("willow/include",),
     "poplibs": ("include",),
@@ -109,8 +114,8 @@ class Compiler:
 
 
 @contextmanager
-def forwarders() -> Iterator[Path]:
-    """A folder with a header for every closed include path; each holds one line."""
+def forwarders(checkouts: Path | None) -> Iterator[Path]:
+    """A folder with a header for every closed include path, and without checkouts for open ones that our sources include."""
     with tempfile.TemporaryDirectory() as root:
         host = [f"{folder}/{name}.hpp" for folder, names in HOST_HEADERS.items() for name in names.split()]
         for names, stub in ((host, "poplar_stub.hpp"), (DEVICE_HEADERS, "vertex_stub.hpp")):
@@ -118,12 +123,16 @@ def forwarders() -> Iterator[Path]:
                 path = Path(root, name)
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(f'#pragma once\n#include "{HERE / stub}"\n', encoding="utf-8")
+        for name, text in ({} if checkouts else OPEN_HEADERS).items():
+            path = Path(root, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"#pragma once\n{text}", encoding="utf-8")
         yield Path(root)
 
 
 def check_all(checkouts: Path | None, command: str, more: Iterable[Path] = ()) -> dict[str, list[Result]]:
     """The three parts of the report; without checkouts what the stubs alone can tell."""
-    with forwarders() as stubs, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with forwarders(checkouts) as stubs, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         opened = tuple(checkouts / k / part for k in CHECKOUTS for part in INCLUDES[k]) if checkouts else ()
         compiler = Compiler(command, (ROOT, stubs, *opened, *more))
         host = sorted((ROOT / "host/src/ipu").glob("*.cpp"))

@@ -791,7 +791,7 @@ class StreamCallbackHandle {
   template <class T, class = std::enable_if_t<std::is_base_of_v<StreamCallback, T>>>
   StreamCallbackHandle(std::unique_ptr<T>);
   template <class F, class = decltype(std::declval<F>()(static_cast<void*>(nullptr)))>
-  StreamCallbackHandle(F&&);
+  StreamCallbackHandle(F&&) {}
 };
 class Executable {
  public:

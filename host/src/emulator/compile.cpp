@@ -269,8 +269,9 @@ void Compiled::collect_copies(const poplar::program::Program& program) {
   using Kind = poplar::program::Node::Kind;
   const poplar::program::Node& node = *program.node();
   for (const auto& child : node.children) collect_copies(child);
-  if ((node.kind != Kind::copy && node.kind != Kind::to_device && node.kind != Kind::to_host) || copies_.count(&node))
-    return;
+  const bool moves = node.kind == Kind::copy || node.kind == Kind::to_device || node.kind == Kind::to_host ||
+                     (node.kind == Kind::all_reduce && graph_->n_replicas > 1);
+  if (!moves || copies_.count(&node)) return;
   Cost cost;
   if (node.kind == Kind::copy) {
     std::vector<std::pair<unsigned, Piece>> reads;
@@ -287,6 +288,11 @@ void Compiled::collect_copies(const poplar::program::Program& program) {
         }
       });
     cost = exchange_cost(reads);
+  } else if (node.kind == Kind::all_reduce) {  // a ring: each IPU sends 2·(R - 1) parts of 1 / R of what it holds
+    const double n = graph_->n_replicas, bytes = static_cast<double>(node.source.numElements()) * sizeof(float);
+    cost.link_bytes = static_cast<std::uint64_t>(2 * (n - 1) * bytes);  // of all replicas
+    cost.link_cycles = 2 * (n - 1) / n * bytes / graph_->target.getNumIPUs() / options_.parameters.link_bytes_per_cycle;
+    cost.sync_cycles = 2 * (n - 1) * options_.parameters.external_sync_cycles;
   } else {
     const poplar::Tensor& t = node.kind == Kind::to_device ? node.sink : node.source;
     cost.host_bytes = t.numElements() * t.elementType().bytes();

@@ -1,6 +1,7 @@
 // A graph made ready to run: memory, bound vertices, and what each program step costs apart from computing.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -89,7 +90,12 @@ class Compiled {
  public:
   Compiled(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs, const Options& options);
   void connect_stream(const std::string& handle, void* begin, void* end);
-  void run(unsigned program);
+  void connect_callback(const std::string& handle, std::function<void(void*)> f);
+  const poplar::program::Program& program(unsigned k) const;
+  void run_program(const poplar::program::Program& program);
+  // What an all-reduce of the replicas adds up, and its sum back.
+  std::vector<float> read(const poplar::program::Node& node);
+  void write(const poplar::program::Node& node, const std::vector<float>& values);
   Report report() const;
   void reset_counts();
 
@@ -107,7 +113,7 @@ class Compiled {
   void collect_copies(const poplar::program::Program& program);
 
   // machine.cpp: running
-  void run_program(const poplar::program::Program& program);
+  const poplar::DataStream& find_stream(const std::string& handle) const;
   void execute(ComputeStep& step);
   double run_vertex(BoundVertex& v);
   void copy(const poplar::program::Node& node);
@@ -130,7 +136,7 @@ class Compiled {
   std::vector<ComputeStep> steps_;
   std::map<const poplar::program::Node*, std::pair<Cost, StepCount>> copies_;
   std::vector<const poplar::program::Node*> copy_order_;
-  std::map<std::string, std::pair<unsigned char*, std::size_t>> streams_;
+  std::map<std::string, std::function<void(void*)>> streams_;
   std::vector<std::size_t> tile_bytes_;
 };
 

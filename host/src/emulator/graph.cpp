@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "gcl/Collectives.hpp"
 #include "graph_data.h"
 #include "poplar/Program.hpp"
 
@@ -112,12 +113,18 @@ Tensor concat(ArrayRef<Tensor> tensors, unsigned dimension) {
 
 // ---- graphs --------------------------------------------------------------------------------------------------------
 
-Graph::Graph(const Target& target) : data_(std::make_shared<GraphData>(target)) {}
+Graph::Graph(const Target& target, replication_factor replicas) {
+  const unsigned n = replicas.count;
+  if (!n || target.getNumIPUs() % n)
+    throw poplar_error(std::to_string(n) + " replicas do not divide " + std::to_string(target.getNumIPUs()) + " IPUs");
+  data_ = std::make_shared<GraphData>(Target(target.getNumIPUs() / n, target.getTilesPerIPU()), n);
+}
 Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&&) noexcept = default;
 Graph::~Graph() = default;
 
 const Target& Graph::getTarget() const { return data_->target; }
+unsigned Graph::getReplicationFactor() const { return data_->n_replicas; }
 
 bool Graph::addCodelets(StringRef file) {
   const std::string name = file;
@@ -321,3 +328,21 @@ Sync::Sync(SyncType type, const DebugContext& name) {
 
 }  // namespace program
 }  // namespace poplar
+
+namespace gcl {
+
+void allReduceInPlaceCrossReplica(poplar::Graph& graph, poplar::Tensor& data, CollectiveOperator,
+                                  poplar::program::Sequence& program, const CommGroup& group,
+                                  const poplar::DebugContext& name, const poplar::OptionFlags&) {
+  if (group.replicaGroupSize() != graph.getReplicationFactor() || data.elementType() != poplar::FLOAT)
+    throw poplar::poplar_error("all-reduce '" + name.getPathName() + "': emulated: floats, over all " +
+                               std::to_string(graph.getReplicationFactor()) + " replicas; asked for " +
+                               data.elementType().toString() + " over " + std::to_string(group.replicaGroupSize()));
+  auto n = std::make_shared<poplar::program::Node>();
+  n->kind = poplar::program::Node::Kind::all_reduce;
+  n->name = name.getPathName();
+  n->source = data;
+  program.add(poplar::program::Program(n));
+}
+
+}  // namespace gcl

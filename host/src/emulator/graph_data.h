@@ -39,8 +39,9 @@ struct VertexData {
 
 class GraphData {
  public:
-  explicit GraphData(const Target& target) : target(target) {}
-  Target target;
+  GraphData(const Target& target, unsigned n_replicas) : target(target), n_replicas(n_replicas) {}
+  Target target;  // of one replica
+  unsigned n_replicas;
   std::vector<Variable> variables;
   std::vector<VertexData> vertices;
   std::vector<std::string> compute_sets;

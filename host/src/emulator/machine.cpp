@@ -24,24 +24,31 @@ Options& options_of_next_engine() {
 
 // ---- running -------------------------------------------------------------------------------------------------------
 
-void Compiled::connect_stream(const std::string& handle, void* begin, void* end) {
-  for (const poplar::DataStream& s : graph_->streams) {
-    if (s.handle() != handle) continue;
-    const auto n = static_cast<std::size_t>(static_cast<unsigned char*>(end) - static_cast<unsigned char*>(begin));
-    if (n != s.numElements() * s.elementType().bytes())
-      throw poplar_error("stream '" + handle + "': given " + std::to_string(n) + " bytes; it moves " +
-                         std::to_string(s.numElements()) + " of " + s.elementType().toString());
-    streams_[handle] = {static_cast<unsigned char*>(begin), n};
-    return;
-  }
+const poplar::DataStream& Compiled::find_stream(const std::string& handle) const {
+  for (const poplar::DataStream& s : graph_->streams)
+    if (s.handle() == handle) return s;
   throw poplar_error("there is no stream '" + handle + "'");
 }
 
-void Compiled::run(unsigned program) {
-  if (program >= programs_.size())
-    throw poplar_error("there is no program " + std::to_string(program) + "; there are " +
-                       std::to_string(programs_.size()));
-  run_program(programs_[program]);
+void Compiled::connect_stream(const std::string& handle, void* begin, void* end) {
+  const poplar::DataStream& s = find_stream(handle);
+  const auto n = static_cast<std::size_t>(static_cast<unsigned char*>(end) - static_cast<unsigned char*>(begin));
+  if (n != s.numElements() * s.elementType().bytes())
+    throw poplar_error("stream '" + handle + "': given " + std::to_string(n) + " bytes; it moves " +
+                       std::to_string(s.numElements()) + " of " + s.elementType().toString());
+  const bool to_device = s.toDevice();
+  streams_[handle] = [=](void* data) { std::memcpy(to_device ? data : begin, to_device ? begin : data, n); };
+}
+
+void Compiled::connect_callback(const std::string& handle, std::function<void(void*)> f) {
+  find_stream(handle);
+  streams_[handle] = std::move(f);
+}
+
+const poplar::program::Program& Compiled::program(unsigned k) const {
+  if (k >= programs_.size())
+    throw poplar_error("there is no program " + std::to_string(k) + "; there are " + std::to_string(programs_.size()));
+  return programs_[k];
 }
 
 void Compiled::run_program(const poplar::program::Program& program) {
@@ -62,7 +69,8 @@ void Compiled::run_program(const poplar::program::Program& program) {
       return stream(node, true);
     case Kind::to_host:
       return stream(node, false);
-    case Kind::sync:  // a barrier more: everything here is one already
+    case Kind::sync:        // a barrier more: everything here is one already
+    case Kind::all_reduce:  // of one replica with itself
       return;
   }
 }
@@ -155,17 +163,40 @@ void Compiled::stream(const poplar::program::Node& node, bool to_device) {
   const auto found = streams_.find(node.stream.handle());
   if (found == streams_.end()) throw poplar_error("stream '" + node.stream.handle() + "' is not connected");
   const poplar::Tensor& t = to_device ? node.sink : node.source;
-  unsigned char* host = found->second.first;
+  std::vector<std::uint64_t> buffer((t.numElements() * t.elementType().bytes() + 7) / 8);  // aligned
+  auto* at = reinterpret_cast<unsigned char*>(buffer.data());
+  if (to_device) found->second(at);
   for (const Piece& p : t.pieces()) {
     const std::size_t bytes = (p.end - p.begin) * t.elementType().bytes();
-    if (to_device) {
-      std::memcpy(address(p), host, bytes);
-      written_[p.variable].set(p.begin, p.end);
-    } else {
-      std::memcpy(host, address(p), bytes);
-    }
-    host += bytes;
+    std::memcpy(to_device ? address(p) : at, to_device ? at : address(p), bytes);
+    if (to_device) written_[p.variable].set(p.begin, p.end);
+    at += bytes;
   }
+  if (!to_device) found->second(buffer.data());
+  add(count, cost, 0);
+}
+
+std::vector<float> Compiled::read(const poplar::program::Node& node) {
+  std::vector<float> values;
+  for (const Piece& p : node.source.pieces()) {
+    const auto* from = reinterpret_cast<const float*>(address(p));
+    if (options_.checks != Checks::never)
+      for (std::size_t i = p.begin; i < p.end; ++i)
+        if (!written_[p.variable].get(i))
+          throw poplar_error("all-reduce '" + node.name + "': reads element " + std::to_string(i) + " of variable '" +
+                             graph_->variables[p.variable].name + "' before anything wrote it");
+    values.insert(values.end(), from, from + (p.end - p.begin));
+  }
+  return values;
+}
+
+void Compiled::write(const poplar::program::Node& node, const std::vector<float>& values) {
+  const float* from = values.data();
+  for (const Piece& p : node.source.pieces()) {
+    std::memcpy(address(p), from, (p.end - p.begin) * sizeof(float));
+    from += p.end - p.begin;
+  }
+  auto& [cost, count] = copies_.at(&node);
   add(count, cost, 0);
 }
 
@@ -192,15 +223,52 @@ void Compiled::reset_counts() {
 // ---- Machine, Engine -----------------------------------------------------------------------------------------------
 
 Machine::Machine(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs,
-                 const Options& options)
-    : compiled_(std::make_unique<Compiled>(graph, programs, options)) {}
-Machine::~Machine() = default;
-void Machine::connect_stream(const std::string& handle, void* begin, void* end) {
-  compiled_->connect_stream(handle, begin, end);
+                 const Options& options) {
+  for (unsigned r = 0; r < graph.getReplicationFactor(); ++r)
+    replicas_.push_back(std::make_unique<Compiled>(graph, programs, options));
 }
-void Machine::run(unsigned program) { compiled_->run(program); }
-Report Machine::report() const { return compiled_->report(); }
-void Machine::reset_counts() { compiled_->reset_counts(); }
+Machine::~Machine() = default;
+
+void Machine::connect_stream(const std::string& handle, void* begin, void* end) {
+  if (replicas_.size() > 1)
+    throw poplar_error("stream '" + handle + "': one memory for " + std::to_string(replicas_.size()) +
+                       " replicas; connect a callback for each");
+  replicas_[0]->connect_stream(handle, begin, end);
+}
+
+void Machine::connect_callback(const std::string& handle, unsigned replica, std::function<void(void*)> f) {
+  if (replica >= replicas_.size())
+    throw poplar_error("stream '" + handle + "': there is no replica " + std::to_string(replica));
+  replicas_[replica]->connect_callback(handle, std::move(f));
+}
+
+void Machine::run(unsigned program) { run_replicas(replicas_[0]->program(program)); }
+
+// Control flow depends on no data, so replicas keep step by running each leaf one after another.
+void Machine::run_replicas(const poplar::program::Program& program) {
+  using Kind = poplar::program::Node::Kind;
+  const poplar::program::Node& node = *program.node();
+  if (replicas_.size() == 1) return replicas_[0]->run_program(program);
+  if (node.kind == Kind::sequence) {
+    for (const auto& child : node.children) run_replicas(child);
+  } else if (node.kind == Kind::repeat) {
+    for (unsigned k = 0; k < node.count; ++k) run_replicas(node.children[0]);
+  } else if (node.kind == Kind::all_reduce) {
+    std::vector<float> sum = replicas_[0]->read(node);
+    for (std::size_t r = 1; r < replicas_.size(); ++r) {
+      const std::vector<float> other = replicas_[r]->read(node);
+      for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += other[k];
+    }
+    for (const auto& replica : replicas_) replica->write(node, sum);
+  } else {
+    for (const auto& replica : replicas_) replica->run_program(program);
+  }
+}
+
+Report Machine::report() const { return replicas_[0]->report(); }
+void Machine::reset_counts() {
+  for (const auto& replica : replicas_) replica->reset_counts();
+}
 
 }  // namespace sparsesnn::emulator
 
@@ -213,6 +281,9 @@ Engine::Engine(Engine&&) noexcept = default;
 Engine::~Engine() = default;
 void Engine::load(const Device&) {}
 void Engine::connectStream(StringRef handle, void* begin, void* end) { machine_->connect_stream(handle, begin, end); }
+void Engine::connectStreamToCallback(StringRef handle, unsigned replica, std::function<void(void*)> f) {
+  machine_->connect_callback(handle, replica, std::move(f));
+}
 void Engine::run(unsigned program) { machine_->run(program); }
 
 }  // namespace poplar

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -63,12 +64,14 @@ class Machine {
   Machine(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs, const Options& options);
   ~Machine();
   void connect_stream(const std::string& handle, void* begin, void* end);
+  void connect_callback(const std::string& handle, unsigned replica, std::function<void(void*)> f);
   void run(unsigned program);
-  Report report() const;
+  Report report() const;  // of the first replica: all of them do the same
   void reset_counts();
 
  private:
-  std::unique_ptr<Compiled> compiled_;
+  void run_replicas(const poplar::program::Program& program);
+  std::vector<std::unique_ptr<Compiled>> replicas_;
 };
 
 // Options of engines made from now on, on this thread: Poplar's interface has no place for them.

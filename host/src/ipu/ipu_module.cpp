@@ -144,7 +144,7 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
              bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds, bool half_weights,
-             std::vector<Population> populations, std::vector<Connection> connections) {
+             unsigned replicas, std::vector<Population> populations, std::vector<Connection> connections) {
             new (self) ProgramSpec{devices,
                                    tiles,
                                    n_samples,
@@ -155,11 +155,12 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    n_classes,
                                    loops_rounds,
                                    half_weights,
+                                   replicas,
                                    std::move(populations),
                                    std::move(connections)};
           },
           nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
-          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "populations"_a, "connections"_a);
+          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "replicas"_a, "populations"_a, "connections"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <gcl/Collectives.hpp>
 #include <iterator>
 #include <poplar/Engine.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
 #include <poplar/Program.hpp>
+#include <popops/codelets.hpp>
 #include <set>
 #include <stdexcept>
 #ifdef SPARSESNN_POPLAR_SDK
@@ -43,15 +45,15 @@ poplar::Device make_device(DeviceKind kind, const ProgramSpec& spec) {
 #ifdef SPARSESNN_POPLAR_SDK
   if (kind == DeviceKind::ipu) {
     auto manager = poplar::DeviceManager::createDeviceManager();
-    for (poplar::Device& device : manager.getDevices(poplar::TargetType::IPU, spec.devices))
+    for (poplar::Device& device : manager.getDevices(poplar::TargetType::IPU, spec.devices * spec.replicas))
       if (device.attach()) return std::move(device);
-    throw std::runtime_error("no free device of " + std::to_string(spec.devices) + " IPUs");
+    throw std::runtime_error("no free device of " + std::to_string(spec.devices * spec.replicas) + " IPUs");
   }
 #else
   if (kind == DeviceKind::ipu) throw std::runtime_error("this build has no Poplar SDK");
 #endif
   poplar::IPUModel model("ipu2");
-  model.numIPUs = spec.devices;
+  model.numIPUs = spec.devices * spec.replicas;
   model.tilesPerIPU = spec.tiles;
   return model.createDevice();
 }
@@ -152,8 +154,8 @@ class Builder {
     Sequence load, train, infer, save, lists;
     make_streams(load, save, lists);
     for (Sequence* batch : {&train, &infer}) {
-      stream_in("lists.0", populations_[0].kept.all(), *batch);
-      stream_in("targets", targets_.all(), *batch);
+      stream_in("lists.0", populations_[0].kept.all(), *batch, false);
+      stream_in("targets", targets_.all(), *batch, false);
       stream_in("settings", settings_, *batch);
     }
     Sequence forward, backward;
@@ -174,8 +176,8 @@ class Builder {
       stream_out("norm", norm_, train);
     }
     for (Sequence* batch : {&train, &infer}) {
-      stream_out("losses", losses_.all(), *batch);
-      stream_out("logits", logits_.all(), *batch);
+      stream_out("losses", losses_.all(), *batch, false);
+      stream_out("logits", logits_.all(), *batch, false);
     }
     return {load, train, infer, save, lists};
   }
@@ -433,6 +435,7 @@ class Builder {
     d_logits_ = on_collectors(output, FLOAT, "d_logits", spec_.n_classes);
     d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
     settings_ = alone(FLOAT, 10, 0, "settings");
+    if (spec_.replicas > 1) first_sample_ = alone(UNSIGNED_INT, 1, 0, "first_sample");
     norm_ = alone(FLOAT, 2, 0, "norm");
   }
 
@@ -482,29 +485,31 @@ class Builder {
 
   // ---- streams -----------------------------------------------------------------------------------------------
 
-  void remember(const std::string& name, const Tensor& t) {
+  // `shared`: one memory for all replicas; else one for each.
+  void remember(const std::string& name, const Tensor& t, bool shared) {
     const poplar::Type type = t.elementType();
     const auto kind = type == FLOAT          ? Buffer::Type::float32
                       : type == HALF         ? Buffer::Type::float16
                       : type == UNSIGNED_INT ? Buffer::Type::uint32
                                              : Buffer::Type::uint16;
-    Buffer buffer{kind, t.numElements(), false, false, {}};
+    const unsigned n_copies = shared ? 1 : spec_.replicas;
+    Buffer buffer{kind, n_copies * t.numElements(), n_copies, false, false, {}};
     buffer.memory.resize((buffer.n * buffer.element_bytes() + 7) / 8);
     buffers_.emplace(name, std::move(buffer));
   }
 
-  void stream_in(const std::string& name, const Tensor& t, Sequence& program) {
+  void stream_in(const std::string& name, const Tensor& t, Sequence& program, bool shared = true) {
     if (!to_device_.count(name)) {
-      if (!buffers_.count(name)) remember(name, t);
+      if (!buffers_.count(name)) remember(name, t, shared);
       buffers_.at(name).to_device = true;
       to_device_.emplace(name, graph_.addHostToDeviceFIFO(name, t.elementType(), t.numElements()));
     }
     program.add(Copy(to_device_.at(name), t, false, name));
   }
 
-  void stream_out(const std::string& name, const Tensor& t, Sequence& program) {
+  void stream_out(const std::string& name, const Tensor& t, Sequence& program, bool shared = true) {
     if (!to_host_.count(name)) {
-      if (!buffers_.count(name)) remember(name, t);
+      if (!buffers_.count(name)) remember(name, t, shared);
       buffers_.at(name).to_host = true;  // one memory serves both directions
       to_host_.emplace(name, graph_.addDeviceToHostFIFO(name + ".out", t.elementType(), t.numElements()));
     }
@@ -516,6 +521,7 @@ class Builder {
       stream_in(name, t, load);
       stream_out(name, t, save);
     };
+    if (spec_.replicas > 1) stream_in("first_sample", first_sample_, load, false);
     for (std::size_t k = 0; k < joined_.size(); ++k) {
       const std::string index = "." + std::to_string(k);
       if (has_floats()) both("weights" + index, joined_[k].weights.all());
@@ -542,8 +548,8 @@ class Builder {
         if (adam()) both(name + "_moment2" + index, x.moment2.all());
       }
       if (p.spikes()) {
-        stream_out("lists" + index, v.kept.all(), lists);
-        stream_out("dropped" + index, v.dropped.all(), lists);
+        stream_out("lists" + index, v.kept.all(), lists, false);
+        stream_out("dropped" + index, v.dropped.all(), lists, false);
       }
     }
   }
@@ -626,6 +632,18 @@ class Builder {
     vertices.add_to_graph();
   }
 
+  // Of this replica's samples, the first one's number among those of all replicas.
+  Tensor first_sample(unsigned tile) {
+    if (spec_.replicas > 1) return first_sample_;
+    if (!no_samples_before_.count(tile)) {
+      const unsigned zero = 0;
+      no_samples_before_[tile] =
+          graph_.addConstant<unsigned>(UNSIGNED_INT, {1}, ArrayRef<unsigned>(&zero, 1), "first_sample");
+      graph_.setTileMapping(no_samples_before_[tile], tile);
+    }
+    return no_samples_before_[tile];
+  }
+
   // What a collector sends, by lag.
   void add_outs(Vertices::OfTile& x, const Placed& v, const Collector& c) const {
     for (const unsigned l : v.lags) {
@@ -684,6 +702,7 @@ class Builder {
       x.numbers["firsts"].push_back(p.n);
       x.lists["kept"].push_back(v.kept.part(k));
       x.lists["dropped"].push_back(v.dropped.part(k));
+      x.tensors["first_sample"] = first_sample(c.tile);
       add_outs(x, v, c);
       ++x.scalars["n_collectors"];
     }
@@ -1153,6 +1172,7 @@ class Builder {
   // ---- optimiser ---------------------------------------------------------------------------------------------
 
   void add_update(Sequence& pass) {
+    add_up_replicas(pass);
     add_totals(pass);
     const ComputeSet squares = graph_.addComputeSet("square sums"), update = graph_.addComputeSet("update");
     Vertices square_sums(graph_, squares, "SquareSum"), updates(graph_, update, "Update");
@@ -1227,6 +1247,19 @@ class Builder {
                                       : v.parameters.part(k).slice(vector.row * width(s), vector.row * width(s) + s.n));
   }
 
+  // Gradients of all replicas: each then updates its weights alike.
+  void add_up_replicas(Sequence& pass) {
+    if (spec_.replicas == 1) return;
+    std::vector<Tensor> gradients;
+    for (const Joined& j : joined_) gradients.push_back(j.gradients.all());
+    for (const Placed& v : populations_)
+      if (!v.vectors.empty()) gradients.push_back(v.d_vectors.all());
+    Tensor all = concat(gradients);
+    gcl::allReduceInPlaceCrossReplica(graph_, all, gcl::CollectiveOperator::ADD, pass,
+                                      gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, spec_.replicas, 1),
+                                      {"gradients of replicas"}, {});
+  }
+
   // Gradients of values that a whole population shares.
   void add_totals(Sequence& pass) {
     const ComputeSet totals = graph_.addComputeSet("totals");
@@ -1293,7 +1326,8 @@ class Builder {
   bool keeps_history_, learns_, input_gradient_ = false;
   std::map<std::string, Tensor> given_;  // variables that somebody else owns, by name
   Parted targets_, losses_, logits_, d_logits_, d_values_, d_row_, d_input_;
-  Tensor settings_, norm_;
+  Tensor settings_, norm_, first_sample_;
+  std::map<unsigned, Tensor> no_samples_before_;  // by tile
   std::vector<Clock> forward_clocks_, backward_clocks_;
   std::map<std::string, poplar::DataStream> to_device_, to_host_;
 };
@@ -1305,17 +1339,30 @@ const char* const program_names[] = {"load", "train", "infer", "save", "lists"};
 Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& codelets) {
   spec.check();
   poplar::Device device = make_device(kind, spec);
-  Graph graph(device.getTarget());
+  Graph graph(device.getTarget(), poplar::replication_factor(spec.replicas));
   if (!codelets.empty()) graph.addCodelets(codelets);
+  if (spec.replicas > 1) popops::addCodelets(graph);  // which all-reduces are made of
   std::map<std::string, Buffer> buffers;
   const std::vector<poplar::program::Program> programs = Builder(spec, graph, buffers).build();
   parts_ = std::make_unique<Parts>(
       Parts{std::move(device), poplar::Engine(graph, programs), std::move(buffers), spec.trains()});
   for (auto& [name, buffer] : parts_->buffers) {
     auto* begin = static_cast<unsigned char*>(buffer.data());
-    auto* end = begin + buffer.n * buffer.element_bytes();
-    if (buffer.to_device) parts_->engine.connectStream(name, begin, end);
-    if (buffer.to_host) parts_->engine.connectStream(name + ".out", begin, end);
+    const std::size_t bytes = buffer.n * buffer.element_bytes() / buffer.n_copies;
+    if (spec.replicas == 1) {
+      if (buffer.to_device) parts_->engine.connectStream(name, begin, begin + bytes);
+      if (buffer.to_host) parts_->engine.connectStream(name + ".out", begin, begin + bytes);
+    }
+    for (unsigned r = 0; r < spec.replicas && spec.replicas > 1; ++r) {
+      unsigned char* mine = buffer.n_copies > 1 ? begin + r * bytes : begin;
+      const bool wanted = buffer.n_copies > 1 || r == 0;  // what is equal everywhere is read back from one
+      if (buffer.to_device)
+        parts_->engine.connectStreamToCallback(name, r, [=](void* to) { std::memcpy(to, mine, bytes); });
+      if (buffer.to_host)
+        parts_->engine.connectStreamToCallback(name + ".out", r, [=](void* from) {
+          if (wanted) std::memcpy(mine, from, bytes);
+        });
+    }
   }
   parts_->engine.load(parts_->device);
 }

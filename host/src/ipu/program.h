@@ -24,7 +24,8 @@ enum class DeviceKind { ipu_model, ipu };
 struct Buffer {
   enum class Type { float32, uint32, uint16, float16 };
   Type type;
-  std::size_t n;
+  std::size_t n;      // of all copies
+  unsigned n_copies;  // one a replica, or one for all
   bool to_device, to_host;
   std::vector<std::uint64_t> memory;  // uint64 for alignment
 

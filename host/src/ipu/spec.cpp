@@ -22,7 +22,8 @@ void check_covers(const std::vector<Range>& ranges, unsigned total, unsigned n_t
 
 void ProgramSpec::check() const {
   const unsigned n_tiles = devices * tiles;
-  if (!n_tiles || !n_samples || !n_steps || !n_classes) refuse("tiles, samples, steps and classes are at least 1");
+  if (!n_tiles || !n_samples || !n_steps || !n_classes || !replicas)
+    refuse("tiles, samples, steps, classes and replicas are at least 1");
   if (populations.empty() || populations[0].model != Model::input) refuse("the first population must be the input");
   for (const Population& p : populations) {
     if (p.model != Model::input) {

@@ -57,6 +57,8 @@ struct ProgramSpec {
   bool loops_rounds = false;
   // Spikes and gradients read weights rounded to halves; where they train, floats are kept beside them.
   bool half_weights = false;
+  // Copies of the program, each with samples and IPUs of its own, whose gradients are added.
+  unsigned replicas = 1;
   std::vector<Population> populations;
   std::vector<Connection> connections;
 

@@ -1,6 +1,7 @@
 // Part of the emulated machine: runs programs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,8 @@ class Engine {
 
   void load(const Device& device);
   void connectStream(StringRef handle, void* begin, void* end);
+  // `f` is given the memory that one transfer of one replica reads or fills.
+  void connectStreamToCallback(StringRef handle, unsigned replica, std::function<void(void*)> f);
   void run(unsigned program);
 
   sparsesnn::emulator::Machine& machine() { return *machine_; }

@@ -64,14 +64,21 @@ class DataStream {
   bool to_device_ = true;
 };
 
+// Copies of a graph, each on a part of the target's IPUs.
+struct replication_factor {
+  explicit constexpr replication_factor(unsigned n) : count(n) {}
+  unsigned count;
+};
+
 class Graph {
  public:
-  explicit Graph(const Target& target);
+  explicit Graph(const Target& target, replication_factor replicas = replication_factor(1));
   Graph(Graph&&) noexcept;
   Graph& operator=(Graph&&) noexcept;
   ~Graph();
 
-  const Target& getTarget() const;
+  const Target& getTarget() const;  // of one replica
+  unsigned getReplicationFactor() const;
 
   // The codelets are linked in: there is no file to load, but it must be one that popc would have made.
   bool addCodelets(StringRef file);

@@ -26,7 +26,7 @@ class Program {
 };
 
 struct Node {
-  enum class Kind { sequence, execute, copy, to_device, to_host, repeat, sync };
+  enum class Kind { sequence, execute, copy, to_device, to_host, repeat, sync, all_reduce };
   Kind kind;
   std::vector<Program> children;
   unsigned count = 1;
