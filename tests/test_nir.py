@@ -167,6 +167,17 @@ def test_spyx_fires_a_step_later() -> None:
     assert second.sum() > 10
 
 
+def test_spyx_writes_the_input_of_a_loop_into_its_weights() -> None:
+    """As its exporter does: input → w_rec → lif; it runs input → lif."""
+    n = 6
+    w, v = 1.5 * RNG.standard_normal((n, 9)), 0.5 * RNG.standard_normal((n, n))
+    inner = graph(n, "input>w>n>w n>output", w=nir.Linear(v.astype(np.float32)), n=lif(n, 5.0, r=0.8))
+    g = graph(9, "input>a>rnn>output", a=nir.Linear(w.astype(np.float32)), rnn=inner)
+    layer: Any = from_nir(g, source="spyx", reset="subtract").layers["output"]
+    np.testing.assert_array_equal(layer.weights[0].detach().numpy(), w.astype(np.float32).T)
+    np.testing.assert_array_equal(layer.recurrent_weight.detach().numpy(), v.astype(np.float32).T)
+
+
 def test_spikingjelly_resets_to_its_rest() -> None:
     node = lif(2, 5e-4, v_leak=0.1, v_reset=0.1, r=5.0)
     population: Any = from_nir(graph(3, "input>w>n>output", w=linear(2, 3), n=node), source="spikingjelly").network.populations["output"]  # fmt: skip

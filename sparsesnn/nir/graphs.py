@@ -133,8 +133,13 @@ class Graph:
         return 1 if node is None else array(node.r).size
 
 
-def flatten(graph: Any) -> Graph:
-    """Checks a NIR graph and takes inner graphs apart; their inputs and outputs stay, and pass on what they get."""
+def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
+    """Checks a NIR graph and takes inner graphs apart; their inputs and outputs stay, and pass on what they get.
+
+    Args:
+        input_skips_loops: where an inner graph's input goes into the weights of its loop, it is meant to go past them, to
+            the neurons (Spyx).
+    """
     nir = nir_package()
     if not isinstance(graph, nir.NIRGraph):
         raise DescriptionError(f"graph is a {type(graph).__name__}; give a nir.NIRGraph, or the path of a NIR file")
@@ -157,7 +162,10 @@ def flatten(graph: Any) -> Graph:
                 entry[name], leave[name] = (f"{full}.{kinds[k][0]}" for k in ("Input", "Output"))
             else:
                 nodes[full], entry[name], leave[name] = node, full, full
-        for pre, post in dict.fromkeys((str(a), str(b)) for a, b in inner.edges):
+        edges = dict.fromkeys((str(a), str(b)) for a, b in inner.edges)
+        for pre, post in edges:
+            if input_skips_loops and depth and type(inner.nodes.get(pre)).__name__ == "Input":
+                post = next((n for w, n in edges if w == post and (n, w) in edges), post)
             if pre not in leave or post not in entry:
                 raise DescriptionError(f"edge {pre!r} -> {post!r}: one of them is no node of the graph")
             before.setdefault(entry[post], []).append(leave[pre])

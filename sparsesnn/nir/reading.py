@@ -64,7 +64,8 @@ def from_nir(
         raise DescriptionError(f"gain is {gain!r}; give 'unit', or None for what {source} does by default")
     convention = replace(convention, gain=gain or convention.gain)
     how = _How(convention, *_settle(convention, dt, reset), reset_delay)
-    nodes = graphs.flatten(read(graph) if isinstance(graph, (str, Path)) else graph)
+    given = read(graph) if isinstance(graph, (str, Path)) else graph
+    nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
     neurons = nodes.of_kind(*_NEURONS)
     ends = nodes.readouts(neurons)
     routes = {name: nodes.incoming(name, neurons) for name in [*neurons, *ends]}
