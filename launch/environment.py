@@ -6,6 +6,7 @@
 | Open MPI's mpirun | `OMPI_COMM_WORLD_*` |
 | MPICH's, Intel's, Cray's mpiexec | `PMI_RANK`, `PMI_SIZE`, with `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` or `PMI_LOCAL_*` |
 | Slurm's srun | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_STEP_TASKS_PER_NODE` |
+| torchrun | `TORCHELASTIC_RUN_ID`, `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` |
 
 They are looked for in this order: PopRun runs over Open MPI, and an mpirun inside a Slurm job sees Slurm's variables too.
 `SLURM_NTASKS` alone proves nothing: a batch script has it, and is one process.
@@ -25,7 +26,7 @@ class Place:
     """A process among those of its run.
 
     Args:
-        launcher: "popdist", "openmpi", "pmi", "slurm", or "none" where no launcher started this process.
+        launcher: "popdist", "openmpi", "pmi", "slurm", "torchrun", or "none" where no launcher started this process.
         rank, size: of all processes.
         local_rank, local_size: of those on this host; None where the launcher does not say.
     """
@@ -53,6 +54,8 @@ def find_place(environ: Mapping[str, str]) -> Place:
         return _place(environ, "pmi", "", ("PMI_RANK", "PMI_SIZE", *local))
     if "SLURM_STEP_NUM_TASKS" in environ:
         return _slurm(environ)
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return _place(environ, "torchrun", "", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     return Place()
 
 

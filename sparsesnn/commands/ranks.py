@@ -12,6 +12,7 @@ from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator
+    from sparsesnn.launch.environment import Place
 
 
 def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
@@ -25,6 +26,8 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
     place = find_place(os.environ)
     if place.size == 1:
         return work(None)
+    if place.launcher == "torchrun":
+        return _under_torchrun(work, place)
     from sparsesnn.host.comm import Lifeline, mpi_world
 
     world = mpi_world()
@@ -66,3 +69,20 @@ def exit_code(error: BaseException) -> int:
     if number:
         return 128 + number
     return 2 if isinstance(error, (ConfigError, DescriptionError)) else 1
+
+
+def _under_torchrun(work: Callable[[Communicator | None], int], place: Place) -> int:
+    """The same where torchrun started the ranks: it ends all of them where one fails."""
+    import torch.distributed as dist
+
+    from sparsesnn.host.comm.torch_group import torch_world
+
+    world = torch_world(place.local_rank, place.local_size)
+    if world.rank:
+        warnings.simplefilter("ignore")  # one rank says it
+    try:
+        code = work(world)
+        world.barrier()
+        return code
+    finally:
+        dist.destroy_process_group()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sparsesnn.dense.replicas import ReplicaOutput
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
 from sparsesnn.host.sharded import ShardedModel, ShardedOutput
 from sparsesnn.host.stream import Stream
@@ -53,7 +54,7 @@ def evaluate(
         output = model(spikes, stream.place(k)[0]) if isinstance(model, ShardedModel) else model(spikes)
         logits = decode(output, decoding, n_classes)
         losses = functional.cross_entropy(logits, labels.to(logits.device), reduction="none")
-        whole = gather(output.replicas, losses) if isinstance(output, ShardedOutput) else losses
+        whole = gather(output.replicas, losses) if isinstance(output, (ShardedOutput, ReplicaOutput)) else losses
         loss = float(whole.sum() / len(whole))
         if not math.isfinite(loss):
             raise NumericError(

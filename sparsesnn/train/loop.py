@@ -20,8 +20,10 @@ from torch.nn import functional
 
 from sparsesnn import __version__
 from sparsesnn.dense.device import autocast, find_device
+from sparsesnn.dense.replicas import Replicated
 from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NumericError
 from sparsesnn.host.comm import Communicator, Grid, Local, make_grid
+from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import init_activity
@@ -70,11 +72,7 @@ def train(
     world = world or Local()
     ranks.check_equal(world, "the configuration", _comparable(config, resume), "start all ranks alike")
     grid = make_grid(world, config.parallel.replicas, config.parallel.shards)
-    if world.size > 1 and config.train.backend != "cpu":
-        raise ConfigError(
-            f"train.backend: is {config.train.backend!r} on {world.size} ranks; only backend 'cpu' runs on several; "
-            "start one rank"
-        )
+    _check_ranks(world, grid, config.train.backend)
     report = report if report is not None and grid.is_first else Report(quiet=True)
     # the folder's default name holds the time, which ranks may read differently
     folder = Path(world.all_texts(str(Path(out) if out is not None else default_folder(config)))[0])
@@ -92,6 +90,18 @@ def train(
             run = Run(config, parts, folder, saved, report, grid)
             run.train(stop)
             return run.finish(stop)
+
+
+def _check_ranks(world: Communicator, grid: Grid, backend: str) -> None:
+    """`ConfigError` for ranks that a backend does not run on."""
+    by_torchrun = isinstance(world, TorchGroup)
+    if world.size > 1 and backend != ("dense" if by_torchrun else "cpu"):
+        raise ConfigError(
+            f"train.backend: is {backend!r} on {world.size} ranks of {'torchrun' if by_torchrun else 'MPI'}; backend 'cpu' "
+            "runs on ranks of mpirun, backend 'dense' on ranks of torchrun, others on one rank"
+        )
+    if by_torchrun and grid.n_shards > 1:
+        raise ConfigError(f"parallel.shards: is {grid.n_shards} with backend 'dense', which is not cut; set it to 1")
 
 
 def _comparable(config: Config, resume: bool) -> dict[str, Any]:
@@ -201,7 +211,7 @@ class Run:
         self.best: tuple[ckpt.TensorFile, ...] | None = None
         t = config.train
         self.model: Model | ShardedModel
-        if self.world.size > 1:
+        if self.world.size > 1 and t.backend == "cpu":
             self.model = ShardedModel(self.network, grid, seed=t.seed, weight_dtype=t.weight_dtype)
             self.store = CheckpointStore(folder, grid, self.model.columns)
         else:
@@ -212,7 +222,7 @@ class Run:
                 seed=t.seed,
                 weight_dtype=prepare.host_weight_dtype(config),
             ).to(find_device(t.device, t.backend))
-            self.store = CheckpointStore(folder)
+            self.store = CheckpointStore(folder, grid)
         self.optimiser = optim.make_optimiser(self.model, config.optim)
         self.device = None
         if isinstance(self.model, Model):
@@ -222,6 +232,9 @@ class Run:
             self._initialise()
         else:
             ranks.together(self.world, partial(self._restore, saved))
+        self.replicated: Replicated | None = None
+        if isinstance(self.model, Model) and isinstance(self.replicas, TorchGroup):
+            self.replicated = Replicated(self.model, self.replicas)
         ranks.check_replicas(grid, self.model)
         self.first_step = self.progress.step
         self.traffic = self.world.traffic.copy()  # training alone counts, not what came before
@@ -387,7 +400,7 @@ class Run:
         self.optimiser.zero_grad(set_to_none=True)
         first, n_samples = self.stream.place(p.batch)
         with autocast(torch.device(c.train.device), c.train.precision):
-            output = self.model(spikes, first) if isinstance(self.model, ShardedModel) else self.model(spikes)
+            output = self._run_model(spikes, first)
         logits = decode(output, self.decoding, self.parts.n_classes)
         labels = labels.to(logits.device)
         loss, value = total_loss(output, logits, labels, c.loss, n_samples, self.replicas)
@@ -401,6 +414,14 @@ class Run:
             raise self._not_finite("norm of the gradients", norm)
         self.optimiser.step()
         return output, logits, value, norm
+
+    def _run_model(self, spikes: Any, first: int) -> Output:
+        """This rank's part of a batch; `first` is the number of its first sample in the batch."""
+        if isinstance(self.model, ShardedModel):
+            output: Output = self.model(spikes, first)
+        else:
+            output = (self.replicated or self.model)(spikes)
+        return output
 
     def _learning_rate(self, step: int) -> float:
         return optim.learning_rate(self.config.optim, step, len(self.stream), self.config.train.epochs)
@@ -473,7 +494,7 @@ class Run:
             self._stop_if_asked(stop, [signal for (signal,) in ranks.agree(self.world, [stop.signal])])
 
         return evaluate(
-            self.device or self.model,
+            self.device or self.replicated or self.model,
             prepare.eval_stream(self.config, part, self.replicas),
             decoding=self.decoding,
             n_classes=self.parts.n_classes,
@@ -596,7 +617,7 @@ def total_loss(
             n_samples=n_samples,
             over_batch=partial(ranks.sum_whole, replicas),
         )
-        loss, whole = loss + regulariser, whole + regulariser.detach()
+        loss, whole = loss + regulariser, whole + regulariser.detach().cpu()
     return loss, float(whole)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sparsesnn.dense.replicas import ReplicaOutput
 from sparsesnn.errors import CheckpointError
 from sparsesnn.host.sharded import ShardedOutput
 from sparsesnn.module import Output
@@ -55,7 +56,7 @@ class Tally:
         n, labels = len(labels), labels.to(logits.device)
         classes = labels if labels.ndim == 1 else labels.argmax(1)
         n_correct = int((logits.detach().argmax(1) == classes).sum()) if n else 0
-        if isinstance(output, ShardedOutput):
+        if isinstance(output, (ShardedOutput, ReplicaOutput)):
             n, n_correct, activities, all_dropped = output.totals(n, n_correct)
         else:
             activities, all_dropped = output.activity(), output.dropped()

@@ -71,7 +71,7 @@ def gather(comm: Communicator, x: Tensor) -> Tensor:
     """The parts [b] of all ranks, one after another; no gradient."""
     if comm.size == 1:
         return x.detach()
-    return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().contiguous().numpy())))
+    return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().cpu().contiguous().numpy())))
 
 
 def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:
@@ -85,8 +85,8 @@ def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:
 class _SumWhole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, counts: Tensor, comm: Communicator) -> Tensor:
-        parts = comm.all_gather(counts.detach().contiguous().numpy().reshape(-1))
-        return torch.from_numpy(np.sum(parts, axis=0, dtype=np.float32)).reshape(counts.shape)
+        parts = comm.all_gather(counts.detach().cpu().contiguous().numpy().reshape(-1))
+        return torch.from_numpy(np.sum(parts, axis=0, dtype=np.float32)).reshape(counts.shape).to(counts.device)
 
     @staticmethod
     def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, None]:
@@ -113,7 +113,7 @@ def check_replicas(grid: Grid, model: nn.Module) -> None:
         return
     digest = hashlib.sha256()
     for _, tensor in sorted(model.state_dict().items()):
-        digest.update(tensor.detach().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     of_replicas = grid.replicas.all_texts(digest.hexdigest())
     differ = [int(of_replicas[grid.replicas.rank] != of_replicas[0])]
     strange = [r for r, (flag,) in enumerate(agree(grid.world, differ)) if flag]

@@ -1,0 +1,71 @@
+"""The backend `dense` over ranks: DistributedDataParallel, with gradients of the whole batch.
+
+Each rank runs a part of the batch. Its loss is divided by the samples of the whole batch, so gradients are added up,
+not averaged as DistributedDataParallel does by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sparsesnn.host.comm import Communicator
+from sparsesnn.host.comm.torch_group import TorchGroup
+from sparsesnn.module import Model, Output
+from sparsesnn.spikes import SpikeBatch
+
+
+@dataclass(frozen=True)
+class ReplicaOutput(Output):
+    """What a network puts out for this rank's part of the batch.
+
+    Args:
+        replicas: the ranks that run the other samples.
+    """
+
+    replicas: Communicator
+
+    def totals(self, n_samples: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+        """Of the whole batch: samples, samples classified right, activity and dropped of every spiking population."""
+        own = self.activity()
+        n, correct = self.replicas.sum_counts([n_samples, n_correct])
+        parts = [torch.tensor([a * n_samples for a in own.values()], dtype=torch.float64)]
+        parts = [torch.from_numpy(part) for part in self.replicas.all_gather(parts[0].numpy())]
+        means = (torch.stack(parts).sum(0) / max(1, n)).tolist()
+        return n, correct, dict(zip(own, means, strict=True)), dict.fromkeys(own, 0)
+
+
+class Replicated(nn.Module):
+    """A `Model` whose gradients are added up over ranks; all ranks begin with the weights of the first.
+
+    Args:
+        model: of the backend dense, on its device.
+        replicas: all ranks.
+    """
+
+    def __init__(self, model: Model, replicas: TorchGroup) -> None:
+        super().__init__()
+        self.replicas = replicas
+        device = next(model.parameters()).device
+        self.parallel = DistributedDataParallel(
+            model, device_ids=[device] if device.type == "cuda" else None, process_group=replicas.group
+        )
+        # a function with annotations as text would be refused
+        self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket))
+
+    def forward(self, spikes: SpikeBatch) -> ReplicaOutput:
+        """See `Model`; this rank's part of the batch in, and out."""
+        run = self.parallel if torch.is_grad_enabled() else self.parallel.module
+        output = run(spikes)
+        return ReplicaOutput(**{f.name: getattr(output, f.name) for f in fields(output)}, replicas=self.replicas)
+
+
+def _add_up(group: Any, bucket: Any) -> Any:
+    """The sum over ranks of a bucket of gradients."""
+    work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
