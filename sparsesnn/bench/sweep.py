@@ -301,8 +301,9 @@ def _engine_seconds(model: Model, spikes: SpikeBatch, clocks: dict[str, float]) 
 def _dense_shares(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> tuple[float, float]:
     """Of one step under PyTorch's profiler: what forward and backward take beside matrix products, and the products."""
     on_cuda = trainee.device.type == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CUDA if on_cuda else torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities) as profiler:
+    # Kineto, which times the device, announces itself on the error stream; the older profiler does for a CPU
+    made = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) if on_cuda else None
+    with made or torch.autograd.profiler.profile(use_kineto=False) as profiler:
         took = trainee.step(spikes, labels)[2]
     products = update = 0.0
     for event in profiler.key_averages():
