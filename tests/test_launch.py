@@ -15,6 +15,7 @@ import pytest
 
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
+from sparsesnn.launch.cores import usable_cores
 from sparsesnn.launch.finding import find_launcher
 
 FAKES = Path(__file__).parent / "fakes"
@@ -109,7 +110,7 @@ def test_poprun_is_taken_where_replicas_are_asked_for(
 
 def test_ranks_that_share_cores_are_not_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake = fake_launcher(tmp_path, "mpirun", "HYDRA build details")
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     arguments = ["launch", "--ranks", str(cores + 1), "--launcher", fake, "--dry-run"]
     assert main([*arguments, "--", "info"]) == 0
     printed = capsys.readouterr()
@@ -119,6 +120,17 @@ def test_ranks_that_share_cores_are_not_bound(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().err == ""
     assert main([*arguments, "--bind", "cores", "--", "info"]) == 2
     assert f"need {cores + 1} cores, this machine has {cores}" in capsys.readouterr().err
+
+
+def test_two_hardware_threads_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4, 5, 9})
+    for processor, package, core in ((0, 0, 0), (4, 0, 0), (1, 0, 1), (5, 1, 1)):  # of processor 9 nothing is known
+        folder = tmp_path / f"cpu{processor}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{package}\n")
+        (folder / "core_id").write_text(f"{core}\n")
+    assert usable_cores(tmp_path) == 4
+    assert usable_cores(tmp_path / "none") == 5
 
 
 def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +194,7 @@ def test_ranks_know_their_place(report: str) -> None:
 
 def test_ranks_are_bound_to_cores_of_their_own(report: str) -> None:
     executable = mpirun()
-    if len(os.sched_getaffinity(0)) < 2:
+    if usable_cores() < 2:
         pytest.skip("this machine has one core")
     found = lines(launch("--ranks", "2", "--threads", "1", "--launcher", executable, *root_arguments(executable),
                          "--", report))  # fmt: skip

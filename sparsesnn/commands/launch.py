@@ -155,7 +155,9 @@ def _share_cores(options: argparse.Namespace, on_a_host: int, *, here: bool) -> 
     Of other machines nothing is known: they are taken to have as many cores as this one for a default, and to be large
     enough for what was asked.
     """
-    cores = len(os.sched_getaffinity(0))
+    from sparsesnn.launch.cores import usable_cores
+
+    cores = usable_cores()
     threads = options.threads if options.threads is not None else max(1, cores // on_a_host)
     fits = not here or threads * on_a_host <= cores
     if options.bind == "cores" and not fits:
