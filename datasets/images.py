@@ -52,7 +52,8 @@ class Images:
         """bool[T, b, C, H, W]: every pixel fires in each step with the probability of its brightness (a rate code)."""
         rng = np.random.default_rng(seed)
         chosen = self.pixels[indices].astype(np.float32) / 255
-        return rng.random((n_steps, *chosen.shape), np.float32) < chosen
+        fired: npt.NDArray[np.bool_] = rng.random((n_steps, *chosen.shape), np.float32) < chosen
+        return fired
 
 
 def load_images(name: str, folder: str | Path, split: str = "train") -> Images:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -187,3 +190,22 @@ def test_images_are_swept(tmp_path: object) -> None:
     assert all(0 < row["synapse_share"] <= 1 and row["events_per_s"] > 0 for row in rows)
     with pytest.raises(ConfigError, match="--net describes images.*give --backends dense"):
         Settings(net="1x9x9:10")
+
+
+def test_real_images(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 9, 9)).astype(np.uint8)
+    head = bytes([0, 0, 8, 3]) + np.array(pixels.shape, ">u4").tobytes()
+    (raw / "train-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+    (raw / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 2]))
+    workload = Workload(net="1x9x9:3C4-10", n_steps=200, n_samples=4, images=("mnist", str(tmp_path)))
+    spikes = workload.spikes().to_dense()
+    assert workload.labels().tolist() == [7, 0, 2, 7]
+    torch.testing.assert_close(
+        spikes.mean(0)[3], torch.from_numpy(pixels[0].reshape(-1) / np.float32(255)), rtol=0, atol=0.15
+    )
+    with pytest.raises(ConfigError, match=r"mnist has images of \(1, 9, 9\), net '1x8x8:10' reads others"):
+        replace(workload, net="1x8x8:10").spikes()
+    with pytest.raises(ConfigError, match="images are given, but net '784-10' reads none"):
+        replace(workload, net="784-10")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sparsesnn.datasets.images import Images, load_images
 from sparsesnn.dense.image_model import ImageModel, scale_to_activity
 from sparsesnn.dense.image_network import ImageNetwork, is_image_net, parse_image_net
 from sparsesnn.errors import ConfigError
@@ -31,6 +34,8 @@ class Workload:
         grad_threshold: secondary gradient threshold of the hidden populations.
         weight_dtype: how the engine reads the weights, "float32" or "bfloat16".
         seed: of weights, spikes and labels.
+        images: name and folder of real images for a network of images (`sparsesnn.datasets.images`), which fire at the
+            rate of their pixels; None: random spikes of the same shape.
     """
 
     net: str = "700-1024-1024-20"
@@ -41,6 +46,7 @@ class Workload:
     grad_threshold: float = 0.9
     weight_dtype: str = "float32"
     seed: int = 0
+    images: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "n_samples"):
@@ -49,9 +55,17 @@ class Workload:
         for name in ("input_activity", "hidden_activity"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"bench: {name} is {getattr(self, name)}; allowed: above 0, below 1")
+        if self.images is not None and not self.of_images:
+            raise ConfigError(
+                f"bench: images are given, but net {self.net!r} reads none; give one such as 1x28x28:5C12-10"
+            )
 
     def spikes(self) -> SpikeBatch:
         """Bernoulli spikes, the same for every backend."""
+        if self.images is not None:
+            images = self._images()
+            fired = images.spikes(np.arange(self.n_samples) % len(images), self.n_steps, self.seed)
+            return SpikeBatch.from_dense(torch.from_numpy(fired).flatten(2).float())
         n = (
             math.prod(self.image_network().shape)
             if self.of_images
@@ -68,13 +82,23 @@ class Workload:
         return batch
 
     def labels(self) -> Tensor:
-        """int64[B], random classes."""
+        """int64[B], random classes, or those of the images."""
+        if self.images is not None:
+            images = self._images()
+            return torch.from_numpy(images.labels[np.arange(self.n_samples) % len(images)])
         if self.of_images:
             n_classes = self.image_network().stages[-1].neuron.n
         else:
             n_classes = self.network().populations["output"].n
         generator = torch.Generator().manual_seed(self.seed + 1)
         return torch.randint(0, n_classes, (self.n_samples,), generator=generator)
+
+    def _images(self) -> Images:
+        name, folder = self.images or ("", "")
+        images = load_images(name, folder)
+        if images.pixels.shape[1:] != self.image_network().shape or not len(images):
+            raise ConfigError(f"bench: {name} has images of {images.pixels.shape[1:]}, net {self.net!r} reads others")
+        return images
 
     @property
     def of_images(self) -> bool:

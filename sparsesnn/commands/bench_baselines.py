@@ -36,6 +36,11 @@ def register(what: Any) -> None:
     parser.add_argument(
         "--net", action="append", metavar="TEXT", help="a network; may be given again (default: 700-1024-1024-20)"
     )
+    parser.add_argument(
+        "--images",
+        metavar="SET=DIR",
+        help="real images, mnist=DIR or cifar10=DIR (default: random ones of the same shape)",
+    )
     parser.add_argument("--steps", default="100", metavar="T,…", help="time steps (default: %(default)s)")
     parser.add_argument("--batch", default="48", metavar="B,…", help="samples (default: %(default)s)")
     parser.add_argument("--modes", default="step,hoist,fused,compile", metavar="M,…", help="default: %(default)s")
@@ -57,9 +62,15 @@ def _baselines(options: argparse.Namespace) -> int:
     from sparsesnn.bench import Workload
     from sparsesnn.bench.baselines import bench_baselines, table
     from sparsesnn.commands.numbers import integers
+    from sparsesnn.errors import ConfigError
 
+    images = None
+    if options.images is not None:
+        images = options.images.partition("=")[::2]
+        if not images[1]:
+            raise ConfigError(f"--images: is {options.images!r}; give the set and its folder, such as mnist=DIR")
     workloads = [
-        Workload(net=net, n_steps=n_steps, n_samples=n_samples)
+        Workload(net=net, n_steps=n_steps, n_samples=n_samples, images=images)
         for net in options.net or ["700-1024-1024-20"]
         for n_steps in integers("--steps", options.steps)
         for n_samples in integers("--batch", options.batch)
