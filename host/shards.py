@@ -111,8 +111,9 @@ def gather_lists(
     parts, dropped = [], None
     for r, received in enumerate(comm.all_gather(message)):
         n_shard = shards.first[r + 1] - shards.first[r]
-        counts = received[: 4 * n_counts].copy().view(np.int32)
-        ids = received[4 * n_counts :].copy().view(id_dtype_numpy(max(1, n_shard)))
+        # the message begins where memory of any type may
+        counts = received[: 4 * n_counts].view(np.int32)
+        ids = received[4 * n_counts :].view(id_dtype_numpy(max(1, n_shard)))
         if limited and r == shards.owners[0]:  # all owners know how many found no slot
             dropped = torch.from_numpy(counts[2 * n_lists :])
         offsets = np.zeros(n_lists + 1, np.int64)
@@ -120,7 +121,7 @@ def gather_lists(
         parts.append(_core.Lists(offsets, ids, counts[n_lists : 2 * n_lists]))
     wanted = [all_places or r == shards.rank for r in range(comm.size)]
     offsets, ids, n_spikes, places = _core.merge_shards(
-        parts, list(shards.first[:-1]), shards.n_all, own.n_samples, wanted
+        parts, list(shards.first[:-1]), shards.n_all, wanted
     )
     return ShardedSpikes(
         offsets=torch.from_numpy(offsets),

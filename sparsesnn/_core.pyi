@@ -102,7 +102,7 @@ class Exchange:
 
     def __init__(self, python: object) -> None: ...
 
-def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int, n_samples: int, wanted: Sequence[bool]) -> tuple:
+def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int, wanted: Sequence[bool]) -> tuple:
     """
     Lists of a population from those of its shards: offsets, ids, n_spikes, and where the entries of each went.
     """

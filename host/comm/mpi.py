@@ -95,16 +95,11 @@ class Mpi(Communicator):
         with self.traffic.timed():
             sizes = np.empty(self.size, np.int64)
             self.wait(self.comm.Iallgather(np.array([own.nbytes], np.int64), sizes))
-            starts = np.concatenate([[0], np.cumsum(sizes)])
+            starts = np.concatenate([[0], np.cumsum(-(-sizes // 8) * 8)])  # so that parts can be read as any type
             out = np.empty(int(starts[-1]), np.uint8)
             self.wait(self.comm.Iallgatherv([own, self.mpi.BYTE], [out, sizes, starts[:-1], self.mpi.BYTE]))
-        self._count_collective(own.nbytes * (self.size - 1), out.nbytes - own.nbytes)
-        # copies where a part does not begin at a multiple of its item's size
-        parts = [out[starts[r] : starts[r + 1]] for r in range(self.size)]
-        return [
-            part.view(own.dtype) if starts[r] % own.itemsize == 0 else part.copy().view(own.dtype)
-            for r, part in enumerate(parts)
-        ]
+        self._count_collective(own.nbytes * (self.size - 1), int(sizes.sum()) - own.nbytes)
+        return [out[starts[r] : starts[r] + sizes[r]].view(own.dtype) for r in range(self.size)]
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         with self.traffic.timed():

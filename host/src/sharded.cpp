@@ -172,6 +172,16 @@ std::int64_t lower_bound(const Lists& lists, std::int64_t begin, std::int64_t en
   return begin;
 }
 
+// Entries from..to-1 of one shard, with the ids of the population, to `at` and on.
+template <class Id, class ShardId>
+void merge_run(const ShardId* ids, std::int64_t from, std::int64_t to, std::uint32_t first, Id* out, std::int64_t at,
+               std::int64_t* places) {
+  const std::int64_t n = to - from;
+  for (std::int64_t k = 0; k < n; ++k) out[at + k] = static_cast<Id>(ids[from + k] + first);
+  if (places)
+    for (std::int64_t k = 0; k < n; ++k) places[from + k] = at + k;
+}
+
 template <class Id>
 void merge_ids(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
                MergedLists& out, const std::vector<std::int64_t*>& places) {
@@ -182,12 +192,17 @@ void merge_ids(const std::vector<Lists>& shards, const std::vector<std::uint32_t
       std::int64_t spike = out.offsets[i], near = spike + out.n_spikes[i];
       for (std::size_t r = 0; r < shards.size(); ++r) {
         const Lists& from = shards[r];
-        const std::int64_t spikes_end = from.offsets[i] + from.n_spikes[i];
-        for (std::int64_t j = from.offsets[i]; j < from.offsets[i + 1]; ++j) {
-          const std::int64_t to = j < spikes_end ? spike++ : near++;
-          ids[to] = static_cast<Id>(id_of(from, j) + first[r]);
-          if (places[r]) places[r][j] = to;
-        }
+        const std::int64_t begin = from.offsets[i], middle = begin + from.n_spikes[i], end = from.offsets[i + 1];
+        const auto merge = [&](auto* shard_ids) {
+          merge_run(shard_ids, begin, middle, first[r], ids, spike, places[r]);
+          merge_run(shard_ids, middle, end, first[r], ids, near, places[r]);
+        };
+        if (from.wide)
+          merge(static_cast<const std::uint32_t*>(from.ids));
+        else
+          merge(static_cast<const std::uint16_t*>(from.ids));
+        spike += middle - begin;
+        near += end - middle;
       }
     }
   });

@@ -66,9 +66,23 @@ void PyExchange::send_sums(const float* sums, std::size_t n) {
 
 namespace {
 
+// Without a look at the ids: they are checked wherever the population's lists are read.
+Lists lists_of(const PyLists& from, int n_neurons, std::size_t n_lists) {
+  const bool wide = n_neurons > 65536;
+  if (from.offsets.size() != n_lists + 1 || from.n_spikes.size() != n_lists ||
+      from.ids.dtype() != (wide ? nb::dtype<std::int32_t>() : nb::dtype<std::uint16_t>()))
+    throw InputError("ShapeError", "merge_shards: shards must have equally many lists, of ids that fit their neurons");
+  const std::int64_t* offsets = from.offsets.data();
+  bool good = offsets[0] == 0 && offsets[n_lists] == static_cast<std::int64_t>(from.ids.size());
+  for (std::size_t i = 0; i < n_lists; ++i)
+    good = good && from.n_spikes.data()[i] >= 0 && offsets[i + 1] - offsets[i] >= from.n_spikes.data()[i];
+  if (!good) throw InputError("SpikeListError", "merge_shards: offsets or counts of a shard do not fit its ids");
+  return {offsets, from.ids.data(), from.n_spikes.data(), wide};
+}
+
 // first: of each shard, the population's neurons before it. Returns offsets, ids, n_spikes of the population, and per
 // shard the places of its entries where `wanted`, else None.
-nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int>& first, int n_neurons, int n_samples,
+nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int>& first, int n_neurons,
                        const std::vector<bool>& wanted) {
   if (shards.empty() || first.size() != shards.size() || wanted.size() != shards.size())
     throw InputError("ShapeError", "merge_shards: give lists, a first neuron and a wish for every shard");
@@ -79,9 +93,9 @@ nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int
   std::vector<std::int64_t*> to(shards.size());
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const int end = r + 1 < shards.size() ? first[r + 1] : n_neurons;
-    if (first[r] < 0 || end < first[r] || end > n_neurons || shards[r].n_spikes.size() != n_lists)
-      throw InputError("ShapeError", "merge_shards: shards must ascend and have equally many lists");
-    lists.push_back(checked_lists(shards[r], end - first[r], n_samples, nullptr, "shard"));
+    if (first[r] < 0 || end < first[r] || end > n_neurons)
+      throw InputError("ShapeError", "merge_shards: shards must ascend");
+    lists.push_back(lists_of(shards[r], end - first[r], n_lists));
     offset.push_back(static_cast<std::uint32_t>(first[r]));
     if (wanted[r]) places[r] = Array<std::int64_t>(shards[r].ids.size());
     to[r] = places[r].data();
@@ -115,7 +129,7 @@ nb::object squares_by_column(const In<float>& x) {
 void register_sharded(nb::module_& m) {
   nb::class_<PyExchange>(m, "Exchange", "What a shard's passes ask of the other ranks; see host/src/python_exchange.h.")
       .def(nb::init<nb::object>(), "python"_a);
-  m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a, "n_samples"_a, "wanted"_a,
+  m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a, "wanted"_a,
         "Lists of a population from those of its shards: offsets, ids, n_spikes, and where the entries of each went.");
   m.def("column_squares", &squares_by_column, "x"_a,
         "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
