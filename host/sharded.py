@@ -45,7 +45,6 @@ class ShardedLayer(nn.Module):
         n_pre, delays: of its sources, whole populations.
         shards: who owns which neurons.
         grid: the ranks.
-        keeps_all_places: this rank may be the last owner of a layer that reads this one.
 
     Parameters: `weights[k]` float32[n_pre_k, n], `recurrent_weight` float32[N, n], `bias` [n]; N the population, n this
     rank's part, which may be none. Decays and thresholds are [n], or [] where one number is for all neurons.
@@ -61,13 +60,11 @@ class ShardedLayer(nn.Module):
         *,
         weight_dtype: str,
         generator: torch.Generator,
-        keeps_all_places: bool,
     ) -> None:
         super().__init__()
         self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
         self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
         self.rotation_seed = 0
-        self.keeps_all_places = keeps_all_places
         self.owners = grid.shards.split(int(shards.n > 0))
         self.spans_ranks = len(shards.owners) > 1
         self.exchange = LayerExchange(self.owners)
@@ -118,7 +115,6 @@ class ShardedLayer(nn.Module):
             self.shards,
             self.grid.shards,
             limited=bool(self.population.capacity),
-            all_places=self.keeps_all_places,
         )
         return call.whole, None
 
@@ -319,15 +315,15 @@ def _to_owners(call: _ShardCall, d_values: Sequence[Any], wanted: Sequence[bool]
             continue
         assert isinstance(source, ShardedSpikes)
         if comm.rank == last:
-            for r, places in enumerate(source.places):
-                assert places is not None
+            for r, places in enumerate(source.places()):
                 if r == last:
                     own.append(whole[places])
                 elif places.size:
                     part = whole[places]
                     requests.append((comm.send(part, r, LIST_GRADIENTS), part))
             continue
-        part = np.empty(source.own_places.size, np.float32)
+        assert source.own_values is not None
+        part = np.empty(source.own_values.numel(), np.float32)
         if part.size:
             comm.receive(part, last, LIST_GRADIENTS).wait()
         own.append(part)
@@ -484,7 +480,6 @@ class ShardedModel(nn.Module):
             if isinstance(population, Input):
                 continue
             incoming = network.incoming(name)
-            readers = [c.post for c in network.connections if c.pre == name]
             layer = ShardedLayer(
                 population,
                 [network.populations[c.pre].n for c in incoming],
@@ -493,7 +488,6 @@ class ShardedModel(nn.Module):
                 grid,
                 weight_dtype=weight_dtype,
                 generator=generator,
-                keeps_all_places=any(self.shards[reader].owners[-1] == grid.shards.rank for reader in readers),
             )
             layer.rotation_seed = seed
             self.layers[name] = layer

@@ -77,29 +77,31 @@ class ShardedSpikes(SpikeBatch):
 
     Args:
         own_values: float32[s], the values of this rank's entries, a node of its autograd graph; `values` is None.
-        places: per rank, where its entries lie in the lists; None for other ranks where nobody asks.
-        rank: this one.
+        shards: who owns which of them.
     """
 
     own_values: Tensor | None = None
-    places: tuple[Places | None, ...] = ()
-    rank: int = 0
+    shards: Shards = Shards((0,), 0)
 
     @property
     def own_places(self) -> Places:
-        places = self.places[self.rank]
-        assert places is not None
-        return places
+        """Where this rank's entries lie in the lists, in their order: ids say who owns an entry."""
+        ids = self.ids.numpy()
+        return np.flatnonzero((ids >= self.shards.begin) & (ids < self.shards.end))
+
+    def places(self) -> list[Places]:
+        """The same of every rank."""
+        owner = np.searchsorted(self.shards.first[1:-1], self.ids.numpy(), side="right").astype(np.uint16)
+        order = np.argsort(owner, kind="stable")
+        ends = np.cumsum(np.bincount(owner, minlength=len(self.shards.first) - 1))
+        return np.split(order, ends[:-1])
 
 
-def gather_lists(
-    own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool, all_places: bool
-) -> ShardedSpikes:
+def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool) -> ShardedSpikes:
     """The lists of the population from those of all shards, whose ids count from 0; `own.values` become `own_values`.
 
     Args:
         limited: the population has a capacity.
-        all_places: keep where the entries of all ranks lie, not only those of this one.
     """
     n_lists = own.n_steps * own.n_samples
     # in one message: lengths and spikes of each list, then ids
@@ -119,10 +121,7 @@ def gather_lists(
         offsets = np.zeros(n_lists + 1, np.int64)
         np.cumsum(counts[:n_lists], out=offsets[1:])
         parts.append(_core.Lists(offsets, ids, counts[n_lists : 2 * n_lists]))
-    wanted = [all_places or r == shards.rank for r in range(comm.size)]
-    offsets, ids, n_spikes, places = _core.merge_shards(
-        parts, list(shards.first[:-1]), shards.n_all, wanted
-    )
+    offsets, ids, n_spikes = _core.merge_shards(parts, list(shards.first[:-1]), shards.n_all)
     return ShardedSpikes(
         offsets=torch.from_numpy(offsets),
         ids=torch.from_numpy(ids),
@@ -132,8 +131,7 @@ def gather_lists(
         n_neurons=shards.n_all,
         dropped=dropped,
         own_values=own.values,
-        places=tuple(places),
-        rank=shards.rank,
+        shards=shards,
     )
 
 

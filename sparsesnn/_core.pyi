@@ -102,9 +102,9 @@ class Exchange:
 
     def __init__(self, python: object) -> None: ...
 
-def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int, wanted: Sequence[bool]) -> tuple:
+def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int) -> tuple:
     """
-    Lists of a population from those of its shards: offsets, ids, n_spikes, and where the entries of each went.
+    Lists of a population from those of its shards: offsets, ids, n_spikes.
     """
 
 def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:

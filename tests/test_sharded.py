@@ -217,9 +217,9 @@ def test_shards_cover_each_neuron_once(n_ranks):
 def test_merged_lists_must_fit():
     lists = _core.Lists(np.array([0, 1]), np.array([3], np.uint16), np.array([1], np.int32))
     with pytest.raises(ShapeError, match="shards must ascend"):
-        _core.merge_shards([lists, lists], [8, 0], 16, [True, True])
+        _core.merge_shards([lists, lists], [8, 0], 16)
     with pytest.raises(ShapeError, match="for every shard"):
-        _core.merge_shards([lists], [0, 4], 16, [True])
+        _core.merge_shards([lists], [0, 4], 16)
 
 
 def test_errors_name_the_shapes():

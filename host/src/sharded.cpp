@@ -174,17 +174,13 @@ std::int64_t lower_bound(const Lists& lists, std::int64_t begin, std::int64_t en
 
 // Entries from..to-1 of one shard, with the ids of the population, to `at` and on.
 template <class Id, class ShardId>
-void merge_run(const ShardId* ids, std::int64_t from, std::int64_t to, std::uint32_t first, Id* out, std::int64_t at,
-               std::int64_t* places) {
-  const std::int64_t n = to - from;
-  for (std::int64_t k = 0; k < n; ++k) out[at + k] = static_cast<Id>(ids[from + k] + first);
-  if (places)
-    for (std::int64_t k = 0; k < n; ++k) places[from + k] = at + k;
+void merge_run(const ShardId* ids, std::int64_t from, std::int64_t to, std::uint32_t first, Id* out, std::int64_t at) {
+  for (std::int64_t k = from; k < to; ++k) out[at + k - from] = static_cast<Id>(ids[k] + first);
 }
 
 template <class Id>
 void merge_ids(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-               MergedLists& out, const std::vector<std::int64_t*>& places) {
+               MergedLists& out) {
   Id* ids = reinterpret_cast<Id*>(out.ids.data());
   constexpr std::int64_t piece = 1024;
   parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int k, int) {
@@ -194,8 +190,8 @@ void merge_ids(const std::vector<Lists>& shards, const std::vector<std::uint32_t
         const Lists& from = shards[r];
         const std::int64_t begin = from.offsets[i], middle = begin + from.n_spikes[i], end = from.offsets[i + 1];
         const auto merge = [&](auto* shard_ids) {
-          merge_run(shard_ids, begin, middle, first[r], ids, spike, places[r]);
-          merge_run(shard_ids, middle, end, first[r], ids, near, places[r]);
+          merge_run(shard_ids, begin, middle, first[r], ids, spike);
+          merge_run(shard_ids, middle, end, first[r], ids, near);
         };
         if (from.wide)
           merge(static_cast<const std::uint32_t*>(from.ids));
@@ -217,7 +213,7 @@ struct Runs {
 }  // namespace
 
 MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-                        bool wide, const std::vector<std::int64_t*>& places) {
+                        bool wide) {
   MergedLists out;
   out.offsets = Array<std::int64_t>(n_lists + 1);
   out.n_spikes = Array<std::int32_t>::zeros(n_lists);
@@ -232,9 +228,9 @@ MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std:
   }
   out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (wide ? 4 : 2));
   if (wide)
-    merge_ids<std::uint32_t>(shards, first, n_lists, out, places);
+    merge_ids<std::uint32_t>(shards, first, n_lists, out);
   else
-    merge_ids<std::uint16_t>(shards, first, n_lists, out, places);
+    merge_ids<std::uint16_t>(shards, first, n_lists, out);
   return out;
 }
 

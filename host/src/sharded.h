@@ -50,7 +50,7 @@ struct MergedLists {
   Array<std::int32_t> n_spikes;
 };
 MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-                        bool wide, const std::vector<std::int64_t*>& places);
+                        bool wide);
 
 // The forward pass of a shard step by step, in two halves of the samples: while one half's spikes travel the other half
 // is computed. `dropped` [T·B] or null.

@@ -80,38 +80,29 @@ Lists lists_of(const PyLists& from, int n_neurons, std::size_t n_lists) {
   return {offsets, from.ids.data(), from.n_spikes.data(), wide};
 }
 
-// first: of each shard, the population's neurons before it. Returns offsets, ids, n_spikes of the population, and per
-// shard the places of its entries where `wanted`, else None.
-nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int>& first, int n_neurons,
-                       const std::vector<bool>& wanted) {
-  if (shards.empty() || first.size() != shards.size() || wanted.size() != shards.size())
-    throw InputError("ShapeError", "merge_shards: give lists, a first neuron and a wish for every shard");
+// first: of each shard, the population's neurons before it. Returns offsets, ids, n_spikes of the population.
+nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int>& first, int n_neurons) {
+  if (shards.empty() || first.size() != shards.size())
+    throw InputError("ShapeError", "merge_shards: give lists and a first neuron for every shard");
   const std::size_t n_lists = shards[0].n_spikes.size();
   std::vector<Lists> lists;
   std::vector<std::uint32_t> offset;
-  std::vector<Array<std::int64_t>> places(shards.size());
-  std::vector<std::int64_t*> to(shards.size());
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const int end = r + 1 < shards.size() ? first[r + 1] : n_neurons;
     if (first[r] < 0 || end < first[r] || end > n_neurons)
       throw InputError("ShapeError", "merge_shards: shards must ascend");
     lists.push_back(lists_of(shards[r], end - first[r], n_lists));
     offset.push_back(static_cast<std::uint32_t>(first[r]));
-    if (wanted[r]) places[r] = Array<std::int64_t>(shards[r].ids.size());
-    to[r] = places[r].data();
   }
   MergedLists merged;
   const bool wide = n_neurons > 65536;
   {
     nb::gil_scoped_release release;
-    merged = merge_lists(lists, offset, static_cast<std::int64_t>(n_lists), wide, to);
+    merged = merge_lists(lists, offset, static_cast<std::int64_t>(n_lists), wide);
   }
   const std::size_t n_ids = static_cast<std::size_t>(merged.offsets[n_lists]);
-  nb::list found;
-  for (std::size_t r = 0; r < shards.size(); ++r)
-    found.append(wanted[r] ? to_numpy(places[r], {shards[r].ids.size()}) : nb::none());
   nb::object ids = ids_to_numpy(merged.ids, wide, n_ids);
-  return nb::make_tuple(to_numpy(merged.offsets, {n_lists + 1}), ids, to_numpy(merged.n_spikes, {n_lists}), found);
+  return nb::make_tuple(to_numpy(merged.offsets, {n_lists + 1}), ids, to_numpy(merged.n_spikes, {n_lists}));
 }
 
 nb::object squares_by_column(const In<float>& x) {
@@ -129,8 +120,8 @@ nb::object squares_by_column(const In<float>& x) {
 void register_sharded(nb::module_& m) {
   nb::class_<PyExchange>(m, "Exchange", "What a shard's passes ask of the other ranks; see host/src/python_exchange.h.")
       .def(nb::init<nb::object>(), "python"_a);
-  m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a, "wanted"_a,
-        "Lists of a population from those of its shards: offsets, ids, n_spikes, and where the entries of each went.");
+  m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a,
+        "Lists of a population from those of its shards: offsets, ids, n_spikes.");
   m.def("column_squares", &squares_by_column, "x"_a,
         "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
 }
