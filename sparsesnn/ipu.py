@@ -71,10 +71,20 @@ class Optimiser:
         return self.kind in ("adam", "adamw")
 
     def settings(self, step: int, lr: float, n_samples: int) -> np.ndarray:
-        """float32[10], in the order of `Setting` in codelets/ipu/update.cpp; `step` counts from 1."""
+        """float32[11], in the order of `Setting` in codelets/ipu/update.cpp; `step` counts from 1."""
         correction1, correction2 = 1 - self.beta1**step, 1 - self.beta2**step
         values = (lr, self.weight_decay, self.momentum, self.beta1, self.beta2, self.eps)
-        return np.array([*values, correction1, correction2**0.5, self.clip_norm, 1 / n_samples], np.float32)
+        return np.array([*values, correction1, correction2**0.5, self.clip_norm, 1 / n_samples, n_samples], np.float32)
+
+
+@dataclass(frozen=True)
+class Regulariser:
+    """Bounds of activity, as in `sparsesnn.loss.activity_regulariser`, for all spiking populations; 0: no bound."""
+
+    lower: float = 0.0
+    upper: float = 0.0
+    strength_lower: float = 1.0
+    strength_upper: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class Trained:
     """What one training step on the device gives back.
 
     Args:
-        loss: mean cross-entropy of the batch, before the step.
+        loss: mean cross-entropy of the batch, before the step; without the regulariser's part.
         gradient_norm: norm of all gradients together, before clipping.
         logits: float32[B, C].
     """
@@ -103,6 +113,7 @@ class IpuProgram:
         decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
         n_classes: C.
         label_smoothing: in [0, 1).
+        regulariser: what activities outside bounds add to the gradient; None: nothing. Not with replicas.
         replicas: copies of the program on as many times the plan's IPUs, each with as many samples as were planned; their
             gradients are added before the update (here in the order of the replicas), so that a batch of all samples
             trains as on one.
@@ -122,6 +133,7 @@ class IpuProgram:
         decoding: str = "mean",
         n_classes: int | None = None,
         label_smoothing: float = 0.0,
+        regulariser: Regulariser | None = None,
         replicas: int = 1,
         backend: str = "ipu-model",
         checks: str = "first",
@@ -137,7 +149,9 @@ class IpuProgram:
         self.replicas, self.n_samples = replicas, replicas * plan.n_samples
         self._names = list(plan.populations)
         native = _native(backend)
-        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, replicas)
+        spec = _spec(
+            native, plan, model, self.optimiser, decoding, self.n_classes, replicas, regulariser or Regulariser()
+        )
         machine = (backend, _codelets()) if backend != "ipu-model" else (_machine(native, plan.target, checks),)
         try:
             self._program = native.Program(spec, *machine)
@@ -417,6 +431,7 @@ def _spec(
     decoding: str,
     n_classes: int,
     replicas: int,
+    regulariser: Regulariser,
 ) -> Any:
     names = list(plan.populations)
     return native.Spec(
@@ -431,6 +446,12 @@ def _spec(
         loops_rounds=loops_rounds(plan),
         half_weights=plan.weight_dtype == "half",
         replicas=replicas,
+        regulariser=(
+            regulariser.lower,
+            regulariser.upper,
+            regulariser.strength_lower,
+            regulariser.strength_upper,
+        ),
         populations=[_population(native, plan, model, name) for name in names],
         connections=[
             native.Connection(

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.ipu import IpuProgram, Optimiser
+from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI
+from sparsesnn.loss import activity_regulariser
 from sparsesnn.module import Model, Output
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
@@ -43,11 +44,6 @@ class IpuTrainer:
     def __init__(
         self, config: Config, model: Model, optimizer: torch.optim.Optimizer, decoding: str, n_classes: int
     ) -> None:
-        if config.loss.lower or config.loss.upper:
-            raise ConfigError(
-                f"loss.lower, loss.upper: an activity regulariser does not run on backend {config.train.backend!r}; "
-                "set both to 0, or use cpu"
-            )
         o = config.optim
         self.config, self.model, self.optimizer = config, model, optimizer
         self.decoding, self.n_classes = decoding, n_classes
@@ -63,7 +59,18 @@ class IpuTrainer:
         program = self._program_for(spikes)
         trained = program.train_step(spikes, labels, lr)
         self._device_is_newer = True
-        return program.output(spikes.n_samples), trained.logits, trained.loss, trained.gradient_norm
+        output, loss, c = program.output(spikes.n_samples), trained.loss, self.config.loss
+        if c.lower or c.upper:
+            loss += float(
+                activity_regulariser(
+                    output,
+                    lower=c.lower or None,
+                    upper=c.upper or None,
+                    strength_lower=c.strength_lower,
+                    strength_upper=c.strength_upper,
+                )
+            )
+        return output, trained.logits, loss, trained.gradient_norm
 
     def __call__(self, spikes: SpikeBatch) -> Output:
         """Inference, as a model's output; potentials hold the decoded value alone, one step of it."""
@@ -108,6 +115,7 @@ class IpuTrainer:
             optimizer="sgd" if self.optimiser.kind == "sgd" else "adam",
             weight_dtype="half" if self.config.train.weight_dtype == "float16" else "float32",
         )
+        c = self.config.loss
         self.program = IpuProgram(
             plan,
             self.model,
@@ -116,6 +124,7 @@ class IpuTrainer:
             n_classes=self.n_classes,
             backend=self.config.train.backend,
             label_smoothing=self.config.loss.label_smoothing,
+            regulariser=Regulariser(c.lower, c.upper, c.strength_lower, c.strength_upper),
         )
         self.program.load(self.optimizer)
         return self.program

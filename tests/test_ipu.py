@@ -449,6 +449,36 @@ def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
         ipu.IpuProgram(many.plan, again, optimiser, replicas=0)
 
 
+@pytest.mark.parametrize("bounds", [(0.2, 0.0), (0.0, 0.05), (0.3, 0.1)])
+def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float]) -> None:
+    network = Network.chain(ss.Input(11), lif(13, recurrent=True, capacity=4, bias=True), ss.LIF(6, grad_threshold=0.3))
+    lower, upper = bounds
+    host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
+    regulariser = ipu.Regulariser(lower, upper, 100.0, 50.0)
+    plan = plan_for(network, 7, 6)
+    program = ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, checks="always")
+    plain = ipu.IpuProgram(plan, make_model(network, scale=3.0), decoding="count", n_classes=3)
+    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    for k in range(4):
+        n = 7 - 2 * (k == 1)  # absent samples fire by their bias, and must not count
+        spikes, labels = random_spikes(6, n, 11, 0.3, k), torch.arange(n) % 3
+        optimiser.zero_grad()
+        output = host(spikes)
+        more = ss.loss.activity_regulariser(
+            output, lower=lower or None, upper=upper or None, strength_lower=100.0, strength_upper=50.0
+        )
+        (cross_entropy(output, labels, "count", 3) + more).backward()
+        norm = float(torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in host.parameters()])))
+        optimiser.step()
+        assert program.train_step(spikes, labels).gradient_norm == pytest.approx(norm, rel=1e-4)
+        if k == 0:
+            assert plain.train_step(spikes, labels).gradient_norm != pytest.approx(norm, rel=1e-2)
+    program.save()
+    assert_same_weights(host, device)
+    with pytest.raises(DescriptionError, match="activity is regularised in one replica only"):
+        ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, replicas=2)
+
+
 def test_mixed_labels_train_as_on_the_cpu() -> None:
     network = CHAINS["feed-forward"]
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)

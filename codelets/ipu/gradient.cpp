@@ -37,10 +37,12 @@ unsigned ring_row(unsigned t, unsigned n_rows) {
 }  // namespace
 
 // Of a tile's shards. By spiking shard: lists [B, stride], e [B, slots]: remote, its own population at this step and
-// ∂L/∂s at its slots. values [2, B, w], d_values [B, w]: by readout shard, what Forward decoded and ∂L/∂value,
-// or over_steps d_values [T, B, w]; else one pair. memory: a CubaLIF's synaptic currents of all steps where it learns
-// α; else one pair. d_i_syn: of a CubaLIF. d_vectors [1 + learnt, 6, w]: of the bias, then of those of β, α, θ that
-// learn; a worker's samples each, which the optimiser adds.
+// ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one pair. memory: of
+// a readout what Forward decoded, [2, B, w]; a CubaLIF's synaptic currents of all steps where it learns α; else one
+// pair. d_i_syn: of a CubaLIF. d_vectors [1 + learnt, 6, w]: of the bias, then of those of β, α, θ that learn; a
+// worker's samples each, which the optimiser adds.
+//
+// regulariser [w + 2]: what Regularise found, where `regularised`; else one pair.
 //
 //   d_β += δ[t]·∂ρ/∂β(v[t-1])    d_α += ∂L/∂i_syn[t]·i_syn[t-1]
 //   d_θ += δ[t]·∂ρ/∂θ(v[t-1]) - [listed]·σ'·(e + ∂ρ/∂s·δ[t+1])
@@ -52,6 +54,7 @@ class StateGrad : public poplar::MultiVertex {
   ListOf<poplar::Input<Floats>> parameters;
   ListOf<poplar::Input<Floats>> memory;
   ListOf<poplar::Input<Floats>> d_values;
+  ListOf<poplar::Input<Floats>> regulariser;
   ListOf<poplar::InOut<Floats>> d_v;
   ListOf<poplar::InOut<Floats>> d_i_syn;
   ListOf<poplar::InOut<Floats>> d_current;
@@ -103,8 +106,10 @@ class StateGrad : public poplar::MultiVertex {
     for (unsigned j = 0; j < width; ++j) out[j] = 0.0f;
     const unsigned short* list = &lists[k][b * s.stride];
     const unsigned short* ids = list + list_ids;
-    listed_part(s, ids, 0, list[0], &e[k][b * s.n_slots], v, delta, beta, theta, out);
-    listed_part(s, ids, list[0], list[1], &e[k][b * s.n_slots], v, delta, beta, theta, out);
+    const bool regularised = s.regularised && static_cast<float>(b) < regulariser[k][width];
+    const float* more = regularised ? &regulariser[k][0] : nullptr;
+    listed_part(s, ids, 0, list[0], &e[k][b * s.n_slots], more, v, delta, beta, theta, out);
+    listed_part(s, ids, list[0], list[1], &e[k][b * s.n_slots], more, v, delta, beta, theta, out);
     if (s.learns & learns_threshold) {  // of σ(v - θ); `out` holds no more than that yet
       float* d_theta = row(s, k, count_bits(s.learns), worker);
       for (unsigned j = 0; j < s.n_neurons; ++j) d_theta[j] -= out[j];
@@ -147,13 +152,13 @@ class StateGrad : public poplar::MultiVertex {
 
   // σ'·(e + ∂ρ/∂s·δ[t+1]) of the shard's neurons among slots [begin, end), into `out`.
   static void listed_part(const StateShard& s, const unsigned short* ids, unsigned begin, unsigned end,
-                          const float* e_slots, const float* v, const float* delta, const float* beta,
-                          const float* theta, float* out) {
+                          const float* e_slots, const float* more, const float* v, const float* delta,
+                          const float* beta, const float* theta, float* out) {
     const unsigned after = s.first_neuron + s.n_neurons;
     for (unsigned j = find(ids, begin, end, s.first_neuron); j < end && ids[j] < after; ++j) {
       const unsigned k = ids[j] - s.first_neuron;
       const float sigma = tile::surrogate(s.surrogate, s.slope, v[k] - theta[k]);
-      float q = sigma * e_slots[j];
+      float q = sigma * (more ? e_slots[j] + more[k] : e_slots[j]);
       if (!s.detach_reset) q += sigma * tile::rho_by_spike(s.reset, v[k], beta[k], theta[k]) * delta[k];
       out[k] = q;
       SPARSESNN_WORK(state_id, 1);
@@ -185,8 +190,8 @@ class StateGrad : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, d_v, d_i_syn, d_current, d_vectors, clock,
-                 shards, n_shards, n_turns, n_steps, n_samples)
+SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, regulariser, d_v, d_i_syn, d_current,
+                 d_vectors, clock, shards, n_shards, n_turns, n_steps, n_samples)
 
 // Of the connections into a tile's shards. By connection: lists [B, stride] and buckets: remote, its sender at this
 // step; shares [B, slots]: written at listed slots; one pair where nobody needs it (n_slots = 0); gradients [M, w]:

@@ -42,10 +42,19 @@ struct SumGroup {
 struct StateShard {
   unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, cuba, readout, reset, detach_reset, surrogate;
   unsigned learns;  // bits of `Learnt`
+  unsigned regularised;
   unsigned decoding;
   float slope, gain;
 };
 enum Learnt : unsigned { learns_beta = 1, learns_alpha = 2, learns_threshold = 4 };
+
+// Lists of some samples of a population whose activity is regularised; and a shard of it.
+struct CountedCollector {
+  unsigned n_samples, first_sample, stride, n_neurons;
+};
+struct RegularisedShard {
+  unsigned first, n_collectors, n_neurons, n_population;
+};
 
 // One value a neuron that is trained: a bias, β, α or θ of a shard; or one value for a whole population (`shared`).
 struct TrainedVector {

@@ -15,6 +15,7 @@ enum Setting : unsigned {
   setting_correction2_root,  // √(1 - beta2^step)
   setting_clip,              // highest norm; 0: none
   setting_scale,             // 1 / samples of the batch
+  setting_samples,           // of the batch; the rest are absent
   n_settings
 };
 
@@ -127,6 +128,78 @@ class CountLoss : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(CountLoss, kept, targets, settings, logits, d_logits, d_values, losses, n_steps, n_samples, stride,
                  n_classes, n_per_class)
+
+// Spikes of each neuron over all steps and present samples of a tile's collectors, and after them their sum. counts
+// [N + 1, even]: by collector.
+class CountSpikes : public poplar::MultiVertex {
+ public:
+  ListOf<poplar::Input<Ids>> kept;
+  ListOf<poplar::Output<Floats>> counts;
+  poplar::Input<Floats> settings;
+  Numbers collectors;
+  unsigned n_collectors, n_steps;
+
+  bool compute(unsigned worker) {
+    for (unsigned k = worker; k < n_collectors; k += workers) {
+      const CountedCollector& c = record<CountedCollector>(collectors, k);
+      float* count = &counts[k][0];
+      for (unsigned n = 0; n < even(c.n_neurons + 1); ++n) count[n] = 0.0f;
+      for (unsigned t = 0; t < n_steps; ++t)
+        for (unsigned s = 0; s < c.n_samples; ++s) {
+          if (static_cast<float>(c.first_sample + s) >= settings[setting_samples]) continue;
+          const unsigned short* list = &kept[k][(t * c.n_samples + s) * c.stride];
+          for (unsigned j = 0; j < list[0]; ++j) count[list[list_ids + j]] += 1.0f;
+          count[c.n_neurons] += static_cast<float>(list[0]);
+          SPARSESNN_WORK(fetch_id, list[0]);
+        }
+    }
+    return true;
+  }
+};
+
+SPARSESNN_VERTEX(CountSpikes, kept, counts, settings, collectors, n_collectors, n_steps)
+
+// The activity regulariser of sparsesnn/loss.py: ∂R/∂s of each neuron of a tile's shards, the same for all its spikes.
+//
+//   a[n] = (1 / (T·B)) Σ s[t,b,n]      R = λ·mean_n max(0, lower - a[n])² + μ·max(0, mean_n a[n] - upper)²
+//
+// counts, totals: by shard and collector: remote, of the shard's neurons, and of all. out [w + 2]: by shard; the last
+// but one number is how many samples are present.
+class Regularise : public poplar::MultiVertex {
+ public:
+  ListOf<poplar::Input<Array<float, 4>>> counts;
+  ListOf<poplar::Input<Array<float, 4>>> totals;
+  ListOf<poplar::Output<Floats>> out;
+  poplar::Input<Floats> settings;
+  Numbers shards;
+  unsigned n_shards, n_steps;
+  float lower, upper, strength_lower, strength_upper;
+
+  bool compute(unsigned worker) {
+    for (unsigned k = worker; k < n_shards; k += workers) {
+      const RegularisedShard& s = record<RegularisedShard>(shards, k);
+      const float scale = settings[setting_scale] / static_cast<float>(n_steps);
+      const float share = 1.0f / static_cast<float>(s.n_population);
+      float total = 0.0f;
+      for (unsigned c = s.first; c < s.first + s.n_collectors; ++c) total += totals[c][0];
+      const float above = total * scale * share - upper;
+      const float of_all = upper > 0.0f && above > 0.0f ? 2.0f * strength_upper * above * share : 0.0f;
+      for (unsigned n = 0; n < s.n_neurons; ++n) {
+        float count = 0.0f;
+        for (unsigned c = s.first; c < s.first + s.n_collectors; ++c) count += counts[c][n];
+        const float below = lower - count * scale;
+        const float of_one = lower > 0.0f && below > 0.0f ? -2.0f * strength_lower * below * share : 0.0f;
+        out[k][n] = (of_all + of_one) * scale;
+        SPARSESNN_WORK(reduce_pair, s.n_collectors);
+      }
+      out[k][even(s.n_neurons)] = settings[setting_samples];
+    }
+    return true;
+  }
+};
+
+SPARSESNN_VERTEX(Regularise, counts, totals, out, settings, shards, n_shards, n_steps, lower, upper, strength_lower,
+                 strength_upper)
 
 // What an optimiser's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
 // (biases, and β, α, θ that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a

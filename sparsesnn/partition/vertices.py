@@ -4,7 +4,7 @@ A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, 
 state gradient, once more the list gradient for the input; square sums, norm, update. Where populations are joined by delay 0,
 every round has a step, a compact, a list gradient, a reduce, a sum and a state gradient of its own. Deep chains would have
 more vertices than `MAX_PER_TILE` a tile; their rounds take turns in one set of vertices. That costs exchange, since
-every turn moves the lists of all rounds.
+every turn moves the lists of all rounds. A regulariser of activity has two phases more, which are not counted here.
 """
 
 from __future__ import annotations

@@ -101,6 +101,7 @@ class Vertices {
     std::map<std::string, Tensor> tensors;
     std::map<std::string, std::vector<unsigned>> numbers;
     std::map<std::string, unsigned> scalars;
+    std::map<std::string, float> floats;
 
     unsigned size_of(const std::string& field) const {
       const auto found = lists.find(field);
@@ -128,6 +129,7 @@ class Vertices {
       for (const auto& [field, t] : given.tensors) graph_.connect(v[field], t);
       for (const auto& [field, values] : given.numbers) graph_.setInitialValue(v[field], ArrayRef<unsigned>(values));
       for (const auto& [field, value] : given.scalars) graph_.setInitialValue(v[field], value);
+      for (const auto& [field, value] : given.floats) graph_.setInitialValue(v[field], value);
     }
   }
 
@@ -162,6 +164,7 @@ class Builder {
     forward_steps(forward);
     add_loss(forward);
     if (learns_) {
+      if (spec_.regularises()) add_regulariser(backward);
       add_readout_gradient(backward);
       backward_steps(backward);
       add_update(backward);
@@ -243,6 +246,7 @@ class Builder {
     Parted kept, dropped, e, buckets, d_value;
     std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
     std::vector<Vector> vectors;
+    std::vector<Tensor> regulariser;  // of each shard, where activity is regularised
   };
   struct Joined {  // a connection: [M, w] a shard of post
     Parted weights, rounded, gradients, moments1, moments2, shares;
@@ -434,7 +438,7 @@ class Builder {
     logits_ = on_collectors(output, FLOAT, "logits", spec_.n_classes);
     d_logits_ = on_collectors(output, FLOAT, "d_logits", spec_.n_classes);
     d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
-    settings_ = alone(FLOAT, 10, 0, "settings");
+    settings_ = alone(FLOAT, 11, 0, "settings");
     if (spec_.replicas > 1) first_sample_ = alone(UNSIGNED_INT, 1, 0, "first_sample");
     norm_ = alone(FLOAT, 2, 0, "norm");
   }
@@ -743,6 +747,51 @@ class Builder {
     pass.add(Execute(loss));
   }
 
+  // Once a batch: spikes of every neuron, and from them what the regulariser adds to the gradient of each spike.
+  void add_regulariser(Sequence& pass) {
+    const ComputeSet count = graph_.addComputeSet("activity"), regularise = graph_.addComputeSet("regulariser");
+    Vertices counts(graph_, count, "CountSpikes"), regularisers(graph_, regularise, "Regularise");
+    for (std::size_t index = 0; index < populations_.size(); ++index) {
+      const Population& p = spec_.populations[index];
+      Placed& v = populations_[index];
+      if (!p.spikes()) continue;
+      std::vector<Tensor> counted;
+      for (std::size_t k = 0; k < p.collectors.size(); ++k) {
+        const Collector& c = p.collectors[k];
+        Vertices::OfTile& x = counts.on(c.tile);
+        counted.push_back(alone(FLOAT, even(p.n + 1), c.tile, p.name + ".spikes"));
+        x.push("collectors", CountedCollector{c.n, c.first, static_cast<unsigned>(v.stride), p.n});
+        x.lists["kept"].push_back(v.kept.part(k));
+        x.lists["counts"].push_back(counted.back());
+        x.tensors["settings"] = settings_;
+        x.scalars["n_steps"] = spec_.n_steps;
+        ++x.scalars["n_collectors"];
+      }
+      for (const Shard& s : p.shards) {
+        Vertices::OfTile& x = regularisers.on(s.tile);
+        x.push("shards", RegularisedShard{x.size_of("counts"), static_cast<unsigned>(counted.size()), s.n, p.n});
+        for (const Tensor& t : counted) {
+          x.lists["counts"].push_back(t.slice(s.first, s.first + s.n));
+          x.lists["totals"].push_back(t.slice(p.n, p.n + 1));
+        }
+        v.regulariser.push_back(alone(FLOAT, width(s) + 2, s.tile, p.name + ".regulariser"));
+        x.lists["out"].push_back(v.regulariser.back());
+        x.tensors["settings"] = settings_;
+        x.scalars["n_steps"] = spec_.n_steps;
+        x.floats = {{"lower", spec_.lower},
+                    {"upper", spec_.upper},
+                    {"strength_lower", spec_.strength_lower},
+                    {"strength_upper", spec_.strength_upper}};
+        ++x.scalars["n_shards"];
+      }
+    }
+    if (counts.empty()) return;
+    counts.add_to_graph();
+    regularisers.add_to_graph();
+    pass.add(Execute(count));
+    pass.add(Execute(regularise));
+  }
+
   // What a shard of a readout decoded: the first half of its memory.
   Tensor values_of(const Placed& v, const Population& p, std::size_t shard) const {
     return v.memory.part(shard).slice(0, spec_.n_samples * width(p.shards[shard]));
@@ -954,7 +1003,8 @@ class Builder {
       Vertices::OfTile& x = vertices.on(s.tile);
       x.push("shards", StateShard{turn, s.n, s.first, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.slots),
                                   static_cast<unsigned>(v.ring), cuba, li, p.reset, p.detach_reset, p.surrogate,
-                                  spec_.trains() ? p.learns : 0, decoding(), p.slope, p.gain});
+                                  spec_.trains() ? p.learns : 0, part_ == Part::whole && !li && spec_.regularises(),
+                                  decoding(), p.slope, p.gain});
       x.lists["lists"].push_back(li ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
       x.lists["e"].push_back(li ? pad(FLOAT, s.tile) : v.e.all());
       const bool decoded = li && part_ == Part::whole;
@@ -962,6 +1012,7 @@ class Builder {
       x.lists["parameters"].push_back(v.parameters.part(k));
       x.lists["memory"].push_back(decoded || learns(p, learns_alpha) ? v.memory.part(k) : pad(FLOAT, s.tile));
       x.lists["d_values"].push_back(li ? v.d_value.part(k) : pad(FLOAT, s.tile));
+      x.lists["regulariser"].push_back(v.regulariser.empty() ? pad(FLOAT, s.tile) : v.regulariser[k]);
       x.lists["d_v"].push_back(v.d_v.part(k));
       x.lists["d_i_syn"].push_back(cuba ? v.d_i_syn.part(k) : pad(FLOAT, s.tile));
       x.lists["d_current"].push_back(v.d_current.part(k));

@@ -61,7 +61,10 @@ struct ProgramSpec {
   unsigned replicas = 1;
   std::vector<Population> populations;
   std::vector<Connection> connections;
+  // Bounds of activity, 0: none, and how much crossing them costs; see activity_regulariser in sparsesnn/loss.py.
+  float lower = 0, upper = 0, strength_lower = 0, strength_upper = 0;
 
+  bool regularises() const { return lower > 0 || upper > 0; }
   bool trains() const { return optimiser != Optimiser::none; }
   // Throws std::invalid_argument where the numbers do not fit together.
   void check() const;
