@@ -30,7 +30,7 @@ from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn at once while initial weights are made, at most
-DRAW = 1 << 20
+DRAW = 1 << 17
 #: tag of list gradients on their way to the owners of the neurons
 LIST_GRADIENTS = 3
 #: parameters of a layer that hold one number a neuron, or one for all
