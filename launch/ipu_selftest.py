@@ -16,18 +16,20 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import sparsesnn as ss
 from sparsesnn.errors import SparseSnnError
-from sparsesnn.ipu import IpuProgram, Optimiser
-from sparsesnn.loss import cross_entropy
-from sparsesnn.module import Model
+from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
+from sparsesnn.loss import activity_regulariser, cross_entropy
+from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
@@ -39,12 +41,22 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Case:
-    """A network, how it is decoded, and what updates it."""
+    """A network, how it is decoded, what updates it, and what else is asked of the program.
+
+    Args:
+        half: weights are read as halves.
+        tiles: in use, in place of what the machine has: few make rounds share their vertices.
+        replicas: on as many IPUs.
+    """
 
     name: str
     network: Network
     decoding: str = "mean"
     optimiser: Optimiser = field(default_factory=Optimiser)
+    regulariser: Regulariser | None = None
+    half: bool = False
+    tiles: int | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ class Finding:
 
 
 def cases() -> tuple[Case, ...]:
-    """Together they use every codelet: both neuron models, readout and counts, sums in one and two stages."""
+    """Together they use every codelet: both neuron models, readout and counts, sums in one and two stages, and
+    what can be asked for besides."""
     lif: dict[str, Any] = {"grad_threshold": 0.3, "beta": 0.9}
     return (
         Case("feed-forward LIF, delay 0", Network.chain(ss.Input(11), ss.LIF(13, **lif), ss.LIF(10, **lif), ss.LI(3))),
@@ -91,6 +104,36 @@ def cases() -> tuple[Case, ...]:
             decoding="count",
             optimiser=Optimiser("sgd", lr=0.05, momentum=0.9),
         ),
+        Case(
+            "learnt decays and thresholds",
+            Network.chain(
+                ss.Input(11),
+                ss.LIF(13, learn_beta=True, learn_threshold=True, recurrent=True, **lif),
+                ss.CubaLIF(9, alpha=(0.8,) * 9, learn_alpha=True, grad_threshold=0.2),
+                ss.LI(3, learn_beta=True),
+            ),
+        ),
+        Case(
+            "activity regulariser",
+            Network.chain(ss.Input(11), ss.LIF(13, **lif), ss.LI(3)),
+            regulariser=Regulariser(0.3, 0.1, 100.0, 50.0),
+        ),
+        Case(
+            "half-precision weights",
+            Network.chain(ss.Input(11), ss.LIF(13, recurrent=True, **lif), ss.LI(3)),
+            half=True,
+        ),
+        Case(
+            "rounds that share vertices",
+            Network.chain(ss.Input(11), ss.LIF(13, **lif), ss.LIF(10, **lif), ss.LIF(9, **lif), ss.LI(3)),
+            tiles=2,
+        ),
+        Case(
+            "two replicas",
+            Network.chain(ss.Input(11), ss.LIF(13, bias=True, **lif), ss.LI(3)),
+            optimiser=Optimiser("sgd", lr=0.05),
+            replicas=2,
+        ),
     )
 
 
@@ -109,14 +152,31 @@ def run_case(case: Case, backend: str, *, tiles: int = 64, n_batches: int = 5) -
 
 
 def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool, float, float]:
-    n_samples, n_steps = 7, 9
+    n_samples, n_steps = 8, 9
     host, device = _model(case.network), _model(case.network)
     o = case.optimiser
     kind = "sgd" if o.kind == "sgd" else "adam"
-    target = parse_target(f"ipu-mk2:1x{tiles}")
-    plan = make_plan(case.network, n_samples, n_steps, target, max_activity=1.0, optimizer=kind)
+    target = parse_target(f"ipu-mk2:1x{case.tiles or tiles}")
+    plan = make_plan(
+        case.network,
+        n_samples // case.replicas,
+        n_steps,
+        target,
+        max_activity=1.0,
+        optimizer=kind,
+        weight_dtype="half" if case.half else "float32",
+    )
     n_classes = case.network.populations[case.network.output].n
-    program = IpuProgram(plan, device, o, decoding=case.decoding, backend=backend, checks="always")
+    program = IpuProgram(
+        plan,
+        device,
+        o,
+        decoding=case.decoding,
+        regulariser=case.regulariser,
+        replicas=case.replicas,
+        backend=backend,
+        checks="always",
+    )
     optimizer = _torch_optimiser(host, o)
     generator = torch.Generator().manual_seed(0)
     lists_equal, worst_loss = True, 0.0
@@ -124,9 +184,10 @@ def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool
         spikes = ss.SpikeBatch.from_dense((torch.rand(n_steps, n_samples, 11, generator=generator) < 0.2).float())
         labels = torch.randint(0, n_classes, (n_samples,), generator=generator)
         optimizer.zero_grad()
-        output = host(spikes)
-        loss = cross_entropy(output, labels, case.decoding, n_classes)
-        loss.backward()
+        with _rounded(host) if case.half else nullcontext():
+            output = host(spikes)
+            loss = cross_entropy(output, labels, case.decoding, n_classes)
+            (loss + _regulariser(output, case.regulariser)).backward()
         if o.clip_norm:
             torch.nn.utils.clip_grad_norm_(host.parameters(), o.clip_norm)
         optimizer.step()
@@ -144,11 +205,33 @@ def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool
     return lists_equal, worst_loss, worst
 
 
+def _regulariser(output: Output, r: Regulariser | None) -> Tensor:
+    if r is None:
+        return torch.zeros(())
+    return activity_regulariser(
+        output, lower=r.lower, upper=r.upper, strength_lower=r.strength_lower, strength_upper=r.strength_upper
+    )
+
+
+@contextmanager
+def _rounded(model: Model) -> Iterator[None]:
+    """The weights as halves for a while, as the device reads them."""
+    kept = {p: p.detach().clone() for p in model.parameters() if p.ndim == 2}
+    with torch.no_grad():
+        for p, value in kept.items():
+            p.copy_(value.half().float())
+    yield
+    with torch.no_grad():
+        for p, value in kept.items():
+            p.copy_(value)
+
+
 def _model(network: Network) -> Model:
     model = Model(network)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3.0).add_(0.09)  # enough current to fire
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2 or name.endswith("bias"):
+                parameter.mul_(3.0).add_(0.09)  # enough current to fire
     return model
 
 
