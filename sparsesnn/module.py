@@ -213,8 +213,11 @@ class Model(nn.Module):
             layer.rotation_seed = seed
             self.layers[name] = layer
 
-    def forward(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None = None) -> Output:
-        """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`)."""
+    def forward(self, spikes: SpikeBatch | DenseSpikes, state: Mapping[str, LayerState] | None = None) -> Output:
+        """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`).
+
+        The backend dense reads `DenseSpikes` as well, which lie where they lay in the step before (CUDA graphs).
+        """
         source = self.network.inputs[0]
         n_input = self.network.populations[source].n
         if spikes.n_neurons != n_input:
@@ -249,8 +252,12 @@ class Model(nn.Module):
             output=self.network.output,
         )
 
-    def _input(self, spikes: SpikeBatch) -> LayerInput:
+    def _input(self, spikes: SpikeBatch | DenseSpikes) -> LayerInput:
         """The data in the form that the first layer reads fastest."""
+        if isinstance(spikes, DenseSpikes):
+            if self.backend == "cpu":
+                raise ShapeError("Model: backend 'cpu' reads spike lists but got DenseSpikes; give a SpikeBatch")
+            return spikes
         if self.backend == "cpu":
             return spikes
         weight = next(self.parameters())

@@ -197,23 +197,26 @@ class ImageModel(nn.Module):
             self.layers[name] = ImageLayer(stage, shape, read, after, dense_mode, generator)
             shape = after
 
-    def forward(self, images: Tensor | SpikeBatch) -> Output:
+    def forward(self, images: Tensor | SpikeBatch | DenseSpikes) -> Output:
         """Runs T steps from zero potentials.
 
         Args:
-            images: float or bool [T, B, C, H, W], or spike lists over C·H·W neurons.
+            images: float or bool [T, B, C, H, W], or spike lists or `DenseSpikes` over C·H·W neurons.
 
         Errors: `ShapeError` for images of another shape.
         """
         source: Tensor | DenseSpikes
         weight = next(self.parameters())
         shape = self.network.shape
-        if isinstance(images, SpikeBatch):
+        if isinstance(images, (SpikeBatch, DenseSpikes)):
             if images.n_neurons != math.prod(shape):
                 raise ShapeError(
                     f"input has {images.n_neurons} neurons; the network's images {shape} have {math.prod(shape)}"
                 )
-            source = DenseSpikes.from_lists(images, weight.dtype, weight.device)
+            if isinstance(images, DenseSpikes):
+                source = images
+            else:
+                source = DenseSpikes.from_lists(images, weight.dtype, weight.device)
         else:
             if tuple(images.shape[2:]) != shape or images.ndim != 5:
                 raise ShapeError(f"input is {tuple(images.shape)}; give [T, B, {', '.join(map(str, shape))}]")

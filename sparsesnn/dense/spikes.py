@@ -40,6 +40,14 @@ class DenseSpikes:
         return self.fired.shape
 
     @property
+    def n_samples(self) -> int:
+        return int(self.fired.shape[1])
+
+    @property
+    def n_neurons(self) -> int:
+        return int(self.fired.shape[2])
+
+    @property
     def ndim(self) -> int:
         return self.fired.ndim
 
