@@ -10,6 +10,8 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | packed | the largest layer's weights once more, in tiles: a pass begins by packing them |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
 | list gradients | S·4 for each of them |
+|  | over several ranks: ids of every population, for a loss reads them; values and gradients of own entries alone, and the |
+|  | sums over one layer's lists, which pass through |
 | records | own listed neurons: σ' and what else is kept, 4 B each |
 | masks | of one layer at a time: 16 B per tile and list |
 | state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
@@ -88,11 +90,17 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
             fields = 1 + (population.reset == "zero" or not population.detach_reset)
             fields += sum(bool(getattr(population, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
             out["records"] += math.ceil(4 * fields * rows * lengths[name].listed * share) * train
-    for name in seen:
+    several = plan.target.devices > 1
+    for name in plan.populations if several else seen:
         if isinstance(plan.network.populations[name], LI):
             continue
         wide = 4 if plan.populations[name].n > 65536 else 2
         ids = math.ceil(rows * lengths[name].listed)
+        if several:
+            mine = math.ceil(ids * own[name] / plan.populations[name].n)
+            out["lists"] += ids * wide + 4 * mine * train + 12 * rows
+            out["list gradients"] = max(out["list gradients"], 4 * (ids + mine) * train)
+            continue
         out["lists"] += ids * (wide + 4 * train) + 12 * rows
         out["list gradients"] += 4 * ids * train * (not isinstance(plan.network.populations[name], Input))
     return out
