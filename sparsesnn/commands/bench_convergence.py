@@ -35,7 +35,7 @@ def register(what: Any) -> None:
         "--out", type=Path, default=Path("runs/convergence"), metavar="DIR", help="default: %(default)s"
     )
     parser.add_argument("--net", metavar="TEXT", help="the network (default: auto-128r-auto)")
-    parser.add_argument("--epochs", type=int, metavar="N", help="default: 30")
+    parser.add_argument("--epochs", type=int, metavar="N", help="default: 40")
     parser.add_argument("--batch", type=int, metavar="B", help="samples a step (default: 48)")
     parser.add_argument("--valid", metavar="HOW", help="validation part, from the training part (default: random:0.2)")
     parser.add_argument("--seeds", default="0,1,2", metavar="0,1,…", help="default: %(default)s")
