@@ -315,11 +315,10 @@ def _to_owners(call: _ShardCall, d_values: Sequence[Any], wanted: Sequence[bool]
             continue
         assert isinstance(source, ShardedSpikes)
         if comm.rank == last:
-            for r, places in enumerate(source.places()):
+            for r, part in enumerate(source.split(whole)):
                 if r == last:
-                    own.append(whole[places])
-                elif places.size:
-                    part = whole[places]
+                    own.append(part)
+                elif part.size:
                     requests.append((comm.send(part, r, LIST_GRADIENTS), part))
             continue
         assert source.own_values is not None

@@ -572,7 +572,9 @@ def test_errors_say_what_is_wrong() -> None:
         narrow.train_step(random_spikes(9, 7, 11, 0.9, 0), torch.zeros(7, dtype=torch.int64))
     with pytest.raises(DescriptionError, match="'count' decodes spikes, the others a readout"):
         ipu.IpuProgram(plan, model, decoding="count")
-    with pytest.raises(DescriptionError, match="'max' over time of output, a population code of 3 neurons for 1 classes"):
+    with pytest.raises(
+        DescriptionError, match="'max' over time of output, a population code of 3 neurons for 1 classes"
+    ):
         ipu.IpuProgram(plan, model, decoding="max", n_classes=1)
     with pytest.raises(ShapeError, match=r"shares of classes run from 0 and sum to 0 to 1 a sample; allowed: from 0"):
         program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.eye(7, 3))
