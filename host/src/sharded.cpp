@@ -316,17 +316,23 @@ Array<float> recurrent_value_grads(const LayerSpec& spec, const LayerInput& inpu
       shares[h][r].resize(static_cast<std::size_t>(starts[r].back()) * n_tiles);
     }
     parallel_for(half.size(), [&](int k, int) {
+      // The whole list in one go, for the kernel works on many rows at once; then each rank's part of it.
       const int b = half.b0 + k;
+      const std::int64_t i = static_cast<std::int64_t>(t) * n_samples + b, begin = all.offsets[i];
+      const std::size_t n = static_cast<std::size_t>(all.offsets[i + 1] - begin);
+      const Array<float> whole(n * n_tiles);
+      kernels.recurrent_shares(spec, weight.data, {all.at(begin), static_cast<std::int64_t>(n), all.wide},
+                               d_next.data() + b * row, whole.data(), n);
       for (int r = 0; r < n_ranks; ++r) {
-        const Runs runs = runs_of(static_cast<std::int64_t>(t) * n_samples + b, r);
+        const Runs runs = runs_of(i, r);
+        const std::size_t n_spikes = static_cast<std::size_t>(runs.spikes_end - runs.spikes),
+                          n_near = static_cast<std::size_t>(runs.near_end - runs.near);
         float* out = shares[h][r].data() + starts[r][k];
-        const std::size_t stride = static_cast<std::size_t>(starts[r].back());
-        const auto shares_of = [&](std::int64_t begin, std::int64_t end, float* at) {
-          kernels.recurrent_shares(spec, weight.data, {all.at(begin), end - begin, all.wide}, d_next.data() + b * row,
-                                   at, stride);
-        };
-        shares_of(runs.spikes, runs.spikes_end, out);
-        shares_of(runs.near, runs.near_end, out + (runs.spikes_end - runs.spikes));
+        for (int p = 0; p < n_tiles; ++p, out += starts[r].back()) {
+          const float* from = whole.data() + p * n;
+          std::copy_n(from + (runs.spikes - begin), n_spikes, out);
+          std::copy_n(from + (runs.near - begin), n_near, out + n_spikes);
+        }
       }
     });
     for (int r = 0; r < n_ranks; ++r) {
