@@ -84,6 +84,11 @@ class Job:
             raise ConfigError(
                 f"--hosts: has room for {placed} ranks, but there are {self.ranks}; give --ranks {placed}"
             )
+        if self.ranks_per_host is not None and (full := [h for h in self.hosts if h.ranks > self.ranks_per_host]):
+            raise ConfigError(
+                f"--ranks-per-host: is {self.ranks_per_host}, but --hosts puts {full[0].ranks} of {self.ranks} ranks on "
+                f"{full[0].name}; name more hosts, or leave --ranks-per-host out"
+            )
         for name, value in self.environment.items():
             if not _NAME.fullmatch(name) or "\0" in value:
                 raise ConfigError(f"--env: is {name}={value!r}; give NAME=VALUE, such as SPARSESNN_ISA=base")

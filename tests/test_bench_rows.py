@@ -32,7 +32,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     assert again == POINTS[2:]
     assert rows == [{**p, "speed": 10.5, "parts": [1, 2]} for p in POINTS[:2]] + [{**POINTS[2], "speed": 1.0}]
     assert "2 of 3 are there already" in stream.getvalue()
-    assert "[3/3] b None" in stream.getvalue()
+    assert "[3/3] kind b, n None" in stream.getvalue()
     assert json.loads((tmp_path / "out/rows.json").read_text()) == {"settings": {"T": 5}, "rows": rows}
     with (tmp_path / "out/rows.csv").open() as file:
         table = list(csv.DictReader(file))

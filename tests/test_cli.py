@@ -174,6 +174,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ("arguments", "code", "message"),
     [
         (["train"], 2, "which data set? give digits, dvsgesture, nmnist, shd, ssc or synthetic"),
+        (["train", "configs/digits.toml"], 2, "synthetic; a file is given as --config configs/digits.toml"),
         (["train", "mnist"], 2, "data.name: is 'mnist'; allowed: digits, dvsgesture, nmnist, shd, ssc, synthetic"),
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),

@@ -109,6 +109,10 @@ def test_what_a_launcher_cannot_do(kind: str, options: dict[str, Any], message: 
         ({"ranks": 10**9}, "--ranks: is 1000000000"),
         ({"threads": 1025}, "--threads: is 1025; give a whole number from 1 to 1,024"),
         ({"ranks_per_host": 0}, "--ranks-per-host: is 0"),
+        (
+            {"ranks": 2, "hosts": (Host("a", 2),), "ranks_per_host": 1},
+            "--ranks-per-host: is 1, but --hosts puts 2 of 2 ranks on a; name more hosts",
+        ),
         ({"ranks": 3, "hosts": (Host("a", 2),)}, "--hosts: has room for 2 ranks, but there are 3; give --ranks 2"),
         ({"environment": {"A B": "1"}}, "--env: is A B='1'; give NAME=VALUE"),
         ({"environment": {"A": "1\0"}}, "--env: is A="),
@@ -236,7 +240,7 @@ def test_poprun_script() -> None:
         ("slurm", Job(PROGRAM, ranks=2), {}, "--template slurm: how many ranks on a node. give --ranks-per-host"),
         (
             "slurm",
-            Job(PROGRAM, ranks=2, ranks_per_host=1, hosts=(Host("a", 2),)),
+            Job(PROGRAM, ranks=2, ranks_per_host=2, hosts=(Host("a", 2),)),
             {},
             "Slurm chooses the hosts; leave --hosts out",
         ),

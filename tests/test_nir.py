@@ -448,7 +448,7 @@ def test_a_reset_is_kept_where_that_is_asked_for() -> None:
 
 def test_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "net.nir"
-    with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):
+    with pytest.raises(DataError, match="net.nir: there is no such file; give one that a NIR export wrote"):
         read(path)
     path.write_bytes(b"not HDF5 at all" * 100)
     with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):

@@ -62,7 +62,7 @@ class Rows:
                 self.rows.append(row)
                 self.write()
                 seconds = (time.perf_counter() - started) / (k + 1) * (len(left) - k - 1)
-                done = " ".join(str(value) for value in point.values())
+                done = ", ".join(f"{name} {value}" for name, value in point.items())
                 self.say(f"[{len(points) - len(left) + k + 1}/{len(points)}] {done}, {seconds / 60:.0f} min left")
         return self.rows
 

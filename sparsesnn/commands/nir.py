@@ -10,7 +10,8 @@ from sparsesnn.errors import ConfigError
 
 EXAMPLES = """\
 examples:
-  sparsesnn nir export runs/a net.nir --dt 0.001             NIR's own equations, steps of 1 ms
+  sparsesnn nir export runs/a net.nir --dt 0.001             NIR's own equations, steps of 1 ms; neurons must reset to
+                                                             zero (train --set net.reset=zero), or add --keep-reset
   sparsesnn nir export runs/a net.nir --target snntorch      for snntorch.import_nir.import_from_nir
   sparsesnn nir show net.nir --source snntorch --reset subtract
   sparsesnn nir import net.nir weights.safetensors --source norse --network net.json

@@ -47,6 +47,8 @@ def read(path: str | Path) -> Any:
         return nir.read(str(path))
     except DataError:
         raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file; give one that a NIR export wrote") from None
     except Exception as error:  # h5py and nir raise what they meet: OSError, KeyError, AssertionError, …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: is no NIR file that can be read: {reason}") from None

@@ -396,7 +396,8 @@ class Config:
             )
         name = given.get("data", {}).get("name", DataConfig.name)
         if name not in datasets.NAMES:
-            raise ConfigError(f"data.name: is {name!r}; allowed: {', '.join(datasets.NAMES)}")
+            hint = f"; a file is given as --config {name}" if str(name).endswith(".toml") else ""
+            raise ConfigError(f"data.name: is {name!r}; allowed: {', '.join(datasets.NAMES)}{hint}")
         below = schema.merge({"data": {"name": name, **datasets.defaults(name)}}, DATASET_DEFAULTS.get(name, {}))
         return cls._build(schema.merge(below, given))
 
