@@ -1,5 +1,10 @@
 #include "memory.h"
 
+#ifdef __linux__
+#include <unistd.h>
+#endif
+
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
@@ -10,9 +15,21 @@
 namespace sparsesnn {
 namespace {
 
-constexpr std::size_t line = 64;                           // the header before each block, and its alignment
-constexpr std::size_t smallest_kept = 16 * 1024;           // smaller blocks are malloc's own business
-constexpr std::size_t most_kept = std::size_t{256} << 20;  // bytes kept while nobody uses them
+constexpr std::size_t line = 64;                  // the header before each block, and its alignment
+constexpr std::size_t smallest_kept = 16 * 1024;  // smaller blocks are malloc's own business
+
+// Bytes kept while nobody uses them: what a step of a large network needs, and no more than an eighth of the machine's.
+std::size_t most_kept() {
+  static const std::size_t bytes = [] {
+    constexpr std::size_t least = std::size_t{256} << 20;
+#ifdef __linux__
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    if (pages > 0 && page > 0) return std::max(least, static_cast<std::size_t>(pages) / 8 * page);
+#endif
+    return least;
+  }();
+  return bytes;
+}
 
 // Up to a quarter more: four sizes for each power of two, so that lists of nearly equal length share blocks.
 std::size_t rounded(std::size_t n_bytes) {
@@ -62,7 +79,7 @@ void release(void* memory) noexcept {
   if (size >= smallest_kept) try {
       Kept& k = kept();
       const std::lock_guard lock(k.mutex);
-      if (k.n_bytes + size <= most_kept) {
+      if (k.n_bytes + size <= most_kept()) {
         k.blocks.emplace(size, block);
         k.n_bytes += size;
         return;
