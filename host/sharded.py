@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import _core, engine
-from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.reduction import Reduction
 from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists, make_shards, whole_values
-from sparsesnn.layers import LI, Input, Population
+from sparsesnn.layers import LI, Population
 from sparsesnn.module import LayerState, Output
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
@@ -468,21 +468,17 @@ class ShardedModel(nn.Module):
 
     def __init__(self, network: Network, grid: Grid, *, seed: int = 0, weight_dtype: str = "float32") -> None:
         super().__init__()
-        if len(network.inputs) != 1:
-            raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")
+        receivers = network.receivers()
         self.network, self.grid = network, grid
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
-        for name, population in network.populations.items():
-            if isinstance(population, Input):
-                continue
-            incoming = network.incoming(name)
+        for name, population, n_pre, delays in receivers:
             layer = ShardedLayer(
                 population,
-                [network.populations[c.pre].n for c in incoming],
-                [c.delay for c in incoming],
+                n_pre,
+                delays,
                 self.shards[name],
                 grid,
                 weight_dtype=weight_dtype,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsesnn import dense, engine
 from sparsesnn.dense import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, Input, Population
+from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.parameters import add_parameters
 from sparsesnn.spikes import SpikeBatch
@@ -189,21 +189,17 @@ class Model(nn.Module):
         weight_dtype: str = "float32",
     ) -> None:
         super().__init__()
-        if len(network.inputs) != 1:
-            raise DescriptionError(f"Model takes one Input population; the network has {list(network.inputs)}")
+        receivers = network.receivers()
         self.network = network
         self.backend = backend
         self.dense_mode = dense_mode
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
-        for name, population in network.populations.items():
-            if isinstance(population, Input):
-                continue
-            incoming = network.incoming(name)
+        for name, population, n_pre, delays in receivers:
             layer = Layer(
                 population,
-                [network.populations[c.pre].n for c in incoming],
-                delays=[c.delay for c in incoming],
+                n_pre,
+                delays=delays,
                 backend=backend,
                 dense_mode=dense_mode,
                 history=network.history(name),

@@ -118,6 +118,23 @@ class Network:
         """Connections into a population, in the order of their description: the order in which currents are summed."""
         return tuple(c for c in self.connections if c.post == name)
 
+    def receivers(self) -> list[tuple[str, LI | Population, list[int], list[int]]]:
+        """All populations but the input, in their order: what a model makes its layers from.
+
+        Returns: of each the name, the description, and per incoming connection the sender's neurons and the delay.
+
+        Errors: `DescriptionError` unless there is one `Input`.
+        """
+        if len(self.inputs) != 1:
+            raise DescriptionError(f"Model takes one Input population; the network has {list(self.inputs)}")
+        found = []
+        for name, population in self.populations.items():
+            if not isinstance(population, Input):
+                incoming = self.incoming(name)
+                n_pre = [self.populations[c.pre].n for c in incoming]
+                found.append((name, population, n_pre, [c.delay for c in incoming]))
+        return found
+
     def history(self, name: str) -> int:
         """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
         own = 1 if getattr(self.populations[name], "recurrent", False) else 0

@@ -108,7 +108,7 @@ print("well", flush=True)
 def test_ranks_exchange_arrays(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(COMMUNICATOR)
     process = run(str(tmp_path / "ranks.py"), ranks=2)
-    assert process.stdout.split() == ["well", "well"], process.stderr[-3000:]
+    assert process.stdout.count("well") == 2, process.stderr[-3000:]  # the lines of two ranks may mix
 
 
 def test_the_place_that_torchrun_gives() -> None:

@@ -46,8 +46,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
     n += count;
   }
   events.n = static_cast<std::size_t>(n);
-  events.rows = Array<std::uint32_t>(events.n + SenderChunk::slack);
-  std::fill_n(events.rows.data() + events.n, SenderChunk::slack, 0u);
+  events.rows = Array<std::uint32_t>(events.n + SenderChunk::ahead);
+  std::fill_n(events.rows.data() + events.n, SenderChunk::ahead, 0u);
   events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
   each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
     const std::int32_t at = starts[group]++;

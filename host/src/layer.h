@@ -107,7 +107,7 @@ struct SenderSums {
 
 // What a chunk received from one sender, sorted; see SenderEvents in codelets/deliver_grad.h.
 struct SenderChunk {
-  static constexpr std::size_t slack = 8;  // rows behind the last event's, in bounds of d_current
+  static constexpr std::size_t ahead = 8;  // rows behind the last event's, in bounds of d_current: asked for early
   const std::int32_t* starts = nullptr;
   const std::uint32_t* rows = nullptr;
   std::size_t n_events = 0;

@@ -131,12 +131,8 @@ class Model(nn.Module):
         self.network, self.tiles, self.plan, self.rotation_seed = network, tiles, plan, seed
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
-        for name, population in network.populations.items():
-            if isinstance(population, Input):
-                continue
-            incoming = network.incoming(name)
-            n_pre = [network.populations[c.pre].n for c in incoming]
-            self.layers[name] = _Part(population, n_pre, [c.delay for c in incoming], seed, generator)
+        for name, population, n_pre, delays in network.receivers():
+            self.layers[name] = _Part(population, n_pre, delays, seed, generator)
 
     def forward(self, spikes: Spikes | Tensor) -> Output:
         """Runs T steps from silence; `spikes`: `Spikes`, or data, int32[B, T, 2 + K]."""
