@@ -103,6 +103,41 @@ LIST_RULES = [
 ]
 
 
+def assert_equals_reference(network: Network, module: Model, spikes: SpikeBatch, case: int) -> Output:
+    """Lists exactly, gradients to rounding; `case` names what failed and seeds rotation and gradient."""
+    output = module(spikes)
+    parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in module.layers.items()}
+    records = reference.network_forward(network, parameters, spikes.to_dense().numpy(), seed=case)
+    for name, lists in output.spikes.items():
+        want = reference.to_lists(records[name])
+        np.testing.assert_array_equal(lists.ids.numpy(), want.ids, err_msg=f"{case} {name}")
+        np.testing.assert_array_equal(lists.offsets.numpy(), want.offsets)
+        np.testing.assert_array_equal(lists.n_spikes.numpy(), want.n_spikes)
+        if lists.dropped is not None:
+            np.testing.assert_array_equal(lists.dropped.numpy(), want.dropped)
+    # Any gradient of the list values and potentials will do; the same on both sides.
+    rng = np.random.default_rng(case)
+    d_out = {name: rng.normal(size=(8, 3, network.populations[name].n)).astype(np.float32) for name in records}
+    loss = (output.potentials * torch.from_numpy(d_out[network.output])).sum()
+    for name, lists in output.spikes.items():
+        loss = loss + (lists.to_dense() * torch.from_numpy(d_out[name])).sum()
+    loss.backward()
+    want_all = reference.network_backward(network, parameters, records, d_out)
+    for name, layer in module.layers.items():
+        want = want_all[name]
+        pairs = [(w.grad, d) for w, d in zip(layer.weights, want.weights, strict=True)]
+        pairs += [
+            (getattr(layer, key).grad, getattr(want, key))
+            for key in ("recurrent_weight", "bias", "beta", "alpha", "threshold")
+            if isinstance(getattr(layer, key, None), torch.nn.Parameter) and getattr(layer, key).requires_grad
+        ]
+        for k, (got, expected) in enumerate(pairs):
+            # one number for all neurons is a float32 sum of terms of both signs over all steps, samples and neurons
+            tolerance = 2e-5 if got.ndim else 1e-4
+            assert relative_error(got, torch.as_tensor(expected)) <= tolerance, (case, name, k)
+    return output
+
+
 @pytest.mark.parametrize("rules", LIST_RULES, ids=str)
 @pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
@@ -132,37 +167,27 @@ def test_lists_and_gradients_equal_reference(model: type, reset: str, reset_deca
             (Connection("a", "b", delay), Connection("a", "c", 1), Connection("b", "c"), Connection("c", "d", delay)),
         )
         module = strong_model(network, seed=case)
-        spikes = random_spikes(case, 8, 3, 23)
-        output = module(spikes)
-        parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in module.layers.items()}
-        records = reference.network_forward(network, parameters, spikes.to_dense().numpy(), seed=case)
-        for name, lists in output.spikes.items():
-            want = reference.to_lists(records[name])
-            np.testing.assert_array_equal(lists.ids.numpy(), want.ids, err_msg=f"{case} {name}")
-            np.testing.assert_array_equal(lists.offsets.numpy(), want.offsets)
-            np.testing.assert_array_equal(lists.n_spikes.numpy(), want.n_spikes)
-            if lists.dropped is not None:
-                np.testing.assert_array_equal(lists.dropped.numpy(), want.dropped)
-        # Any gradient of the list values and potentials will do; the same on both sides.
-        rng = np.random.default_rng(case)
-        d_out = {name: rng.normal(size=(8, 3, network.populations[name].n)).astype(np.float32) for name in records}
-        loss = (output.potentials * torch.from_numpy(d_out["d"])).sum()
-        for name, lists in output.spikes.items():
-            loss = loss + (lists.to_dense() * torch.from_numpy(d_out[name])).sum()
-        loss.backward()
-        want_all = reference.network_backward(network, parameters, records, d_out)
-        for name, layer in module.layers.items():
-            want = want_all[name]
-            pairs = [(w.grad, d) for w, d in zip(layer.weights, want.weights, strict=True)]
-            pairs += [
-                (getattr(layer, key).grad, getattr(want, key))
-                for key in ("recurrent_weight", "bias", "beta", "alpha", "threshold")
-                if isinstance(getattr(layer, key, None), torch.nn.Parameter)
-            ]
-            for k, (got, expected) in enumerate(pairs):
-                # one number for all neurons is a float32 sum of terms of both signs over all steps, samples and neurons
-                tolerance = 2e-5 if got.ndim else 1e-4
-                assert relative_error(got, torch.as_tensor(expected)) <= tolerance, (case, name, k)
+        assert_equals_reference(network, module, random_spikes(case, 8, 3, 23), case)
+
+
+@pytest.mark.parametrize("more", [{}, {"detach_reset": False}, {"recurrent": True}, {"capacity": 9}], ids=str)
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.parametrize("model", [LIF, CubaLIF])
+def test_nobody_has_fired_before_the_first_step(
+    model: type, reset: str, reset_decays: bool, learns: bool, more: dict
+) -> None:
+    """A threshold may learn to be negative: the potential 0 before step 0 is above it, but was no spike."""
+    population = model(
+        37, grad_threshold=0.2, reset=reset, reset_decays=reset_decays, bias=True, learn_threshold=True, **more
+    )
+    network = Network.chain(Input(23), population, LI(5))
+    module = strong_model(network, seed=3)
+    layer = module.layers["hidden"]
+    with torch.no_grad():
+        layer.threshold = torch.nn.Parameter(torch.linspace(-0.6, 1.0, 37), requires_grad=learns)
+    assert_equals_reference(network, module, random_spikes(3, 8, 3, 23), case=3)
+    assert_chunks_equal_one_call(module, random_spikes(2, 12, 3, 23))
 
 
 def test_gradient_by_input_values_equals_reference() -> None:
@@ -279,6 +304,10 @@ def test_chunks_equal_one_call(net: str, delay: int, capacity: int | None, backe
     network = Network(network.populations, tuple(Connection(c.pre, c.post, delay) for c in network.connections))
     model = strong_model(network, 1, backend)
     spikes = random_spikes(2, 12, 3, 20)
+    assert_chunks_equal_one_call(model, spikes)
+
+
+def assert_chunks_equal_one_call(model: Model, spikes: SpikeBatch) -> None:
     whole = model(spikes)
     state, parts = None, []
     for start, stop in [(0, 1), (1, 3), (3, 10), (10, 12)]:
@@ -286,13 +315,13 @@ def test_chunks_equal_one_call(net: str, delay: int, capacity: int | None, backe
         state = parts[-1].state
     for name, lists in whole.spikes.items():
         pieces = [p.spikes[name] for p in parts]
-        if backend == "dense":
+        if model.backend == "dense":
             assert torch.equal(torch.cat(pieces), lists)
         else:
             assert torch.equal(torch.cat([p.ids.int() for p in pieces]), lists.ids.int())
             assert torch.equal(torch.cat([p.n_spikes for p in pieces]), lists.n_spikes)
     # A matrix product of other height may sum in another order; the engine never does.
-    equal = torch.testing.assert_close if backend == "dense" else assert_bit_equal
+    equal = torch.testing.assert_close if model.backend == "dense" else assert_bit_equal
     if whole.potentials is not None:
         equal(torch.cat([p.potentials for p in parts]), whole.potentials)
     for name, after in whole.state.items():

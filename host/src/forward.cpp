@@ -141,6 +141,10 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_si
   });
 }
 
+bool any_below_zero(const Array<float>& x) {
+  return std::any_of(x.data(), x.data() + x.size(), [](float value) { return value < 0.0f; });
+}
+
 }  // namespace
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
@@ -202,7 +206,8 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
                          near.data(),
                          slots.data(),
                          n_blocks,
-                         out.potentials.data()};
+                         out.potentials.data(),
+                         spiking && !input.v && any_below_zero(neuron.threshold)};
   if (by_sample && input.exchange) {
     run_by_step(kernels, pass, *input.exchange, out.dropped.data());
   } else if (by_sample) {

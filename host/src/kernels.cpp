@@ -168,7 +168,8 @@ inline void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf
                     at(pass.v_by_threshold, state),
                     at(pass.reset_gamma, state)};
   std::uint64_t fired = 0, listed = 0;
-  step<W>(spec.reset, s, tile.parameters, current, fired, listed);
+  const Reset reset = t == 0 && pass.starts_above_threshold ? Reset::none : spec.reset;
+  step<W>(reset, s, tile.parameters, current, fired, listed);
   if (!spec.save && !spec.fixed) listed = fired;
   pass.fired[tile.words + list] = fired;
   pass.listed[tile.words + list] = listed;
@@ -233,7 +234,7 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const ForwardPass pass = shared;
   const LayerSpec spec = *pass.spec;
   const TileOf of(pass, spec, tile, block);
-  if (spec.model == Model::lif && of.n_fields == 1 && !spec.fixed) {
+  if (spec.model == Model::lif && of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold) {
     if (spec.reset == Reset::subtract) return forward_plain<W, Weight, Reset::subtract>(pass, of, b0, b1);
     if (spec.reset == Reset::subtract_decays) return forward_plain<W, Weight, Reset::subtract_decays>(pass, of, b0, b1);
     if (spec.reset == Reset::none) return forward_plain<W, Weight, Reset::none>(pass, of, b0, b1);

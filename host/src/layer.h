@@ -167,6 +167,8 @@ struct ForwardPass {
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks;
   float* potentials;  // [T, B, N] of a readout
+  // Nobody has fired before the first step; the potential 0 alone would say so only where no θ is negative.
+  bool starts_above_threshold;
 };
 
 // The finished lists of a layer, filled from masks and slot records.
