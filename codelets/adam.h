@@ -17,8 +17,8 @@ inline Vector adam_vector(Vector w, Vector d, Vector& m, Vector& s, const AdamSt
     w -= broadcast(a.lr * a.weight_decay) * w;
   else if (a.weight_decay != 0.0f)
     d += broadcast(a.weight_decay) * w;
-  m += broadcast(1.0f - a.beta1) * (d - m);
-  s = broadcast(a.beta2) * s + broadcast(1.0f - a.beta2) * d * d;
+  m += broadcast(a.one_minus_beta1) * (d - m);
+  s = broadcast(a.beta2) * s + broadcast(a.one_minus_beta2) * d * d;
   return w - broadcast(a.step_size) * m / (square_root(s) / broadcast(a.root_c2) + broadcast(a.eps));
 }
 

@@ -30,10 +30,11 @@ def trained(kind: Any, n_steps: int = 5, **numbers: Any) -> list[torch.Tensor]:
     return [weight.detach().clone() for weight in weights]
 
 
+@pytest.mark.parametrize("betas", [(0.8, 0.97), (0.9, 0.999)])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize(("ours", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
-def test_equals_pytorch(ours: type, theirs: type, weight_decay: float) -> None:
-    numbers = {"lr": 0.05, "betas": (0.8, 0.97), "eps": 1e-7, "weight_decay": weight_decay}
+def test_equals_pytorch(ours: type, theirs: type, weight_decay: float, betas: tuple[float, float]) -> None:
+    numbers = {"lr": 0.05, "betas": betas, "eps": 1e-7, "weight_decay": weight_decay}
     for got, want in zip(trained(ours, **numbers), trained(theirs, **numbers), strict=True):
         torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)
 

@@ -219,6 +219,43 @@ def test_a_population_code_averages_the_neurons_of_a_class() -> None:
     assert_same_weights(host, device)
 
 
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("per_tile", [1, 2, 5])
+def test_the_maximum_over_time_of_a_population_code_is_that_of_its_means(per_tile: int, delay: int) -> None:
+    """Neurons of a class lie on several tiles, or those of several classes on one; samples on several collectors."""
+    readout = ss.LI(6, learn_beta=True, bias=True)
+    network = Network.chain(ss.Input(11), lif(13), readout, delay=delay)
+    plan = with_shards_of(plan_for(network, 7, 9, "ipu-mk2:1x32"), per_tile)
+    host, device, program = train_both(network, plan=plan, n_classes=2, decoding="max", checks="always", n_batches=8)
+    assert_same_weights(host, device)
+    assert program.report().n_vertices == n_vertices(plan)
+    inference = ipu.IpuProgram(
+        plan_for(network, 7, 9, optimizer="none"), host, decoding="max", n_classes=2, checks="always"
+    )
+    spikes = random_spikes(9, 5, 11, 0.2, seed=50)
+    torch.testing.assert_close(
+        inference.infer(spikes), ss.loss.decode(host(spikes), "max", 2).detach(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_steps_that_hold_the_same_maximum_share_its_gradient() -> None:
+    """Without input and bias all potentials are 0, all steps are a maximum, and the bias gets the gradient of all."""
+    network = Network.chain(ss.Input(11), lif(13), ss.LI(6, bias=True, beta=0.5))
+    host, device = make_model(network), make_model(network)
+    for model in (host, device):
+        with torch.no_grad():
+            model.layers["output"].bias.zero_()
+    program = ipu.IpuProgram(plan_for(network, 7, 9), device, decoding="max", n_classes=2)
+    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    spikes, labels = random_spikes(9, 7, 11, 0.0, 0), torch.arange(7) % 2
+    cross_entropy(host(spikes), labels, "max", 2).backward()
+    optimiser.step()
+    program.train_step(spikes, labels)
+    program.save()
+    assert_same_weights(host, device)
+    assert host.layers["output"].bias.detach().abs().min() > 0
+
+
 @pytest.mark.parametrize("n_classes", [3, 6])
 def test_a_spiking_output_is_decoded_by_counts(n_classes: int) -> None:
     output = ss.LIF(6, grad_threshold=-math.inf)
@@ -572,10 +609,6 @@ def test_errors_say_what_is_wrong() -> None:
         narrow.train_step(random_spikes(9, 7, 11, 0.9, 0), torch.zeros(7, dtype=torch.int64))
     with pytest.raises(DescriptionError, match="'count' decodes spikes, the others a readout"):
         ipu.IpuProgram(plan, model, decoding="count")
-    with pytest.raises(
-        DescriptionError, match="'max' over time of output, a population code of 3 neurons for 1 classes"
-    ):
-        ipu.IpuProgram(plan, model, decoding="max", n_classes=1)
     with pytest.raises(ShapeError, match=r"shares of classes run from 0 and sum to 0 to 1 a sample; allowed: from 0"):
         program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.eye(7, 3))
     with pytest.raises(ConfigError, match="the plan was made for optimizer 'adam', but 'sgd' shall run"):

@@ -8,8 +8,9 @@ enum Setting : unsigned {
   setting_lr,
   setting_weight_decay,
   setting_momentum,
-  setting_beta1,
+  setting_one_minus_beta1,  // from the host's doubles: 1 - 0.999f is off by 5e-5 of itself
   setting_beta2,
+  setting_one_minus_beta2,
   setting_eps,
   setting_correction1,       // 1 - beta1^step
   setting_correction2_root,  // √(1 - beta2^step)
@@ -89,6 +90,57 @@ class Loss : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Loss, values, targets, settings, logits, d_logits, d_values, losses, sizes, n_shards, n_samples,
                  n_classes, n_per_class)
+
+// Of the samples of a readout's collector, where a class has several neurons and the maximum over time is that of their
+// mean. over_time [T, n, N]: potentials, which become their gradients; steps that hold the maximum share it.
+class MaximumLoss : public poplar::MultiVertex {
+ public:
+  poplar::InOut<Floats> over_time;
+  poplar::Input<Floats> targets;
+  poplar::Input<Floats> settings;
+  poplar::Output<Floats> logits;
+  poplar::Output<Floats> d_logits;
+  poplar::Output<Array<float, 4>> losses;
+  unsigned n_steps, n_samples, n_classes, n_per_class;
+
+  bool compute(unsigned worker) {
+    const float share = 1.0f / static_cast<float>(n_per_class);
+    const unsigned n = n_classes * n_per_class;
+    for (unsigned s = worker; s < n_samples; s += workers) {
+      float *out = &logits[s * n_classes], *d = &d_logits[s * n_classes];
+      for (unsigned c = 0; c < n_classes; ++c) {
+        out[c] = mean(s * n, c, share);
+        for (unsigned t = 1; t < n_steps; ++t) {
+          const float here = mean((t * n_samples + s) * n, c, share);
+          out[c] = here > out[c] ? here : out[c];
+        }
+      }
+      losses[s] = cross_entropy(out, &targets[s * n_classes], d, n_classes, settings[setting_scale]);
+      for (unsigned c = 0; c < n_classes; ++c) {
+        float ties = 0.0f;
+        for (unsigned t = 0; t < n_steps; ++t) ties += mean((t * n_samples + s) * n, c, share) == out[c] ? 1.0f : 0.0f;
+        for (unsigned t = 0; t < n_steps; ++t) {
+          const unsigned row = (t * n_samples + s) * n;
+          const float x = mean(row, c, share) == out[c] ? d[c] / ties * share : 0.0f;
+          for (unsigned k = 0; k < n_per_class; ++k) over_time[row + c * n_per_class + k] = x;
+        }
+      }
+      SPARSESNN_WORK(reduce_pair, 2 * n_steps * n);
+    }
+    return true;
+  }
+
+ private:
+  // Of a class, over its neurons.
+  float mean(unsigned row, unsigned c, float share) const {
+    float sum = 0.0f;
+    for (unsigned k = 0; k < n_per_class; ++k) sum += over_time[row + c * n_per_class + k];
+    return sum * share;
+  }
+};
+
+SPARSESNN_VERTEX(MaximumLoss, over_time, targets, settings, logits, d_logits, losses, n_steps, n_samples, n_classes,
+                 n_per_class)
 
 // Of the samples of a spiking output's collector: logits are counts of the spikes that were sent. kept [T, n, stride].
 class CountLoss : public poplar::MultiVertex {
@@ -392,8 +444,8 @@ class Update : public poplar::MultiVertex {
       w *= 1.0f - lr * decay;
     else
       g += decay * w;
-    *m += (1.0f - settings[setting_beta1]) * (g - *m);
-    *s = settings[setting_beta2] * *s + (1.0f - settings[setting_beta2]) * g * g;
+    *m += settings[setting_one_minus_beta1] * (g - *m);
+    *s = settings[setting_beta2] * *s + settings[setting_one_minus_beta2] * g * g;
     const float root = tile::sqrt_of(*s) / settings[setting_correction2_root] + settings[setting_eps];
     w -= lr / settings[setting_correction1] * (*m / root);
   }

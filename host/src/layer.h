@@ -219,7 +219,8 @@ struct ChunkPass {
 
 // The numbers of one optimiser step; see codelets/adam.h. step_size = lr/c1, root_c2 = √c2.
 struct AdamStep {
-  float lr, beta1, beta2, eps, weight_decay, step_size, root_c2;
+  float lr, one_minus_beta1, beta2, one_minus_beta2;  // of the doubles: 1 - 0.999f is off by 5e-5 of itself
+  float eps, weight_decay, step_size, root_c2;
   bool decoupled;
 };
 

@@ -22,8 +22,9 @@ void adam(Values weight, Values first, Values second, Gradient gradient, double 
   if (first.size() != n || second.size() != n || gradient.size() != n)
     throw std::invalid_argument("adam: weight, moments and gradient differ in size");
   const AdamStep numbers{static_cast<float>(lr),
-                         static_cast<float>(beta1),
+                         static_cast<float>(1.0 - beta1),
                          static_cast<float>(beta2),
+                         static_cast<float>(1.0 - beta2),
                          static_cast<float>(eps),
                          static_cast<float>(weight_decay),
                          static_cast<float>(lr / (1.0 - std::pow(beta1, step))),

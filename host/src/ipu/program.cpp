@@ -398,7 +398,7 @@ class Builder {
         if (p.model == Model::cuba_lif) {
           const std::size_t kept = learns(p, learns_alpha) ? t : 1;
           v.memory = on_shards(p, FLOAT, "i_syn", [&](const Shard& s) { return kept * b * width(s); });
-        } else if (p.model == Model::li) {
+        } else if (p.model == Model::li && !spec_.maximum_of_means()) {
           v.memory = on_shards(p, FLOAT, "value", [&](const Shard& s) { return 2 * b * width(s); });
         }
         if (p.spikes()) {
@@ -411,7 +411,7 @@ class Builder {
       if (p.model == Model::cuba_lif) v.d_i_syn = on_shards(p, FLOAT, "d_i_syn", per_sample);
       v.d_current = on_shards(p, FLOAT, "d_current", [&](const Shard& s) { return v.ring * b * width(s); });
       if (!p.spikes())
-        v.d_value = on_shards(p, FLOAT, "d_value", [&](const Shard& s) { return (forward ? 1 : t) * b * width(s); });
+        v.d_value = on_shards(p, FLOAT, "d_value", [&](const Shard& s) { return d_value_rows() * b * width(s); });
       make_vectors(p, v);
     }
     for (const Connection& c : spec_.connections) {
@@ -437,17 +437,24 @@ class Builder {
     losses_ = on_collectors(output, FLOAT, "losses", 1);
     logits_ = on_collectors(output, FLOAT, "logits", spec_.n_classes);
     d_logits_ = on_collectors(output, FLOAT, "d_logits", spec_.n_classes);
-    d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
-    settings_ = alone(FLOAT, 11, 0, "settings");
+    if (spec_.maximum_of_means())
+      over_time_ = on_collectors(output, FLOAT, "over_time", t * output.n);
+    else
+      d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
+    settings_ = alone(FLOAT, 12, 0, "settings");
     if (spec_.replicas > 1) first_sample_ = alone(UNSIGNED_INT, 1, 0, "first_sample");
     norm_ = alone(FLOAT, 2, 0, "norm");
   }
 
   // Potentials that are kept: of all steps, or of two.
   std::size_t history_rows(const Population& p) const {
-    const bool read_later = keeps_history_ || part_ == Part::backward || (p.model == Model::li && part_ != Part::whole);
+    const bool read_later = keeps_history_ || part_ == Part::backward || (p.model == Model::li && !decodes());
     return read_later ? spec_.n_steps : 2;
   }
+
+  // Whether shards of a readout decode its potentials as they go; else all steps have a gradient of their own.
+  bool decodes() const { return part_ == Part::whole && !spec_.maximum_of_means(); }
+  std::size_t d_value_rows() const { return decodes() ? 1 : spec_.n_steps; }
 
   // Bias, β, α and θ where they train; rows of their gradients stand in this order, those of the bias always.
   void make_vectors(const Population& p, Placed& v) {
@@ -679,14 +686,14 @@ class Builder {
       x.lists["parameters"].push_back(v.parameters.part(k));
       x.lists["bias"].push_back(v.bias.part(k));
       x.lists["history"].push_back(v.history.part(k));
-      x.lists["memory"].push_back(cuba || li ? v.memory.part(k) : pad(FLOAT, s.tile));
+      x.lists["memory"].push_back(cuba || (li && !spec_.maximum_of_means()) ? v.memory.part(k) : pad(FLOAT, s.tile));
       x.lists["masks"].push_back(li ? pad(UNSIGNED_INT, s.tile) : v.masks.part(k));
       x.scalars["n_samples"] = spec_.n_samples;
       ++x.scalars["n_shards"];
     }
   }
 
-  unsigned decoding() const { return part_ == Part::whole ? spec_.decoding : decodes_nothing; }
+  unsigned decoding() const { return decodes() ? spec_.decoding : decodes_nothing; }
 
   void add_compact(std::size_t index, unsigned turn, Vertices& vertices) {
     const Population& p = spec_.populations[index];
@@ -718,7 +725,9 @@ class Builder {
     const Population& p = spec_.populations.back();
     const Placed& v = populations_.back();
     const ComputeSet loss = graph_.addComputeSet("loss");
-    Vertices vertices(graph_, loss, p.spikes() ? "CountLoss" : "Loss");
+    const bool of_means = spec_.maximum_of_means();
+    Vertices vertices(graph_, loss, p.spikes() ? "CountLoss" : of_means ? "MaximumLoss" : "Loss");
+    if (of_means) pass.add(Copy(potentials_of(p, v), over_time_.all(), false, "potentials of the output"));
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
       Vertices::OfTile& x = vertices.on(c.tile);
@@ -726,6 +735,9 @@ class Builder {
         x.tensors["kept"] = v.kept.part(k);
         x.scalars["n_steps"] = spec_.n_steps;
         x.scalars["stride"] = static_cast<unsigned>(v.stride);
+      } else if (of_means) {
+        x.tensors["over_time"] = over_time_.part(k);
+        x.scalars["n_steps"] = spec_.n_steps;
       } else {
         for (std::size_t s = 0; s < p.shards.size(); ++s) {
           x.lists["values"].push_back(of_samples(values_of(v, p, s), c.first, c.n));
@@ -737,7 +749,7 @@ class Builder {
       x.tensors["settings"] = settings_;
       x.tensors["logits"] = logits_.part(k);
       x.tensors["d_logits"] = d_logits_.part(k);
-      x.tensors["d_values"] = d_values_.part(k);
+      if (!of_means) x.tensors["d_values"] = d_values_.part(k);
       x.tensors["losses"] = losses_.part(k);
       x.scalars["n_samples"] = c.n;
       x.scalars["n_classes"] = spec_.n_classes;
@@ -792,6 +804,18 @@ class Builder {
     pass.add(Execute(regularise));
   }
 
+  // The potentials of a readout over time, in the order of its collectors: [T, samples, N] of each.
+  Tensor potentials_of(const Population& p, const Placed& v) {
+    std::vector<Tensor> shards, parts;
+    for (std::size_t k = 0; k < p.shards.size(); ++k) {
+      const Tensor history = v.history.part(k).reshape({spec_.n_steps, spec_.n_samples, width(p.shards[k])});
+      shards.push_back(history.slice(0, p.shards[k].n, 2));
+    }
+    const Tensor all = concat(shards, 2);
+    for (const Collector& c : p.collectors) parts.push_back(all.slice(c.first, c.first + c.n, 1).flatten());
+    return concat(parts);
+  }
+
   // What a shard of a readout decoded: the first half of its memory.
   Tensor values_of(const Placed& v, const Population& p, std::size_t shard) const {
     return v.memory.part(shard).slice(0, spec_.n_samples * width(p.shards[shard]));
@@ -801,7 +825,13 @@ class Builder {
 
   void add_readout_gradient(Sequence& pass) {
     const Population& output = spec_.populations.back();
-    if (!output.spikes())
+    if (spec_.maximum_of_means()) {
+      std::vector<Tensor> of_samples;
+      for (std::size_t k = 0; k < output.collectors.size(); ++k)
+        of_samples.push_back(over_time_.part(k).reshape({spec_.n_steps, output.collectors[k].n, output.n}));
+      take_columns(concat(of_samples, 1).reshape({std::size_t{spec_.n_steps} * spec_.n_samples, output.n}), output,
+                   populations_.back().d_value, pass);
+    } else if (!output.spikes())
       take_columns(d_values_.all().reshape({spec_.n_samples, output.n}), output, populations_.back().d_value, pass);
   }
 
@@ -1007,8 +1037,8 @@ class Builder {
                                   decoding(), p.slope, p.gain});
       x.lists["lists"].push_back(li ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
       x.lists["e"].push_back(li ? pad(FLOAT, s.tile) : v.e.all());
-      const bool decoded = li && part_ == Part::whole;
-      x.lists["history"].push_back(!li || decoded ? v.history.part(k) : pad(FLOAT, s.tile));
+      const bool decoded = li && decodes();
+      x.lists["history"].push_back(!li || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
       x.lists["parameters"].push_back(v.parameters.part(k));
       x.lists["memory"].push_back(decoded || learns(p, learns_alpha) ? v.memory.part(k) : pad(FLOAT, s.tile));
       x.lists["d_values"].push_back(li ? v.d_value.part(k) : pad(FLOAT, s.tile));
@@ -1376,7 +1406,7 @@ class Builder {
   Part part_ = Part::whole;
   bool keeps_history_, learns_, input_gradient_ = false;
   std::map<std::string, Tensor> given_;  // variables that somebody else owns, by name
-  Parted targets_, losses_, logits_, d_logits_, d_values_, d_row_, d_input_;
+  Parted targets_, losses_, logits_, d_logits_, d_values_, over_time_, d_row_, d_input_;
   Tensor settings_, norm_, first_sample_;
   std::map<unsigned, Tensor> no_samples_before_;  // by tile
   std::vector<Clock> forward_clocks_, backward_clocks_;

@@ -51,10 +51,6 @@ void ProgramSpec::check() const {
   const Population& output = populations.back();
   if (output.n % n_classes) refuse(output.name + " has no whole number of neurons a class");
   if ((decoding == 4) != output.spikes()) refuse("'count' decodes spikes, the others a readout");
-  if (decoding == 0 && output.n != n_classes)
-    refuse("'max' over time of " + output.name + ", a population code of " + std::to_string(output.n) +
-           " neurons for " + std::to_string(n_classes) + " classes; the device takes it of one neuron a class: give " +
-           std::to_string(n_classes) + " neurons, or decode by mean, sum or last");
 }
 
 }  // namespace sparsesnn::ipu

@@ -65,6 +65,8 @@ struct ProgramSpec {
   float lower = 0, upper = 0, strength_lower = 0, strength_upper = 0;
 
   bool regularises() const { return lower > 0 || upper > 0; }
+  // The maximum over time of a population code is that of its classes' means: no neuron can tell it by itself.
+  bool maximum_of_means() const { return decoding == 0 && populations.back().n != n_classes; }
   bool trains() const { return optimiser != Optimiser::none; }
   // Throws std::invalid_argument where the numbers do not fit together.
   void check() const;

@@ -1,0 +1,78 @@
+"""Random networks on the IPU program and on the CPU engine; `python -m sparsesnn.launch.ipu_random` runs hundreds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparsesnn.launch import ipu_random
+from sparsesnn.launch.ipu_random import random_case, run_case
+
+#: together: one and several IPUs and replicas, shared rounds, odd shards, halves, regularisers, all losses and optimisers
+SEEDS = range(24)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_network_ends_where_the_engine_ends(seed: int) -> None:
+    finding = run_case(random_case(seed), checks="first")
+    assert finding.verdict != "fault", f"{finding.line()}\n{random_case(seed).describe()}"
+
+
+def test_what_is_drawn_has_all_that_the_program_does() -> None:
+    cases = [random_case(seed) for seed in SEEDS]
+    populations = [p for case in cases for p in case.network.populations.values()]
+    for what, found in {
+        "decodings": {case.decoding for case in cases} == {"mean", "sum", "last", "max", "count"},
+        "optimisers": {case.optimiser.kind for case in cases} == {"sgd", "adam", "adamw"},
+        "replicas": {case.replicas for case in cases} == {1, 2, 3},
+        "devices": {case.plan.target.devices for case in cases} == {1, 2, 3},
+        "halves": {case.plan.weight_dtype for case in cases} == {"float32", "half"},
+        "regularisers": any(case.regulariser for case in cases),
+        "clipping": any(case.optimiser.clip_norm for case in cases),
+        "odd shards": {case.plan.strategy[0] for case in cases} >= {"1", "3", "5"},
+        "delays": {c.delay for case in cases for c in case.network.connections} >= {0, 1, 2, 3},
+        "resets": {getattr(p, "reset", "none") for p in populations} == {"subtract", "zero", "none"},
+        "exact resets": {getattr(p, "detach_reset", True) for p in populations} == {True, False},
+        "recurrent": any(getattr(p, "recurrent", False) for p in populations),
+        "capacities": {getattr(p, "activity", "natural") for p in populations if getattr(p, "capacity", None)}
+        == {"natural", "fixed"},
+        "learnt": any(getattr(p, "learn_alpha", False) for p in populations),
+    }.items():
+        assert found, what
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"label_smoothing": 0.05}, {"optimiser": None}, {"regulariser": ipu_random.Regulariser(0.3, 0.0, 20.0, 10.0)}],
+    ids=["loss", "optimiser", "regulariser"],
+)
+def test_a_fault_is_told_from_the_order_of_sums(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is given another number than the engine."""
+    right = ipu_random._program
+
+    def wrong(case: Any, model: Any, backend: str, optimiser: Any, *rest: Any) -> Any:
+        if "optimiser" in change:
+            optimiser = replace(optimiser, lr=1.001 * optimiser.lr)
+            return right(case, model, backend, optimiser, *rest)
+        return right(replace(case, **change), model, backend, optimiser, *rest)
+
+    monkeypatch.setattr(ipu_random, "_program", wrong)
+    case = next(
+        c for c in map(random_case, SEEDS) if c.regulariser is None and c.replicas == 1 and not c.label_smoothing
+    )
+    finding = run_case(case, n_batches=4)
+    assert finding.verdict == "fault", finding.line()
+
+
+def test_the_same_seed_is_the_same_network() -> None:
+    assert random_case(5).describe() == random_case(5).describe() != random_case(6).describe()
+
+
+def test_the_command_says_how_many_were_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ipu_random.main(["2", "--first", "3", "--verbose"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("seed ") == 4
+    assert "2 networks in" in out
+    assert "0 fault" in out
