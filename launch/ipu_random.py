@@ -7,9 +7,9 @@ Each network is trained for 20 steps on both, from the same weights and on the s
 at most 1e-5 of the largest of their array. A network that misses it is looked at again, step by step from *equal*
 weights: lists must then be equal, and gradients must differ by rounding only. The two add in different orders (tiles
 hold other neurons, see docs/ipu.md), so weights differ in their last bits from the first step on. What that can grow to
-is found by training the engine alone a few times more, with samples added up in the opposite order, and with weights that
-are off by a last bit in each pass: where the engine departs from itself by as much, the network does not tell the order of
-sums from an error. Everything else is a fault.
+is found by training the engine alone a few times more, with samples added up one by one in another order, their gradients
+off by a last bit, and with weights that are off by a last bit in each pass: where the engine departs from itself by as
+much, the network does not tell the order of sums from an error. Everything else is a fault.
 """
 
 from __future__ import annotations
@@ -263,15 +263,17 @@ class _Host:
     """The CPU engine with torch's optimiser.
 
     Args:
-        jitter: seed of last bits by which weights are off while gradients are computed; None: they are not.
-        backwards: gradients of samples are added up one by one, the last sample first.
+        weights_off: seed of last bits by which weights are off while gradients are computed; None: they are not.
+        samples_off: seed of the order in which gradients of samples are added up, and of last bits by which they are off;
+            None: all samples at once.
     """
 
-    def __init__(self, case: Case, jitter: int | None = None, backwards: bool = False) -> None:
-        self.case, self.backwards = case, backwards
+    def __init__(self, case: Case, *, weights_off: int | None = None, samples_off: int | None = None) -> None:
+        self.case = case
         self.model = initial_model(case)
         self.optimiser = torch_optimiser(self.model, case.optimiser)
-        self._jitter = None if jitter is None else torch.Generator().manual_seed(jitter)
+        self._weights_off = None if weights_off is None else torch.Generator().manual_seed(weights_off)
+        self._samples_off = None if samples_off is None else torch.Generator().manual_seed(samples_off)
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> Output:
         case = self.case
@@ -285,13 +287,14 @@ class _Host:
         """Leaves them in `grad`, before clipping."""
         self.optimiser.zero_grad()
         with self._weights_as_read():
-            if not self.backwards:
+            if self._samples_off is None:
                 output = self.model(spikes)
                 self._loss(output, labels).backward()  # type: ignore[no-untyped-call]
-            else:
-                for b in reversed(range(spikes.n_samples)):
-                    output = self.model(spikes)
-                    self._loss(output, labels, b).backward()  # type: ignore[no-untyped-call]
+                return output
+            for b in torch.randperm(spikes.n_samples, generator=self._samples_off).tolist():
+                output = self.model(spikes)
+                loss = self._loss(output, labels, b) * (1 + _last_bits((), self._samples_off))
+                loss.backward()  # type: ignore[no-untyped-call]
         return output
 
     def terms(self, spikes: SpikeBatch, labels: Tensor) -> list[Tensor]:
@@ -330,12 +333,16 @@ class _Host:
             for p, value in kept:
                 if self.case.plan.weight_dtype == "half" and p.ndim == 2:
                     p.copy_(value.half().float())
-                if self._jitter is not None:
-                    p.mul_(1 + 2.0**-23 * torch.randint(-1, 2, p.shape, generator=self._jitter))
+                if self._weights_off is not None:
+                    p.mul_(1 + _last_bits(p.shape, self._weights_off))
         yield
         with torch.no_grad():
             for p, value in kept:
                 p.copy_(value)
+
+
+def _last_bits(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return 2.0**-23 * torch.randint(-1, 2, tuple(shape), generator=generator)
 
 
 def initial_model(case: Case) -> Model:
@@ -488,9 +495,10 @@ def _apart(p: Tensor, before: Tensor, after: Tensor) -> float:
 
 def _others(case: Case) -> Iterator[_Host]:
     """The engine with other roundings."""
-    yield _Host(case, backwards=True)
-    for jitter in range(4):
-        yield _Host(case, jitter)
+    for seed in range(4):
+        yield _Host(case, samples_off=seed)
+    for seed in range(4):
+        yield _Host(case, weights_off=seed)
 
 
 def _control(case: Case, model: Model, n_batches: int, other: _Host) -> float:
