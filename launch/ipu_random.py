@@ -70,7 +70,6 @@ class Case:
     optimiser: Optimiser
     label_smoothing: float
     regulariser: Regulariser | None
-    replicas: int
     rate: float
     scale: float
 
@@ -80,13 +79,13 @@ class Case:
 
     @property
     def n_samples(self) -> int:
-        return self.replicas * self.plan.n_samples
+        return self.plan.replicas * self.plan.n_samples
 
     def describe(self) -> str:
         o, p = self.optimiser, self.plan
         return (
             f"seed {self.seed}: {self.network.populations} {self.network.connections} on {p.target.name} ({p.strategy}), "
-            f"B={p.n_samples}x{self.replicas} T={p.n_steps}, {p.weight_dtype}, {self.decoding} of {self.n_classes}, {o}, "
+            f"B={p.n_samples}x{p.replicas} T={p.n_steps}, {p.weight_dtype}, {self.decoding} of {self.n_classes}, {o}, "
             f"smoothing {self.label_smoothing}, {self.regulariser}, rate {self.rate:.2f}, scale {self.scale:.2f}"
         )
 
@@ -123,7 +122,7 @@ class Finding:
 
 
 def random_case(seed: int) -> Case:
-    """The case of a seed; every run of every version of this file draws the same."""
+    """The case of a seed."""
     r = random.Random(seed)
     while True:
         try:
@@ -163,7 +162,8 @@ def _draw(r: random.Random, seed: int) -> Case:
         clip_norm=r.choice((0.0, 0.0, 0.5)),
     )
     bounds = r.choice(((0.0, 0.0),) * 3 + ((0.3, 0.0), (0.0, 0.1), (0.3, 0.1)))
-    regulariser = Regulariser(*bounds, 20.0, 10.0) if any(bounds) and replicas == 1 else None
+    regulariser = Regulariser(*bounds, 20.0, 10.0) if any(bounds) else None
+    plan = replace(plan, replicas=replicas, regularises=regulariser is not None)
     decoding = "count" if counts else r.choice(("mean", "sum", "last", "max"))
     return Case(
         seed,
@@ -173,7 +173,6 @@ def _draw(r: random.Random, seed: int) -> Case:
         optimiser,
         r.choice((0.0, 0.1)),
         regulariser,
-        replicas,
         rate=r.uniform(0.05, 0.4),
         scale=r.uniform(1.0, 4.0),
     )
@@ -288,24 +287,32 @@ class _Host:
         self.optimiser.zero_grad()
         with self._weights_as_read():
             if self._samples_off is None:
-                output = self.model(spikes)
-                self._loss(output, labels).backward()  # type: ignore[no-untyped-call]
+                output: Output = self.model(spikes)
+                self._loss(output, labels).backward()
                 return output
             for b in torch.randperm(spikes.n_samples, generator=self._samples_off).tolist():
                 output = self.model(spikes)
                 loss = self._loss(output, labels, b) * (1 + _last_bits((), self._samples_off))
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
         return output
 
     def terms(self, spikes: SpikeBatch, labels: Tensor) -> list[Tensor]:
-        """By parameter the sum over samples of the absolute gradient, which rounding goes by."""
+        """What rounding goes by: by parameter the sum over samples of the absolute gradient, as large as it would be if
+        shares of classes were not almost those that are wanted."""
+        case = self.case
         sums = [torch.zeros_like(p) for p in self.model.parameters()]
+        wanted = (1 - case.label_smoothing) * functional.one_hot(
+            labels, case.n_classes
+        ) + case.label_smoothing / case.n_classes
         with self._weights_as_read():
             for b in range(spikes.n_samples):
                 self.optimiser.zero_grad()
-                self._loss(self.model(spikes), labels, b).backward()  # type: ignore[no-untyped-call]
+                output = self.model(spikes)
+                shares = decode(output, case.decoding, case.n_classes)[b].detach().softmax(0)
+                self._loss(output, labels, b).backward()
+                left = float((shares - wanted[b]).abs().max())
                 for total, p in zip(sums, self.model.parameters(), strict=True):
-                    total += 0 if p.grad is None else p.grad.abs()
+                    total += 0 if p.grad is None or not left else p.grad.abs() / left
         return sums
 
     def _loss(self, output: Output, labels: Tensor, sample: int | None = None) -> Tensor:
@@ -331,10 +338,10 @@ class _Host:
         kept = [(p, p.detach().clone()) for p in self.model.parameters()]
         with torch.no_grad():
             for p, value in kept:
-                if self.case.plan.weight_dtype == "half" and p.ndim == 2:
-                    p.copy_(value.half().float())
                 if self._weights_off is not None:
                     p.mul_(1 + _last_bits(p.shape, self._weights_off))
+                if self.case.plan.weight_dtype == "half" and p.ndim == 2:
+                    p.copy_(p.half().float())
         yield
         with torch.no_grad():
             for p, value in kept:
@@ -388,7 +395,6 @@ def _program(case: Case, model: Model, backend: str, optimiser: Optimiser, plan:
         n_classes=case.n_classes,
         label_smoothing=case.label_smoothing,
         regulariser=case.regulariser,
-        replicas=case.replicas,
         backend=backend,
         checks=checks,
     )
@@ -428,7 +434,7 @@ def run_case(case: Case, backend: str = "ipu-model", *, n_batches: int = N_BATCH
             output = host.step(spikes, labels)
         except NumericError:  # weights have grown beyond all bounds
             program.save()
-            both = _is_lost(host.model) and _is_lost(device)
+            both = _is_lost(case, host.model) and _is_lost(case, device)
             return Finding(case.seed, math.nan, first_other, "not finite" if both else "fault", notes=(f"batch {k}",))
         snapshots.append(before)
         program.train_step(spikes, labels)
@@ -445,8 +451,10 @@ def run_case(case: Case, backend: str = "ipu-model", *, n_batches: int = N_BATCH
     return Finding(case.seed, worst, first_other, verdict, gradient, control, tuple(notes))
 
 
-def _is_lost(model: Model) -> bool:
-    return not all(bool(p.isfinite().all()) for p in model.parameters())
+def _is_lost(case: Case, model: Model) -> bool:
+    """Whether weights are beyond what is read of them: halves end at 65,504."""
+    half = case.plan.weight_dtype == "half"
+    return not all(bool((p.half() if half and p.ndim == 2 else p).isfinite().all()) for p in model.parameters())
 
 
 def _from_equal_weights(case: Case, backend: str, snapshots: list[list[Tensor]]) -> tuple[float, list[str]]:

@@ -165,6 +165,8 @@ def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool
         max_activity=1.0,
         optimizer=kind,
         weight_dtype="half" if case.half else "float32",
+        replicas=case.replicas,
+        regularises=case.regulariser is not None,
     )
     n_classes = case.network.populations[case.network.output].n
     program = IpuProgram(
@@ -173,7 +175,6 @@ def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool
         o,
         decoding=case.decoding,
         regulariser=case.regulariser,
-        replicas=case.replicas,
         backend=backend,
         checks="always",
     )

@@ -87,6 +87,11 @@ class Regulariser:
     strength_lower: float = 1.0
     strength_upper: float = 1.0
 
+    @property
+    def bounds(self) -> bool:
+        """Whether there is any bound."""
+        return self.lower > 0 or self.upper > 0
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -107,17 +112,16 @@ class IpuProgram:
     """A plan, compiled, with the weights of a model on the device.
 
     Args:
-        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile. With its
-            `weight_dtype` "half" spikes and gradients read weights rounded to float16, and what trains is kept as float32.
+        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile. Its `replicas` run
+            on as many times its IPUs, each with its own samples; their gradients are added before the update (on the
+            emulated machine in their order), so that a batch of all samples trains as on one. With its `weight_dtype` "half" spikes and gradients read weights rounded to float16, and what trains is kept as float32.
         model: its parameters go to the device now; they come back with `save`.
         optimiser: what the plan was made for: its kind must be the plan's ("adamw" counts as "adam").
         decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
         n_classes: C.
         label_smoothing: in [0, 1).
-        regulariser: what activities outside bounds add to the gradient; None: nothing. Not with replicas.
-        replicas: copies of the program on as many times the plan's IPUs, each with as many samples as were planned; their
-            gradients are added before the update (here in the order of the replicas), so that a batch of all samples
-            trains as on one.
+        regulariser: what activities outside bounds add to the gradient; None: nothing. The plan must know of it
+            (`regularises`).
         backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.launch.ipu_selftest`.
         checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
 
@@ -135,7 +139,6 @@ class IpuProgram:
         n_classes: int | None = None,
         label_smoothing: float = 0.0,
         regulariser: Regulariser | None = None,
-        replicas: int = 1,
         backend: str = "ipu-model",
         checks: str = "first",
     ) -> None:
@@ -145,14 +148,13 @@ class IpuProgram:
         self.step = 0
         _check(plan, model, self.optimiser, decoding)
         self.label_smoothing = label_smoothing
-        if type(replicas) is not int or replicas < 1:
-            raise ConfigError(f"replicas is {replicas!r}; give a whole number, at least 1")
-        self.replicas, self.n_samples = replicas, replicas * plan.n_samples
+        regulariser = regulariser or Regulariser()
+        if regulariser.bounds and not plan.regularises:
+            raise ConfigError("the plan knows of no regulariser; give make_plan(…, regularises=True)")
+        self.replicas, self.n_samples = plan.replicas, plan.replicas * plan.n_samples
         self._names = list(plan.populations)
         native = _native(backend)
-        spec = _spec(
-            native, plan, model, self.optimiser, decoding, self.n_classes, replicas, regulariser or Regulariser()
-        )
+        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
         machine = (backend, _codelets()) if backend != "ipu-model" else (_machine(native, plan.target, checks),)
         try:
             self._program = native.Program(spec, *machine)
@@ -431,7 +433,6 @@ def _spec(
     optimiser: Optimiser,
     decoding: str,
     n_classes: int,
-    replicas: int,
     regulariser: Regulariser,
 ) -> Any:
     names = list(plan.populations)
@@ -446,7 +447,7 @@ def _spec(
         n_classes=n_classes,
         loops_rounds=loops_rounds(plan),
         half_weights=plan.weight_dtype == "half",
-        replicas=replicas,
+        replicas=plan.replicas,
         regulariser=(
             regulariser.lower,
             regulariser.upper,

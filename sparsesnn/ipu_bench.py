@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparsesnn.bench.workload import Workload
+from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram
 from sparsesnn.ipu_report import MachineReport
@@ -56,9 +57,17 @@ class IpuModelResult:
 
 
 def bench_ipu_model(
-    workload: Workload, target: str, *, delay: int = 0, max_activity: float = 0.05, checks: str = "first"
+    workload: Workload,
+    target: str,
+    *,
+    delay: int = 0,
+    max_activity: float = 0.05,
+    replicas: int = 1,
+    checks: str = "first",
 ) -> IpuModelResult:
-    """Plans, builds and runs one training step (Adam, cross-entropy of the readout's mean)."""
+    """Plans, builds and runs one training step (Adam, cross-entropy of the readout's mean); replicas share the batch."""
+    if replicas < 1:
+        raise ConfigError(f"bench: replicas is {replicas}; give a whole number, at least 1")
     described = workload.network()
     connections = tuple(replace(c, delay=delay) for c in described.connections)
     network = Network(described.populations, connections)
@@ -71,12 +80,13 @@ def bench_ipu_model(
     marks = [time.perf_counter()]
     plan = make_plan(
         network,
-        workload.n_samples,
+        -(-workload.n_samples // replicas),
         workload.n_steps,
         parse_target(target),
         activity={network.inputs[0]: workload.input_activity, **hidden},
         max_activity=max_activity,
         capacity={network.inputs[0]: longest},
+        replicas=replicas,
     )
     marks.append(time.perf_counter())
     decoding = "count" if network.output in hidden else "mean"
@@ -86,7 +96,7 @@ def bench_ipu_model(
     program.train_step(spikes, labels)
     marks.append(time.perf_counter())
     report = program.report()
-    lists = program.lists()
+    lists = program.lists(workload.n_samples)
     seconds = [b - a for a, b in itertools.pairwise(marks)]
     return IpuModelResult(
         report=report,

@@ -33,7 +33,7 @@ class IpuTrainer:
     a population has a `capacity`, so that a run means what it means on the CPU.
 
     Args:
-        config: of the run; `train.target` names the machine.
+        config: of the run; `train.target` names the machine of a replica, `parallel.replicas` says how many share the batch.
         model, optimizer: keep weights and moments while the device does not.
         decoding, n_classes: of the readout.
 
@@ -104,17 +104,20 @@ class IpuTrainer:
             longest = max(longest, plan.populations[source].capacity)
             self.pull()
         capacity: Mapping[str, int] = {source: min(spikes.n_neurons, max(1, math.ceil(INPUT_ROOM * longest)))}
+        c, replicas = self.config.loss, max(1, self.config.parallel.replicas)
+        regulariser = Regulariser(c.lower, c.upper, c.strength_lower, c.strength_upper)
         plan = make_plan(
             self.model.network,
-            self.config.train.batch,
+            -(-self.config.train.batch // replicas),
             spikes.n_steps,
             self.target,
             max_activity=1.0,
             capacity=capacity,
             optimizer="sgd" if self.optimiser.kind == "sgd" else "adam",
             weight_dtype="half" if self.config.train.weight_dtype == "float16" else "float32",
+            replicas=replicas,
+            regularises=regulariser.bounds,
         )
-        c = self.config.loss
         self.program = IpuProgram(
             plan,
             self.model,
@@ -123,7 +126,7 @@ class IpuTrainer:
             n_classes=self.n_classes,
             backend=self.config.train.backend,
             label_smoothing=self.config.loss.label_smoothing,
-            regulariser=Regulariser(c.lower, c.upper, c.strength_lower, c.strength_upper),
+            regulariser=regulariser,
         )
         self.program.load(self.optimizer)
         return self.program

@@ -46,6 +46,14 @@ def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None
     assert [p["name"] for p in data["populations"]] == ["input", "hidden1", "hidden2", "hidden3", "output"]
 
 
+def test_replicas_share_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    one, four = (json.loads(run(capsys, *POSTER, "--json", "--replicas", str(n)))["predicted"] for n in (1, 4))
+    assert one["samples_per_s"] < four["samples_per_s"] < 4 * one["samples_per_s"]
+    assert four["link_bytes_per_step"] > 0
+    out = run(capsys, *POSTER, "--replicas", "4", "--regulariser")
+    assert "batch 12 in each of 4 replicas" in out
+
+
 def test_ipus_get_delay_1_and_cpus_delay_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hidden1 1" in run(capsys, *POSTER)
     assert "hidden1 0" in run(capsys, *POSTER, "--delay", "0")
@@ -141,6 +149,8 @@ def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
         (["--net", "7-5-3", "--memory", "1"], "--memory: target 'ipu-mk2' has its memory in its tiles"),
         (["--net", "7-5-3", "--target", "cpu", "--memory", "-1"], "--memory: is -1.0"),
         (["--net", "7-5-3", "--delay", "-1"], "delay is -1; give 0, 1, 2"),
+        (["--net", "7-5-3", "--replicas", "0"], "replicas is 0 on 'ipu-mk2'; give a whole number, at least 1"),
+        (["--net", "7-5-3", "--target", "mpi:2", "--replicas", "2"], "replicas is 2 on 'mpi:2'"),
         (["--net", "7-5-3", "--svg", "/nowhere/a.svg"], "--svg: /nowhere/a.svg cannot be written"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsesnn.init import init_activity
-from sparsesnn.ipu import IpuProgram, Optimiser
+from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.module import Model
 from sparsesnn.network import Connection, Network, parse_net
@@ -42,6 +42,7 @@ from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.prediction import Prediction, predict
 from sparsesnn.partition.target import parse_target
+from sparsesnn.partition.vertices import n_vertices
 from sparsesnn.spikes import SpikeBatch
 
 
@@ -370,6 +371,44 @@ def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
         assert sum(superstep.compute.values()) * 8 == pytest.approx(phase.compute, rel=0.15), name
     assert predicted.batch_s == pytest.approx(report.seconds, rel=0.05)
     assert tile_totals(plan).max() == pytest.approx(max(report.tile_bytes), rel=0.15)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(recurrent: bool) -> None:
+    network = Network.chain(
+        Input(60), LIF(70, recurrent=recurrent, bias=True, grad_threshold=0.3, learn_beta=True), LIF(20), delay=1
+    )
+    plan = planned(network, "ipu-mk2:1x80", b=5, t=8, max_activity=1.0, replicas=3, regularises=True)
+    model = Model(network)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3.0)
+    program = IpuProgram(
+        plan, model, Optimiser("adam"), decoding="count", regulariser=Regulariser(0.3, 0.1), checks="never"
+    )
+    assert program.report().n_vertices == n_vertices(plan) > n_vertices(replace(plan, regularises=False))
+    generator = torch.Generator().manual_seed(4)
+    spikes = SpikeBatch.from_dense((torch.rand(8, 15, 60, generator=generator) < 0.1).float())
+    program.reset_counts()
+    program.train_step(spikes, torch.zeros(15, dtype=torch.int64))
+    counted = {p.name: p for p in program.report().phases}
+    activity = {"input": spikes.activity(), **{k: x.activity() for k, x in program.lists().items()}}
+    assert activity["hidden"] > 0.02
+    predicted = predict_ipu(replace(plan, activity=activity))
+    names = ("activity", "counts of replicas", "regulariser", "gradients of replicas")
+    steps = [s for s in predicted.per_batch if s.name in ("nothing", "counts", "replicas")]
+    for superstep, name in zip(steps, names, strict=True):
+        phase = counted[name]
+        assert sum(superstep.compute.values()) == pytest.approx(phase.compute, rel=0.35), name
+        assert superstep.exchange == pytest.approx(phase.exchange, rel=0.1, abs=15), name  # settings are not counted
+        assert superstep.link == pytest.approx(phase.link, rel=1e-3), name
+        assert superstep.sync == pytest.approx(phase.sync, rel=1e-6), name
+        assert superstep.link_bytes == pytest.approx(phase.link_bytes, rel=1e-3), name
+    alone = predict_ipu(replace(plan, replicas=1, activity=activity))
+    assert predicted.n_samples == 3 * alone.n_samples
+    assert alone.batch_s < predicted.batch_s
+    assert 2 * alone.samples_per_s < predicted.samples_per_s < 3 * alone.samples_per_s
+    assert tile_totals(plan).max() > tile_totals(replace(plan, regularises=False)).max()
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

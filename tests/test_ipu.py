@@ -457,7 +457,7 @@ def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
     optimiser = ipu.Optimiser("adam", lr=1e-3, clip_norm=0.5)
     one = ipu.IpuProgram(plan_for(network, n, 6, f"ipu-mk2:{devices}x16"), whole, optimiser)
     many = ipu.IpuProgram(
-        plan_for(network, 5, 6, f"ipu-mk2:{devices}x16"), parts, optimiser, replicas=replicas, checks="always"
+        plan_for(network, 5, 6, f"ipu-mk2:{devices}x16", replicas=replicas), parts, optimiser, checks="always"
     )
     for k in range(4):
         size = n if k else n - 2  # the last replica then idles in part
@@ -476,28 +476,27 @@ def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
     assert reduced.executions == 4
     assert reduced.link_bytes > 0
     again = make_model(network, scale=3.0)
-    program = ipu.IpuProgram(many.plan, again, optimiser, replicas=replicas, checks="never")
+    program = ipu.IpuProgram(many.plan, again, optimiser, checks="never")
     for k in range(4):
         size = n if k else n - 2
         program.train_step(random_spikes(6, size, 11, 0.3, k), torch.arange(size) % 3)
     program.save()
     assert all(torch.equal(a, b) for a, b in zip(parts.parameters(), again.parameters(), strict=True))
-    with pytest.raises(ConfigError, match="replicas is 0; give a whole number, at least 1"):
-        ipu.IpuProgram(many.plan, again, optimiser, replicas=0)
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("bounds", [(0.2, 0.0), (0.0, 0.05), (0.3, 0.1)])
-def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float]) -> None:
+def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float], replicas: int) -> None:
     network = Network.chain(ss.Input(11), lif(13, recurrent=True, capacity=4, bias=True), ss.LIF(6, grad_threshold=0.3))
     lower, upper = bounds
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
     regulariser = ipu.Regulariser(lower, upper, 100.0, 50.0)
-    plan = plan_for(network, 7, 6)
+    plan = plan_for(network, 9 // replicas, 6, replicas=replicas, regularises=True)
     program = ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, checks="always")
     plain = ipu.IpuProgram(plan, make_model(network, scale=3.0), decoding="count", n_classes=3)
     optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
     for k in range(4):
-        n = 7 - 2 * (k == 1)  # absent samples fire by their bias, and must not count
+        n = 9 - 4 * (k == 1)  # absent samples fire by their bias, and must not count
         spikes, labels = random_spikes(6, n, 11, 0.3, k), torch.arange(n) % 3
         optimiser.zero_grad()
         output = host(spikes)
@@ -512,8 +511,9 @@ def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float
             assert plain.train_step(spikes, labels).gradient_norm != pytest.approx(norm, rel=1e-2)
     program.save()
     assert_same_weights(host, device)
-    with pytest.raises(DescriptionError, match="activity is regularised in one replica only"):
-        ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, replicas=2)
+    assert program.report().n_vertices == n_vertices(plan)
+    with pytest.raises(ConfigError, match=r"the plan knows of no regulariser; give make_plan\(…, regularises=True\)"):
+        ipu.IpuProgram(plan_for(network, 9, 6), device, decoding="count", n_classes=3, regulariser=regulariser)
 
 
 def test_mixed_labels_train_as_on_the_cpu() -> None:

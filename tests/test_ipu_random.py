@@ -26,7 +26,7 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
     for what, found in {
         "decodings": {case.decoding for case in cases} == {"mean", "sum", "last", "max", "count"},
         "optimisers": {case.optimiser.kind for case in cases} == {"sgd", "adam", "adamw"},
-        "replicas": {case.replicas for case in cases} == {1, 2, 3},
+        "replicas": {case.plan.replicas for case in cases} == {1, 2, 3},
         "devices": {case.plan.target.devices for case in cases} == {1, 2, 3},
         "halves": {case.plan.weight_dtype for case in cases} == {"float32", "half"},
         "regularisers": any(case.regulariser for case in cases),
@@ -45,7 +45,7 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"label_smoothing": 0.05}, {"optimiser": None}, {"regulariser": ipu_random.Regulariser(0.3, 0.0, 20.0, 10.0)}],
+    [{"label_smoothing": 0.05}, {"optimiser": None}, {"regulariser": None}],
     ids=["loss", "optimiser", "regulariser"],
 )
 def test_a_fault_is_told_from_the_order_of_sums(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,14 +54,12 @@ def test_a_fault_is_told_from_the_order_of_sums(change: dict[str, Any], monkeypa
 
     def wrong(case: Any, model: Any, backend: str, optimiser: Any, *rest: Any) -> Any:
         if "optimiser" in change:
-            optimiser = replace(optimiser, lr=1.001 * optimiser.lr)
+            optimiser = replace(optimiser, lr=1.05 * optimiser.lr)
             return right(case, model, backend, optimiser, *rest)
         return right(replace(case, **change), model, backend, optimiser, *rest)
 
     monkeypatch.setattr(ipu_random, "_program", wrong)
-    case = next(
-        c for c in map(random_case, SEEDS) if c.regulariser is None and c.replicas == 1 and not c.label_smoothing
-    )
+    case = next(c for c in map(random_case, SEEDS) if c.regulariser is not None and not c.label_smoothing)
     finding = run_case(case, n_batches=4)
     assert finding.verdict == "fault", finding.line()
 

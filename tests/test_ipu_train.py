@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparsesnn.cli import main
-from sparsesnn.errors import ConfigError
+from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.train import Config, train
 
 SMALL = {
@@ -47,6 +47,21 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert resumed.weights_sha256 == whole.weights_sha256
 
 
+def test_replicas_repeat_themselves_and_go_on_as_many_as_they_were(tmp_path: Path) -> None:
+    def run(out: str, replicas: int, *, epochs: int = 2, resume: bool = False) -> Any:
+        parallel = {"parallel": {"replicas": replicas}, "train": {"backend": "ipu-model", "target": "ipu-mk2:1x16"}}
+        settings = Config.resolve(SMALL, parallel, {"train": {"epochs": epochs}})
+        return train(settings, out=tmp_path / out, resume=resume)
+
+    whole = run("whole", 3)  # batches of 8: the last replica has two samples
+    run("parts", 3, epochs=1)
+    with pytest.raises(CheckpointError, match="parallel.replicas: 3 → 2"):
+        run("parts", 2, resume=True)
+    assert run("parts", 3, resume=True).weights_sha256 == whole.weights_sha256
+    host = train(config(), out=tmp_path / "host")
+    assert host.test_loss == pytest.approx(whole.test_loss, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -54,13 +69,14 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
         {"loss": {"upper": 0.02, "lower": 0.05}},
         {"net": {"text": "auto-16r-auto", "grad_threshold": 0.5, "learn_beta": True, "learn_threshold": True}},
         {"train": {"weight_dtype": "float16"}},
+        {"parallel": {"replicas": 3}, "loss": {"upper": 0.02, "lower": 0.05}},
     ],
-    ids=["mixed labels", "regulariser", "learnt parameters", "half-precision weights"],
+    ids=["mixed labels", "regulariser", "learnt parameters", "half-precision weights", "replicas"],
 )
 def test_what_a_run_may_ask_for_besides(more: dict[str, Any], tmp_path: Path) -> None:
     on_device = {"train": {"backend": "ipu-model", "target": "ipu-mk2:1x16"}}
     device = train(Config.resolve(SMALL, more, on_device), out=tmp_path / "device")
-    host_only = {k: v for k, v in more.items() if k != "train"}
+    host_only = {k: v for k, v in more.items() if k not in ("train", "parallel")}
     host = train(Config.resolve(SMALL, host_only), out=tmp_path / "host")
     # float16 weights are others than the engine's: about the same loss; else the same
     assert device.test_loss == pytest.approx(host.test_loss, rel=0.05 if "train" in more else 1e-4)
@@ -82,5 +98,11 @@ def test_the_benchmark_prints_what_was_counted(capsys: pytest.CaptureFixture[str
     assert result["samples_per_s"] > 0
     assert result["report"]["n_vertices"] > 0
     assert {p["name"] for p in result["report"]["phases"]} >= {"forward/0/step", "backward/0/state gradient", "update"}
+    assert main([*arguments, "--replicas", "2", "--json"]) == 0
+    of_two = json.loads(capsys.readouterr().out)
+    assert of_two["activity"] == pytest.approx(result["activity"], rel=1e-6)
+    assert "gradients of replicas" in {p["name"] for p in of_two["report"]["phases"]}
+    assert main([*arguments, "--replicas", "0"]) == 2
+    assert "replicas is 0; give a whole number, at least 1" in capsys.readouterr().err
     assert main(arguments) == 0
     assert "not measured on an IPU" in capsys.readouterr().out

@@ -182,12 +182,13 @@ SPARSESNN_VERTEX(CountLoss, kept, targets, settings, logits, d_logits, d_values,
                  n_classes, n_per_class)
 
 // Spikes of each neuron over all steps and present samples of a tile's collectors, and after them their sum. counts
-// [N + 1, even]: by collector.
+// [N + 1, even]: by collector. first_sample: of this replica.
 class CountSpikes : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> kept;
   ListOf<poplar::Output<Floats>> counts;
   poplar::Input<Floats> settings;
+  poplar::Input<Words> first_sample;
   Numbers collectors;
   unsigned n_collectors, n_steps;
 
@@ -198,7 +199,7 @@ class CountSpikes : public poplar::MultiVertex {
       for (unsigned n = 0; n < even(c.n_neurons + 1); ++n) count[n] = 0.0f;
       for (unsigned t = 0; t < n_steps; ++t)
         for (unsigned s = 0; s < c.n_samples; ++s) {
-          if (static_cast<float>(c.first_sample + s) >= settings[setting_samples]) continue;
+          if (static_cast<float>(first_sample[0] + c.first_sample + s) >= settings[setting_samples]) continue;
           const unsigned short* list = &kept[k][(t * c.n_samples + s) * c.stride];
           for (unsigned j = 0; j < list[0]; ++j) count[list[list_ids + j]] += 1.0f;
           count[c.n_neurons] += static_cast<float>(list[0]);
@@ -209,20 +210,21 @@ class CountSpikes : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(CountSpikes, kept, counts, settings, collectors, n_collectors, n_steps)
+SPARSESNN_VERTEX(CountSpikes, kept, counts, settings, first_sample, collectors, n_collectors, n_steps)
 
 // The activity regulariser of sparsesnn/loss.py: ∂R/∂s of each neuron of a tile's shards, the same for all its spikes.
 //
 //   a[n] = (1 / (T·B)) Σ s[t,b,n]      R = λ·mean_n max(0, lower - a[n])² + μ·max(0, mean_n a[n] - upper)²
 //
 // counts, totals: by shard and collector: remote, of the shard's neurons, and of all. out [w + 2]: by shard; the last
-// but one number is how many samples are present.
+// but one number is how many samples are present here: first_sample is that of this replica.
 class Regularise : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Array<float, 4>>> counts;
   ListOf<poplar::Input<Array<float, 4>>> totals;
   ListOf<poplar::Output<Floats>> out;
   poplar::Input<Floats> settings;
+  poplar::Input<Words> first_sample;
   Numbers shards;
   unsigned n_shards, n_steps;
   float lower, upper, strength_lower, strength_upper;
@@ -244,14 +246,14 @@ class Regularise : public poplar::MultiVertex {
         out[k][n] = (of_all + of_one) * scale;
         SPARSESNN_WORK(reduce_pair, s.n_collectors);
       }
-      out[k][even(s.n_neurons)] = settings[setting_samples];
+      out[k][even(s.n_neurons)] = settings[setting_samples] - static_cast<float>(first_sample[0]);
     }
     return true;
   }
 };
 
-SPARSESNN_VERTEX(Regularise, counts, totals, out, settings, shards, n_shards, n_steps, lower, upper, strength_lower,
-                 strength_upper)
+SPARSESNN_VERTEX(Regularise, counts, totals, out, settings, first_sample, shards, n_shards, n_steps, lower, upper,
+                 strength_lower, strength_upper)
 
 // What an optimiser's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
 // (biases, and β, α, θ that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a

@@ -46,6 +46,9 @@ def register(what: Any) -> None:
         "--target", default="ipu-mk2:1x64", metavar="MACHINE", help="IPUs × tiles (default: %(default)s)"
     )
     parser.add_argument(
+        "--replicas", type=int, default=1, metavar="R", help="copies that share the batch (default: %(default)s)"
+    )
+    parser.add_argument(
         "--checks",
         default="first",
         choices=("always", "first", "never"),
@@ -66,7 +69,12 @@ def _run(options: argparse.Namespace) -> int:
         hidden_activity=options.hidden_activity,
     )
     result = bench_ipu_model(
-        workload, options.target, delay=options.delay, max_activity=options.max_activity, checks=options.checks
+        workload,
+        options.target,
+        delay=options.delay,
+        max_activity=options.max_activity,
+        replicas=options.replicas,
+        checks=options.checks,
     )
     print(json.dumps(result.to_dict(), allow_nan=False) if options.json else result.table())
     return 0

@@ -19,6 +19,7 @@ EXAMPLES = """\
 examples:
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2               one IPU: tiles, bytes, cycles a step
   sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --svg p.svg four IPUs, and a drawing of their tiles
+  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --replicas 4  four copies on four IPUs share the batch
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --link 12.5,2  with links as launch weak-scaling measured them
@@ -51,7 +52,9 @@ def register(commands: Any) -> None:
         metavar="D",
         help="of all connections but the input's (default with --net: 1 on IPUs, else 0)",
     )
-    what.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
+    what.add_argument(
+        "--batch", type=int, default=48, metavar="B", help="samples, of all replicas (default: %(default)s)"
+    )
     what.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
     what.add_argument(
         "--optimizer",
@@ -59,11 +62,21 @@ def register(commands: Any) -> None:
         choices=("adam", "sgd", "none"),
         help="none: inference, without gradients and history (default: %(default)s)",
     )
+    what.add_argument(
+        "--regulariser", action="store_true", help="activity is regularised: two phases more a batch (IPUs)"
+    )
     what.add_argument("--half", action="store_true", help="half-precision weights, float32 masters")
     where = parser.add_argument_group("where")
     where.add_argument("--target", default="ipu-mk2", metavar="NAME", help="the machine (default: %(default)s)")
     where.add_argument(
         "--link", metavar="GB/S,US", help="measured bandwidth of a device or rank, and latency in µs, such as 12.5,2"
+    )
+    where.add_argument(
+        "--replicas",
+        type=int,
+        default=1,
+        metavar="R",
+        help="copies that share the batch, each on a machine such as --target (IPUs; default: %(default)s)",
     )
     where.add_argument("--memory", type=float, metavar="GIB", help="of a rank; cpu and mpi only (default: unlimited)")
     where.add_argument(
@@ -180,7 +193,7 @@ def _make(options: argparse.Namespace) -> Plan:
         target = replace(target, bytes_per_device=int(options.memory * 2**30))
     return make_plan(
         _network(options, target),
-        options.batch,
+        -(-options.batch // max(1, options.replicas)),
         options.steps,
         target,
         activity=_activity(options.activity),
@@ -190,6 +203,8 @@ def _make(options: argparse.Namespace) -> Plan:
         weight_dtype="half" if options.half else "float32",
         strategy=options.strategy,
         layout=options.layout,
+        replicas=options.replicas,
+        regularises=options.regulariser,
     )
 
 

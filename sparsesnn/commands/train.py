@@ -22,6 +22,7 @@ examples:
   sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
   sparsesnn train --resume --out runs/a                     go on after Ctrl-C, a crash or a power cut, bit for bit
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
+  sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
   mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
 

@@ -16,7 +16,8 @@ what its longest worker costs, times the six workers that take turns (a tile iss
                    shares to the reducers → reduce; sums to the collectors → sum
                    lists and gradients to the shards → state gradient; at the end
                    the input's lists and buckets to the shards → weight gradient
-    batch          loss, norm of the gradient, optimiser; lists and labels from the host
+    batch          loss; counts and regulariser of activity; all-reduce of replicas; norm of the gradient, optimiser; lists
+                   and labels from the host
 
 as the graph builder (host/src/ipu/program.cpp) lays them out. Populations joined by delay 0 take rounds one after another
 (`Plan.stages`); with delay 1 all share one. A tile has one vertex a phase, whatever it holds. The counts are those of the emulated machine (host/src/emulator/work.h), under the
@@ -352,14 +353,16 @@ def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
     )
     host_bytes += 8 * plan.n_samples * plan.populations[plan.network.output].n  # targets, logits
     streaming = (1 - a.host_overlap) * host_bytes / (plan.target.host_bytes_per_s * plan.target.devices)
+    update = (*machine.replicas(), *machine.norm(spiking), machine.optimiser(spiking))
+    per_batch = (machine.loss(), *machine.regulariser(), *update)
     return Prediction(
         per_step=tuple(s for s in per_step if s.cycles),
-        per_batch=tuple(s for s in (machine.loss(), *machine.norm(spiking), machine.optimiser(spiking)) if s.cycles),
+        per_batch=tuple(s for s in per_batch if s.cycles),
         n_steps=plan.n_steps,
-        n_samples=plan.n_samples,
+        n_samples=plan.replicas * plan.n_samples,
         clock_hz=plan.target.clock_hz,
         host_s=streaming + a.host_transfers * plan.target.links.latency_s,
-        host_bytes=host_bytes,
+        host_bytes=plan.replicas * host_bytes,
     )
 
 
@@ -490,6 +493,68 @@ class _Machine:
             workers = self.plan.target.workers_per_tile
             work["loss"][c.tile] += _turns(-(-c.n // workers) * (p.n + counts) * self.a.loss_value, self.a, workers)
         return self._superstep("loss", traffic, work)
+
+    def regulariser(self) -> tuple[Superstep, ...]:
+        """Collectors count the spikes of all steps, a worker those of a whole collector; replicas add their counts; shards
+        of the population get them all, and one worker a shard adds them up."""
+        plan = self.plan
+        names = self._firing([k for k in plan.populations if k not in plan.inputs])
+        if not (plan.regularises and plan.trains and names):
+            return ()
+        workers = plan.target.workers_per_tile
+        count, add, traffic = self._nothing(), self._nothing(), self._traffic()
+        n_counts = 0
+        for name in names:
+            p = plan.populations[name]
+            tiles = np.array([c.tile for c in p.collectors])
+            n_counts += len(tiles) * padded(p.n + 1, "float32")
+            each = [
+                _turns(plan.n_steps * c.n * self.a.fetch_id * self.lengths[name].spikes, self.a, workers)
+                for c in p.collectors
+            ]
+            count.add("loss", tiles, np.array(each), self.start)
+            sizes = self.sizes[name]
+            cycles = [_turns(self.a.reduce_pair * len(tiles) * int(n), self.a, workers) for n in sizes]
+            add.add("loss", self.tiles[name], np.array(cycles), self.start)
+            sink = np.tile(self.tiles[name], len(tiles))
+            traffic.send(np.repeat(tiles, len(sizes)), sink, 4 * np.tile(sizes, len(tiles)))
+            traffic.broadcast(p.collectors, np.full_like(tiles, 4), np.unique(self.tiles[name]))
+        counted = self._superstep("nothing", self._traffic(), count)
+        return counted, *self._all_reduce(4 * n_counts), self._superstep("counts", traffic, add)
+
+    def replicas(self) -> tuple[Superstep, ...]:
+        """Gradients of all weights, and of what else trains, over replicas."""
+        plan = self.plan
+        if not plan.trains:
+            return ()
+        n_bytes = 0
+        for name, sizes in self.sizes.items():
+            p = plan.network.populations[name]
+            learnt = sum(bool(getattr(p, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
+            rows = sum(plan.populations[c.pre].n for c in plan.incoming(name))
+            if learnt or getattr(p, "bias", False):
+                rows += 6 * (1 + learnt)
+            n_bytes += 4 * rows * sum(padded(int(n), "float32") for n in sizes)
+        return self._all_reduce(n_bytes)
+
+    def _all_reduce(self, n_bytes: int) -> tuple[Superstep, ...]:
+        """A ring over replicas: each device sends 2·(R - 1) parts of 1/R of what it holds. R = 1: nothing."""
+        target, n = self.plan.target, self.plan.replicas
+        if n == 1:
+            return ()
+        share = 2 * (n - 1) / n * n_bytes / target.devices
+        return (
+            Superstep(
+                name="replicas",
+                compute={},
+                exchange=0.0,
+                sync=2 * (n - 1) * target.links.latency_s * target.clock_hz,
+                link=share / target.links.bytes_per_s * target.clock_hz,
+                exchange_bytes=0,
+                link_bytes=2 * (n - 1) * n_bytes,
+                slowest_tile=0,
+            ),
+        )
 
     def norm(self, names: list[str]) -> tuple[Superstep, ...]:
         """Six sums of squares a tile go to one tile of each device, where workers add them; the devices' sums go to one,

@@ -9,11 +9,11 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | gradient | Σ M·w·4 | shard |
 | optimiser | Adam 2·Σ M·w·4; SGD 0 | shard |
 | parameters | α, β, θ, θ_grad, bias: 5·w·4; six rows of bias gradient; moments of a bias, and of α, β, θ that learn | shard |
-| state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values | shard |
+| state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regulariser adds: (w + 2)·4 | shard |
 | history | v of all steps, T·B·w·4, of two steps where nothing trains; i_syn as well where α learns | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
 | masks | fired and near-spike bits, 8 B per 32 neurons and sample | shard |
-| collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs | collector |
+| collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regulariser: (N + 1)·4 | collector |
 | reducer | sum of shares | reducer |
 | buffers | what the tile receives in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
 | code, reserved | estimates, see `MemoryAssumptions` | every tile in use |
@@ -129,7 +129,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         "gradient": n_weights * 4 if trains else 0,
         "optimiser": n_weights * 4 * moments,
         "parameters": row * rows_of_parameters,
-        "state": row * b * rows_of_state,
+        "state": row * b * rows_of_state + (row + 8 if plan.regularises and spiking and trains else 0),
         "history": row * b * steps * (1 + bool(trains and getattr(population, "learn_alpha", False))),
         "shares": shares if trains else 0,
         "masks": 4 * b * mask_words(n) if spiking else 0,
@@ -178,7 +178,8 @@ def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
     if plan.trains:
         total += bucket_bytes(p.capacity) + (0 if isinstance(population, Input) else slots_bytes(p.capacity))
     dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps
-    return n_samples * total + dropped + connected
+    counts = 8 * (-(-(p.n + 1) // 2)) if plan.regularises and plan.trains and name not in plan.inputs else 0
+    return n_samples * total + dropped + connected + counts
 
 
 def collector_receives(plan: Plan, name: str, n_samples: int) -> dict[str, int]:

@@ -119,13 +119,16 @@ class Plan:
 
     Args:
         network, target: what was planned, for what.
-        n_samples, n_steps: B and T.
+        n_samples, n_steps: B, of one replica, and T.
         optimizer: "adam", "sgd", or "none": inference only, which needs no gradient and no history.
         weight_dtype: "float32", or "half" with float32 masters where the network trains.
         activity: expected spikes per neuron and step, by population; only predictions depend on it.
         populations: by name, in the network's order.
         connections: in the order in which currents are summed; recurrent ones after those from other populations.
         strategy: how it was found, in words.
+        replicas: copies, each on as many devices as the target has, with `n_samples` samples of its own; their gradients
+            are added before the update. IPUs only.
+        regularises: whether activity is regularised (`sparsesnn.loss.activity_regulariser`). Counted for IPUs only.
     """
 
     network: Network
@@ -138,6 +141,8 @@ class Plan:
     populations: Mapping[str, PopulationPlan]
     connections: tuple[ConnectionPlan, ...]
     strategy: str
+    replicas: int = 1
+    regularises: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activity", MappingProxyType(dict(self.activity)))

@@ -6,7 +6,7 @@
                  "exchange": {"bytes_per_cycle", "sync_cycles"}, "links": {"bytes_per_s", "latency_s"},
                  "host_bytes_per_s", "bytes_per_device"},
       "n_samples": B, "n_steps": T, "optimizer": "adam" | "sgd" | "none", "weight_dtype": "float32" | "half",
-      "strategy": "…",
+      "strategy": "…", "replicas": copies on other samples (1), "regularises": of activity (false),
       "populations": [                              in the network's order
         {"name", "model": "Input" | "LIF" | "CubaLIF" | "LI", "n", "capacity": K, "activity",
          "shards":     [[tile, first, n, device, rank, worker], …],          ascending in gid, no gaps
@@ -48,6 +48,8 @@ def to_json(plan: Plan) -> str:
         "optimizer": plan.optimizer,
         "weight_dtype": plan.weight_dtype,
         "strategy": plan.strategy,
+        "replicas": plan.replicas,
+        "regularises": plan.regularises,
         "populations": [
             {
                 "name": name,
@@ -111,6 +113,8 @@ def from_json(text: str) -> Plan:
                 for c in data["connections"]
             ),
             strategy=str(data["strategy"]),
+            replicas=_whole(data.get("replicas", 1), "replicas", 1),
+            regularises=bool(data.get("regularises", False)),
         )
     except KeyError as error:
         raise ConfigError(f"plan: key {error} is missing; make the plan anew") from None

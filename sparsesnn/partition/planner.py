@@ -38,12 +38,14 @@ def make_plan(
     weight_dtype: str = "float32",
     strategy: str = "search",
     layout: str = "auto",
+    replicas: int = 1,
+    regularises: bool = False,
     assumptions: CycleAssumptions = ASSUMPTIONS,
 ) -> Plan:
     """Places every neuron of a network on a tile.
 
     Args:
-        n_samples, n_steps: B and T.
+        n_samples, n_steps: B, of one replica, and T.
         activity: expected spikes per neuron and step, for all populations or by name.
         max_activity: capacity of lists, as a share of the population; 1: no list can overflow; None: from `activity`,
             what is listed on average and four standard deviations. A population's own `capacity` goes before; where
@@ -54,11 +56,19 @@ def make_plan(
         strategy: sizes of shards, see `sparsesnn.partition.strategies`: "even", "bytes", "work" or "search". IPUs only.
         layout: their places, see `sparsesnn.partition.layout`: "contiguous", "split", "shared", or "auto": the fastest
             by prediction. IPUs only.
+        replicas: copies of the plan on as many times the target's devices, each with `n_samples` samples. IPUs only.
+        regularises: activity is regularised.
         assumptions: of the prediction that sizes and layout are chosen by.
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
     """
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
+    if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.kind != "ipu"):
+        raise ConfigError(
+            f"plan: replicas is {replicas!r} on '{target.name}'; give a whole number, at least 1, on IPUs; ranks of mpirun "
+            "are dealt to replicas when they run: parallel.replicas of sparsesnn train"
+        )
+    skeleton = replace(skeleton, replicas=replicas, regularises=regularises)
     if target.kind == "cpu":
         return _plan_cpu(skeleton)
     for what, chosen, allowed in (

@@ -19,6 +19,8 @@ def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
         "target": plan.target.to_dict(),
         "n_steps": plan.n_steps,
         "n_samples": plan.n_samples,
+        "replicas": plan.replicas,
+        "regularises": plan.regularises,
         "optimizer": plan.optimizer,
         "weight_dtype": plan.weight_dtype,
         "strategy": plan.strategy,
@@ -135,9 +137,10 @@ def _head(data: dict[str, Any], plan: Plan) -> list[str]:
         machine = f"{target.devices} IPU{'s' * (target.devices > 1)} of {target.tiles:,} tiles"
     else:
         machine = f"{target.devices} rank{'s' * (target.devices > 1)} of {target.tiles} core{'s' * (target.tiles > 1)}"
+    copies = f" in each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     return [
         f"{data['n_neurons']:,} neurons, {data['n_weights'] / 1e6:,.2f} M weights on {target.name} ({machine})",
-        f"T={plan.n_steps}, batch {plan.n_samples}, optimizer {plan.optimizer}, weights {plan.weight_dtype}; "
+        f"T={plan.n_steps}, batch {plan.n_samples}{copies}, optimizer {plan.optimizer}, weights {plan.weight_dtype}; "
         f"strategy: {plan.strategy}",
     ]
 

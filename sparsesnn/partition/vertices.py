@@ -4,7 +4,7 @@ A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, 
 state gradient, once more the list gradient for the input; square sums, norm, update. Where populations are joined by delay 0,
 every round has a step, a compact, a list gradient, a reduce, a sum and a state gradient of its own. Deep chains would have
 more vertices than `MAX_PER_TILE` a tile; their rounds take turns in one set of vertices. That costs exchange, since
-every turn moves the lists of all rounds. A regulariser of activity has two phases more, which are not counted here.
+every turn moves the lists of all rounds. A regulariser of activity has two phases more, on collectors and on shards.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
     if not loops:
         total += _tiles(*(shards[c.post] for c in plan.connections if c.pre in plan.inputs))
     total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
+    if plan.regularises:
+        total += _tiles(*(collectors[k] for k in spiking)) + _tiles(*(shards[k] for k in spiking))
     used = np.unique(np.concatenate([shards[k] for k in placed]))
     per_device = np.bincount(used // plan.target.tiles, minlength=plan.target.devices)
     return total + 2 * len(used) + int((per_device > MAX_DIRECT_SUMS).sum()) + 1 + _totals(plan)

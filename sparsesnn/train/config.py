@@ -350,7 +350,9 @@ class ParallelConfig:
     """How the ranks of mpirun share the work; without it there is one rank. Results do not depend on it.
 
     Args:
-        replicas: ranks, or groups of them, that see different samples; 0: as many as the ranks allow.
+        replicas: ranks, or groups of them, that see different samples; 0: as many as the ranks allow. On the IPU backends,
+            which run on one rank: copies of the program, each on IPUs as `train.target` says; 0: one. They add gradients in
+            an order of their own: last bits of weights depend on it there.
         shards: ranks that share the neurons of one replica; 0: one, or as many as `replicas` leaves.
     """
 
@@ -478,6 +480,8 @@ def differences(old: Config, new: Config) -> list[str]:
     """
     before, after = schema.flatten(old.to_dict()), schema.flatten(new.to_dict())
     free = set(FREE_KEYS)
+    if new.train.backend in IPU_BACKENDS:
+        free.discard("parallel.replicas")
     if new.optim.schedule == "constant" and new.train.epochs >= old.train.epochs:
         free.add("train.epochs")
     names = [*before, *(name for name in after if name not in before)]

@@ -29,7 +29,7 @@ from sparsesnn.host.stream import Stream
 from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
 from sparsesnn.loss import activity_regulariser, decode
-from sparsesnn.module import Model, Output
+from sparsesnn.module import IPU_BACKENDS, Model, Output
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks, schema
@@ -71,7 +71,8 @@ def train(
         config = config.with_values({"data": {"dir": str(data_dir)}})
     world = world or Local()
     ranks.check_equal(world, "the configuration", _comparable(config, resume), "start all ranks alike")
-    grid = make_grid(world, config.parallel.replicas, config.parallel.shards)
+    on_device = config.train.backend in IPU_BACKENDS  # whose replicas are no ranks
+    grid = make_grid(world, 0 if on_device else config.parallel.replicas, config.parallel.shards)
     _check_ranks(world, grid, config.train.backend)
     report = report if report is not None and grid.is_first else Report(quiet=True)
     # the folder's default name holds the time, which ranks may read differently

@@ -763,6 +763,7 @@ class Builder {
   void add_regulariser(Sequence& pass) {
     const ComputeSet count = graph_.addComputeSet("activity"), regularise = graph_.addComputeSet("regulariser");
     Vertices counts(graph_, count, "CountSpikes"), regularisers(graph_, regularise, "Regularise");
+    std::vector<Tensor> all_counts;
     for (std::size_t index = 0; index < populations_.size(); ++index) {
       const Population& p = spec_.populations[index];
       Placed& v = populations_[index];
@@ -772,10 +773,12 @@ class Builder {
         const Collector& c = p.collectors[k];
         Vertices::OfTile& x = counts.on(c.tile);
         counted.push_back(alone(FLOAT, even(p.n + 1), c.tile, p.name + ".spikes"));
+        all_counts.push_back(counted.back());
         x.push("collectors", CountedCollector{c.n, c.first, static_cast<unsigned>(v.stride), p.n});
         x.lists["kept"].push_back(v.kept.part(k));
         x.lists["counts"].push_back(counted.back());
         x.tensors["settings"] = settings_;
+        x.tensors["first_sample"] = first_sample(c.tile);
         x.scalars["n_steps"] = spec_.n_steps;
         ++x.scalars["n_collectors"];
       }
@@ -789,6 +792,7 @@ class Builder {
         v.regulariser.push_back(alone(FLOAT, width(s) + 2, s.tile, p.name + ".regulariser"));
         x.lists["out"].push_back(v.regulariser.back());
         x.tensors["settings"] = settings_;
+        x.tensors["first_sample"] = first_sample(s.tile);
         x.scalars["n_steps"] = spec_.n_steps;
         x.floats = {{"lower", spec_.lower},
                     {"upper", spec_.upper},
@@ -801,6 +805,7 @@ class Builder {
     counts.add_to_graph();
     regularisers.add_to_graph();
     pass.add(Execute(count));
+    add_up(all_counts, "counts of replicas", pass);
     pass.add(Execute(regularise));
   }
 
@@ -1330,15 +1335,19 @@ class Builder {
 
   // Gradients of all replicas: each then updates its weights alike.
   void add_up_replicas(Sequence& pass) {
-    if (spec_.replicas == 1) return;
     std::vector<Tensor> gradients;
     for (const Joined& j : joined_) gradients.push_back(j.gradients.all());
     for (const Placed& v : populations_)
       if (!v.vectors.empty()) gradients.push_back(v.d_vectors.all());
-    Tensor all = concat(gradients);
+    add_up(gradients, "gradients of replicas", pass);
+  }
+
+  // Sums over replicas take the place of what each of them has.
+  void add_up(const std::vector<Tensor>& tensors, const char* name, Sequence& pass) {
+    if (spec_.replicas == 1) return;
+    Tensor all = concat(tensors);
     gcl::allReduceInPlaceCrossReplica(graph_, all, gcl::CollectiveOperator::ADD, pass,
-                                      gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, spec_.replicas, 1),
-                                      {"gradients of replicas"}, {});
+                                      gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, spec_.replicas, 1), {name}, {});
   }
 
   // Gradients of values that a whole population shares.

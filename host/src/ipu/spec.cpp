@@ -47,7 +47,6 @@ void ProgramSpec::check() const {
           r.first_sample + r.n_samples > n_samples || !r.n_shards || !r.n_samples)
         refuse("a reducer of " + populations[c.pre].name + "->" + populations[c.post].name + " is out of range");
   }
-  if (regularises() && replicas > 1) refuse("activity is regularised in one replica only");
   const Population& output = populations.back();
   if (output.n % n_classes) refuse(output.name + " has no whole number of neurons a class");
   if ((decoding == 4) != output.spikes()) refuse("'count' decodes spikes, the others a readout");
