@@ -18,16 +18,19 @@ from sparsesnn.errors import ConfigError, DataError
 #: a data set's module, as a worker imports it
 MODULE = """
 import os, signal, time
+from pathlib import Path
 import numpy as np
 from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.convert import Part
 from sparsesnn.errors import ConfigError, DataError
 
-def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_units=5):
+def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_workers=1, n_units=5):
     with open(log, "a") as file:
         file.write(f"{os.getpid()} {first} {last}\\n")
     print("a library that talks", flush=True)
     os.write(1, b"even past Python\\n")
+    while n_workers > 1 and len({line.split()[0] for line in Path(log).read_text().splitlines()}) < n_workers:
+        time.sleep(0.01)  # all are at work before one goes on
     time.sleep(seconds)
     for item in range(first, last):
         if item in bad:
@@ -121,7 +124,8 @@ SCRIPT = """
 import sys
 from sparsesnn.datasets.convert import Job, run
 print("running", flush=True)  # no `if __name__ == "__main__"`: a worker must not run this again
-job = Job(sys.argv[1], {"log": sys.argv[2], "seconds": float(sys.argv[3])}, 10, n_bytes=0, title="toy", block=3)
+arguments = {"log": sys.argv[2], "seconds": float(sys.argv[3]), "n_workers": 2}
+job = Job(sys.argv[1], arguments, 10, n_bytes=0, title="toy", block=3)
 print(run(job, 2).columns["labels"].tolist())
 """
 
@@ -136,7 +140,7 @@ def start(tmp_path: Path, module: str, seconds: float) -> subprocess.Popen[str]:
 
 def workers(tmp_path: Path) -> set[int]:
     """The workers that have begun; waits for two."""
-    stop = time.monotonic() + 60
+    stop = time.monotonic() + 300
     while True:
         log = (tmp_path / "log").read_text().splitlines() if (tmp_path / "log").exists() else []
         found = {int(line.split()[0]) for line in log}
@@ -155,18 +159,18 @@ def gone(pid: int) -> bool:
 
 def test_a_script_needs_no_guard_and_runs_once(tmp_path, module):
     script = start(tmp_path, module, 0.0)
-    out, _ = script.communicate(timeout=60)
+    out, _ = script.communicate(timeout=600)
     assert out == "running\n[0, 1, 2, 0, 1, 2, 0, 1, 2, 0]\n"
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_caller(tmp_path, module, signal_number):
-    script = start(tmp_path, module, 1.0)
+    script = start(tmp_path, module, 3.0)
     pids = workers(tmp_path)
     script.send_signal(signal_number)
-    script.communicate(timeout=60)
+    script.communicate(timeout=600)
     assert script.returncode != 0
-    stop = time.monotonic() + 30
+    stop = time.monotonic() + 300
     while not all(map(gone, pids)):
         assert time.monotonic() < stop, "a worker outlives its caller"
         time.sleep(0.05)
@@ -189,7 +193,7 @@ def test_a_bar_shows_in_a_terminal_and_nowhere_else(tmp_path, module, capfd):
             while chunk := os.read(ours, 1000):
                 said += chunk
         os.close(ours)
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
     assert b"converting toy" in said
     run(job(module, tmp_path, 4, seconds=0.6))
     assert capfd.readouterr().err == ""

@@ -20,14 +20,16 @@ from sparsesnn.launch.finding import find_launcher
 
 FAKES = Path(__file__).parent / "fakes"
 
-#: a rank that prints its place, its cores, its threads, a variable and its arguments, as one line
+#: a rank that prints its place, its cores, its threads, a variable and its arguments, as one line, which it writes at
+#: once: `print` may write the end of the line by itself, after that of another rank
 REPORT = """\
 import os, sys
 import sparsesnn
 from sparsesnn.launch.environment import find_place
 place = find_place(os.environ)
 cores = sorted(os.sched_getaffinity(0))
-print([place.launcher, place.rank, place.size, place.local_rank, cores, sparsesnn.num_threads(), os.environ.get("A"), sys.argv[1:]])
+found = [place.launcher, place.rank, place.size, place.local_rank, cores, sparsesnn.num_threads(), os.environ.get("A"), sys.argv[1:]]
+os.write(1, f"{found}\\n".encode())
 """
 
 

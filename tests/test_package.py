@@ -24,7 +24,7 @@ def python(code: str, *, cwd: Path, **environment: str) -> subprocess.CompletedP
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

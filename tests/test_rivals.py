@@ -379,7 +379,7 @@ def _worker(name: str, folder: Path) -> Worker:
 
 def _stops(worker: Worker) -> bool:
     """On a loaded machine the signal takes its time."""
-    for _ in range(100):
+    for _ in range(600):
         if Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
             return True
         time.sleep(0.1)

@@ -81,14 +81,16 @@ void first_exception_reaches_the_caller() {
   for (const int n_threads : {1, 3}) {
     set_num_threads(n_threads);
     std::atomic<int> n_ran{0};
+    // So many that the other threads cannot run them all in the time slice that the failing one may lose.
+    const int n_items = 20000000;
     const auto run = [&] {
-      parallel_for(100000, [&](int item, int) {
+      parallel_for(n_items, [&](int item, int) {
         n_ran.fetch_add(1);
         if (item == 5) throw std::runtime_error("item 5 failed");
       });
     };
     CHECK_THROWS(run(), "item 5 failed");
-    CHECK(n_ran.load() < 100000);
+    CHECK(n_ran.load() < n_items);
     // The pool is usable afterwards, and the exception does not come back.
     std::atomic<int> n_after{0};
     parallel_for(50, [&](int, int) { n_after.fetch_add(1); });

@@ -19,7 +19,7 @@ int count_items(int n_items) {
 int exit_status_of_child() {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(30);  // a child that hangs fails the test instead of stopping it
+    alarm(300);  // a child that hangs fails the test instead of stopping it
     // Each of the three bodies waits for the others: the child really has three threads.
     std::atomic<int> n_arrived{0};
     sparsesnn::parallel_for(3, [&](int, int) {
