@@ -242,6 +242,11 @@ def parse_net(text: str, **defaults: Any) -> Network:
     """
     parts = text.strip().split("-")
     matches = [re.fullmatch(r"([1-9][0-9]*)([rcs]*)", part) for part in parts]
+    if re.match(r"\s*\d+x\d+x\d+\s*:", text):
+        raise DescriptionError(
+            f"net {text!r}: is one of images, which only `sparsesnn bench baselines` and `bench sweep` run, on the backend "
+            "dense; write sizes joined by '-', such as 700-256r-20"
+        )
     if len(parts) < 2 or None in matches:
         raise DescriptionError(
             f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, c: CubaLIF)"

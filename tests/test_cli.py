@@ -179,7 +179,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),
         (["train", "digits", "--backend", "gpu"], 2, "train.backend: is 'gpu'; allowed: cpu, dense"),
-        (["train", "digits", "--net", "128-x-10", "--out", "OUT"], 2, "net: net '128-x-10': write sizes joined by"),
+        (["train", "digits", "--net", "128-x-10", "--out", "OUT"], 2, "net '128-x-10': write sizes joined by"),
         (["train", "digits", "--net", "100-9-10", "--out", "OUT"], 2, "write --net 128-9-10"),
         (["train", "digits", "--resume"], 2, "--resume: which run?"),
         (["train", "--resume", "--out", "OUT"], 2, "holds no run"),

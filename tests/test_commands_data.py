@@ -46,7 +46,7 @@ def test_build_verify_info_clear(tmp_path, capsys):
     code, out, err = run(capsys, "build", "nmnist", "--data", folder, "--set", "data.pool=2")
     assert code == 0
     assert "train: 3 samples, 63 steps, 578 neurons, 10 classes" in out
-    assert "test: 1 samples" in out
+    assert "test: 1 sample," in out
     assert out.count("  made, ") == 2
     assert "180 events: " in out
     assert err.count("sparsesnn: warning: nmnist: ") == 2
@@ -55,7 +55,7 @@ def test_build_verify_info_clear(tmp_path, capsys):
     _, out, _ = run(capsys, "build", "nmnist", "--data", folder, "--set", "data.pool=2")
     assert out.count("  was there, ") == 2
     _, out, _ = run(capsys, "build", "nmnist", "--data", folder, "--split", "test", "--workers", "2")
-    assert "test: 1 samples, 63 steps, 2,312 neurons" in out
+    assert "test: 1 sample, 63 steps, 2,312 neurons" in out
     assert "train: " not in out
 
     code, out, _ = run(capsys, "info")

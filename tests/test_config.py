@@ -154,7 +154,7 @@ def test_a_network_that_does_not_fit_the_data_comes_with_the_text_that_does() ->
         Config.resolve({"net": {"text": "700-256r-8-20"}}).net.network(13, 4)
     with pytest.raises(ConfigError, match=r"write --net 13-256r-7s$"):
         Config.resolve({"net": {"text": "700-256r-20s"}}).net.network(13, 7)
-    with pytest.raises(ConfigError, match="net: net '700-x-20'"):
+    with pytest.raises(ConfigError, match="^net '700-x-20'"):
         Config.resolve({"net": {"text": "700-x-20"}}).net.network(700, 20)
 
 

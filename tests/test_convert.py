@@ -121,7 +121,8 @@ def test_a_worker_that_dies_is_an_error_that_names_the_block(tmp_path, module, h
 
 
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts into the background without
 from sparsesnn.datasets.convert import Job, run
 print("running", flush=True)  # no `if __name__ == "__main__"`: a worker must not run this again
 arguments = {"log": sys.argv[2], "seconds": float(sys.argv[3]), "n_workers": 2}

@@ -17,6 +17,7 @@ from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 from sparsesnn.launch.cores import usable_cores
 from sparsesnn.launch.finding import find_launcher
+from sparsesnn.wording import count
 
 FAKES = Path(__file__).parent / "fakes"
 
@@ -117,11 +118,11 @@ def test_ranks_that_share_cores_are_not_bound(tmp_path: Path, capsys: pytest.Cap
     assert main([*arguments, "--", "info"]) == 0
     printed = capsys.readouterr()
     assert "-bind-to none" in printed.out
-    assert f"{cores + 1} ranks × 1 threads share {cores} cores; they are not bound" in printed.err
+    assert f"{cores + 1} ranks × 1 thread share {count(cores, 'core')}; they are not bound" in printed.err
     assert main([*arguments, "--oversubscribe", "--", "info"]) == 0
     assert capsys.readouterr().err == ""
     assert main([*arguments, "--bind", "cores", "--", "info"]) == 2
-    assert f"need {cores + 1} cores, this machine has {cores}" in capsys.readouterr().err
+    assert f"need {count(cores + 1, 'core')}, this machine has {cores}" in capsys.readouterr().err
 
 
 def test_two_hardware_threads_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

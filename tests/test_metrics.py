@@ -101,7 +101,7 @@ def test_the_summary_of_seeds(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["test_accuracy"] == {"mean": 0.75, "sd": 0.25, "values": [0.5, 0.75, 1.0]}
     assert "valid_accuracy" not in summary
-    assert write_summary(tmp_path, [7], results[:1]) == ["test accuracy 50.00 % (1 seeds, mean ± sd)"]
+    assert write_summary(tmp_path, [7], results[:1]) == ["test accuracy 50.00 % (1 seed)"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -254,6 +254,7 @@ def test_parse_net() -> None:
         ("", "write sizes joined by '-'"),
         ("700-0-20", "write sizes joined by '-'"),
         ("700-x-20", "write sizes joined by '-'"),
+        ("3x32x32:5C12-MP2-10", "is one of images, which only `sparsesnn bench baselines`"),
         ("700--20", "write sizes joined by '-'"),
         ("700-256q-20", "write sizes joined by '-'"),
         ("700r-256-20", "the first size is the input and takes no letter"),

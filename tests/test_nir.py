@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -519,10 +520,35 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ss.Model(ss.Network.from_json(network.read_text()))
     model.load_state_dict(load_file(weights))
     assert main(["nir", "show", str(file), "--source", "nir"]) == 2
-    assert "give dt" in capsys.readouterr().err
+    assert "error: --dt: graphs of 'nir' have no usual step; give --dt" in capsys.readouterr().err
     assert main(["nir", "show", str(tmp_path / "none"), "--source", "norse"]) == 1
     assert main(["nir", "export", str(run), str(tmp_path / "no" / "x.nir"), "--dt", "1"]) == 1
     assert main(["nir"]) == 2
+    capsys.readouterr()
+    # what is said of arguments is said of options
+    for arguments, said in (
+        (["export", str(run), str(file)], "error: --dt is None; give the step that the reader"),
+        (
+            ["export", str(run), str(file), "--target", "me"],
+            "error: --target is 'me'; give who will read the graph: nir",
+        ),
+        (
+            ["export", str(run), str(file), "--target", "snntorch"],
+            "is recurrent, and snntorch reads no loops from NIR as they are; use --target nir",
+        ),
+        (["show", str(file), "--source", "me"], "error: --source is 'me'; give the library that wrote the graph"),
+        (
+            ["show", str(file), "--source", "norse", "--reset", "x"],
+            "error: --reset is 'x'; neurons of norse know: zero",
+        ),
+        (["show", str(file), "--source", "norse", "--dt", "0"], "error: --dt is 0.0; give a step above 0"),
+    ):
+        assert main(["nir", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["nir", "show", str(file), "--source", "snntorch", "--dt", "1e-4"]) == 0
+    assert "whatever they do; --reset subtract is assumed" in capsys.readouterr().err
 
 
 def test_the_table_of_the_guide_names_every_source() -> None:

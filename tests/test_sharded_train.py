@@ -168,7 +168,7 @@ def test_a_rank_that_cannot_read_ends_all(tmp_path, monkeypatch):
 
 
 def test_grids_and_backends_that_cannot_be(tmp_path):
-    with pytest.raises(ConfigError, match="2 replicas × any number of shards do not make 1 ranks; .* or start 2 ranks"):
+    with pytest.raises(ConfigError, match="2 replicas × any number of shards do not make 1 rank; .* or start 2 ranks"):
         train(make_config(parallel={"replicas": 2}), out=tmp_path)
     with pytest.raises(
         ConfigError, match="train.backend: is 'dense' on 2 ranks of MPI; backend 'cpu' runs on ranks of mpirun"

@@ -31,8 +31,8 @@ QUICK_SWEEP = (0.002, 0.02, 0.2)
 EXAMPLES = """\
 examples:
   ./dev bench rivals                                  the whole run, some 15 minutes; writes benchmarks/results/
-  ./dev bench rivals --quick --out /tmp/race          a look, in a few minutes
-  ./dev bench rivals --only sparsesnn,fused,snntorch --workloads W1 --no-sweep --out /tmp/race"""
+  ./dev bench rivals --quick --out build/race          a look, in a few minutes
+  ./dev bench rivals --only sparsesnn,fused,snntorch --workloads W1 --no-sweep --out build/race"""
 
 
 class Race:

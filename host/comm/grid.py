@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm.base import Communicator
 from sparsesnn.host.comm.local import Local
+from sparsesnn.wording import count
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def make_grid(world: Communicator, n_replicas: int = 0, n_shards: int = 0) -> Gr
     if replicas * shards != world.size or min(replicas, shards) < 1:
         raise ConfigError(
             f"parallel: {n_replicas or 'any number of'} replicas × {n_shards or 'any number of'} shards do not make "
-            f"{world.size} ranks; set parallel.replicas and parallel.shards to a product of {world.size}, "
-            f"or start {max(1, n_replicas) * max(1, n_shards)} ranks"
+            f"{count(world.size, 'rank')}; set parallel.replicas and parallel.shards to a product of {world.size}, "
+            f"or start {count(max(1, n_replicas) * max(1, n_shards), 'rank')}"
         )
     if world.size == 1:
         return Grid(world, world, world)

@@ -26,6 +26,7 @@ from sparsesnn.module import Model
 from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.prepare import set_threads
+from sparsesnn.wording import count
 
 #: modes that are measured unless others are asked for
 ALL = tuple(mode for mode in MODES if mode != "auto")
@@ -135,7 +136,7 @@ def table(rows: Sequence[Baseline]) -> str:
     for net, n_steps, n_samples in dict.fromkeys((r.net, r.n_steps, r.n_samples) for r in rows):
         block = [r for r in rows if (r.net, r.n_steps, r.n_samples) == (net, n_steps, n_samples)]
         first = block[0]
-        lines.append(f"{net}, T={n_steps}, batch {n_samples}, {first.threads} threads, {first.machine}")
+        lines.append(f"{net}, T={n_steps}, batch {n_samples}, {count(first.threads, 'thread')}, {first.machine}")
         for r in block:
             line = f"  {r.mode:<8} {r.samples_per_s:8,.1f} samples/s  {r.samples_per_s / first.samples_per_s:5.2f}x"
             if r.peak_bytes is not None and first.peak_bytes:

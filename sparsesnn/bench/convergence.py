@@ -20,6 +20,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.train import Config, train
 from sparsesnn.train.files import strict_json, write_atomically
 from sparsesnn.train.metrics import read_metrics
+from sparsesnn.wording import count
 
 #: 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom
 T_QUANTILES = (
@@ -135,7 +136,7 @@ def bench_convergence(
     write_atomically(folder / "summary.json", (strict_json(summary, indent=1) + "\n").encode())
     write_csv(folder / "summary.csv", summary)
     write_atomically(folder / "summary.md", describe(base, summary, len(seeds), initial).encode())
-    plot(found, names, folder / "convergence.png", f"{base.data.name}, {base.net.text}, {len(seeds)} seeds")
+    plot(found, names, folder / "convergence.png", f"{base.data.name}, {base.net.text}, {count(len(seeds), 'seed')}")
     return summary
 
 

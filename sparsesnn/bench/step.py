@@ -22,6 +22,7 @@ from sparsesnn.dense.device import autocast, check_precision, device_name, find_
 from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.wording import count
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class StepResult:
         w = self.workload
         lines = [
             f"{w['net']}, T={w['n_steps']}, batch {w['n_samples']}, backend {self.backend}, {self.isa}, "
-            f"{self.threads} threads, {self.machine}",
+            f"{count(self.threads, 'thread')}, {self.machine}",
             f"{self.samples_per_s:,.0f} samples/s   step {self.step_ms:.1f} ms = forward {self.forward_ms:.1f} "
             f"+ backward {self.backward_ms:.1f} + optimiser {self.optimiser_ms:.1f}",
             "activity   " + "   ".join(f"{name} {a:.4f}" for name, a in self.activity.items()),

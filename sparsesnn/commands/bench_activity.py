@@ -65,6 +65,7 @@ def _activity(options: argparse.Namespace) -> int:
     from sparsesnn.bench.activity import Settings, bench_activity
     from sparsesnn.commands.numbers import floats, integers
     from sparsesnn.errors import ConfigError
+    from sparsesnn.wording import count
 
     data = []
     for text in options.data:
@@ -96,5 +97,5 @@ def _activity(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        print(f"{len(rows)} rows in {options.out / 'activity.csv'}, drawn in {options.out / 'activity.png'}")
+        print(f"{count(len(rows), 'row')} in {options.out / 'activity.csv'}, drawn in {options.out / 'activity.png'}")
     return 0

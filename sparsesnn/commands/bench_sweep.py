@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,11 @@ def register(what: Any) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
+    # PyTorch's profiler, which says what share products take, would announce each of its starts; read when PyTorch loads
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from sparsesnn.bench.sweep import Settings, bench_sweep, with_values
     from sparsesnn.commands.numbers import integers
+    from sparsesnn.wording import count
 
     def numbers(name: str) -> tuple[int, ...] | None:
         text = getattr(options, name)
@@ -83,5 +87,5 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        print(f"{len(rows)} rows in {options.out / 'sweep.csv'}, drawn in {options.out / 'sweep.png'}")
+        print(f"{count(len(rows), 'row')} in {options.out / 'sweep.csv'}, drawn in {options.out / 'sweep.png'}")
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import CacheError, ConfigError
+from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.datasets import EventSet
@@ -278,17 +279,19 @@ def _line(entry: Entry) -> str:
     known = ("name", "split", "source", "classes", "licence", "lights")
     chosen = [f"{key} {json.dumps(value)}" for key, value in entry.description.items() if key not in known]
     return (
-        f"{head}  {entry.n_samples:,} samples, {entry.n_steps} steps, {numbers['n_neurons']:,} neurons, "
-        f"{entry.n_spikes:,} spikes; {numbers['n_lost']:,} events lost, {numbers['n_merged']:,} merged\n"
+        f"{head}  {count(entry.n_samples, 'sample')}, {count(entry.n_steps, 'step')}, "
+        f"{count(numbers['n_neurons'], 'neuron')}, {count(entry.n_spikes, 'spike')}; "
+        f"{count(numbers['n_lost'], 'event')} lost, {numbers['n_merged']:,} merged\n"
         f"  {', '.join(chosen)}"
     )
 
 
 def _summary(split: str, event_set: EventSet) -> str:
     return (
-        f"{split}: {len(event_set):,} samples, {event_set.n_steps} steps, {event_set.n_neurons:,} neurons, "
-        f"{event_set.n_classes} classes, activity {event_set.activity():.4f}\n"
-        f"  {event_set.n_events:,} events: {event_set.ids.size:,} spikes, {event_set.n_lost:,} lost, "
+        f"{split}: {count(len(event_set), 'sample')}, {count(event_set.n_steps, 'step')}, "
+        f"{count(event_set.n_neurons, 'neuron')}, {count(event_set.n_classes, 'class')}, "
+        f"activity {event_set.activity():.4f}\n"
+        f"  {count(event_set.n_events, 'event')}: {count(event_set.ids.size, 'spike')}, {event_set.n_lost:,} lost, "
         f"{event_set.n_merged:,} merged"
     )
 

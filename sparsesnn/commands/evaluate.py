@@ -36,6 +36,7 @@ def register(commands: Any) -> None:
 def _eval(options: argparse.Namespace) -> int:
     from sparsesnn.train.evaluation import evaluate_run
     from sparsesnn.train.report import percent
+    from sparsesnn.wording import count
 
     result = evaluate_run(
         options.checkpoint,
@@ -48,7 +49,7 @@ def _eval(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(result, allow_nan=False))
         return 0
-    of = f"{result['n_samples']:,} samples, after epoch {result['epoch']}"
+    of = f"{count(result['n_samples'], 'sample')}, after epoch {result['epoch']}"
     print(f"{options.split} accuracy {percent(result['accuracy'])} of {of}")
     print(f"loss {result['loss']:.4f}, {result['samples_per_s']:,.0f} samples/s")
     for name, activity in result["activity"].items():

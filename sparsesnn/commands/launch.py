@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn.commands import launch_scaling
 from sparsesnn.errors import ConfigError
+from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.launch.job import Job
@@ -160,14 +161,14 @@ def _share_cores(options: argparse.Namespace, on_a_host: int, *, here: bool) -> 
     cores = usable_cores()
     threads = options.threads if options.threads is not None else max(1, cores // on_a_host)
     fits = not here or threads * on_a_host <= cores
+    work = f"{count(on_a_host, 'rank')} × {count(threads, 'thread')}"
     if options.bind == "cores" and not fits:
         raise ConfigError(
-            f"--bind cores: {on_a_host} ranks × {threads} threads need {threads * on_a_host} cores, this machine has "
-            f"{cores}; give fewer, or --bind none"
+            f"--bind cores: {work} need {count(threads * on_a_host, 'core')}, this machine has {cores}; give fewer, or --bind none"
         )
     if not fits and not options.oversubscribe:
         print(
-            f"sparsesnn: launch: {on_a_host} ranks × {threads} threads share {cores} cores; they are not bound",
+            f"sparsesnn: launch: {work} share {count(cores, 'core')}; they are not bound",
             file=sys.stderr,
         )
     return threads, options.bind == "cores" or (options.bind == "auto" and fits), not fits or options.oversubscribe

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparsesnn.errors import ConfigError
+from sparsesnn.errors import ConfigError, DescriptionError
+
+#: what `sparsesnn.nir` calls its arguments, in messages, and the options that set them
+OPTIONS = {
+    r"\b(source|target|dt|reset) is (?!assumed)": r"--\1 is ",
+    r"^dt:": "--dt:",
+    r"\bgive (the )?dt\b": r"give \1--dt",
+    r"\btarget='(\w+)'": r"--target \1",
+    r"\bpass reset=": "give --reset",
+    r"\breset='(\w+)' is assumed": r"--reset \1 is assumed",
+    r"\bpass keep_reset=True": "give --keep-reset",
+    r"\bpass reset_delay=False": "give --no-reset-delay",
+}
 
 EXAMPLES = """\
 examples:
@@ -61,12 +77,33 @@ def register(commands: Any) -> None:
         )
 
 
+@contextmanager
+def _in_options() -> Iterator[None]:
+    """Errors and warnings of `sparsesnn.nir` that speak of its arguments speak of options."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+    except (ConfigError, DescriptionError) as error:
+        raise type(error)(_reworded(str(error))) from None
+    finally:
+        for warning in caught:
+            warnings.warn(_reworded(str(warning.message)), warning.category, stacklevel=3)
+
+
+def _reworded(message: str) -> str:
+    for argument, option in OPTIONS.items():
+        message = re.sub(argument, option, message)
+    return message
+
+
 def _export(options: argparse.Namespace) -> int:
     from sparsesnn.nir import to_nir, write
     from sparsesnn.train.evaluation import load_run
 
     saved = load_run(options.checkpoint, weights=options.weights)
-    graph = to_nir(saved.model, target=options.target, dt=options.dt, keep_reset=options.keep_reset)
+    with _in_options():
+        graph = to_nir(saved.model, target=options.target, dt=options.dt, keep_reset=options.keep_reset)
     write(options.file, graph)
     print(f"{options.file}: {len(graph.nodes)} nodes, the weights after epoch {saved.epoch}, for {options.target}")
     return 0
@@ -75,13 +112,14 @@ def _export(options: argparse.Namespace) -> int:
 def _read(options: argparse.Namespace) -> Any:
     from sparsesnn.nir import from_nir
 
-    return from_nir(
-        options.file,
-        source=options.source,
-        dt=options.dt,
-        reset=options.reset,
-        reset_delay=not options.no_reset_delay,
-    )
+    with _in_options():
+        return from_nir(
+            options.file,
+            source=options.source,
+            dt=options.dt,
+            reset=options.reset,
+            reset_delay=not options.no_reset_delay,
+        )
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -112,7 +112,8 @@ class NetConfig:
         try:
             network = self._described() if self.populations else self._parsed(n_neurons, n_classes)
         except DescriptionError as error:
-            raise ConfigError(f"net: {error}") from None
+            message = str(error)
+            raise ConfigError(message if message.startswith("net") else f"net: {message}") from None
         source, last = network.populations[network.inputs[0]], network.populations[network.output]
         if source.n != n_neurons or last.n % n_classes:
             raise ConfigError(self._misfit(network, source.n, last.n, n_neurons, n_classes))

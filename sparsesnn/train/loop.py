@@ -40,6 +40,7 @@ from sparsesnn.train.files import locked, write_atomically
 from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
+from sparsesnn.wording import count
 
 CONFIG = "config.toml"
 
@@ -262,16 +263,16 @@ class Run:
         train = parts.train.event_set
         self.report.note(
             f"data    {self.config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
-            f"({self.config.data.valid}), {len(parts.test):,} test samples, {parts.n_classes} classes, "
-            f"{train.n_steps} steps, input activity {train.activity():.4f}"
-            + (f", {train.n_lost:,} events lost" if train.n_lost else "")
+            f"({self.config.data.valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}, "
+            f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
+            + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
         )
         self.report.note(f"net     {sizes}, {n_parameters:,} parameters, readout '{self.decoding}'")
         self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
         if self.world.size > 1:
             self.report.note(
-                f"ranks   {self.world.size}: {self.grid.n_replicas} replicas × {self.grid.n_shards} shards, "
-                f"{num_threads()} threads each"
+                f"ranks   {self.world.size}: {count(self.grid.n_replicas, 'replica')} × "
+                f"{count(self.grid.n_shards, 'shard')}, {count(num_threads(), 'thread')} each"
             )
 
     def _n_parameters(self) -> int:

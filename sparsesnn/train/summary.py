@@ -9,6 +9,7 @@ from typing import Any
 
 from sparsesnn.train.files import strict_json, write_atomically
 from sparsesnn.train.metrics import Result
+from sparsesnn.wording import count
 
 SUMMARY = "summary.json"
 
@@ -30,6 +31,7 @@ def write_summary(folder: Path, seeds: Sequence[int], results: Sequence[Result])
     for name in ("test_accuracy", "valid_accuracy"):
         if name in summary:
             mean, sd = summary[name]["mean"], summary[name]["sd"] or 0.0
-            tail = "" if len(seeds) == 1 else f" ± {100 * sd:.2f}"
-            lines.append(f"{name.replace('_', ' ')} {100 * mean:.2f}{tail} % ({len(seeds)} seeds, mean ± sd)")
+            several = len(seeds) > 1
+            tail, of = (f" ± {100 * sd:.2f}", ", mean ± sd") if several else ("", "")
+            lines.append(f"{name.replace('_', ' ')} {100 * mean:.2f}{tail} % ({count(len(seeds), 'seed')}{of})")
     return lines
