@@ -82,7 +82,7 @@ def test_bytes_of_a_shard_by_hand() -> None:
     }
     assert items["buffers"] == 7 * (own + own_buckets)
     assert items["shares"] == 7 * 10 * 4  # the input needs no gradient
-    assert items["masks"] == 7 * 8
+    assert items["masks"] == 7 * 4
 
 
 def test_bytes_of_models_and_modes() -> None:
@@ -106,7 +106,7 @@ def test_bytes_of_models_and_modes() -> None:
     assert shard_items(train, "out", n)["masks"] == 0
 
 
-@pytest.mark.parametrize(("n", "words"), [(1, 2), (32, 2), (33, 4), (64, 4), (65, 6)])
+@pytest.mark.parametrize(("n", "words"), [(1, 1), (16, 1), (17, 2), (32, 2), (33, 4), (64, 4), (65, 6)])
 def test_mask_words(n: int, words: int) -> None:
     assert mask_words(n) == words
 
@@ -127,7 +127,7 @@ def test_bytes_of_helpers_by_hand() -> None:
     one, slots = 2 * 6 + 4, 6 * 4
     # lists of 11 steps, one sent; buckets; ∂L/∂s; dropped; pointers to 15 shards
     assert collector_bytes(plan, "hidden", 1) == 12 * one + 2 * (12 + 12) + slots + 4 * 11 + 8 * 15
-    assert collector_receives(plan, "hidden", 1) == {"masks": 15 * 8, "sums": 4 * slots}
+    assert collector_receives(plan, "hidden", 1) == {"masks": 15 * 4, "sums": 4 * slots}
     by_item = tile_bytes(plan)
     r = connection.reducers[0]
     assert by_item["reducer"][r.tile] == slots + 4 * 5 + memory.ASSUMPTIONS.vertex_bytes
@@ -159,25 +159,27 @@ def test_cycles_of_a_shard_by_hand() -> None:
     a_list = a.deliver_list + busiest * (a.deliver_id + 2 * a.deliver_pair)
     assert cycles["deliver"] == pytest.approx(a.supervisor + 6 * (a.vertex + 2 * a_list))
     assert cycles["step"] == 6 * 2 * (a.step_sample + 2 * a.step_pair)
-    assert cycles["select"] == 6 * 2 * 2 * a.select_word
+    assert cycles["select"] == 6 * 2 * a.select_word
     assert set(cycles) == {"deliver", "step", "select"}
 
 
 def test_cycles_of_a_collector_by_hand() -> None:
-    """2 samples, 10 ids listed of which 8 fired: 5 pairs, one a worker; 7 mask words; 3 sums."""
+    """2 samples, 10 ids listed of which 8 fired: 5 pairs, one a worker; 7 mask words, 3 of them with both masks; 3 sums."""
     a = CycleAssumptions(list_spread=0)
     plan = planned(chain(20, 100, 8), b=12)
-    cycles = collector_cycles(plan, "hidden", 2, 7, 3, {"hidden": Lengths(8, 10)}, a)
+    cycles = collector_cycles(plan, "hidden", 2, 7, 3, 3, {"hidden": Lengths(8, 10)}, a)
     sent = a.fetch_list + a.fetch_id
 
     def turns(bundles: float) -> float:
         return a.supervisor + 6 * (a.vertex + bundles)
 
-    walk = a.compact_list + (a.compact_count + a.compact_walks * a.compact_word) * 7 + a.compact_id * 2
+    full = 3 * (1 - math.exp(-10 / 3))  # of three words that share ten candidates, hardly one is empty
+    looks = a.compact_count * (7 + 2 * full) + a.compact_walks * a.compact_word * (4 + 2 * 3)
+    walk = a.compact_list + looks + a.compact_id * 2
     assert cycles["compact"] == pytest.approx(turns(2 * walk))
     assert cycles["refetch"] == turns(2 * (sent + a.fetch_id * 2 * 8))
     assert cycles["sum"] == turns(2 * 3 * (a.reduce_row + a.reduce_pair))
-    assert collector_cycles(plan, "input", 2, 0, 0, {"input": Lengths(10, 10)}, a)["fetch"] == turns(2 * sent)
+    assert collector_cycles(plan, "input", 2, 0, 0, 0, {"input": Lengths(10, 10)}, a)["fetch"] == turns(2 * sent)
 
 
 def test_weight_gradient_by_hand() -> None:
@@ -245,8 +247,8 @@ def test_exchange_bytes_by_hand() -> None:
     assert fetch.exchange_bytes == 0
     assert lists.exchange_bytes == 4 * 2 * list_bytes(6)
     assert lists.exchange == 2 * list_bytes(6) / 4
-    # each of 2 collectors gets 8 bytes from each of the 3 tiles that it is not itself
-    assert masks.exchange_bytes == 2 * 3 * 8
+    # each of 2 collectors gets 4 bytes from each of the 3 tiles that it is not itself
+    assert masks.exchange_bytes == 2 * 3 * 4
     assert lists.link_bytes == masks.link_bytes == 0
 
 

@@ -8,8 +8,8 @@
 // the order of `sources`. By shard: parameters [4, w]: β, α, θ, θ_grad. bias [w]. history [rows, B, w]: potentials of
 // all steps, or of two where nothing is trained; the current is summed up in the place of the new potential. memory: a
 // CubaLIF's i_syn [B, w], or of all steps [T, B, w] where it learns α; a readout's [2, B, w], its value over time so
-// far and how many steps hold the maximum; else one pair. masks [B, 2, words]. Cost: 4·w bytes read and w additions an
-// id.
+// far and how many steps hold the maximum; else one pair. masks [B, words]: see `Masks`. Cost: 4·w bytes read and w
+// additions an id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -85,8 +85,8 @@ class Forward : public poplar::MultiVertex {
             unsigned width) {
     const float *beta = &parameters[shard][0], *alpha = beta + width, *theta = alpha + width,
                 *theta_grad = theta + width;
-    const unsigned n_words = (s.n_neurons + 31) / 32;
-    unsigned* fired = &masks[shard][s.readout ? 0 : 2 * n_words * b];
+    const unsigned n_words = mask_words(s.n_neurons);
+    unsigned* words = &masks[shard][s.readout ? 0 : n_words * b];
     float* i_syn = &memory[shard][0];
     const float* i_syn_before = i_syn;
     if (s.cuba) {
@@ -108,14 +108,18 @@ class Forward : public poplar::MultiVertex {
       else if (v[k] > theta_grad[k])
         near_bits |= 1u << (k % 32);
       if (s.readout || (k % 32 != 31 && k + 1 < s.n_neurons)) continue;
-      fired[k / 32] = fired_bits;
-      fired[n_words + k / 32] = near_bits;
+      if (s.n_neurons <= packed_neurons) {
+        words[0] = fired_bits | near_bits << packed_neurons;
+      } else {
+        words[k / 32] = fired_bits;
+        words[n_words / 2 + k / 32] = near_bits;
+      }
       fired_bits = near_bits = 0;
     }
     SPARSESNN_WORK(step_sample, 1);
     SPARSESNN_WORK(step_pair, width / 2);
     SPARSESNN_WORK(step_cuba, (s.cuba ? 1 : 0) * width / 2);
-    SPARSESNN_WORK(select_word, s.readout ? 0 : 2 * n_words);
+    SPARSESNN_WORK(select_word, s.readout ? 0 : n_words);
   }
 
   // Of a readout: the value over time, and how many steps hold the maximum.

@@ -34,7 +34,7 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
 
 }  // namespace
 
-// By collector: masks [n, 2, words] of each of its shards: remote; firsts: first neuron of each of its shards, and
+// By collector: masks [n, words] of each of its shards: remote; firsts: first neuron of each of its shards, and
 // after them all neurons. Fired neurons win over near-spikes; what does not fit is counted in dropped [T, n]. With
 // `fixed` silent neurons fill the list, and all of it is sent as spikes.
 //
@@ -120,27 +120,29 @@ class Compact : public poplar::MultiVertex {
     SPARSESNN_WORK(compact_list, 1);
   }
 
-  unsigned words_of(const List& list, unsigned shard) const {
-    return (list.firsts[shard + 1] - list.firsts[shard] + 31) / 32;
+  Masks masks_of(const List& list, unsigned shard) const {
+    const unsigned n = list.firsts[shard + 1] - list.firsts[shard];
+    return {&masks[list.c.first_shard + shard][mask_words(n) * list.sample], n};
   }
 
   // The place after all words; `places`: where each sixth of them begins.
   Place count(const List& list, Place* places) const {
     unsigned n_words = 0, word = 0, next = 0, first = 0, last;
-    for (unsigned p = 0; p < list.c.n_shards; ++p) n_words += words_of(list, p);
+    for (unsigned p = 0; p < list.c.n_shards; ++p) n_words += masks_of(list, p).n_words();
     Place at{};
     for (; at.shard < list.c.n_shards; ++at.shard) {
-      const unsigned n_here = words_of(list, at.shard);
-      const unsigned* words = &masks[list.c.first_shard + at.shard][2 * n_here * list.sample];
+      const Masks here = masks_of(list, at.shard);
+      const unsigned n_here = here.n_words();
       for (at.word = 0; at.word < n_here; ++at.word, ++word) {
         at.neurons = list.firsts[at.shard] + 32 * at.word;
         while (next < workers && first == word) {
           places[next++] = at;
           if (next < workers) deal(n_words, next, first, last);
         }
-        at.fired += count_bits(words[at.word]), at.near += count_bits(words[n_here + at.word]);
+        if (here.packed() && !here.words[0]) continue;
+        at.fired += count_bits(here.fired(at.word)), at.near += count_bits(here.near(at.word));
       }
-      SPARSESNN_WORK(compact_count, 2 * n_here);
+      SPARSESNN_WORK(compact_count, here.packed() ? (here.words[0] ? 3 : 1) : 2 * n_here);
     }
     at.neurons = list.firsts[at.shard], at.word = 0;
     while (next < workers) places[next++] = at;
@@ -159,13 +161,12 @@ class Compact : public poplar::MultiVertex {
     tile::Group fired = list.fired, near = list.near, silent = list.silent;
     fired.rank = from.fired, near.rank = from.near, silent.rank = from.neurons - from.fired - from.near;
     for (unsigned p = from.shard, k = from.word; slot < end && p < list.c.n_shards; ++p, k = 0) {
-      const unsigned n_words = words_of(list, p), n_neurons = list.firsts[p + 1] - list.firsts[p];
-      const unsigned* words = &masks[list.c.first_shard + p][2 * n_words * list.sample];
-      for (; slot < end && k < n_words; ++k) {
-        unsigned bits = kind == spikes ? fired.kept(words[k]) : near.kept(words[n_words + k]);
+      const Masks here = masks_of(list, p);
+      for (; slot < end && k < here.n_words(); ++k) {
+        unsigned bits = kind == spikes ? fired.kept(here.fired(k)) : near.kept(here.near(k));
         if (list.c.fixed) {
-          const unsigned n_valid = n_neurons - 32 * k, valid = n_valid >= 32 ? ~0u : (1u << n_valid) - 1;
-          bits |= near.kept(words[n_words + k]) | silent.kept(valid & ~(words[k] | words[n_words + k]));
+          const unsigned n_valid = here.n_neurons - 32 * k, valid = n_valid >= 32 ? ~0u : (1u << n_valid) - 1;
+          bits |= near.kept(here.near(k)) | silent.kept(valid & ~(here.fired(k) | here.near(k)));
         }
         for (; bits && slot < end; bits &= bits - 1, ++slot) {
           if (slot < begin) continue;

@@ -70,6 +70,20 @@ inline constexpr unsigned list_ids = 2;
 // each bucket begins, how many it holds, then ids. Buckets begin at even places: no word belongs to two.
 inline constexpr unsigned bucket_counts = workers, bucket_ids = 2 * workers;
 
+// The bit masks of a shard and a sample: who fired, and who nearly did. Up to 16 neurons have both in one word, fired
+// in its lower half; more have words of 32 neurons, first all of who fired, then all of who nearly did.
+inline constexpr unsigned packed_neurons = 16;
+inline unsigned mask_words(unsigned n_neurons) { return n_neurons <= packed_neurons ? 1 : (n_neurons + 31) / 32 * 2; }
+struct Masks {
+  const unsigned* words;
+  unsigned n_neurons;
+
+  bool packed() const { return n_neurons <= packed_neurons; }
+  unsigned n_words() const { return (n_neurons + 31) / 32; }  // of either
+  unsigned fired(unsigned k) const { return packed() ? words[0] & 0xffffu : words[k]; }
+  unsigned near(unsigned k) const { return packed() ? words[0] >> packed_neurons : words[n_words() + k]; }
+};
+
 inline unsigned even(unsigned n) { return (n + 1) & ~1u; }
 
 // The k-th record of an item; see records.h.

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.partition.memory import bucket_bytes, list_bytes, mask_words, padded, slots_bytes
+from sparsesnn.partition.memory import PACKED_NEURONS, bucket_bytes, list_bytes, mask_words, padded, slots_bytes
 from sparsesnn.partition.plan import Collector, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 from sparsesnn.partition.vertices import MAX_DIRECT_SUMS, loops_rounds
@@ -54,7 +54,8 @@ class CycleAssumptions:
             step_cuba: the synaptic current on top.
         select_word: both mask words of a sample.
         compact_list: counts, capacity and rotation of one list.
-        compact_count: load a mask word, count its bits, add; each worker does so with all words.
+        compact_count: load a mask word, count its bits, add; each worker does so with all words. A word that holds both
+            masks of up to 16 neurons takes as long to be found empty, and three times as long where it is not.
         compact_word: look for candidates in one mask word; compact_walks: the share of the words in which a worker looks:
             from the sixth of them where its first slot lies to its last slot, of spikes or of near-spikes; compact_id:
             find the bit, write the id.
@@ -234,12 +235,13 @@ def collector_cycles(
     name: str,
     n_samples: int,
     n_words: int,
+    n_packed: int,
     n_sums: int,
     lengths: Mapping[str, Lengths],
     a: CycleAssumptions = ASSUMPTIONS,
 ) -> dict[str, float]:
-    """Cycles a step of a collector that receives `n_words` mask words and `n_sums` sums a sample; slots are dealt to the
-    workers. "fetch" is that of the forward pass for an input, "refetch" that of the backward pass."""
+    """Cycles a step of a collector that receives `n_words` mask words, `n_packed` of which hold both masks of a shard, and
+    `n_sums` sums a sample; slots are dealt to the workers. "fetch" is that of the forward pass for an input, "refetch" that of the backward pass."""
     if isinstance(plan.network.populations[name], LI):
         return {}
     workers = plan.target.workers_per_tile
@@ -251,7 +253,10 @@ def collector_cycles(
     if name in plan.inputs:
         cycles["fetch"] = _turns(n_samples * max(1, lags) * sent, a, workers)
     else:
-        looks = n_words * (a.compact_count + a.compact_walks * a.compact_word)
+        full = (
+            n_packed * (1 - np.exp(-length.listed / n_packed)) if n_packed else 0.0
+        )  # packed words that hold a candidate
+        looks = a.compact_count * (n_words + 2 * float(full)) + a.compact_walks * a.compact_word * (n_words + n_packed)
         each = a.compact_list + looks + a.compact_id * 2 * float(mine)
         cycles["compact"] = _turns(n_samples * (each + max(0, lags - 1) * sent), a, workers)
     if plan.trains:
@@ -619,13 +624,13 @@ class _Machine:
         work = self._nothing()
         for name in names:
             p = self.plan.populations[name]
-            n_words = int(self.words[name].sum())
+            n_words, n_packed = int(self.words[name].sum()), int((self.sizes[name] <= PACKED_NEURONS).sum())
             n_sums = sum(
                 len({r.first_shard for r in c.reducers}) or len(self.plan.populations[c.post].shards)
                 for c in self.plan.outgoing(name)
             )
             cycles = {
-                n: collector_cycles(self.plan, name, n, n_words, n_sums, self.lengths, self.a).get(phase, 0.0)
+                n: collector_cycles(self.plan, name, n, n_words, n_packed, n_sums, self.lengths, self.a).get(phase, 0.0)
                 for n in {c.n for c in p.collectors}
             }
             if not any(cycles.values()):

@@ -12,7 +12,7 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regulariser adds: (w + 2)·4 | shard |
 | history | v of all steps, T·B·w·4, of two steps where nothing trains; i_syn as well where α learns | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
-| masks | fired and near-spike bits, 8 B per 32 neurons and sample | shard |
+| masks | fired and near-spike bits, 8 B per 32 neurons and sample, 4 B for up to 16 neurons | shard |
 | collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regulariser: (N + 1)·4 | collector |
 | reducer | sum of shares | reducer |
 | buffers | what the tile receives in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
@@ -75,14 +75,18 @@ ASSUMPTIONS = MemoryAssumptions()
 EXCHANGES, EXCHANGES_PER_ROUND, EXCHANGES_PER_CONNECTION, EXCHANGES_PER_POPULATION = 24, 6, 7, 5
 
 
+#: a shard of at most so many neurons has both of its masks in one word
+PACKED_NEURONS = 16
+
+
 def padded(n: int, weight_dtype: str) -> int:
     """Columns of a row of weights: n, up to a pair, whether of floats or of halves."""
     return n + n % 2
 
 
 def mask_words(n: int) -> int:
-    """32-bit words of both masks of n neurons and one sample."""
-    return 2 * (-(-n // 32))
+    """32-bit words of both masks of n neurons and one sample; up to 16 neurons have both in one."""
+    return 1 if n <= PACKED_NEURONS else 2 * (-(-n // 32))
 
 
 def list_bytes(capacity: int) -> int:

@@ -24,7 +24,7 @@ from sparsesnn.partition.cost import (
     expected_lengths,
     shard_cycles,
 )
-from sparsesnn.partition.memory import mask_words, padded, shard_bytes
+from sparsesnn.partition.memory import PACKED_NEURONS, mask_words, padded, shard_bytes
 from sparsesnn.partition.plan import Plan
 
 STRATEGIES = ("even", "bytes", "work", "search")
@@ -128,10 +128,11 @@ class Sizing:
         return total
 
     def _compact(self, name: str, n: int) -> float:
-        words = -(-self.n[name] // n) * mask_words(n)
+        n_shards = -(-self.n[name] // n)
+        words, packed = n_shards * mask_words(n), n_shards * (n <= PACKED_NEURONS)
         # 2·√shards sums: stage 1 and stage 2 of the reduction of list gradients
         groups = 2 * int((self.n[name] / n) ** 0.5)
-        return sum(collector_cycles(self.plan, name, 1, words, groups, self.lengths, self.a).values())
+        return sum(collector_cycles(self.plan, name, 1, words, packed, groups, self.lengths, self.a).values())
 
     def _improve(self, sizes: Sizes) -> Sizes:
         """First-improvement descent: shrink the shards of one population, grow those of others to pay for its tiles."""

@@ -258,7 +258,8 @@ class Builder {
   // Whether gradients of its lists are wanted.
   bool hears_back(const Population& p) const { return p.model != Model::input || input_gradient_; }
   std::size_t width(const Shard& s) const { return even(s.n); }
-  std::size_t words(const Shard& s) const { return 2 * ((s.n + 31) / 32); }
+  // Of both masks of a sample; see `Masks` in codelets/ipu/vertex.h.
+  std::size_t words(const Shard& s) const { return s.n <= 16 ? 1 : 2 * ((s.n + 31) / 32); }
   bool learns(const Population& p, unsigned what) const { return spec_.trains() && (p.learns & what); }
   bool loops() const { return spec_.loops_rounds && part_ == Part::whole && n_rounds_ > 1; }
 
