@@ -89,10 +89,10 @@ class _Call:
     v: np.ndarray | None
     i_syn: np.ndarray | None
     own_before: _core.Lists | None
+    engine_call: Any = None
     result: Any = None
 
-    def layer_call(self, learnt: Sequence[Tensor]) -> _core.LayerCall:
-        """The engine's view of the call; `learnt`: the tensors of these names."""
+    def _engine_call(self, learnt: Sequence[Tensor]) -> _core.LayerCall:
         arrays = {**self.constant, **{name: _array(x, name) for name, x in zip(self.learnt, learnt, strict=True)}}
         sources = [
             _core.Source(_lists(source), source.n_neurons, delay, arrays[f"weight{k}"])
@@ -115,8 +115,12 @@ class _Call:
         )
 
     def run(self, learnt: Sequence[Tensor]) -> Tensor:
-        """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout."""
-        self.result = _core.forward(self.layer_call(learnt))
+        """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout.
+
+        `learnt`: the tensors of these names.
+        """
+        self.engine_call = self._engine_call(learnt)
+        self.result = _core.forward(self.engine_call)
         out = self.result["values"] if self.result["potentials"] is None else self.result["potentials"]
         return torch.empty(0) if out is None else torch.from_numpy(out)
 
@@ -152,8 +156,9 @@ class _RunLayer(torch.autograd.Function):
         n_sources = len(call.sources)
         d_array = _array(d_out, "gradient")
         readout = call.result["potentials"] is not None
+        _ = ctx.saved_tensors  # PyTorch's look whether one was changed since; the engine reads them where they lie
         grads = _core.backward(
-            call.layer_call(ctx.saved_tensors),
+            call.engine_call,
             call.result,
             None if readout else d_array,
             d_array if readout else None,

@@ -34,7 +34,8 @@ PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n, const
   return floats(array, {n}, name);
 }
 
-// One layer call. Holds references to the arrays, so the pointers in `input` stay valid.
+// One layer call. Holds references to the arrays, so the pointers in `input` stay valid; they are checked when the
+// engine is first given the call, not again for its backward pass.
 struct PyLayer {
   LayerSpec spec;
   int n_steps, n_samples;
@@ -42,8 +43,14 @@ struct PyLayer {
   std::optional<In<float>> recurrent_weight, alpha, beta, threshold, grad_threshold, bias, v, i_syn;
   std::optional<PyLists> own_before;
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
+  mutable std::optional<LayerInput> checked;
 
-  LayerInput input() const {
+  const LayerInput& input() const {
+    if (!checked) checked = checked_input();
+    return *checked;
+  }
+
+  LayerInput checked_input() const {
     const std::size_t n = static_cast<std::size_t>(spec.n), samples = static_cast<std::size_t>(n_samples);
     LayerInput in;
     in.n_steps = n_steps;
@@ -78,7 +85,7 @@ struct PyLayer {
 };
 
 nb::dict forward(const PyLayer& layer) {
-  const LayerInput input = layer.input();
+  const LayerInput& input = layer.input();
   LayerOutput out;
   {
     nb::gil_scoped_release release;
@@ -146,7 +153,7 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
                   const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias,
                   const std::vector<std::optional<In<float>>>& value_before, bool separate_groups,
                   const std::shared_ptr<PyExchange>& pass_on) {
-  const LayerInput input = layer.input();
+  const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
                     samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
@@ -197,7 +204,7 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
 
 nb::object recurrent_value_grads_of(const PyLayer& layer, const nb::dict& saved, const PyLists& population,
                                     const In<float>& d_values) {
-  const LayerInput input = layer.input();
+  const LayerInput& input = layer.input();
   if (!input.exchange || !input.recurrent_weight || layer.spec.model == Model::li)
     throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
   const Saved kept(layer, saved);
