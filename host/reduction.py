@@ -1,27 +1,31 @@
 """Gradients of parameters, summed over replicas to the bits of one process.
 
-A gradient is the sum over groups of samples, one after the other (`_core.group_samples` of them). Replica 0 holds the sum
-of its groups; it goes on from replica to replica, each of which adds its own groups in order, and the last one gives the
-total to all. While a layer's total travels, the layers before it run backwards.
+A weight's gradient is a sum over groups of samples along a tree (host/src/group_tree.h). Each replica has the sums of the
+branches that its groups make up: one, where 2, 4, … replicas share a batch evenly. Of every weight each replica adds up
+some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
+backwards.
 
-Rows of a weight whose source neuron did not fire in any sample hold zeros: they stay behind where that saves bytes.
+Rows whose source neuron did not fire in any sample hold zeros: they stay behind where that saves bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from sparsesnn import _core
+from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator, Request
 from sparsesnn.host.comm.base import Array
 
 Rows = npt.NDArray[np.bool_]
 
-#: tags: a running sum on its way to the next replica, and the total on its way back
+#: tags: branches on their way to the replica that adds up their rows, and totals on their way back
 FORTH, BACK = 4, 5
 
 
@@ -34,96 +38,160 @@ class Reduction:
 
     def __init__(self, replicas: Communicator) -> None:
         self.comm = replicas
-        self.waiting: list[_Sum] = []
+        self.batch: _Batch | None = None
         self.open: list[_Sum] = []
-        self.sent: list[tuple[Request, Array]] = []
+        self.n_added = 0
 
-    @property
-    def separate(self) -> bool:
-        """Whether this replica needs the sums of its groups one by one."""
-        return self.comm.rank > 0
+    def n_batch(self, n_samples: int, first_sample: int) -> int:
+        """Samples of all replicas in this pass, of which this one has `n_samples`, `first_sample` come before them.
 
-    def add(self, parameter: nn.Parameter, groups: Array, active: Rows) -> None:
+        Errors: `ShapeError` unless those before make whole groups.
+        """
+        if self.batch is None:
+            counts = [int(part[0]) for part in self.comm.all_gather(np.array([n_samples], np.int64))]
+            self.batch = _Batch(tuple(counts))
+        split = n_samples and first_sample % _core.group_samples
+        if self.batch.first_sample(self.comm.rank) != first_sample or split:
+            raise ShapeError(
+                f"replica {self.comm.rank}: first_sample is {first_sample}, but the replicas have "
+                f"{list(self.batch.counts)} samples; give the number that come before, whole groups of {_core.group_samples}"
+            )
+        return sum(self.batch.counts)
+
+    def add(self, parameter: nn.Parameter, branches: Array, active: Rows) -> None:
         """Takes part in the sum for one weight [M, n].
 
         Args:
-            groups: float32[G, M, n], or of replica 0 their sum [M, n].
+            branches: float32[K, M, n], this replica's sums; they are overwritten.
             active: [M], rows that may differ from zero.
         """
-        this = _Sum(parameter, groups, active)
-        if self.comm.rank == 0:
-            self._pass_on(groups, active, 1, FORTH)
-            self.open.append(this)
-            return
-        if self.waiting:  # the one before has had the time of a layer to arrive
-            self._go_on(self.waiting.pop(0))
-        self.waiting.append(this)
+        this = _Sum(parameter, branches, active)
+        for r in self._others:
+            rows = self._rows(this, r)
+            this.forth += self._send(branches[:, rows], active[rows], r, FORTH)
+        self.open.append(this)
+        if len(self.open) > 1:  # the one before has had the time of a layer to arrive
+            self._sum(self.open[-2])
+            self.n_added += 1
 
     def fold(self, groups: Array) -> Array:
-        """The total of small gradients: [G, …], or of replica 0 the sum of its groups; waits for all replicas."""
-        shape = groups.shape if self.comm.rank == 0 else groups.shape[1:]
-        parts = self.comm.all_gather(groups.reshape(-1))
-        total: Array = parts[0].reshape(shape).copy()
-        for part in parts[1:]:
+        """The total of small gradients, from those of this replica's groups [G, …]; waits for all replicas."""
+        shape = groups.shape[1:]
+        total: Array = np.zeros(shape, np.float32)
+        for part in self.comm.all_gather(groups.reshape(-1)):
             for group in part.reshape(-1, *shape) if part.size else ():
                 total += group
         return total
 
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
-        while self.waiting:
-            self._go_on(self.waiting.pop(0))
+        for this in self.open[self.n_added :]:
+            self._sum(this)
         for this in self.open:
-            this.parameter.grad = self._take(this, self.comm.size - 1, BACK)[0]
+            self._collect(this)
+        for this in self.open:
+            _wait(this.back)
         self.open.clear()
-        while self.sent:
-            self.sent.pop()[0].wait()
+        self.n_added, self.batch = 0, None
 
-    def _go_on(self, this: _Sum) -> None:
-        """Adds this replica's groups to what the one before it sent, and hands the sum on, or back."""
-        total, active = self._take(this, self.comm.rank - 1, FORTH)
-        sum_, mine = total.numpy(), np.flatnonzero(this.active)
-        for group in this.groups:
-            if mine.size == len(sum_):
-                sum_ += group
-            else:
-                sum_[mine] += group[mine]
-        active |= this.active
-        if self.comm.rank + 1 < self.comm.size:
-            self._pass_on(sum_, active, self.comm.rank + 1, FORTH)
-            self.open.append(this)
-            return
-        this.parameter.grad = total
-        message = _pack(sum_, active)
-        for r in range(self.comm.size - 1):
-            self.sent += [(self.comm.send(part, r, BACK), part) for part in message]
+    @property
+    def _others(self) -> list[int]:
+        return [r for r in range(self.comm.size) if r != self.comm.rank]
 
-    def _pass_on(self, sum_: Array, active: Rows, to: int, tag: int) -> None:
-        self.sent += [(self.comm.send(part, to, tag), part) for part in _pack(sum_, active)]
+    def _rows(self, this: _Sum, replica: int) -> slice:
+        """The rows that a replica adds up."""
+        n = len(this.active)
+        return slice(n * replica // self.comm.size, n * (replica + 1) // self.comm.size)
 
-    def _take(self, this: _Sum, source: int, tag: int) -> tuple[Tensor, Rows]:
-        shape = tuple(this.parameter.shape)
-        active = np.empty(shape[0], np.bool_)
+    def _sum(self, this: _Sum) -> None:
+        """Adds up this replica's rows of all branches, and gives the total to the others."""
+        assert self.batch is not None
+        rows = self._rows(this, self.comm.rank)
+        active = this.active[rows].copy()
+        n_rows, parts = len(active), []
+        for r, n_branches in enumerate(self.batch.n_branches):
+            if r == self.comm.rank:
+                parts += [branch[rows] for branch in this.branches]
+                continue
+            out = [np.asarray(_core.empty_matrix(n_rows, this.branches.shape[2])) for _ in range(n_branches)]
+            active |= self._receive(out, r, FORTH)
+            parts += out
+        total = this.branches[0] if len(this.branches) else np.asarray(_core.empty_matrix(*this.parameter.shape))
+        _core.add_branches(parts, self.batch.folds, total[rows])
+        this.total = total
+        for r in self._others:
+            this.back += self._send(total[None, rows], active, r, BACK)
+
+    def _collect(self, this: _Sum) -> None:
+        """The rows that other replicas have added up."""
+        assert this.total is not None
+        _wait(this.forth)  # where this replica's branches lie the totals are to come
+        for r in self._others:
+            self._receive([this.total[self._rows(this, r)]], r, BACK)
+        this.parameter.grad = torch.from_numpy(this.total)
+
+    def _send(self, sums: Array, active: Rows, to: int, tag: int) -> list[tuple[Request, Array]]:
+        """Sends which rows are active and these of each sum [K, m, n]; all of them where few are missing."""
+        if not len(active) or not len(sums):
+            return []
+        few = active.sum() <= 0.9 * len(active)
+        parts = [active.copy() if few else np.ones_like(active)]
+        parts += [one[active] if few else one for one in sums]
+        return [(self.comm.send(part, to, tag), part) for part in parts]
+
+    def _receive(self, out: list[Array], source: int, tag: int) -> Rows:
+        """Receives into `out`, [m, n] each; returns which rows were active."""
+        if not out or not len(out[0]):
+            return np.zeros(1, np.bool_)
+        active = np.empty(len(out[0]), np.bool_)
         self.comm.receive(active, source, tag).wait()
-        total = np.zeros(shape, np.float32) if not active.all() else np.empty(shape, np.float32)
-        if active.all():
-            self.comm.receive(total, source, tag).wait()
-        else:
-            rows = np.empty((int(active.sum()), *shape[1:]), np.float32)
-            self.comm.receive(rows, source, tag).wait()
-            total[active] = rows
-        return torch.from_numpy(total), active
+        for one in out:
+            if active.all():
+                self.comm.receive(one, source, tag).wait()
+                continue
+            some = np.empty((int(active.sum()), one.shape[1]), np.float32)
+            self.comm.receive(some, source, tag).wait()
+            one[:] = 0
+            one[active] = some
+        return active
 
 
 @dataclass(frozen=True)
+class _Batch:
+    """How the samples of one pass lie on the replicas.
+
+    Args:
+        counts: samples of each.
+    """
+
+    counts: tuple[int, ...]
+    n_branches: list[int] = field(init=False)
+    folds: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        edges = [-(-n // _core.group_samples) for n in itertools.accumulate(self.counts, initial=0)]
+        branches = _core.find_branches(edges[-1], edges)
+        object.__setattr__(
+            self, "n_branches", [sum(a <= lo < b for lo, _, _ in branches) for a, b in itertools.pairwise(edges)]
+        )
+        object.__setattr__(self, "folds", [folds for _, _, folds in branches])
+
+    def first_sample(self, replica: int) -> int:
+        return sum(self.counts[:replica])
+
+
+@dataclass
 class _Sum:
+    """One weight's sum under way."""
+
     parameter: nn.Parameter
-    groups: Array
+    branches: Array
     active: Rows
+    total: Array | None = None
+    forth: list[tuple[Request, Array]] = field(default_factory=list)
+    back: list[tuple[Request, Array]] = field(default_factory=list)
 
 
-def _pack(sum_: Array, active: Rows) -> tuple[Rows, Array]:
-    """Which rows, and those rows; all of them where few are missing."""
-    if active.sum() > 0.9 * len(active):
-        return np.ones_like(active), sum_
-    return active.copy(), sum_[active]
+def _wait(sent: list[tuple[Request, Array]]) -> None:
+    while sent:
+        sent.pop()[0].wait()

@@ -294,7 +294,7 @@ def _gradients(
         wanted_values,
         needs["recurrent_weight"] and not steps,
         needs["bias"],
-        separate_groups=call.reduction is not None and call.reduction.separate,
+        n_batch=call.reduction.n_batch(call.n_samples, call.first_sample) if call.reduction else 0,
         pass_on=layer.core_exchange if layer.spans_ranks else None,
     )
     found = {f"weight{k}": grads["weight"][k] for k in range(n_sources)}
@@ -346,8 +346,7 @@ def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, 
         if parameter is None or not needs[name]:
             continue
         lists = source if source is not None else (call.whole or call.lists())
-        active = np.zeros(len(parameter), np.bool_)
-        active[lists.ids.numpy()] = True
+        active = np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter)))
         reduction.add(parameter, found[name], active)
     for name in ("bias", "alpha", "beta", "threshold"):
         if needs.get(name):

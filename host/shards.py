@@ -107,6 +107,9 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
     Args:
         limited: the population has a capacity.
     """
+    if comm.size == 1:
+        plain = {f.name: getattr(own, f.name) for f in fields(SpikeBatch)}
+        return ShardedSpikes(**{**plain, "values": None}, own_values=own.values, shards=shards)
     n_lists = own.n_steps * own.n_samples
     # in one message: lengths and spikes of each list, then ids
     kinds = [own.n_listed.numpy().astype(np.int32), own.n_spikes.numpy()]

@@ -80,11 +80,12 @@ def forward(layer: LayerCall) -> dict:
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, value_before: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ..., separate_groups: bool = ..., pass_on: Exchange | None = ...) -> dict:
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, value_before: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ..., n_batch: int = ..., pass_on: Exchange | None = ...) -> dict:
     """
     Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the
-    gradient of its values holds already, from neurons that come before this layer's. separate_groups: parameter
-    gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.
+    gradient of its values holds already, from neurons that come before this layer's. n_batch: samples of a batch
+    of which these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches),
+    [K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].
     pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.
     """
 
@@ -105,6 +106,25 @@ class Exchange:
 def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int) -> tuple:
     """
     Lists of a population from those of its shards: offsets, ids, n_spikes.
+    """
+
+def find_branches(n_groups: int, edges: Sequence[int]) -> list:
+    """
+    How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1, folds) of every
+    branch; folds: how many of the sums that wait it is added to, the latest first.
+    """
+
+def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], folds: Sequence[int], total: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')]) -> None:
+    """
+    Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.
+    """
+
+def listed_neurons(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n: int) -> object:
+    """bool[n], which neurons stand in any of the lists."""
+
+def empty_matrix(n_rows: int, n_columns: int) -> object:
+    """
+    float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step.
     """
 
 def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:

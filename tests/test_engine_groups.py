@@ -15,6 +15,7 @@ from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 
+GROUP = _core.group_samples
 PER_NEURON = ("recurrent_weight", "bias", "alpha", "beta", "threshold")
 
 
@@ -64,24 +65,68 @@ def folded(groups: np.ndarray) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize("n_steps", [3, 40, 150, 300])  # several groups a chunk; one; several chunks a group
+@pytest.mark.parametrize(
+    ("n_steps", "n_groups", "edges"),
+    [
+        (3, 21, [5, 11, 16]),  # several groups a chunk, several leaves, cut within and between
+        (40, 9, [5]),  # one group a chunk; each half is a leaf
+        (40, 12, [6, 9]),
+        (150, 3, [1, 2]),  # several chunks a group
+        (300, 2, [1]),
+    ],
+)
 @pytest.mark.parametrize("net", ["30-75-40-10s", "30-75cr-40r-10s"])
-def test_groups_add_up_to_the_gradient(net: str, n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_add_up_to_the_gradient(
+    net: str, n_steps: int, n_groups: int, edges: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = strong_model(net, learn_beta=True, learn_threshold=True, reset="zero" if n_steps == 40 else "subtract")
     backward: Any = _core.backward
-    n_samples = 2 * _core.group_samples + 3
+    n_samples = n_groups * GROUP - 5
     spikes = random_spikes(n_steps, n_samples, 30)
     whole = backward_calls(model, spikes, monkeypatch)
-    edges = range(0, n_samples, _core.group_samples)
-    parts = [backward_calls(model, spikes[start : start + _core.group_samples], monkeypatch) for start in edges]
+    branches = _core.find_branches(n_groups, edges)
+    parts = [backward_calls(model, spikes[lo * GROUP : hi * GROUP], monkeypatch) for lo, hi, _ in branches]
     for k, (arguments, result) in enumerate(whole):
-        separate = parameter_gradients(backward(*arguments, separate_groups=True))
-        for g, (total, groups) in enumerate(zip(parameter_gradients(result), separate, strict=True)):
-            assert groups.shape == (len(edges), *total.shape)
-            assert folded(groups).tobytes() == total.tobytes()
-            for part, group in zip(parts, groups, strict=True):
-                assert parameter_gradients(part[k][1])[g].tobytes() == group.tobytes()
+        separate = parameter_gradients(backward(*arguments, n_batch=n_samples))
+        n_weights = sum(g is not None for g in [*result["weight"], result["recurrent_weight"]])
+        for g, (total, own) in enumerate(zip(parameter_gradients(result), separate, strict=True)):
+            if g < n_weights:
+                assert own.shape == (1, *total.shape)  # the whole batch is one branch
+                assert own.tobytes() == total.tobytes()
+                sums = [parameter_gradients(part[k][1])[g] for part in parts]
+                added = np.empty_like(total)
+                _core.add_branches(sums, [folds for _, _, folds in branches], added)
+                assert added.tobytes() == total.tobytes()
+            else:
+                assert own.shape == (n_groups, *total.shape)
+                assert folded(own).tobytes() == total.tobytes()
         assert any(np.any(total) for total in parameter_gradients(result))
+
+
+def test_branches() -> None:
+    assert _core.find_branches(8, []) == [(0, 8, 0)]
+    assert _core.find_branches(12, [6]) == [(0, 6, 0), (6, 12, 1)]
+    assert _core.find_branches(9, [5]) == [(0, 5, 0), (5, 9, 1)]
+    # a cut leaf: what lies before the cut in one piece, then group by group
+    assert _core.find_branches(6, [3]) == [(0, 3, 0), (3, 4, 1), (4, 5, 1), (5, 6, 1)]
+    assert _core.find_branches(24, [6, 12, 18]) == [(0, 6, 0), (6, 12, 1), (12, 18, 0), (18, 24, 2)]
+    assert _core.find_branches(0, [0, 0]) == []
+    for n_groups in (1, 7, 17, 40, 131):
+        for edges in ([1], [n_groups // 3, 2 * n_groups // 3], list(range(0, n_groups + 1, 5)), [0, 0, n_groups]):
+            branches = _core.find_branches(n_groups, edges)
+            assert [lo for lo, _, _ in branches] == [0, *(hi for _, hi, _ in branches[:-1])]
+            assert branches[-1][1] == n_groups
+            assert sum(1 - folds for _, _, folds in branches) == 1
+            assert not any(lo < edge < hi for lo, hi, _ in branches for edge in edges)
+
+
+def test_sums_that_do_not_fit() -> None:
+    one, total = np.ones(3, np.float32), np.empty(3, np.float32)
+    for sums, folds in ([[one], [1]], [[one, one], [0, 0]], [[one, one[:2]], [0, 1]], [[], []], [[one], [0, 1]]):
+        with pytest.raises(ShapeError, match="add_branches: give as many sums as folds"):
+            _core.add_branches(sums, folds, total)
+    _core.add_branches([one, 2 * one, 3 * one], [0, 0, 2], total)
+    assert total.tolist() == [6, 6, 6]
 
 
 def test_neurons_of_two_layers_add_up_to_one() -> None:

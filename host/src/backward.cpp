@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "events.h"
+#include "group_tree.h"
 #include "isa.h"
 #include "packing.h"
 #include "phases.h"
@@ -19,40 +20,83 @@ namespace {
 // which leaves half of the smallest usual L2 to the rest.
 constexpr int backward_chunk_rows = 1024;
 
-// The chunks of a backward pass in their order: groups of samples ascending, within them steps descending. Sample by
-// sample (`by_sample`) there must be something to do for every thread, if that fits.
-std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, bool separate_groups) {
+int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
+
+// Groups of samples whose sum is at hand when their last chunk is done.
+struct Leaf {
+  int lo, hi;
+  int branch;  // which of the sums that are asked for it belongs to
+  int slot;    // where its sum lies; in those before it lie sums that wait, the branch's own in slot 0
+  int folds;   // how many of these it is then added to
+};
+
+// The leaves of these samples of a batch, groups counted from the first of them.
+std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_batch) {
+  const int n_groups = count_groups(n_samples);
+  std::vector<Branch> branches;
+  if (!n_batch) {
+    branches = find_branches(n_groups, {});
+  } else if (n_samples) {
+    if (first_sample % group_samples || first_sample + n_samples > static_cast<std::uint64_t>(n_batch))
+      throw InputError("ShapeError", "backward: " + std::to_string(n_samples) + " samples from " +
+                                         std::to_string(first_sample) + " on are no groups of " +
+                                         std::to_string(group_samples) + " of a batch of " + std::to_string(n_batch));
+    const int before = static_cast<int>(first_sample / group_samples);
+    for (const Branch& branch : find_branches(count_groups(n_batch), {before, before + n_groups}))
+      if (branch.lo >= before && branch.hi <= before + n_groups)
+        branches.push_back({branch.lo - before, branch.hi - before, 0});
+  }
+  std::vector<Leaf> leaves;
+  for (int k = 0; k < static_cast<int>(branches.size()); ++k) {
+    int n_waiting = 0;
+    for (const Branch& leaf : find_leaves(branches[k].lo, branches[k].hi)) {
+      leaves.push_back({leaf.lo, leaf.hi, k, n_waiting, leaf.folds});
+      n_waiting += 1 - leaf.folds;
+    }
+  }
+  return leaves;
+}
+
+// The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
+// descending. Sample by sample (`by_sample`) there must be something to do for every thread, if that fits.
+std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, const std::vector<Leaf>& leaves) {
   std::vector<Chunk> chunks;
   if (!n_steps) return chunks;
   constexpr int most_steps = backward_chunk_rows / group_samples;
   int groups = 1;
-  if (n_steps <= most_steps && !separate_groups) {
+  if (n_steps <= most_steps) {
     groups = backward_chunk_rows / (n_steps * group_samples);
     if (by_sample) groups = std::max(groups, (num_threads() + group_samples - 1) / group_samples);
   }
-  const int samples = std::min(groups, n_samples / group_samples + 1) * group_samples;
-  for (int b0 = 0; b0 < n_samples; b0 += samples)
-    for (int t1 = n_steps; t1 > 0; t1 -= most_steps)
-      chunks.push_back({std::max(0, t1 - most_steps), t1, b0, std::min(n_samples, b0 + samples)});
+  for (const Leaf& leaf : leaves)
+    for (int g = leaf.lo; g < leaf.hi; g += groups)
+      for (int t1 = n_steps; t1 > 0; t1 -= most_steps)
+        chunks.push_back({std::max(0, t1 - most_steps), t1, g * group_samples,
+                          std::min(n_samples, std::min(leaf.hi, g + groups) * group_samples)});
   return chunks;
 }
 
-int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
+// Sums of groups [G, n], added up in order.
+Array<float> add_groups(const Array<float>& groups, std::size_t n) {
+  Array<float> total = Array<float>::zeros(n);
+  for (std::size_t g = 0; g < groups.size(); g += n)
+    for (std::size_t k = 0; k < n; ++k) total[k] += groups[g + k];
+  return total;
+}
 
 // Calls visit(b0, b1, sum) for each group of samples; `sum` [n] is zero at first. Returns the groups' sums, added up in
 // order or, `separate`, one after another: [G, n].
 template <class Visit>
 Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& visit) {
   const int n_groups = count_groups(n_samples);
-  Array<float> out = Array<float>::zeros(separate ? n * n_groups : n);
+  Array<float> groups(n * n_groups);
   std::vector<double> sum(n);
   for (int g = 0; g < n_groups; ++g) {
     std::fill(sum.begin(), sum.end(), 0.0);
     visit(g * group_samples, std::min(n_samples, (g + 1) * group_samples), sum.data());
-    float* to = out.data() + (separate ? n * g : 0);
-    for (std::size_t k = 0; k < n; ++k) to[k] += static_cast<float>(sum[k]);
+    for (std::size_t k = 0; k < n; ++k) groups[n * g + k] = static_cast<float>(sum[k]);
   }
-  return out;
+  return separate ? std::move(groups) : add_groups(groups, n);
 }
 
 // ∂L/∂(α, β, θ) of a spiking layer: Σ over slots of σ'·e times the trace stored with the slot, in the order of slots
@@ -125,15 +169,18 @@ class Backward {
  private:
   struct Sender {
     SenderInput input;
-    const float* weight;  // [M, N] or null
-    float* d_weight;      // [M, N], or [G, M, N]; or null
-    Array<float> group;   // [M, N], where a group of samples takes several chunks
+    const float* weight;              // [M, N] or null
+    float* d_weight;                  // [K, M, N] or null
+    Array<float> group;               // [M, N], where a group of samples takes several chunks
+    std::vector<Array<float>> later;  // [M, N] each, the slots behind slot 0, which is d_weight
   };
 
   void add_sender(const SenderInput& from, const float* weight, float* d_weight);
   void sort();
   void share_out(int c);
-  void run_chunk(int c);
+  void run_chunk(int c, const Leaf& leaf);
+  void fold(const Leaf& leaf);
+  float* d_weight_of(const Sender& to, int branch, int slot) const;
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
   const float* value_before(std::size_t k) const {
     return wanted_.value_before.empty() ? nullptr : wanted_.value_before[k];
@@ -147,18 +194,19 @@ class Backward {
   const Wanted& wanted_;
   const Kernels& kernels_ = chosen_kernels();
   const int n_steps_, n_samples_, n_tiles_, n_groups_;
+  const bool separate_;
   const std::size_t n_, row_;  // neurons; with those that pad the last tile
   const bool spiking_, recurrent_, by_tile_;
   const std::int64_t n_slots_;
   const Padded neuron_;
+  const std::vector<Leaf> leaves_;
   const std::vector<Chunk> chunks_;
   std::vector<Sender> senders_;       // the sources, then the layer itself
   std::vector<Events> events_;        // [chunk][sender], sorted by sender
   std::vector<Listed> listed_;        // [chunk], sorted by tile
   std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
   Packed recurrent_weight_;
-  Array<float> d_bias_, d_bias_group_, d_beta_by_sample_, d_slots_, d_v_, d_i_syn_, d_current_, d_current_next_,
-      shares_;
+  Array<float> d_bias_, d_beta_by_sample_, d_slots_, d_v_, d_i_syn_, d_current_, d_current_next_, shares_;
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile
   BackwardPass pass_;
   LayerGradients out_;
@@ -175,6 +223,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       n_samples_(input.n_samples),
       n_tiles_(spec.n_tiles()),
       n_groups_(count_groups(input.n_samples)),
+      separate_(wanted.n_batch > 0),
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.model != Model::li),
@@ -182,10 +231,12 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       by_tile_(spiking_ && !recurrent_ && !spec.stores_decay()),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
-      chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, wanted.separate_groups)) {
-  // A group's first chunk writes all of a weight gradient; without a chunk there is none.
+      leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
+      chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, leaves_)) {
+  // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
   const auto weight_like = [&](std::size_t n_pre) {
-    const std::size_t size = n_pre * n_ * (wanted.separate_groups ? n_groups_ : 1);
+    const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
+    const std::size_t size = n_pre * n_ * (separate_ ? n_branches : 1);
     return chunks_.empty() ? Array<float>::zeros(size) : Array<float>(size);
   };
   const std::size_t n_sources = input.sources.size();
@@ -210,8 +261,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
 
   if (recurrent_) recurrent_weight_ = pack(input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight");
   if (wanted.bias) {
-    d_bias_ = Array<float>::zeros(wanted.separate_groups ? n_groups_ * row_ : row_);
-    d_bias_group_ = Array<float>(row_);
+    d_bias_ = Array<float>::zeros(n_groups_ * row_);
   }
   if (!spiking_ && spec.learn_beta) d_beta_by_sample_ = Array<float>::zeros(n_samples_ * row_);
   if (spec.learns() || !by_tile_) d_slots_ = Array<float>(n_slots_);
@@ -243,14 +293,32 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
            d_v_.data(),
            d_i_syn_.data(),
            d_current_next_.data(),
-           d_bias_group_.data(),
            n_senders()};
 }
 
 void Backward::add_sender(const SenderInput& from, const float* weight, float* d_weight) {
   const bool several_a_group = static_cast<int>(chunks_.size()) > n_groups_;
-  senders_.push_back(
-      {from, weight, d_weight, d_weight && several_a_group ? Array<float>(from.n_pre * n_) : Array<float>()});
+  const std::size_t size = from.n_pre * n_;
+  Sender sender{from, weight, d_weight, d_weight && several_a_group ? Array<float>(size) : Array<float>(), {}};
+  if (d_weight)
+    for (const Leaf& leaf : leaves_)
+      if (leaf.slot > static_cast<int>(sender.later.size())) sender.later.emplace_back(size);
+  senders_.push_back(std::move(sender));
+}
+
+float* Backward::d_weight_of(const Sender& to, int branch, int slot) const {
+  if (!to.d_weight) return nullptr;
+  return slot ? to.later[slot - 1].data() : to.d_weight + branch * static_cast<std::size_t>(to.input.n_pre) * n_;
+}
+
+// Adds the sum of a leaf to those that wait for it.
+void Backward::fold(const Leaf& leaf) {
+  const PhaseTimer timer(Phase::deliver_grad);
+  for (const Sender& to : senders_)
+    for (int slot = leaf.slot - 1; to.d_weight && slot >= leaf.slot - leaf.folds; --slot) {
+      float* sum = d_weight_of(to, leaf.branch, slot);
+      add_branches({sum, d_weight_of(to, leaf.branch, slot + 1)}, {0, 1}, to.input.n_pre * n_, sum);
+    }
 }
 
 void Backward::sort() {
@@ -271,17 +339,20 @@ void Backward::sort() {
 LayerGradients Backward::run() {
   sort();
   const int n_chunks = static_cast<int>(chunks_.size());
-  for (int c = 0; c < n_chunks; ++c) run_chunk(c);
-  if (wanted_.bias) {
-    const std::size_t n_rows = d_bias_.size() / row_;
-    out_.d_bias = Array<float>(n_rows * n_);
-    for (std::size_t k = 0; k < n_rows; ++k)
-      std::memcpy(out_.d_bias.data() + k * n_, d_bias_.data() + k * row_, sizeof(float) * n_);
+  int c = 0;
+  for (const Leaf& leaf : leaves_) {
+    for (; c < n_chunks && chunks_[c].b0 < leaf.hi * group_samples; ++c) run_chunk(c, leaf);
+    if (leaf.folds && n_chunks) fold(leaf);
   }
-  if (spiking_ && spec_.learns())
-    parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, wanted_.separate_groups, out_);
+  if (wanted_.bias) {
+    Array<float> groups(n_groups_ * n_);
+    for (int g = 0; g < n_groups_; ++g)
+      std::memcpy(groups.data() + g * n_, d_bias_.data() + g * row_, sizeof(float) * n_);
+    out_.d_bias = separate_ ? std::move(groups) : add_groups(groups, n_);
+  }
+  if (spiking_ && spec_.learns()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
   if (d_beta_by_sample_)
-    out_.d_beta = sum_groups(n_samples_, n_, wanted_.separate_groups, [&](int b0, int b1, double* sum) {
+    out_.d_beta = sum_groups(n_samples_, n_, separate_, [&](int b0, int b1, double* sum) {
       for (int b = b0; b < b1; ++b)
         for (std::size_t k = 0; k < n_; ++k) sum[k] += d_beta_by_sample_[b * row_ + k];
     });
@@ -299,7 +370,7 @@ void Backward::share_out(int c) {
     if (senders_[k].weight) arrived_[at(c, k)].shares = std::exchange(next, next + events_[at(c, k)].n * n_tiles_);
 }
 
-void Backward::run_chunk(int c) {
+void Backward::run_chunk(int c, const Leaf& leaf) {
   share_out(c);
   const Chunk& chunk = chunks_[c];
   if (!by_tile_) {
@@ -307,15 +378,12 @@ void Backward::run_chunk(int c) {
     parallel_for(chunk.b1 - chunk.b0,
                  [&](int k, int) { kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + k, d_current_.data()); });
   }
-  const std::size_t group = wanted_.separate_groups ? chunk.b0 / group_samples : 0;
   std::vector<SenderSums> sums;
   for (const Sender& from : senders_)
-    sums.push_back({from.input.n_pre, from.weight,
-                    from.d_weight ? from.d_weight + group * static_cast<std::size_t>(from.input.n_pre) * n_ : nullptr,
-                    from.group.data()});
+    sums.push_back({from.input.n_pre, from.weight, d_weight_of(from, leaf.branch, leaf.slot), from.group.data()});
   const ChunkPass at_hand{chunk,
-                          wanted_.separate_groups || chunk.b0 == 0,
-                          d_bias_ ? d_bias_.data() + group * row_ : nullptr,
+                          chunk.b0 == leaf.lo * group_samples,
+                          d_bias_ ? d_bias_.data() + chunk.b0 / group_samples * row_ : nullptr,
                           sums.data(),
                           arrived_.data() + at(c, 0),
                           listed_[c].grads.data(),

@@ -110,7 +110,10 @@ struct Wanted {
   // Empty: nothing of any.
   std::vector<const float*> value_before;
   Exchange* exchange = nullptr;  // of a shard: list gradients go on from rank to rank; only the last one holds them
-  bool separate_groups = false;  // the gradients of parameters come as one sum a group of samples, [G, …]
+  // Samples of the whole batch, of which these are some, from LayerSpec::first_sample on. Gradients of weights then
+  // come as one sum a branch of the batch (group_tree.h), [K, M, N], of neurons' parameters as one a group, [G, N]. 0:
+  // these are all.
+  int n_batch = 0;
 };
 
 struct LayerGradients {

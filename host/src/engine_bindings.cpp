@@ -151,7 +151,7 @@ struct Saved : LayerSaved {
 nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias,
-                  const std::vector<std::optional<In<float>>>& value_before, bool separate_groups,
+                  const std::vector<std::optional<In<float>>>& value_before, int n_batch,
                   const std::shared_ptr<PyExchange>& pass_on) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
@@ -161,7 +161,7 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
       (!value_before.empty() && value_before.size() != n_sources))
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients");
-  Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, {}, pass_on.get(), separate_groups};
+  Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, {}, pass_on.get(), n_batch};
   wanted.value_before.resize(n_sources);
   for (std::size_t k = 0; k < value_before.size(); ++k)
     wanted.value_before[k] = floats(value_before[k], {layer.sources[k].lists.ids.size()}, "value_before");
@@ -181,24 +181,29 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
     nb::gil_scoped_release release;
     out = layer_backward(spec, input, kept, d_slots, d_out, wanted);
   }
-  const auto shape = [&](std::vector<std::size_t> one) {
-    if (separate_groups) one.insert(one.begin(), (samples + group_samples - 1) / group_samples);
+  // With one more dimension in front: one for each branch or group of the batch.
+  const auto shape = [&](std::vector<std::size_t> one, const Array<float>& of) {
+    if (!n_batch) return one;
+    std::size_t size = 1;
+    for (const std::size_t length : one) size *= length;
+    one.insert(one.begin(), size ? of.size() / size : 0);
     return one;
   };
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const std::size_t n_values = out.d_value[k].size();
-    d_weight.append(to_numpy(out.d_weight[k], shape({static_cast<std::size_t>(input.sources[k].n_pre), n})));
+    d_weight.append(
+        to_numpy(out.d_weight[k], shape({static_cast<std::size_t>(input.sources[k].n_pre), n}, out.d_weight[k])));
     d_value.append(to_numpy(out.d_value[k], {n_values}));
   }
   nb::dict result;
   result["weight"] = d_weight;
   result["value"] = d_value;
-  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape({n, n}));
-  result["bias"] = to_numpy(out.d_bias, shape({n}));
-  result["alpha"] = to_numpy(out.d_alpha, shape({n}));
-  result["beta"] = to_numpy(out.d_beta, shape({n}));
-  result["threshold"] = to_numpy(out.d_threshold, shape({n}));
+  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape({n, n}, out.d_recurrent_weight));
+  result["bias"] = to_numpy(out.d_bias, shape({n}, out.d_bias));
+  result["alpha"] = to_numpy(out.d_alpha, shape({n}, out.d_alpha));
+  result["beta"] = to_numpy(out.d_beta, shape({n}, out.d_beta));
+  result["threshold"] = to_numpy(out.d_threshold, shape({n}, out.d_threshold));
   return result;
 }
 
@@ -305,14 +310,15 @@ void register_engine(nb::module_& m) {
   m.def("phase_seconds", &phase_seconds, "reset"_a,
         "Wall time by phase since the process began, or since the last call with reset=True.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
-  m.def("backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
-        "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,
-        "value_before"_a = std::vector<std::optional<In<float>>>(), "separate_groups"_a = false,
-        "pass_on"_a.none() = nb::none(),
-        "Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the\n"
-        "gradient of its values holds already, from neurons that come before this layer's. separate_groups: parameter\n"
-        "gradients come as one sum a group of group_samples samples, [G, ...]; their sum in order is the gradient.\n"
-        "pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.");
+  m.def(
+      "backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
+      "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,
+      "value_before"_a = std::vector<std::optional<In<float>>>(), "n_batch"_a = 0, "pass_on"_a.none() = nb::none(),
+      "Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the\n"
+      "gradient of its values holds already, from neurons that come before this layer's. n_batch: samples of a batch\n"
+      "of which these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches),\n"
+      "[K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].\n"
+      "pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.");
   m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "saved"_a, "population"_a, "d_values"_a,
         "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.");
   m.attr("group_samples") = group_samples;

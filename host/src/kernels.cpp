@@ -660,12 +660,12 @@ void state_grad_by_tile(const BackwardPass& pass, const ChunkPass& at_hand, int 
   with_width(pass.spec->tile_width, [&](auto w) { state_grad_tile<w()>(pass, at_hand, tile, d_current); });
 }
 
-// ∂L/∂bias = Σ rows of ∂L/∂i, a group of samples at a time.
+// ∂L/∂bias of every group of samples: Σ rows of ∂L/∂i.
 template <int W>
 void bias_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, std::size_t first, const float* d_current) {
   const Chunk& chunk = at_hand.chunk;
-  float *total = at_hand.d_bias + first, *group = pass.d_bias_group + first;
-  for (int g = chunk.b0; g < chunk.b1; g += group_samples) {
+  float* group = at_hand.d_bias + first;
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples, group += pass.spec->n_padded()) {
     Vector sum[W / vector_width] = {};
     if (chunk.t1 < pass.n_steps) load_columns<W>(sum, group, W);
     for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
@@ -673,10 +673,7 @@ void bias_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, std::siz
         const float* row = d_current + static_cast<std::size_t>(chunk.row(t, b)) * W;
         for (int k = 0; k < W / vector_width; ++k) sum[k] += load(row + k * vector_width);
       }
-    if (chunk.t0 > 0)
-      store_columns<W>(group, sum, W);
-    else
-      fold<W>(total, false, sum, W);
+    store_columns<W>(group, sum, W);
   }
 }
 

@@ -78,8 +78,9 @@ struct Source {
   const void* weight = nullptr;  // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
 };
 
-// The gradient of a parameter is a sum over groups of samples, in order; each group's own sum begins at zero. Replicas
-// that own whole groups add up to the bits of one process.
+// The gradient of a parameter is a sum over groups of samples, each of which begins at zero: of a weight along a tree
+// (group_tree.h), of a neuron's parameter one after the other. Replicas that own whole groups add up to the bits of one
+// process.
 constexpr int group_samples = 8;
 
 // What the backward pass does at a time: steps t0..t1-1 of samples b0..b1-1. Either all steps of whole groups, or some
@@ -202,7 +203,6 @@ struct BackwardPass {
   float* d_beta_by_sample;       // [B, P·W] of a readout that learns β, or null
   float *d_v, *d_i_syn;          // running; tile by tile [P][B][W], else [B, P·W]
   float* d_current_next;         // [B, P·W], of the step after the one at hand; null if not recurrent
-  float* d_bias_group;           // [P·W], the sum of a group so far; or null
   int n_senders;
 };
 
@@ -210,7 +210,7 @@ struct BackwardPass {
 struct ChunkPass {
   Chunk chunk;
   bool first;                         // gradients of parameters hold nothing yet: write, do not add
-  float* d_bias;                      // [P·W] or null
+  float* d_bias;                      // [groups of the chunk][P·W] or null
   const SenderSums* sums;             // [n_senders]
   const SenderChunk* senders;         // [n_senders]
   const ListedGrad* listed;           // tile by tile: the listed slots, sorted by tile

@@ -1,12 +1,14 @@
 // Exchanges between ranks, carried out by Python, and the merging of the lists of shards.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 
 #include "column_squares.h"
+#include "group_tree.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
 
@@ -16,6 +18,8 @@ using namespace nb::literals;
 namespace sparsesnn {
 
 namespace {
+
+using Out = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 
 // A view of memory that the engine owns. Python must not keep it.
 template <class T>
@@ -115,6 +119,56 @@ nb::object squares_by_column(const In<float>& x) {
   return to_numpy(sums, {x.shape(1)});
 }
 
+// Of every branch: its first group, the one behind its last, and the sums that wait to which it is added.
+nb::list branches_of(int n_groups, const std::vector<int>& edges) {
+  if (n_groups < 0) throw InputError("ShapeError", "find_branches: n_groups is negative");
+  nb::list out;
+  for (const Branch& branch : find_branches(n_groups, edges))
+    out.append(nb::make_tuple(branch.lo, branch.hi, branch.folds));
+  return out;
+}
+
+void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<int>& folds, const Out& total) {
+  std::vector<const float*> data;
+  int waiting = 0;
+  bool good = branches.size() == folds.size() && !branches.empty();
+  for (std::size_t k = 0; good && k < branches.size(); ++k) {
+    good = branches[k].size() == total.size() && folds[k] >= 0 && folds[k] <= waiting;
+    waiting += 1 - folds[k];
+    data.push_back(branches[k].data());
+  }
+  if (!good || waiting != 1)
+    throw InputError("ShapeError",
+                     "add_branches: give as many sums as folds, which leave one, all of the total's size");
+  nb::gil_scoped_release release;
+  add_branches(data, folds, total.size(), total.data());
+}
+
+// Which of n neurons are in any of the lists.
+nb::object listed_neurons(const AnyIn& ids, std::size_t n) {
+  Array<bool> listed = Array<bool>::zeros(n);
+  const auto mark = [&](auto* id) {
+    for (std::size_t j = 0; j < ids.size(); ++j) {
+      if (static_cast<std::size_t>(id[j]) >= n)
+        throw InputError("SpikeListError", "listed_neurons: an id is too large");
+      listed[static_cast<std::size_t>(id[j])] = true;
+    }
+  };
+  if (ids.dtype() == nb::dtype<std::uint16_t>())
+    mark(static_cast<const std::uint16_t*>(ids.data()));
+  else if (ids.dtype() == nb::dtype<std::int32_t>())
+    mark(static_cast<const std::int32_t*>(ids.data()));
+  else
+    throw InputError("ShapeError", "listed_neurons: ids must be uint16 or int32");
+  return to_numpy(listed, {n});
+}
+
+nb::object empty_matrix(std::size_t n_rows, std::size_t n_columns) {
+  if (n_columns && n_rows > (std::size_t{1} << 60) / n_columns) throw std::bad_alloc();
+  Array<float> matrix(n_rows * n_columns);
+  return to_numpy(matrix, {n_rows, n_columns});
+}
+
 }  // namespace
 
 void register_sharded(nb::module_& m) {
@@ -122,6 +176,15 @@ void register_sharded(nb::module_& m) {
       .def(nb::init<nb::object>(), "python"_a);
   m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a,
         "Lists of a population from those of its shards: offsets, ids, n_spikes.");
+  m.def("find_branches", &branches_of, "n_groups"_a, "edges"_a,
+        "How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1, folds) of "
+        "every\n"
+        "branch; folds: how many of the sums that wait it is added to, the latest first.");
+  m.def("add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a,
+        "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.");
+  m.def("listed_neurons", &listed_neurons, "ids"_a, "n"_a, "bool[n], which neurons stand in any of the lists.");
+  m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a,
+        "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step.");
   m.def("column_squares", &squares_by_column, "x"_a,
         "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
 }
