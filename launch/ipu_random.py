@@ -337,7 +337,7 @@ class _Host:
         """For a while weights are halves, as the device reads them, or last bits are other ones."""
         kept = [(p, p.detach().clone()) for p in self.model.parameters()]
         with torch.no_grad():
-            for p, value in kept:
+            for p, _ in kept:
                 if self._weights_off is not None:
                     p.mul_(1 + _last_bits(p.shape, self._weights_off))
                 if self.case.plan.weight_dtype == "half" and p.ndim == 2:

@@ -232,16 +232,17 @@ class Regularise : public poplar::MultiVertex {
   bool compute(unsigned worker) {
     for (unsigned k = worker; k < n_shards; k += workers) {
       const RegularisedShard& s = record<RegularisedShard>(shards, k);
-      const float scale = settings[setting_scale] / static_cast<float>(n_steps);
-      const float share = 1.0f / static_cast<float>(s.n_population);
+      const float n_lists = settings[setting_samples] * static_cast<float>(n_steps), scale = 1.0f / n_lists;
+      const float n_population = static_cast<float>(s.n_population), share = 1.0f / n_population;
       float total = 0.0f;
       for (unsigned c = s.first; c < s.first + s.n_collectors; ++c) total += totals[c][0];
-      const float above = total * scale * share - upper;
+      const float above =
+          total / (n_lists * n_population) - upper;  // rounded once: an activity of 0.1 is not above 0.1
       const float of_all = upper > 0.0f && above > 0.0f ? 2.0f * strength_upper * above * share : 0.0f;
       for (unsigned n = 0; n < s.n_neurons; ++n) {
         float count = 0.0f;
         for (unsigned c = s.first; c < s.first + s.n_collectors; ++c) count += counts[c][n];
-        const float below = lower - count * scale;
+        const float below = lower - count / n_lists;
         const float of_one = lower > 0.0f && below > 0.0f ? -2.0f * strength_lower * below * share : 0.0f;
         out[k][n] = (of_all + of_one) * scale;
         SPARSESNN_WORK(reduce_pair, s.n_collectors);
