@@ -38,6 +38,7 @@ from sparsesnn.partition.memory import tile_totals
 from sparsesnn.partition.plan import Plan, Shard
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
+from sparsesnn.partition.vertices import loops_rounds
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import Surrogate
 
@@ -85,7 +86,7 @@ class Case:
         o, p = self.optimiser, self.plan
         return (
             f"seed {self.seed}: {self.network.populations} {self.network.connections} on {p.target.name} ({p.strategy}), "
-            f"B={p.n_samples}x{p.replicas} T={p.n_steps}, {p.weight_dtype}, {self.decoding} of {self.n_classes}, {o}, "
+            f"B={p.n_samples}x{p.replicas} T={p.n_steps}, {p.weight_dtype}, keep every {p.keep_every}, {self.decoding} of {self.n_classes}, {o}, "
             f"smoothing {self.label_smoothing}, {self.regulariser}, rate {self.rate:.2f}, scale {self.scale:.2f}"
         )
 
@@ -165,7 +166,7 @@ def _draw(r: random.Random, seed: int) -> Case:
     regulariser = Regulariser(*bounds, 20.0, 10.0) if any(bounds) else None
     plan = replace(plan, replicas=replicas, regularises=regulariser is not None)
     decoding = "count" if counts else r.choice(("mean", "sum", "last", "max"))
-    return Case(
+    case = Case(
         seed,
         plan,
         decoding,
@@ -176,6 +177,8 @@ def _draw(r: random.Random, seed: int) -> Case:
         rate=r.uniform(0.05, 0.4),
         scale=r.uniform(1.0, 4.0),
     )
+    kept = replace(plan, keep_every=r.choice((1, 1, 2, 3)))
+    return replace(case, plan=kept) if kept.keep_every < n_steps and not loops_rounds(kept) else case
 
 
 def _network(r: random.Random, n_out: int, counts: bool) -> Network:

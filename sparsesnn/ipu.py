@@ -448,6 +448,7 @@ def _spec(
         loops_rounds=loops_rounds(plan),
         half_weights=plan.weight_dtype == "half",
         replicas=plan.replicas,
+        keep_every=plan.keep_every if plan.keep_every > 1 else 0,
         regulariser=(
             regulariser.lower,
             regulariser.upper,

@@ -117,6 +117,7 @@ class IpuTrainer:
             weight_dtype="half" if self.config.train.weight_dtype == "float16" else "float32",
             replicas=replicas,
             regularises=regulariser.bounds,
+            keep_every=self.config.train.keep_every,
         )
         self.program = IpuProgram(
             plan,

@@ -54,6 +54,14 @@ def test_replicas_share_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert "batch 12 in each of 4 replicas" in out
 
 
+def test_potentials_kept_in_part_need_less(capsys: pytest.CaptureFixture[str]) -> None:
+    all_kept, in_part = (json.loads(run(capsys, *POSTER, "--json", "--keep-every", n)) for n in ("1", "10"))
+    histories = [x["memory"]["mean_items"]["history"] for x in (all_kept, in_part)]
+    assert histories[1] == pytest.approx(0.19 * histories[0], rel=0.05)
+    assert in_part["predicted"]["samples_per_s"] < all_kept["predicted"]["samples_per_s"]
+    assert "potentials of 10 at a time" in run(capsys, *POSTER, "--keep-every", "10")
+
+
 def test_ipus_get_delay_1_and_cpus_delay_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hidden1 1" in run(capsys, *POSTER)
     assert "hidden1 0" in run(capsys, *POSTER, "--delay", "0")

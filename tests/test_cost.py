@@ -375,6 +375,40 @@ def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
     assert tile_totals(plan).max() == pytest.approx(max(report.tile_bytes), rel=0.15)
 
 
+@pytest.mark.parametrize("delay", [0, 1])
+def test_steps_that_run_again_cost_what_the_emulated_machine_counts(delay: int) -> None:
+    network = chain(100, 60, 40, 10, delay=delay)
+    plan = planned(network, "ipu-mk2:1x120", b=7, t=11, max_activity=1.0, keep_every=4, strategy="even")
+    model = Model(network)
+    generator = torch.Generator().manual_seed(4)
+    spikes = SpikeBatch.from_dense((torch.rand(11, 7, 100, generator=generator) < 0.1).float())
+    init_activity(model, [spikes], 0.1)
+    program = IpuProgram(plan, model, Optimiser("adam", lr=0.0), decoding="count", checks="never")
+    assert program.report().n_vertices == n_vertices(plan) > n_vertices(replace(plan, keep_every=1))
+    program.reset_counts()
+    program.train_step(spikes, torch.zeros(7, dtype=torch.int64))
+    counted = {p.name: p for p in program.report().phases}
+    activity = {"input": spikes.activity(), **{k: x.activity() for k, x in program.lists().items()}}
+    predicted = predict_ipu(replace(plan, activity=activity))
+    assert plan.n_again == 8
+    start = 1  # behind the loss
+    n_rounds = 3 if delay == 0 else 1
+    for r in range(n_rounds):
+        fetch, lists = predicted.per_batch[start + 2 * r : start + 2 * r + 2]
+        phase = counted["again/fetch" if r == 0 else f"again/{r - 1}/fetch"]
+        assert phase.executions == 8
+        assert sum(fetch.compute.values()) == pytest.approx(phase.compute, rel=0.25)
+        step = counted[f"forward/{r}/step"]
+        assert step.executions == 11 + 8
+        assert sum(lists.compute.values()) * 19 / 8 == pytest.approx(step.compute, rel=0.25)
+        assert lists.exchange * 19 / 8 == pytest.approx(step.exchange, rel=0.05)
+        assert lists.sync * 19 / 8 == step.sync
+    all_kept = replace(plan, keep_every=1)
+    rows = tile_bytes(plan)["history"].sum() / tile_bytes(all_kept)["history"].sum()
+    assert rows == pytest.approx((4 + 2) / 11)
+    assert predict_ipu(all_kept).batch_s < predicted.batch_s
+
+
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(recurrent: bool) -> None:
     network = Network.chain(

@@ -15,6 +15,7 @@ from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeErro
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.layout import place_helpers
+from sparsesnn.partition.memory import tile_bytes
 from sparsesnn.partition.plan import Plan, Shard
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
@@ -482,6 +483,61 @@ def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
         program.train_step(random_spikes(6, size, 11, 0.3, k), torch.arange(size) % 3)
     program.save()
     assert all(torch.equal(a, b) for a, b in zip(parts.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("every", [2, 3, 4, 8])
+@pytest.mark.parametrize("name", [*CHAINS, *LEARNING])
+def test_potentials_that_are_kept_in_part_run_again_to_the_same_bits(name: str, every: int) -> None:
+    """9 steps: segments that divide them, or leave one step, or one segment and a step."""
+    network = {**CHAINS, **LEARNING}[name]
+    trained = []
+    for keep_every in (1, every):
+        model = make_model(network, scale=3.0)
+        plan = plan_for(network, 7, 9, "ipu-mk2:1x40", keep_every=keep_every)
+        program = ipu.IpuProgram(plan, model, decoding="max", checks="always" if keep_every > 1 else "never")
+        for k in range(2):
+            program.train_step(random_spikes(9, 7, 11, 0.3, k), torch.arange(7) % 3)
+        program.save()
+        trained.append((model, program))
+        assert program.report().n_vertices == n_vertices(plan)
+    (whole, _), (parts, program) = trained
+    for (name, a), b in zip(whole.named_parameters(), parts.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    runs = {p.name: p.executions for p in program.report().phases}
+    assert runs["again/fetch"] == 2 * program.plan.n_again == 2 * ((9 - 1) // every * every)
+    assert runs["forward/0/step"] == 2 * (9 + program.plan.n_again)
+
+
+def test_potentials_that_are_kept_in_part_take_less_memory_and_more_cycles() -> None:
+    network = Network.chain(
+        ss.Input(11), lif(60, recurrent=True), ss.CubaLIF(40, grad_threshold=0.2), ss.LI(3), delay=1
+    )
+    found = {}
+    for keep_every in (1, 7):
+        plan = plan_for(network, 40, 50, "ipu-mk2:1x12", keep_every=keep_every, strategy="even", layout="shared")
+        program = ipu.IpuProgram(plan, make_model(network, scale=3.0), checks="never")
+        program.reset_counts()
+        program.train_step(random_spikes(50, 40, 11, 0.1, 0), torch.arange(40) % 3)
+        found[keep_every] = (max(program.report().tile_bytes), program.report().cycles, plan)
+    (all_bytes, all_cycles, plan), (bytes_, cycles, kept) = found[1], found[7]
+    saved = int(tile_bytes(plan)["history"].max() - tile_bytes(kept)["history"].max())
+    assert saved > 0
+    assert all_bytes - bytes_ == pytest.approx(saved, rel=0.1)
+    assert all_cycles < cycles < 1.4 * all_cycles
+
+
+def test_what_cannot_keep_potentials_in_part_is_refused() -> None:
+    network = CHAINS["feed-forward"]
+    for keep_every, more in ((0, {}), (9, {}), (3, {"optimizer": "none"})):
+        with pytest.raises(
+            ConfigError, match=f"keep_every is {keep_every}; allowed: 1, or 2 to 8 where a network trains"
+        ):
+            plan_for(network, 7, 9, keep_every=keep_every, **more)
+    deep = Network.chain(ss.Input(20), lif(33), lif(30, recurrent=True), lif(31), lif(20), ss.LI(5))
+    with pytest.raises(
+        ConfigError, match="keep_every is 2, but populations joined by delay 0 run in 5 rounds, which share"
+    ):
+        plan_for(deep, 5, 6, "ipu-mk2:1x3", keep_every=2, max_activity=0.5)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

@@ -28,6 +28,7 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
         "optimisers": {case.optimiser.kind for case in cases} == {"sgd", "adam", "adamw"},
         "replicas": {case.plan.replicas for case in cases} == {1, 2, 3},
         "devices": {case.plan.target.devices for case in cases} == {1, 2, 3},
+        "potentials kept in part": {case.plan.keep_every for case in cases} == {1, 2, 3},
         "halves": {case.plan.weight_dtype for case in cases} == {"float32", "half"},
         "regularisers": any(case.regulariser for case in cases),
         "clipping": any(case.optimiser.clip_norm for case in cases),

@@ -47,6 +47,14 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert resumed.weights_sha256 == whole.weights_sha256
 
 
+def test_potentials_kept_in_part_train_to_the_same_bits(tmp_path: Path) -> None:
+    runs = [
+        train(config(backend="ipu-model", target="ipu-mk2:1x16", epochs=1, keep_every=n), out=tmp_path / str(n))
+        for n in (1, 4)
+    ]
+    assert runs[0].weights_sha256 == runs[1].weights_sha256
+
+
 def test_replicas_repeat_themselves_and_go_on_as_many_as_they_were(tmp_path: Path) -> None:
     def run(out: str, replicas: int, *, epochs: int = 2, resume: bool = False) -> Any:
         parallel = {"parallel": {"replicas": replicas}, "train": {"backend": "ipu-model", "target": "ipu-mk2:1x16"}}
@@ -85,6 +93,8 @@ def test_what_a_run_may_ask_for_besides(more: dict[str, Any], tmp_path: Path) ->
 def test_what_the_device_does_not_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train.target: is 'cpu:4'; give an IPU"):
         config(backend="ipu-model", target="cpu:4")
+    with pytest.raises(ConfigError, match="train.keep_every: is 3 with backend 'cpu'; only 'ipu-model' and 'ipu' keep"):
+        config(keep_every=3)
     with pytest.raises(ConfigError, match="'float16' with backend 'cpu'; only backend 'ipu-model' or 'ipu' reads it"):
         config(weight_dtype="float16")
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK"):

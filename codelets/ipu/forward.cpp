@@ -6,10 +6,10 @@
 //
 // lists[k] [B, stride]: remote, what the collectors of source k sent; weights[k] [M, w]: the shard's columns; both in
 // the order of `sources`. By shard: parameters [4, w]: β, α, θ, θ_grad. bias [w]. history [rows, B, w]: potentials of
-// all steps, or of two where nothing is trained; the current is summed up in the place of the new potential. memory: a
-// CubaLIF's i_syn [B, w], or of all steps [T, B, w] where it learns α; a readout's [2, B, w], its value over time so
-// far and how many steps hold the maximum; else one pair. masks [B, words]: see `Masks`. Cost: 4·w bytes read and w
-// additions an id.
+// all steps, or of two where nothing is trained, or of one segment and the ends of others (`every`, see `Rows`); the
+// current is summed up in the place of the new potential. memory: a CubaLIF's i_syn [B, w], or of all steps [T, B, w]
+// where it learns α; a readout's [2, B, w], its value over time so far and how many steps hold the maximum; else one
+// pair. masks [B, words]: see `Masks`. Cost: 4·w bytes read and w additions an id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -28,12 +28,13 @@ class Forward : public poplar::MultiVertex {
   poplar::InOut<Words> clock;
   Numbers shards;
   Numbers sources;
-  unsigned n_shards, n_turns, n_samples;
+  unsigned n_shards, n_turns, n_samples, every;
 
   bool compute(unsigned worker) {
-    const Moment now = forwards(&clock[0], worker, n_turns);
+    const Moment now = forwards(&clock[0], worker, n_turns, every);
     for (unsigned k = 0; k < n_shards; ++k) {
       const ForwardShard& s = record<ForwardShard>(shards, k);
+      if (now.again && s.readout) continue;  // it has decoded all steps
       if (s.turn == now.turn) run(s, k, now.t, worker);
     }
     return true;
@@ -42,10 +43,11 @@ class Forward : public poplar::MultiVertex {
  private:
   void run(const ForwardShard& s, unsigned k, unsigned t, unsigned worker) {
     const unsigned width = even(s.n_neurons);
-    const unsigned row = s.n_rows == 2 ? t & 1 : t, row_before = s.n_rows == 2 ? row ^ 1 : t - 1;
+    const bool two = !s.every && s.n_rows == 2;
+    const Rows rows = two ? Rows{t & 1, (t & 1) ^ 1} : rows_of(t, s.every);
     for (unsigned b = worker; b < n_samples; b += workers) {
-      float* v = &history[k][(row * n_samples + b) * width];
-      const float* v_before = t ? &history[k][(row_before * n_samples + b) * width] : nullptr;
+      float* v = &history[k][(rows.now * n_samples + b) * width];
+      const float* v_before = t ? &history[k][(rows.before * n_samples + b) * width] : nullptr;
       for (unsigned j = 0; j < width; ++j) v[j] = bias[k][j];
       for (unsigned i = s.first_source; i < s.first_source + s.n_sources; ++i) {
         const ForwardSource& source = record<ForwardSource>(sources, i);
@@ -53,7 +55,22 @@ class Forward : public poplar::MultiVertex {
       }
       step(s, k, b, t, v, v_before, width);
       if (s.readout && s.decoding != over_steps) decode(s, k, b, t, v, width);
+      if (s.every) keep_end(s, k, b, t, width);
     }
+  }
+
+  // The last step of a segment is kept, where another one follows.
+  void keep_end(const ForwardShard& s, unsigned k, unsigned b, unsigned t, unsigned width) {
+    const Place p = place_of(t, s.every);
+    if (p.step + 1 < s.every || t + 1 == s.n_steps) return;
+    const auto copy = [&](float* rows, unsigned from, unsigned to) {
+      for (unsigned j = 0; j < width; ++j)
+        rows[(to * n_samples + b) * width + j] = rows[(from * n_samples + b) * width + j];
+      SPARSESNN_WORK(reduce_pair, width / 2);
+    };
+    copy(&history[k][0], p.step, s.every + p.segment);
+    if (s.cuba == keeps_all_i_syn) copy(&memory[k][0], p.step, s.every + p.segment);
+    if (s.cuba == keeps_last_i_syn) copy(&memory[k][0], 0, 1 + p.segment);
   }
 
   // Four pairs stay in registers over the whole list.
@@ -90,9 +107,14 @@ class Forward : public poplar::MultiVertex {
     float* i_syn = &memory[shard][0];
     const float* i_syn_before = i_syn;
     if (s.cuba) {
-      const unsigned row = s.cuba == keeps_all_i_syn ? t : 0, row_before = s.cuba == keeps_all_i_syn && t ? t - 1 : 0;
-      i_syn += (row * n_samples + b) * width;
-      i_syn_before += (row_before * n_samples + b) * width;
+      // of one step that is kept, the row of the moment; at the start of a segment, of the end of the one before it
+      Rows rows{0, 0};
+      if (s.cuba == keeps_all_i_syn)
+        rows = t ? rows_of(t, s.every) : Rows{0, 0};
+      else if (s.every && !place_of(t, s.every).step)
+        rows.before = place_of(t, s.every).segment;
+      i_syn += (rows.now * n_samples + b) * width;
+      i_syn_before += (rows.before * n_samples + b) * width;
     }
     unsigned fired_bits = 0, near_bits = 0;
     for (unsigned k = 0; k < s.n_neurons; ++k) {
@@ -144,8 +166,8 @@ class Forward : public poplar::MultiVertex {
 };
 
 SPARSESNN_VERTEX_OF(Forward, float, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources,
-                    n_shards, n_turns, n_samples)
+                    n_shards, n_turns, n_samples, every)
 SPARSESNN_VERTEX_OF(Forward, half, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources,
-                    n_shards, n_turns, n_samples)
+                    n_shards, n_turns, n_samples, every)
 
 }  // namespace sparsesnn::ipu

@@ -97,7 +97,7 @@ class StateGrad : public poplar::MultiVertex {
     const bool last = t + 1 == n_steps;
     const unsigned width = even(s.n_neurons);
     const float *beta = &parameters[k][0], *alpha = beta + width, *theta = alpha + width;
-    const float* v = &history[k][(t * n_samples + b) * width];
+    const float* v = &history[k][(rows_of(t, s.every).now * n_samples + b) * width];
     float* delta = &d_v[k][b * width];
     float* out = &d_current[k][(ring_row(t, s.n_rows) * n_samples + b) * width];
     float* bias = row(s, k, 0, worker);
@@ -131,7 +131,7 @@ class StateGrad : public poplar::MultiVertex {
   // What β, α and θ get through the decay of the step before; before step 0 all is 0.
   void learn(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker, const float* delta,
              const float* d_i) {
-    const unsigned width = even(s.n_neurons), at = ((t - 1) * n_samples + b) * width;
+    const unsigned width = even(s.n_neurons), at = (rows_of(t, s.every).before * n_samples + b) * width;
     const float *beta = &parameters[k][0], *theta = beta + 2 * width, *before = &history[k][at];
     unsigned vector = 1;
     if (s.learns & learns_beta) {

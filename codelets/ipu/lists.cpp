@@ -189,7 +189,7 @@ class Compact : public poplar::MultiVertex {
 SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, first_sample, collectors, firsts, lags, n_collectors,
                  n_turns)
 
-// The next step's lists of an input, forwards.
+// The next step's lists of an input, forwards; where steps run again (`every`, see `Rows`), those of all populations.
 class FetchForward : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> kept;
@@ -197,23 +197,24 @@ class FetchForward : public poplar::MultiVertex {
   poplar::InOut<Words> clock;
   Numbers collectors;
   Numbers lags;
-  unsigned n_collectors;
+  unsigned n_collectors, every;
 
   bool compute(unsigned worker) {
-    const unsigned t = forwards(&clock[0], worker, 1).t;
+    const unsigned t = forwards(&clock[0], worker, 1, every).t;
     for (unsigned k = 0; k < n_collectors; ++k) {
       const FetchCollector& c = record<FetchCollector>(collectors, k);
       for (unsigned s = 0; s < c.n_samples; ++s)
-        for (unsigned j = c.first_out; j < c.first_out + c.n_outs; ++j)
-          send_kept(&outs[j][s * c.stride],
-                    t >= lags[j] ? &kept[k][((t - lags[j]) * c.n_samples + s) * c.stride] : nullptr, t >= lags[j],
-                    worker);
+        for (unsigned j = c.first_out; j < c.first_out + c.n_outs; ++j) {
+          const unsigned ago = lags[j] + c.shift;
+          send_kept(&outs[j][s * c.stride], t >= ago ? &kept[k][((t - ago) * c.n_samples + s) * c.stride] : nullptr,
+                    t >= ago, worker);
+        }
     }
     return true;
   }
 };
 
-SPARSESNN_VERTEX(FetchForward, kept, outs, clock, collectors, lags, n_collectors)
+SPARSESNN_VERTEX(FetchForward, kept, outs, clock, collectors, lags, n_collectors, every)
 
 // The lists of the step before, backwards; buckets [n, 12 + room]: their spikes by id modulo 6.
 class FetchBackward : public poplar::MultiVertex {

@@ -10,9 +10,10 @@
 
 namespace sparsesnn::ipu {
 
-// A shard in Forward. `readout`: an LI; its decoding is that of `Decoding` in gradient.cpp.
+// A shard in Forward. `readout`: an LI; its decoding is that of `Decoding` in gradient.cpp. every: see `Rows` in
+// vertex.h.
 struct ForwardShard {
-  unsigned turn, first_source, n_sources, n_neurons, n_rows, cuba, readout, reset, decoding, n_steps;
+  unsigned turn, first_source, n_sources, n_neurons, n_rows, every, cuba, readout, reset, decoding, n_steps;
   float gain;
 };
 struct ForwardSource {
@@ -24,8 +25,9 @@ struct CompactCollector {
   unsigned turn, n_samples, first_sample, capacity, first_shard, n_shards, first_out, n_outs, fixed, seed_low,
       seed_high;
 };
+// shift: how many steps before the one at hand the lists were made that are sent, beside the lags.
 struct FetchCollector {
-  unsigned n_samples, stride, bucket_stride, first_out, n_outs;
+  unsigned n_samples, stride, bucket_stride, first_out, n_outs, shift;
 };
 
 // One connection into one shard.
@@ -42,6 +44,7 @@ struct SumGroup {
 struct StateShard {
   unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, cuba, readout, reset, detach_reset, surrogate;
   unsigned learns;  // bits of `Learnt`
+  unsigned every;   // see `Rows` in vertex.h
   unsigned regularised;
   unsigned decoding;
   float slope, gain;

@@ -98,14 +98,44 @@ enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps 
 // A CubaLIF keeps the synaptic current of the last step, or, where it learns α, of all steps.
 enum CubaMemory : unsigned { no_i_syn, keeps_last_i_syn, keeps_all_i_syn };
 
+// Where a step is among segments of `every` steps: a tile has no divider, and there are few segments.
+struct Place {
+  unsigned segment, step;
+};
+inline Place place_of(unsigned t, unsigned every) {
+  Place p{0, t};
+  for (; p.step >= every; p.step -= every) ++p.segment;
+  return p;
+}
+// Of what is kept of all steps, where step t is, and the one before it (t > 0). `every`: 0: all steps are kept. Else
+// only the last segment that ran has all its steps, in rows 0 to every - 1; of the segments before it the last step is
+// kept, in the rows behind.
+struct Rows {
+  unsigned now, before;
+};
+inline Rows rows_of(unsigned t, unsigned every) {
+  if (!every) return {t, t - 1};
+  const Place p = place_of(t, every);
+  return {p.step, p.step ? p.step - 1 : every + p.segment - 1};
+}
+
 // Step and turn, which every worker keeps for itself: clock [2, 6]. Forwards t counts from 0; backwards down from T.
+// While steps run again for the backward pass, t counts forwards within a segment, and goes on with the one before it.
+inline constexpr unsigned clock_again = 1u << 31;
 struct Moment {
   unsigned t, turn;
+  bool again = false;
 };
-inline Moment forwards(unsigned* clock, unsigned worker, unsigned n_turns) {
-  const Moment now{clock[worker], clock[workers + worker]};
+inline Moment forwards(unsigned* clock, unsigned worker, unsigned n_turns, unsigned every = 0) {
+  const unsigned again = clock[worker] & clock_again, t = clock[worker] & ~clock_again;
+  const Moment now{t, clock[workers + worker], again != 0};
   const bool last = now.turn + 1 == n_turns;
-  clock[worker] = now.t + (last ? 1 : 0);
+  unsigned next = t + (last ? 1 : 0);
+  if (again && last) {
+    const Place p = place_of(t, every);
+    if (p.step + 1 == every) next = t - p.step - every;  // whatever it is after the first segment: nobody asks
+  }
+  clock[worker] = (next & ~clock_again) | again;
   clock[workers + worker] = last ? 0 : now.turn + 1;
   return now;
 }

@@ -65,6 +65,13 @@ def register(commands: Any) -> None:
     what.add_argument(
         "--regulariser", action="store_true", help="activity is regularised: two phases more a batch (IPUs)"
     )
+    what.add_argument(
+        "--keep-every",
+        type=int,
+        default=1,
+        metavar="K",
+        help="keep potentials of K steps at a time and compute the others again: less memory, more cycles (IPUs)",
+    )
     what.add_argument("--half", action="store_true", help="half-precision weights, float32 masters")
     where = parser.add_argument_group("where")
     where.add_argument("--target", default="ipu-mk2", metavar="NAME", help="the machine (default: %(default)s)")
@@ -205,6 +212,7 @@ def _make(options: argparse.Namespace) -> Plan:
         layout=options.layout,
         replicas=options.replicas,
         regularises=options.regulariser,
+        keep_every=options.keep_every,
     )
 
 

@@ -27,7 +27,7 @@ same names: on it, a prediction differs from what is counted only by the activit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -251,8 +251,9 @@ def collector_cycles(
     lags = len({c.delay for c in plan.outgoing(name)})
     cycles = {}
     if name in plan.inputs:
-        cycles["fetch"] = _turns(n_samples * max(1, lags) * sent, a, workers)
+        cycles["fetch"] = cycles["again"] = _turns(n_samples * max(1, lags) * sent, a, workers)
     else:
+        cycles["again"] = _turns(n_samples * max(1, lags) * sent, a, workers)
         full = (
             n_packed * (1 - np.exp(-length.listed / n_packed)) if n_packed else 0.0
         )  # packed words that hold a candidate
@@ -286,7 +287,7 @@ def optimiser_cycles(plan: Plan, name: str, n: int, a: CycleAssumptions = ASSUMP
 
 
 #: phases under which two supersteps are shown as one
-_PHASE_OF = {"refetch": "fetch"}
+_PHASE_OF = {"refetch": "fetch", "again": "fetch"}
 
 
 @dataclass
@@ -359,7 +360,8 @@ def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
     host_bytes += 8 * plan.n_samples * plan.populations[plan.network.output].n  # targets, logits
     streaming = (1 - a.host_overlap) * host_bytes / (plan.target.host_bytes_per_s * plan.target.devices)
     update = (*machine.replicas(), *machine.norm(spiking), machine.optimiser(spiking))
-    per_batch = (machine.loss(), *machine.regulariser(), *update)
+    again = tuple(_times(s, plan.n_again) for s in machine.again(rounds)) if plan.n_again else ()
+    per_batch = (machine.loss(), *machine.regulariser(), *again, *update)
     return Prediction(
         per_step=tuple(s for s in per_step if s.cycles),
         per_batch=tuple(s for s in per_batch if s.cycles),
@@ -407,6 +409,21 @@ class _Machine:
             sizes = np.outer([4 * c.n for c in collectors], self.words[name]).ravel()
             traffic.send(np.tile(self.tiles[name], len(collectors)), sink, sizes)
         return self._superstep("masks", traffic, self._collectors(names, "compact"))
+
+    def again(self, rounds: list[int]) -> tuple[Superstep, ...]:
+        """A step that runs again, from lists that are kept."""
+        found = []
+        for r in rounds:
+            names = [k for k in self.sizes if k not in self.plan.inputs and self.plan.stages[k] == r]
+            before = (
+                names
+                if r == rounds[0]
+                else [k for k in self._firing(list(self.sizes)) if self.plan.stages.get(k) == r - 1]
+            )
+            sends = list(self.plan.populations) if r == rounds[0] else before
+            found.append(self._superstep("nothing", self._traffic(), self._collectors(sends, "again")))
+            found.append(self.lists_forward(self._firing(names), names))
+        return tuple(found)
 
     # -- backward --
 
@@ -660,6 +677,19 @@ class _Machine:
             link_bytes=int(traffic.link_in.sum()),
             slowest_tile=slowest,
         )
+
+
+def _times(s: Superstep, n: int) -> Superstep:
+    """A superstep that runs n times, as one."""
+    return replace(
+        s,
+        compute={phase: n * cycles for phase, cycles in s.compute.items()},
+        exchange=n * s.exchange,
+        sync=n * s.sync,
+        link=n * s.link,
+        exchange_bytes=n * s.exchange_bytes,
+        link_bytes=n * s.link_bytes,
+    )
 
 
 class _Work(dict[str, np.ndarray]):

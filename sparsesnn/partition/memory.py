@@ -10,7 +10,7 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | optimiser | Adam 2·Σ M·w·4; SGD 0 | shard |
 | parameters | α, β, θ, θ_grad, bias: 5·w·4; six rows of bias gradient; moments of a bias, and of α, β, θ that learn | shard |
 | state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regulariser adds: (w + 2)·4 | shard |
-| history | v of all steps, T·B·w·4, of two steps where nothing trains; i_syn as well where α learns | shard |
+| history | v of all steps, T·B·w·4, of two steps where nothing trains, of k + (T - 1) // k where potentials are kept every k steps (`keep_every`); i_syn as well where α learns | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
 | masks | fired and near-spike bits, 8 B per 32 neurons and sample, 4 B for up to 16 neurons | shard |
 | collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regulariser: (N + 1)·4 | collector |
@@ -123,7 +123,9 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         ring = 1 + max(c.delay for c in incoming)
         rows_of_state += 1 + cuba + ring + (not spiking)
     rows_of_parameters = 5 + (6 + moments * population.bias + (7 + moments) * learnt if trains else 0)
-    steps = t if trains else 2
+    steps = 2 if not trains else plan.n_kept if spiking else t
+    if trains and cuba and not getattr(population, "learn_alpha", False):  # i_syn at the ends of segments
+        rows_of_state += plan.n_again // plan.keep_every
     fed_back = [c.pre for c in incoming if c.pre not in plan.inputs]
     shares = sum(b * slots_bytes(plan.populations[pre].capacity) for pre in fed_back)
     streams = EXCHANGES_PER_CONNECTION * len(incoming) + EXCHANGES_PER_POPULATION

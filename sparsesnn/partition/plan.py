@@ -129,6 +129,8 @@ class Plan:
         replicas: copies, each on as many devices as the target has, with `n_samples` samples of its own; their gradients
             are added before the update. IPUs only.
         regularises: whether activity is regularised (`sparsesnn.loss.activity_regulariser`). Counted for IPUs only.
+        keep_every: potentials are kept of segments of so many steps, and of the ends of segments, from which the others run
+            again before their backward pass; 1: of all steps. Less memory, more cycles, the same numbers. IPUs only.
     """
 
     network: Network
@@ -143,6 +145,19 @@ class Plan:
     strategy: str
     replicas: int = 1
     regularises: bool = False
+    keep_every: int = 1
+
+    @property
+    def n_again(self) -> int:
+        """Steps that run a second time: all but those of the last segment."""
+        if self.keep_every == 1 or not self.trains:
+            return 0
+        return (self.n_steps - 1) // self.keep_every * self.keep_every
+
+    @property
+    def n_kept(self) -> int:
+        """Rows of potentials that a shard keeps while it trains."""
+        return self.n_steps if self.keep_every == 1 else self.keep_every + self.n_again // self.keep_every
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activity", MappingProxyType(dict(self.activity)))

@@ -7,6 +7,7 @@
                  "host_bytes_per_s", "bytes_per_device"},
       "n_samples": B, "n_steps": T, "optimizer": "adam" | "sgd" | "none", "weight_dtype": "float32" | "half",
       "strategy": "…", "replicas": copies on other samples (1), "regularises": of activity (false),
+      "keep_every": steps of a segment of potentials (1: all are kept),
       "populations": [                              in the network's order
         {"name", "model": "Input" | "LIF" | "CubaLIF" | "LI", "n", "capacity": K, "activity",
          "shards":     [[tile, first, n, device, rank, worker], …],          ascending in gid, no gaps
@@ -50,6 +51,7 @@ def to_json(plan: Plan) -> str:
         "strategy": plan.strategy,
         "replicas": plan.replicas,
         "regularises": plan.regularises,
+        "keep_every": plan.keep_every,
         "populations": [
             {
                 "name": name,
@@ -115,6 +117,7 @@ def from_json(text: str) -> Plan:
             strategy=str(data["strategy"]),
             replicas=_whole(data.get("replicas", 1), "replicas", 1),
             regularises=bool(data.get("regularises", False)),
+            keep_every=_whole(data.get("keep_every", 1), "keep_every", 1),
         )
     except KeyError as error:
         raise ConfigError(f"plan: key {error} is missing; make the plan anew") from None

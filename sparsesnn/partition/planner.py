@@ -16,6 +16,7 @@ from sparsesnn.partition.memory_cpu import rank_bytes
 from sparsesnn.partition.plan import ConnectionPlan, Plan, PopulationPlan, Shard, cpu_shards
 from sparsesnn.partition.strategies import STRATEGIES, Sizing
 from sparsesnn.partition.target import Target
+from sparsesnn.partition.vertices import loops_rounds
 
 #: of a population's neurons, the most that fit into a list: the "5 % maximum activity" of Finkbeiner et al. 2024
 MAX_ACTIVITY = 0.05
@@ -40,6 +41,7 @@ def make_plan(
     layout: str = "auto",
     replicas: int = 1,
     regularises: bool = False,
+    keep_every: int = 1,
     assumptions: CycleAssumptions = ASSUMPTIONS,
 ) -> Plan:
     """Places every neuron of a network on a tile.
@@ -58,6 +60,8 @@ def make_plan(
             by prediction. IPUs only.
         replicas: copies of the plan on as many times the target's devices, each with `n_samples` samples. IPUs only.
         regularises: activity is regularised.
+        keep_every: potentials are kept of segments of so many steps and of their ends; the rest runs again: about the root
+            of the steps needs least memory. 1: all are kept. IPUs only.
         assumptions: of the prediction that sizes and layout are chosen by.
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
@@ -68,7 +72,15 @@ def make_plan(
             f"plan: replicas is {replicas!r} on '{target.name}'; give a whole number, at least 1, on IPUs; ranks of mpirun "
             "are dealt to replicas when they run: parallel.replicas of sparsesnn train"
         )
-    skeleton = replace(skeleton, replicas=replicas, regularises=regularises)
+    if (
+        type(keep_every) is not int
+        or not (keep_every == 1 or 1 < keep_every < n_steps)
+        or (keep_every > 1 and (target.kind != "ipu" or optimizer == "none"))
+    ):
+        raise ConfigError(
+            f"plan: keep_every is {keep_every!r}; allowed: 1, or 2 to {n_steps - 1} where a network trains on IPUs"
+        )
+    skeleton = replace(skeleton, replicas=replicas, regularises=regularises, keep_every=keep_every)
     if target.kind == "cpu":
         return _plan_cpu(skeleton)
     for what, chosen, allowed in (
@@ -210,6 +222,13 @@ def _plan_ipu(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Pl
         if emptiest is None or tile_totals(emptiest).max() > plan.target.bytes_per_tile:
             raise _refusal(plan, emptiest, layout, a)
         found = [emptiest]
+    if plan.keep_every > 1 and (deep := [p for p in found if loops_rounds(p)]):
+        found = [p for p in found if p not in deep]
+        if not found:
+            raise ConfigError(
+                f"plan: keep_every is {plan.keep_every}, but populations joined by delay 0 run in {1 + max(plan.stages.values())} "
+                f"rounds, which share their vertices on {plan.target.n_tiles} tiles; give delay=1, more tiles, or keep_every=1"
+            )
     legal = [p for p in found if crossing(p) is None]
     if not legal:
         pre, post = crossing(found[0]) or ("", "")
@@ -330,6 +349,9 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
             tried //= 2
         if tried >= 1:
             found.append(f"lower {what} to {tried} ({value})")
+    segment = round(math.sqrt(plan.n_steps))
+    if plan.trains and plan.keep_every == 1 and 1 < segment < plan.n_steps and fits(replace(plan, keep_every=segment)):
+        found.append(f"keep every {segment}th potential (keep_every, 1)")
     if plan.optimizer == "adam" and fits(replace(plan, optimizer="sgd")):
         found.append("use optimizer sgd (adam)")
     if plan.weight_dtype == "float32" and fits(replace(plan, weight_dtype="half")):

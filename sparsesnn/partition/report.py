@@ -21,6 +21,7 @@ def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
         "n_samples": plan.n_samples,
         "replicas": plan.replicas,
         "regularises": plan.regularises,
+        "keep_every": plan.keep_every,
         "optimizer": plan.optimizer,
         "weight_dtype": plan.weight_dtype,
         "strategy": plan.strategy,
@@ -137,10 +138,11 @@ def _head(data: dict[str, Any], plan: Plan) -> list[str]:
         machine = f"{target.devices} IPU{'s' * (target.devices > 1)} of {target.tiles:,} tiles"
     else:
         machine = f"{target.devices} rank{'s' * (target.devices > 1)} of {target.tiles} core{'s' * (target.tiles > 1)}"
+    kept = f" (potentials of {plan.keep_every} at a time)" if plan.keep_every > 1 else ""
     copies = f" in each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     return [
         f"{data['n_neurons']:,} neurons, {data['n_weights'] / 1e6:,.2f} M weights on {target.name} ({machine})",
-        f"T={plan.n_steps}, batch {plan.n_samples}{copies}, optimizer {plan.optimizer}, weights {plan.weight_dtype}; "
+        f"T={plan.n_steps}{kept}, batch {plan.n_samples}{copies}, optimizer {plan.optimizer}, weights {plan.weight_dtype}; "
         f"strategy: {plan.strategy}",
     ]
 

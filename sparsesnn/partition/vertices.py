@@ -54,6 +54,10 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
     if not loops:
         total += _tiles(*(shards[c.post] for c in plan.connections if c.pre in plan.inputs))
     total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
+    if plan.keep_every > 1 and not loops:  # lists once more, before a step runs again and between its rounds
+        total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
+        for group in groups[:-1]:
+            total += _tiles(*(collectors[k] for k in spiking if stages[k] in group))
     if plan.regularises:
         total += _tiles(*(collectors[k] for k in spiking)) + _tiles(*(shards[k] for k in spiking))
     used = np.unique(np.concatenate([shards[k] for k in placed]))

@@ -272,6 +272,8 @@ class TrainConfig:
         backend: "cpu" (event-sparse engine), "dense" (PyTorch baseline), "ipu-model" (the IPU program on an emulated
             machine) or "ipu".
         target: machine of the two IPU backends, as `sparsesnn.partition.target` names it: "ipu-mk2:1x64".
+        keep_every: of the IPU backends: potentials are kept of so many steps at a time, and computed again for the others:
+            less memory a tile, more cycles, the same numbers; about the root of the steps needs least. 1: all are kept.
         weight_dtype: "float32", or "bfloat16" (cpu) or "float16" (the IPU backends): weights are read rounded, half the
             bytes; those that learn stay float32.
         dense_mode: how "dense" computes: "step", "hoist", "fused", "compile", or "auto", the fastest of them.
@@ -294,6 +296,7 @@ class TrainConfig:
     seed: int = 0
     backend: str = "cpu"
     target: str = "ipu-mk2:1x64"
+    keep_every: int = 1
     weight_dtype: str = "float32"
     dense_mode: str = "auto"
     device: str = "cpu"
@@ -318,6 +321,11 @@ class TrainConfig:
                 f"train.weight_dtype: is {self.weight_dtype!r} with backend {self.backend!r}; "
                 f"only backend {' or '.join(map(repr, readers))} reads it"
             )
+        if self.keep_every != 1 and self.backend not in IPU_BACKENDS:
+            raise ConfigError(
+                f"train.keep_every: is {self.keep_every} with backend {self.backend!r}; only "
+                f"{' and '.join(map(repr, IPU_BACKENDS))} keep potentials; remove it"
+            )
         _choice("train.dense_mode", self.dense_mode, MODES)
         if self.dense_mode != "auto" and self.backend != "dense":
             raise ConfigError(
@@ -336,6 +344,7 @@ class TrainConfig:
         for name, low, high in (
             ("epochs", 1, 1_000_000),
             ("batch", 1, 1_000_000),
+            ("keep_every", 1, 1_000_000),
             ("seed", 0, 2**63 - 1),
             ("threads", 0, 1024),
             ("prefetch", 0, 1000),
@@ -463,6 +472,7 @@ FREE_KEYS = frozenset(
         "data.cache_dir",
         "data.download",
         "train.threads",
+        "train.keep_every",
         "train.prefetch",
         "train.checkpoint_seconds",
         "train.checkpoint_batches",

@@ -144,8 +144,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
              bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds, bool half_weights,
-             unsigned replicas, std::vector<Population> populations, std::vector<Connection> connections,
-             const std::tuple<float, float, float, float>& regulariser) {
+             unsigned replicas, unsigned keep_every, std::vector<Population> populations,
+             std::vector<Connection> connections, const std::tuple<float, float, float, float>& regulariser) {
             new (self) ProgramSpec{devices,
                                    tiles,
                                    n_samples,
@@ -157,6 +157,7 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    loops_rounds,
                                    half_weights,
                                    replicas,
+                                   keep_every,
                                    std::move(populations),
                                    std::move(connections),
                                    std::get<0>(regulariser),
@@ -165,8 +166,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    std::get<3>(regulariser)};
           },
           nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
-          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "replicas"_a, "populations"_a, "connections"_a,
-          "regulariser"_a);
+          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "replicas"_a, "keep_every"_a, "populations"_a,
+          "connections"_a, "regulariser"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")

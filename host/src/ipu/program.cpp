@@ -91,6 +91,8 @@ enum class Part { whole, forward, backward };
 
 // `over_steps` in codelets/ipu/gradient.cpp: each step's potential has a gradient of its own.
 constexpr unsigned decodes_nothing = 4;
+// As in codelets/ipu/vertex.h: marks the clock of a step that runs again.
+constexpr unsigned clock_again = 1u << 31;
 
 // Vertices of one class in one compute set: one a tile, whatever the tile has to do there.
 class Vertices {
@@ -175,6 +177,7 @@ class Builder {
     }
     if (learns_) {
       reset_clocks(backward_clocks_, spec_.n_steps, train);
+      if (spec_.keep_every) reset_clocks(again_clocks_, clock_again | (n_ends() - 1) * spec_.keep_every, train);
       train.add(backward);
       stream_out("norm", norm_, train);
     }
@@ -397,7 +400,7 @@ class Builder {
       if (forward) {
         v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
         if (p.model == Model::cuba_lif) {
-          const std::size_t kept = learns(p, learns_alpha) ? t : 1;
+          const std::size_t kept = learns(p, learns_alpha) ? history_rows(p) : every(p) ? 1 + n_ends() : 1;
           v.memory = on_shards(p, FLOAT, "i_syn", [&](const Shard& s) { return kept * b * width(s); });
         } else if (p.model == Model::li && !spec_.maximum_of_means()) {
           v.memory = on_shards(p, FLOAT, "value", [&](const Shard& s) { return 2 * b * width(s); });
@@ -450,8 +453,13 @@ class Builder {
   // Potentials that are kept: of all steps, or of two.
   std::size_t history_rows(const Population& p) const {
     const bool read_later = keeps_history_ || part_ == Part::backward || (p.model == Model::li && !decodes());
-    return read_later ? spec_.n_steps : 2;
+    return !read_later ? 2 : every(p) ? every(p) + n_ends() : spec_.n_steps;
   }
+
+  // Of a population whose steps run again for the backward pass: steps of a segment; else 0. A readout keeps all steps.
+  unsigned every(const Population& p) const { return p.spikes() && part_ == Part::whole ? spec_.keep_every : 0; }
+  // Segments whose end is kept: all but the last.
+  unsigned n_ends() const { return (spec_.n_steps - 1) / spec_.keep_every; }
 
   // Whether shards of a readout decode its potentials as they go; else all steps have a gradient of their own.
   bool decodes() const { return part_ == Part::whole && !spec_.maximum_of_means(); }
@@ -608,10 +616,14 @@ class Builder {
         add_forward(k, static_cast<unsigned>(turn), forwards);
         if (spec_.populations[k].spikes()) add_compact(k, static_cast<unsigned>(turn), compacts);
       }
-      for (Vertices* vertices : {&forwards, &compacts}) {
-        add_clocks(*vertices, forward_clocks_, n_turns);
-        vertices->add_to_graph();
-      }
+      const std::size_t n_clocks = forward_clocks_.size();
+      add_clocks(forwards, forward_clocks_, n_turns);
+      again_clocks_.insert(again_clocks_.end(), forward_clocks_.begin() + static_cast<std::ptrdiff_t>(n_clocks),
+                           forward_clocks_.end());
+      run_sets_.push_back(run);
+      add_clocks(compacts, forward_clocks_, n_turns);
+      forwards.add_to_graph();
+      compacts.add_to_graph();
       Sequence turn;
       turn.add(Execute(run));
       if (!compacts.empty()) turn.add(Execute(compact));
@@ -628,20 +640,49 @@ class Builder {
   }
 
   void fetch_input(ComputeSet cs) {
-    const Population& p = spec_.populations[0];
-    const Placed& v = populations_[0];
     Vertices vertices(graph_, cs, "FetchForward");
+    add_fetch(0, 0, vertices);
+    add_clocks(vertices, forward_clocks_, 0);
+    vertices.add_to_graph();
+  }
+
+  // Collectors of a population send what they kept of the step `shift` before the one at hand.
+  void add_fetch(std::size_t index, unsigned shift, Vertices& vertices) {
+    const Population& p = spec_.populations[index];
+    const Placed& v = populations_[index];
     for (std::size_t k = 0; k < p.collectors.size(); ++k) {
       const Collector& c = p.collectors[k];
       Vertices::OfTile& x = vertices.on(c.tile);
       x.push("collectors", FetchCollector{c.n, static_cast<unsigned>(v.stride), 0, x.size_of("outs"),
-                                          static_cast<unsigned>(v.lags.size())});
+                                          static_cast<unsigned>(v.lags.size()), shift});
       x.lists["kept"].push_back(v.kept.part(k));
       add_outs(x, v, c);
       ++x.scalars["n_collectors"];
+      x.scalars["every"] = part_ == Part::whole ? spec_.keep_every : 0;
     }
-    add_clocks(vertices, forward_clocks_, 0);
-    vertices.add_to_graph();
+  }
+
+  // A step once more, from lists that are kept: who reads within the step what others sent in it waits for the round of
+  // these, as in the first run.
+  void add_again(Sequence& step) {
+    const ComputeSet before = graph_.addComputeSet("again/fetch");
+    Vertices fetches(graph_, before, "FetchForward");
+    for (std::size_t k = 0; k < populations_.size(); ++k)
+      if (spikes_or_input(spec_.populations[k])) add_fetch(k, k ? 1 : 0, fetches);
+    add_clocks(fetches, again_clocks_, 0);
+    fetches.add_to_graph();
+    step.add(Execute(before));
+    for (int r = 0; r < n_rounds_; ++r) {
+      step.add(Execute(run_sets_[static_cast<std::size_t>(r)]));
+      const ComputeSet after = graph_.addComputeSet("again/" + std::to_string(r) + "/fetch");
+      Vertices sends(graph_, after, "FetchForward");
+      for (std::size_t k = 0; k < populations_.size() && r + 1 < n_rounds_; ++k)
+        if (populations_[k].round == r && spec_.populations[k].spikes()) add_fetch(k, 0, sends);
+      if (sends.empty()) continue;
+      add_clocks(sends, again_clocks_, 0);
+      sends.add_to_graph();
+      step.add(Execute(after));
+    }
   }
 
   // Of this replica's samples, the first one's number among those of all replicas.
@@ -672,7 +713,7 @@ class Builder {
       const Shard& s = p.shards[k];
       Vertices::OfTile& x = vertices.on(s.tile);
       x.push("shards", ForwardShard{turn, x.size_of("lists"), static_cast<unsigned>(v.incoming.size()), s.n,
-                                    static_cast<unsigned>(history_rows(p)),
+                                    static_cast<unsigned>(history_rows(p)), every(p),
                                     !cuba                     ? 0u
                                     : learns(p, learns_alpha) ? 2u
                                                               : 1u,
@@ -690,6 +731,7 @@ class Builder {
       x.lists["memory"].push_back(cuba || (li && !spec_.maximum_of_means()) ? v.memory.part(k) : pad(FLOAT, s.tile));
       x.lists["masks"].push_back(li ? pad(UNSIGNED_INT, s.tile) : v.masks.part(k));
       x.scalars["n_samples"] = spec_.n_samples;
+      x.scalars["every"] = part_ == Part::whole ? spec_.keep_every : 0;
       ++x.scalars["n_shards"];
     }
   }
@@ -861,7 +903,16 @@ class Builder {
     const std::vector<Stage> found = stages(true);
     for (const Stage& stage : found) add_backward_stage(stage, step);
     if (!loops()) add_input_stage(step);
-    pass.add(Repeat(spec_.n_steps, step));
+    if (!spec_.keep_every || part_ != Part::whole) {
+      pass.add(Repeat(spec_.n_steps, step));
+      return;
+    }
+    Sequence again, segment;
+    add_again(again);
+    segment.add(Repeat(spec_.keep_every, again));
+    segment.add(Repeat(spec_.keep_every, step));
+    pass.add(Repeat(spec_.n_steps - n_ends() * spec_.keep_every, step));  // the last segment is still there
+    pass.add(Repeat(n_ends(), segment));
   }
 
   // List gradients of what the populations of a stage sent, their sums, and with them state gradients.
@@ -933,7 +984,7 @@ class Builder {
         const Collector& c = p.collectors[k];
         Vertices::OfTile& x = vertices.on(c.tile);
         x.push("collectors",
-               FetchCollector{c.n, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.bucket_stride), 0, 1});
+               FetchCollector{c.n, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.bucket_stride), 0, 1, 0});
         x.lists["kept"].push_back(v.kept.part(k));
         x.lists["outs"].push_back(of_samples(sent_back(index), c.first, c.n));
         x.lists["buckets"].push_back(v.buckets.part(k));
@@ -1039,8 +1090,8 @@ class Builder {
       Vertices::OfTile& x = vertices.on(s.tile);
       x.push("shards", StateShard{turn, s.n, s.first, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.slots),
                                   static_cast<unsigned>(v.ring), cuba, li, p.reset, p.detach_reset, p.surrogate,
-                                  spec_.trains() ? p.learns : 0, part_ == Part::whole && !li && spec_.regularises(),
-                                  decoding(), p.slope, p.gain});
+                                  spec_.trains() ? p.learns : 0, every(p),
+                                  part_ == Part::whole && !li && spec_.regularises(), decoding(), p.slope, p.gain});
       x.lists["lists"].push_back(li ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
       x.lists["e"].push_back(li ? pad(FLOAT, s.tile) : v.e.all());
       const bool decoded = li && decodes();
@@ -1419,7 +1470,8 @@ class Builder {
   Parted targets_, losses_, logits_, d_logits_, d_values_, over_time_, d_row_, d_input_;
   Tensor settings_, norm_, first_sample_;
   std::map<unsigned, Tensor> no_samples_before_;  // by tile
-  std::vector<Clock> forward_clocks_, backward_clocks_;
+  std::vector<Clock> forward_clocks_, backward_clocks_, again_clocks_;
+  std::vector<ComputeSet> run_sets_;  // of each stage: its step
   std::map<std::string, poplar::DataStream> to_device_, to_host_;
 };
 

@@ -47,6 +47,9 @@ void ProgramSpec::check() const {
           r.first_sample + r.n_samples > n_samples || !r.n_shards || !r.n_samples)
         refuse("a reducer of " + populations[c.pre].name + "->" + populations[c.post].name + " is out of range");
   }
+  if (keep_every && (keep_every < 2 || keep_every >= n_steps || loops_rounds || !trains()))
+    refuse("potentials are kept of every " + std::to_string(keep_every) + " steps; allowed: 2 to " +
+           std::to_string(n_steps - 1) + ", where something trains and rounds have vertices of their own");
   const Population& output = populations.back();
   if (output.n % n_classes) refuse(output.name + " has no whole number of neurons a class");
   if ((decoding == 4) != output.spikes()) refuse("'count' decodes spikes, the others a readout");

@@ -59,6 +59,9 @@ struct ProgramSpec {
   bool half_weights = false;
   // Copies of the program, each with samples and IPUs of its own, whose gradients are added.
   unsigned replicas = 1;
+  // Potentials are kept of segments of so many steps, and of the ends of others, whose steps run again for the backward
+  // pass; 0: of all steps.
+  unsigned keep_every = 0;
   std::vector<Population> populations;
   std::vector<Connection> connections;
   // Bounds of activity, 0: none, and how much crossing them costs; see activity_regulariser in sparsesnn/loss.py.
