@@ -1,7 +1,7 @@
 """Adam and AdamW on the engine's threads, as `torch.optim.Optimizer`s.
 
-The update of PyTorch's own (`torch.optim.Adam`, `AdamW`), to rounding, without leaving PyTorch's idle threads spinning on
-the cores that the engine needs next. Bit-equal for any number of threads and any instruction set.
+The update of PyTorch's own (`torch.optim.Adam`, `AdamW`), to rounding, in one pass over a weight and its moments.
+Bit-equal for any number of threads and any instruction set.
 """
 
 from __future__ import annotations

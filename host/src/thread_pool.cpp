@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "openmp.h"
+
 namespace sparsesnn {
 namespace {
 
@@ -265,6 +267,7 @@ void detail::parallel_for(int n_items, Body body, void* context) {
     return;
   }
   if (!p.team) p.team = new Team(n_threads);
+  rest_openmp_threads();
   p.team->run(n_items, body, context);
 }
 

@@ -77,8 +77,8 @@ def set_threads(n_threads: int, backend: str, dense_mode: str = "auto", ranks_on
     """Worker threads of the backend, in this process; 0: all cores, shared by the ranks of this host.
 
     Beside the event-sparse engine, and beside dense products of our own, PyTorch runs on one thread. What is left to it
-    is small, its threads would go on spinning on the engine's cores for milliseconds after each use, and the sums of its
-    reductions depend on their number.
+    is small: less than starting its threads again after every pass (host/src/openmp.h); and the sums of its reductions
+    depend on their number.
     """
     ours = host_backend(backend) == "cpu" or (dense_mode in ("auto", "fused") and products_are_ours())
     torch.set_num_threads(1 if ours else n_threads or ALL_TORCH_THREADS)

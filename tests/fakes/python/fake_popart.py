@@ -24,6 +24,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (
     "host/src/emulator/*.cpp",
+    "host/src/openmp.cpp",
     "host/src/thread_pool.cpp",
     "codelets/ipu/*.cpp",
     "host/src/ipu/program.cpp",
