@@ -32,7 +32,7 @@ def find_folder(name: str, class_name: str, part: str, data_dir: Path | None, do
     if data_dir is None:
         raise DataError(
             f"{name}: no folder was given; give data_dir (--data), the folder that holds {class_name}/{part}, "
-            "or one to download to together with download=True"
+            "or one to download to together with download=True (--download)"
         )
     places = [data_dir / class_name / part, data_dir / part]
     for attempt in range(2):
@@ -44,7 +44,7 @@ def find_folder(name: str, class_name: str, part: str, data_dir: Path | None, do
                 getattr(tonic_datasets(name), class_name)(str(data_dir), train="train" in part.lower())
     raise DataError(
         f"{name}: neither {places[0]} nor {places[1]} is a folder; give the folder that holds one of them, "
-        "or download=True to let Tonic fetch the data set"
+        "or download=True (--download) to let Tonic fetch the data set"
         + ("; a copy without a test part takes one from the training part with data.test" * ("test" in part.lower()))
     )
 

@@ -169,7 +169,7 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
     if data_dir is None:
         raise DataError(
             f"{class_name.lower()}: no folder was given; give data_dir (--data), the folder that holds "
-            f"{class_name}/{file_name}, or one to download to together with download=True"
+            f"{class_name}/{file_name}, or one to download to together with download=True (--download)"
         )
     places = [data_dir / class_name / file_name, data_dir / file_name]
     if download and not any(place.is_file() for place in places):
@@ -181,7 +181,7 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
             return place
     raise DataError(
         f"{class_name.lower()}: neither {places[0]} nor {places[1]} exists; give the folder that holds one of them, "
-        "or download=True to let Tonic fetch the data set"
+        "or download=True (--download) to let Tonic fetch the data set"
     )
 
 

@@ -148,8 +148,17 @@ class Output:
     state: Mapping[str, LayerState]
     output: str
 
+    def __repr__(self) -> str:
+        potentials = "" if self.potentials is None else f"potentials {list(self.potentials.shape)}, "
+        activity = ", ".join(f"{name} {100 * share:.3g} %" for name, share in self.activity().items())
+        return f"Output({potentials}activity {activity or 'of no population'})"
+
     def counts(self, name: str | None = None) -> Tensor:
         """float32[B, N], spikes of a population over the sequence (default: the last); differentiable."""
+        if (name or self.output) not in self.spikes:
+            raise DescriptionError(
+                f"counts: {name or self.output!r} is no population that fires; {', '.join(self.spikes)}"
+            )
         spikes = self.spikes[name or self.output]
         return spikes.counts() if isinstance(spikes, SpikeBatch) else spikes.sum(0)
 
@@ -166,6 +175,17 @@ class Output:
         if isinstance(self.spikes, SpikesByName):
             return dict.fromkeys(self.spikes, 0)
         return {k: s.n_dropped() if isinstance(s, SpikeBatch) else 0 for k, s in self.spikes.items()}
+
+
+def _misfit(spikes: object, source: str, n_input: int) -> str:
+    if isinstance(spikes, Tensor):
+        return (
+            f"input is a tensor {list(spikes.shape)}; give spike lists: SpikeBatch.from_dense(spikes), with 0 and 1 in "
+            f"[T, B, {n_input}]"
+        )
+    if not hasattr(spikes, "n_neurons"):
+        return f"input is a {type(spikes).__name__}; give a SpikeBatch"
+    return f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}"
 
 
 class Model(nn.Module):
@@ -189,6 +209,8 @@ class Model(nn.Module):
         weight_dtype: str = "float32",
     ) -> None:
         super().__init__()
+        if not hasattr(network, "receivers"):
+            raise DescriptionError(f"Model: network is {network!r}; give a Network, such as parse_net('700-256r-20')")
         receivers = network.receivers()
         self.network = network
         self.backend = backend
@@ -216,8 +238,8 @@ class Model(nn.Module):
         """
         source = self.network.inputs[0]
         n_input = self.network.populations[source].n
-        if spikes.n_neurons != n_input:
-            raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
+        if getattr(spikes, "n_neurons", None) != n_input:
+            raise ShapeError(_misfit(spikes, source, n_input))
         past = state or {}
         first = self._input(spikes)
         outputs: dict[str, LayerInput] = {source: first}

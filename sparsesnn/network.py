@@ -86,6 +86,10 @@ class Network:
         if len(set(pairs)) != len(pairs):
             raise DescriptionError("two connections join the same two populations; merge them")
 
+    def __reduce__(self) -> tuple[type[Network], tuple[dict[str, AnyPopulation], tuple[Connection, ...]]]:
+        """For `copy.deepcopy` of a model, and processes that are handed one: a view of a table cannot be copied."""
+        return Network, (dict(self.populations), self.connections)
+
     @classmethod
     def chain(cls, *populations: AnyPopulation, delay: int = 0) -> Network:
         """A feed-forward chain: `Network.chain(Input(700), LIF(256, recurrent=True), LI(20))`.

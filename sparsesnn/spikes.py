@@ -46,6 +46,16 @@ class SpikeBatch:
     values: Tensor | None = None
     dropped: Tensor | None = None
 
+    def __repr__(self) -> str:
+        n_spikes = int(self.n_spikes.sum())
+        near, dropped = self.ids.numel() - n_spikes, self.n_dropped()
+        return (
+            f"SpikeBatch(T={self.n_steps}, B={self.n_samples}, N={self.n_neurons}: {n_spikes:,} spikes"
+            + (f", {near:,} near-spikes" if near else "")
+            + (f", {dropped:,} dropped" if dropped else "")
+            + f", activity {100 * self.activity():.3g} %)"
+        )
+
     # ---- made from ---------------------------------------------------------------------------------------------
 
     @classmethod

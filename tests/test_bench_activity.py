@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ def test_both_bounds(tmp_path: Path) -> None:
             assert all(0 < a <= row["max_activity"] for a in row["activity"])
             assert row["activity"][0] == pytest.approx(0.05, rel=0.2)
     assert (tmp_path / "activity.png").stat().st_size > 1000
+    explained = (tmp_path / "README.md").read_text()
+    assert all(re.search(rf"^\| .*\b{column}\b.* \| ", explained, re.MULTILINE) for column in rows[0])
     assert bench_activity(settings, tmp_path) == rows  # nothing is measured again
 
 

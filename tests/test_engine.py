@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -482,3 +484,34 @@ def test_wrong_shapes_and_dtypes_are_refused() -> None:
     state = model(random_spikes(0, 3, 2, 6)).state
     with pytest.raises(ShapeError, match="state v has shape"):
         model(random_spikes(0, 3, 4, 6), state)
+    with pytest.raises(
+        ShapeError, match=r"input is a tensor \[3, 2, 6\]; give spike lists: SpikeBatch.from_dense\(spikes\)"
+    ):
+        model(torch.zeros(3, 2, 6))  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="input is a list; give a SpikeBatch"):
+        model([])  # type: ignore[arg-type]
+    with pytest.raises(DescriptionError, match="network is '6-5-2'; give a Network, such as parse_net"):
+        Model("6-5-2")  # type: ignore[arg-type]
+    with pytest.raises(DescriptionError, match="'hiden' is no population that fires; hidden"):
+        model(random_spikes(0, 3, 2, 6)).counts("hiden")
+
+
+def test_a_model_is_copied_with_its_network() -> None:
+    model = Model(parse_net("6-5r-2"), seed=1)
+    spikes = random_spikes(0, 3, 2, 6)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert copied.network == model.network
+        assert copied.layers["hidden"].weights[0] is not model.layers["hidden"].weights[0]
+        assert torch.equal(copied(spikes).potentials, model(spikes).potentials)
+
+
+def test_what_a_session_shows() -> None:
+    model = Model(parse_net("6-5-2", threshold=0.01, grad_threshold=-math.inf))
+    spikes = SpikeBatch.from_dense(torch.ones(3, 2, 6))
+    assert repr(spikes) == "SpikeBatch(T=3, B=2, N=6: 36 spikes, activity 100 %)"
+    output = model(spikes)
+    hidden = output.spikes["hidden"]
+    assert isinstance(hidden, SpikeBatch)
+    n, near = int(hidden.n_spikes.sum()), 30 - int(hidden.n_spikes.sum())
+    assert repr(hidden) == f"SpikeBatch(T=3, B=2, N=5: {n} spikes, {near} near-spikes, activity {100 * n / 30:.3g} %)"
+    assert repr(output) == f"Output(potentials [3, 2, 2], activity hidden {100 * n / 30:.3g} %)"

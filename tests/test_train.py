@@ -361,6 +361,18 @@ def test_a_folder_with_a_run_is_not_overwritten(undisturbed: tuple[Config, Path,
     }
 
 
+def test_a_run_that_does_not_begin_leaves_no_folder(tmp_path: Path) -> None:
+    config = Config.resolve({"data": {"name": "shd", "dir": str(tmp_path)}})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    for name in ("new", "mine", "other"):
+        with pytest.raises(DataError, match="shd: neither"):
+            train(config, out=tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "other"]
+    assert (tmp_path / "other" / "notes.txt").exists()
+
+
 def test_a_finished_run_is_not_tested_again(undisturbed: tuple[Config, Path, Result]) -> None:
     config, folder, result = undisturbed
     report = Lines()

@@ -33,6 +33,7 @@ from sparsesnn.layers import LI, LIF, Input, Population
 from sparsesnn.module import Model
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.train.files import write_atomically
 
 N_HIDDEN = 2944
 
@@ -116,7 +117,7 @@ def network(settings: Settings, shape: Shape, n_layers: int, max_activity: float
 
 
 def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = None) -> list[Row]:
-    """Measures all points that the folder does not hold yet; writes activity.json, activity.csv and activity.png.
+    """Measures all points that the folder does not hold yet; writes activity.json, activity.csv, activity.png and README.md.
 
     Columns: shape, n_layers, max_activity (null for the dense baseline), kind (natural, fixed, dense), samples_per_s,
     acceleration (over dense), step_ms, input_activity, activity (per layer), n_spikes_dropped, net, spikes (real, random).
@@ -151,7 +152,33 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
             ]
     found = rows.run(points, measure)
     plot(found, folder / "activity.png")
+    write_atomically(folder / "README.md", COLUMNS.encode())
     return found
+
+
+COLUMNS = """\
+# Fixed against natural activity
+
+activity.csv and activity.json hold a row a measurement of a whole training step; activity.png draws the acceleration over
+the maximum activity. The hidden neurons are always as many; the number of layers that they are in varies. Lists of spikes
+have room for a share of their layer, the maximum activity. Natural: neurons fire as the weights have it, and the lists are
+as long as that makes them: the upper bound of throughput. Fixed: every list is filled up to its capacity: the lower bound.
+
+| column | what |
+|---|---|
+| shape | whose input the network reads: shd (700 channels), nmnist, dvsgesture (pixels × 2) |
+| n_layers | hidden layers |
+| kind | natural, fixed; dense: the same network with every neuron computed, the baseline of its shape and number of layers, measured once, before the others |
+| max_activity | capacity of a list, as a share of its layer's neurons; empty for dense |
+| samples_per_s, step_ms | training: forward, cross-entropy, backward, Adam; median |
+| acceleration | samples_per_s over that of the baseline |
+| input_activity, activity | spikes per neuron and step of the input, and of each hidden layer; what was reached, not what was asked for |
+| n_spikes_dropped | spikes and near-spikes that found no room in their list, in one step over the whole batch |
+| net | sizes of the layers |
+| spikes | random, or real: of a data set |
+
+Where other programs use the machine, a baseline that was disturbed moves all accelerations of its line.
+"""
 
 
 def _batch(settings: Settings, name: str) -> tuple[SpikeBatch, Tensor]:

@@ -35,6 +35,7 @@ from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.train.files import write_atomically
 
 MODELS = ("lif", "cuba_lif", "recurrent")
 PRECISIONS = ("float32", "bfloat16")
@@ -133,7 +134,7 @@ def bench_sweep(settings: Settings, folder: Path, stream: TextIO | None = None) 
     rows = Rows(folder, "sweep", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
     found = rows.run(settings.points(), lambda point: _measure(settings, point))
     plot(found, folder / "sweep.png")
-    (folder / "README.md").write_text(COLUMNS, encoding="utf-8")
+    write_atomically(folder / "README.md", COLUMNS.encode())
     return found
 
 

@@ -36,7 +36,7 @@ from sparsesnn.train import optim, prepare, ranks, schema
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
 from sparsesnn.train.config import Config, LossConfig, differences
 from sparsesnn.train.evaluation import evaluate
-from sparsesnn.train.files import locked, write_atomically
+from sparsesnn.train.files import LOCK, locked, write_atomically
 from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
@@ -117,17 +117,28 @@ def _begin(held: ExitStack, folder: Path, config: Config, resume: bool, grid: Gr
     """Makes and locks the folder, on the first rank; says whether the run in it is finished."""
     if not grid.is_first:
         return ""
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"out: {folder} cannot be made: {error.strerror}; give another --out") from None
     held.enter_context(locked(folder))
+    if is_new:
+        held.push(partial(_leave_nothing, folder))
     saved = open_folder(folder, config, resume=resume, report=report)
     if saved is not None and (folder / RESULT).exists():
         if saved.progress.get("epoch", 0) >= config.train.epochs:
             return "finished"
         (folder / RESULT).unlink()
     return ""
+
+
+def _leave_nothing(folder: Path, error: type[BaseException] | None, *_: object) -> None:
+    """A new folder goes again where the run fails before it begins, over data that are not there for one."""
+    if error is not None and {path.name for path in folder.iterdir()} <= {CONFIG, LOCK}:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
 
 
 def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoint | None:
