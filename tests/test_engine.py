@@ -492,8 +492,8 @@ def test_wrong_shapes_and_dtypes_are_refused() -> None:
         model([])  # type: ignore[arg-type]
     with pytest.raises(DescriptionError, match="network is '6-5-2'; give a Network, such as parse_net"):
         Model("6-5-2")  # type: ignore[arg-type]
-    with pytest.raises(DescriptionError, match="'hiden' is no population that fires; hidden"):
-        model(random_spikes(0, 3, 2, 6)).counts("hiden")
+    with pytest.raises(DescriptionError, match="'hidden2' is no population that fires; hidden"):
+        model(random_spikes(0, 3, 2, 6)).counts("hidden2")
 
 
 def test_a_model_is_copied_with_its_network() -> None:
