@@ -47,6 +47,8 @@ class Case:
         half: weights are read as halves.
         tiles: in use, in place of what the machine has: few make rounds share their vertices.
         replicas: on as many IPUs.
+        n_classes: groups of the output's neurons; None: each is a class.
+        keep_every: potentials of so many steps are kept at a time.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Case:
     half: bool = False
     tiles: int | None = None
     replicas: int = 1
+    n_classes: int | None = None
+    keep_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -129,10 +133,18 @@ def cases() -> tuple[Case, ...]:
             tiles=2,
         ),
         Case(
-            "two replicas",
+            "two replicas, activity regulariser",
             Network.chain(ss.Input(11), ss.LIF(13, bias=True, **lif), ss.LI(3)),
             optimiser=Optimiser("sgd", lr=0.05),
+            regulariser=Regulariser(0.3, 0.1, 100.0, 50.0),
             replicas=2,
+        ),
+        Case(
+            "population code, steps run again",
+            Network.chain(ss.Input(11), ss.CubaLIF(13, recurrent=True, grad_threshold=0.2), ss.LIF(9, **lif), ss.LI(6)),
+            decoding="max",
+            n_classes=3,
+            keep_every=4,
         ),
     )
 
@@ -167,13 +179,15 @@ def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool
         weight_dtype="half" if case.half else "float32",
         replicas=case.replicas,
         regularises=case.regulariser is not None,
+        keep_every=case.keep_every,
     )
-    n_classes = case.network.populations[case.network.output].n
+    n_classes = case.n_classes or case.network.populations[case.network.output].n
     program = IpuProgram(
         plan,
         device,
         o,
         decoding=case.decoding,
+        n_classes=n_classes,
         regulariser=case.regulariser,
         backend=backend,
         checks="always",
