@@ -153,8 +153,9 @@ def load_or_build(
             write(path, key, event_set)
             return read(path, key, check_content=check_content)
         except (CacheError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
             _log.warning(
-                "%s: the event cache cannot be kept (%s); this run goes on without; set SPARSESNN_CACHE", path, error
+                "%s: the event cache cannot be kept (%s); this run goes on without; set SPARSESNN_CACHE", path, why
             )
             return event_set
 

@@ -171,7 +171,7 @@ def describe(base: Config, summary: Sequence[Row], n_seeds: int, initial_activit
     lines = [
         f"# Convergence: {base.data.name}, network {base.net.text}",
         "",
-        f"{base.train.epochs} epochs of batches of {base.train.batch}, {n_seeds} seeds. Validation part: `{base.data.valid}`, "
+        f"{base.train.epochs} epochs of batches of {base.train.batch}, {count(n_seeds, 'seed')}. Validation part: `{base.data.valid}`, "
         "taken from the training part; it chose the epoch. The test part was looked at once. All variants begin with an "
         f"activity of {100 * initial_activity:g} % and see the same batches.",
         "",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  sparsesnn train digits                                    needs no download; about a minute
+  sparsesnn train digits                                    needs no download; less than a minute
   sparsesnn train shd --data ~/data --net 700-256r-20       one recurrent hidden layer of 256 neurons
   sparsesnn train --config configs/digits.toml --out runs/a a recipe from a file
   sparsesnn train nmnist --data ~/data --set data.stabilise=true
