@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -92,13 +91,8 @@ class ShardedSpikes(SpikeBatch):
 
     def split(self, values: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
         """Values of all entries, for the rank that owns each of them."""
-        first, ids = self.shards.first, self.ids.numpy()
-        if len(first) <= 9:  # a few looks at all ids are faster than sorting them
-            return [values[(ids >= a) & (ids < b)] for a, b in itertools.pairwise(first)]
-        owner = np.searchsorted(self.shards.first[1:-1], self.ids.numpy(), side="right").astype(np.uint16)
-        order = np.argsort(owner, kind="stable")
-        ends = np.cumsum(np.bincount(owner, minlength=len(self.shards.first) - 1))
-        return np.split(values[order], ends[:-1])
+        lists = _core.Lists(self.offsets.numpy(), self.ids.numpy(), self.n_spikes.numpy())
+        return list(_core.split_values(lists, values, list(self.shards.first)))
 
 
 def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool) -> ShardedSpikes:

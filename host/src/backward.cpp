@@ -142,7 +142,7 @@ void add_shares(const Events& events, const float* before, const float* shares, 
 // next one is added up. Every rank has the same events; the last one has the sums.
 void add_shares_on(const Events& events, const float* shares, int n_tiles, float* d_value, Exchange& exchange) {
   const PhaseTimer timer(Phase::sum_shares);
-  constexpr std::size_t piece = 8192;  // few enough bytes for MPI to send at once
+  constexpr std::size_t piece = 65536;  // so many that a message costs little beside its bytes
   const bool is_first = exchange.rank() == 0, is_last = exchange.rank() + 1 == exchange.size();
   std::vector<float> sum(std::min(piece, events.n));
   for (std::size_t from = 0; from < events.n; from += piece) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "packing.h"
 #include "phases.h"
@@ -232,6 +233,35 @@ MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std:
   else
     merge_ids<std::uint16_t>(shards, first, n_lists, out);
   return out;
+}
+
+std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values,
+                                       const std::vector<std::uint32_t>& first) {
+  const int n_ranks = static_cast<int>(first.size()) - 1;
+  // Calls visit(r, begin, end) for the entries that belong to one rank, list by list, its spikes before its near-spikes.
+  const auto each_run = [&](auto&& visit) {
+    for (std::int64_t i = 0; i < n_lists; ++i) {
+      const std::int64_t begin = population.offsets[i], near = begin + population.n_spikes[i],
+                         end = population.offsets[i + 1];
+      std::int64_t spike = begin, other = near;
+      for (int r = 0; r < n_ranks; ++r) {
+        const bool last = r + 1 == n_ranks;
+        const std::int64_t spike_end = last ? near : lower_bound(population, spike, near, first[r + 1]),
+                           other_end = last ? end : lower_bound(population, other, end, first[r + 1]);
+        visit(r, std::exchange(spike, spike_end), spike_end);
+        visit(r, std::exchange(other, other_end), other_end);
+      }
+    }
+  };
+  std::vector<std::int64_t> count(n_ranks);
+  each_run([&](int r, std::int64_t begin, std::int64_t end) { count[r] += end - begin; });
+  std::vector<Array<float>> parts;
+  for (std::int64_t& n : count) parts.emplace_back(static_cast<std::size_t>(std::exchange(n, 0)));
+  each_run([&](int r, std::int64_t begin, std::int64_t end) {
+    std::copy_n(values + begin, end - begin, parts[r].data() + count[r]);
+    count[r] += end - begin;
+  });
+  return parts;
 }
 
 void run_by_step(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped) {

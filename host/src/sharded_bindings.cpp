@@ -144,6 +144,25 @@ void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<i
   add_branches(data, folds, total.size(), total.data());
 }
 
+// Values of the entries of a population's lists, for the owner of each: neurons first[r]..first[r + 1]-1 are rank r's.
+nb::list values_by_owner(const PyLists& population, const In<float>& values, const std::vector<std::uint32_t>& first) {
+  const std::size_t n_lists = population.n_spikes.size();
+  if (first.size() < 2 || values.size() != population.ids.size())
+    throw InputError("ShapeError", "split_values: give a value for every id, and two first neurons at least");
+  const Lists lists = lists_of(population, static_cast<int>(first.back()), n_lists);
+  std::vector<Array<float>> parts;
+  {
+    nb::gil_scoped_release release;
+    parts = split_values(lists, static_cast<std::int64_t>(n_lists), values.data(), first);
+  }
+  nb::list out;
+  for (Array<float>& part : parts) {
+    const std::size_t n = part.size();
+    out.append(to_numpy(part, {n}));
+  }
+  return out;
+}
+
 // Which of n neurons are in any of the lists.
 nb::object listed_neurons(const AnyIn& ids, std::size_t n) {
   Array<bool> listed = Array<bool>::zeros(n);
@@ -182,6 +201,8 @@ void register_sharded(nb::module_& m) {
         "branch; folds: how many of the sums that wait it is added to, the latest first.");
   m.def("add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a,
         "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.");
+  m.def("split_values", &values_by_owner, "population"_a, "values"_a, "first"_a,
+        "Of lists' values those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.");
   m.def("listed_neurons", &listed_neurons, "ids"_a, "n"_a, "bool[n], which neurons stand in any of the lists.");
   m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a,
         "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step.");
