@@ -119,6 +119,11 @@ def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order
     Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.
     """
 
+def split_values(population: Lists, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], first: Sequence[int]) -> list:
+    """
+    Of lists' values those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.
+    """
+
 def listed_neurons(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n: int) -> object:
     """bool[n], which neurons stand in any of the lists."""
 
