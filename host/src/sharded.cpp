@@ -238,7 +238,8 @@ MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std:
 std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values,
                                        const std::vector<std::uint32_t>& first) {
   const int n_ranks = static_cast<int>(first.size()) - 1;
-  // Calls visit(r, begin, end) for the entries that belong to one rank, list by list, its spikes before its near-spikes.
+  // Calls visit(r, begin, end) for the entries that belong to one rank, list by list, its spikes before its
+  // near-spikes.
   const auto each_run = [&](auto&& visit) {
     for (std::int64_t i = 0; i < n_lists; ++i) {
       const std::int64_t begin = population.offsets[i], near = begin + population.n_spikes[i],

@@ -52,8 +52,8 @@ struct MergedLists {
 MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
                         bool wide);
 
-// The values of a population's lists by owner of the neurons; rank r's are first[r]..first[r + 1]-1. Each in the order of
-// the lists that this rank itself has.
+// The values of a population's lists by owner of the neurons; rank r's are first[r]..first[r + 1]-1. Each in the order
+// of the lists that this rank itself has.
 std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values,
                                        const std::vector<std::uint32_t>& first);
 
