@@ -21,6 +21,7 @@ def test_neurons_are_shared_out() -> None:
 
 
 def test_both_bounds(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     settings = Settings(
         shapes=("shd",), layers=(2,), max_activity=(0.1, 0.5), natural_activity=0.05, n_hidden=60, n_steps=12,
         n_samples=3, repeats=1, n_threads=1,
@@ -46,6 +47,7 @@ def test_both_bounds(tmp_path: Path) -> None:
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     small = [
         "--shapes",
         "shd",

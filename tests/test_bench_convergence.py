@@ -60,6 +60,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
 
 @pytest.mark.slow
 def test_command_line_leaves_files_that_explain_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     arguments = ["bench", "convergence", "synthetic", "--out", str(tmp_path), "--epochs", "1", "--net", "auto-20-auto"]
     more = ["--seeds", "0,1", "--settings", "20:0.9", "--threads", "1", "--set", "init.activity=0.1", "--json"]
     assert main([*arguments, *more]) == 0

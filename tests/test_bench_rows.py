@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsesnn.bench.rows import Rows
-from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.bench.rows import Rows, draw
+from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError
 
 POINTS = [{"kind": "a", "n": 1}, {"kind": "a", "n": 2}, {"kind": "b", "n": None}]
 
@@ -50,3 +50,13 @@ def test_other_settings_and_foreign_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         Rows(tmp_path / "file" / "x", "rows", {}, None)
+
+
+def test_a_plot_that_cannot_be_drawn_costs_no_rows() -> None:
+    def plot(path: str) -> None:
+        raise MissingDependencyError("matplotlib", "plot", f"drawing {path}")
+
+    with pytest.warns(
+        UserWarning, match="drawing x.png needs the package 'matplotlib'.*no plot was drawn, the rows are"
+    ):
+        draw(plot, "x.png")

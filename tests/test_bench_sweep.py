@@ -19,6 +19,7 @@ SMALL = Settings(batch=(4,), width=(16,), outputs=(10,), base_batch=4, base_widt
 
 
 def test_every_factor_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     rows = bench_sweep(SMALL, tmp_path)
     assert [row["factor"] for row in rows] == [p["factor"] for p in SMALL.points()]
     assert {row["factor"] for row in rows} == set(FACTORS)
@@ -45,6 +46,7 @@ def test_work_is_counted_by_hand() -> None:
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     options = ["--batch", "4", "--width", "16", "--models", "lif", "--precisions", "float32", "--outputs", "20"]
     more = ["--backends", "cpu", "--steps", "6", "--repeats", "1", "--threads", "1", "--json", "--out", str(tmp_path)]
     assert main(["bench", "sweep", *options, *more]) == 0

@@ -196,6 +196,8 @@ def test_errors_are_one_line_and_say_what_to_do(
 ) -> None:
     if "shd" in arguments:
         pytest.importorskip("tonic", reason="Tonic is optional")
+    if "--net" in arguments:  # sizes are compared with the data
+        pytest.importorskip("sklearn", reason="scikit-learn is optional")
     assert run(*(a.replace("OUT", str(tmp_path)) for a in arguments)) == code
     shown = capsys.readouterr()
     last = shown.err.strip().splitlines()[-1]

@@ -213,6 +213,7 @@ def test_a_slower_network_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sweeps_print_tables_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     table = run(capsys, "plan", "--sweep", "sensitivity")
     assert "| barrier (200 cycles) |" in table
     path = tmp_path / "scaling.png"

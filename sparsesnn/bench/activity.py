@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
-from sparsesnn.bench.rows import Row, Rows
+from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import machine_name
 from sparsesnn.dense.device import check_precision, find_device
 from sparsesnn.errors import ConfigError
@@ -151,7 +151,7 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
                 for kind in ("natural", "fixed")
             ]
     found = rows.run(points, measure)
-    plot(found, folder / "activity.png")
+    draw(plot, found, folder / "activity.png")
     write_atomically(folder / "README.md", COLUMNS.encode())
     return found
 

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from sparsesnn.bench.rows import Row, Rows, write_csv
+from sparsesnn.bench.rows import Row, Rows, draw, write_csv
 from sparsesnn.errors import ConfigError
 from sparsesnn.train import Config, train
 from sparsesnn.train.files import strict_json, write_atomically
@@ -136,7 +136,13 @@ def bench_convergence(
     write_atomically(folder / "summary.json", (strict_json(summary, indent=1) + "\n").encode())
     write_csv(folder / "summary.csv", summary)
     write_atomically(folder / "summary.md", describe(base, summary, len(seeds), initial).encode())
-    plot(found, names, folder / "convergence.png", f"{base.data.name}, {base.net.text}, {count(len(seeds), 'seed')}")
+    draw(
+        plot,
+        found,
+        names,
+        folder / "convergence.png",
+        f"{base.data.name}, {base.net.text}, {count(len(seeds), 'seed')}",
+    )
     return summary
 
 

@@ -6,11 +6,12 @@ import csv
 import io
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
 
 Row = dict[str, Any]
@@ -75,6 +76,14 @@ class Rows:
     def say(self, text: str) -> None:
         if self.stream is not None:
             print(text, file=self.stream, flush=True)
+
+
+def draw(plot: Callable[..., None], *arguments: Any) -> None:
+    """Draws, or warns that matplotlib is missing: what was measured is worth more than its picture."""
+    try:
+        plot(*arguments)
+    except MissingDependencyError as error:
+        warnings.warn(f"{error}; no plot was drawn, the rows are written", stacklevel=2)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from sparsesnn import _core, datasets
 from sparsesnn.bench import roofline
 from sparsesnn.bench.racing import Trainee
-from sparsesnn.bench.rows import Row, Rows
+from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import deliver_seconds, machine_name
 from sparsesnn.dense.device import find_device
 from sparsesnn.dense.image_model import ImageModel, scale_to_activity
@@ -133,7 +133,7 @@ def bench_sweep(settings: Settings, folder: Path, stream: TextIO | None = None) 
     plain.pop("folder")
     rows = Rows(folder, "sweep", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
     found = rows.run(settings.points(), lambda point: _measure(settings, point))
-    plot(found, folder / "sweep.png")
+    draw(plot, found, folder / "sweep.png")
     write_atomically(folder / "README.md", COLUMNS.encode())
     return found
 
