@@ -178,6 +178,7 @@ def test_modes_are_raced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_images_are_swept(tmp_path: object) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
     settings = Settings(
         batch=(2, 3), model=("lif", "cuba_lif"), precision=("float32", "bfloat16"), outputs=(10, 20), backends=("dense",),
         base_batch=2, n_steps=3, repeats=1, input_activity=0.3, net="1x9x9:3C4+MP2-10",
