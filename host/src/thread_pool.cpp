@@ -27,8 +27,8 @@ namespace {
 // A cache line, so that what threads write at once lies apart.
 constexpr int line = 64;
 
-// Looks at a word this often, with a pause in between, before sleeping on it: some tens of microseconds, the time between
-// two passes of one call, and less than waking up takes. Longer would take a processor from somebody else.
+// Looks at a word this often, with a pause in between, before sleeping on it: some tens of microseconds, the time
+// between two passes of one call, and less than waking up takes. Longer would take a processor from somebody else.
 constexpr int n_spins = 2000;
 
 // -1 outside a parallel_for, else the index of the worker that this thread is.
