@@ -40,7 +40,6 @@ class Reduction:
         self.comm = replicas
         self.batch: _Batch | None = None
         self.open: list[_Sum] = []
-        self.n_added = 0
 
     def n_batch(self, n_samples: int, first_sample: int) -> int:
         """Samples of all replicas in this pass, of which this one has `n_samples`, `first_sample` come before them.
@@ -49,12 +48,12 @@ class Reduction:
         """
         if self.batch is None:
             counts = [int(part[0]) for part in self.comm.all_gather(np.array([n_samples], np.int64))]
-            self.batch = _Batch(tuple(counts))
+            self.batch = _Batch.of(counts)
         split = n_samples and first_sample % _core.group_samples
         if self.batch.first_sample(self.comm.rank) != first_sample or split:
             raise ShapeError(
                 f"replica {self.comm.rank}: first_sample is {first_sample}, but the replicas have "
-                f"{list(self.batch.counts)} samples; give the number that come before, whole groups of {_core.group_samples}"
+                f"{self.batch.counts} samples; give the number that come before, whole groups of {_core.group_samples}"
             )
         return sum(self.batch.counts)
 
@@ -72,7 +71,6 @@ class Reduction:
         self.open.append(this)
         if len(self.open) > 1:  # the one before has had the time of a layer to arrive
             self._sum(self.open[-2])
-            self.n_added += 1
 
     def fold(self, groups: Array) -> Array:
         """The total of small gradients, from those of this replica's groups [G, …]; waits for all replicas."""
@@ -85,14 +83,14 @@ class Reduction:
 
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
-        for this in self.open[self.n_added :]:
-            self._sum(this)
+        if self.open:
+            self._sum(self.open[-1])
         for this in self.open:
             self._collect(this)
         for this in self.open:
             _wait(this.back)
         self.open.clear()
-        self.n_added, self.batch = 0, None
+        self.batch = None
 
     @property
     def _others(self) -> list[int]:
@@ -162,19 +160,20 @@ class _Batch:
 
     Args:
         counts: samples of each.
+        n_branches: sums of each.
+        folds: of all branches, in order: how many of the sums that wait each is added to.
     """
 
-    counts: tuple[int, ...]
-    n_branches: list[int] = field(init=False)
-    folds: list[int] = field(init=False)
+    counts: list[int]
+    n_branches: list[int]
+    folds: list[int]
 
-    def __post_init__(self) -> None:
-        edges = [-(-n // _core.group_samples) for n in itertools.accumulate(self.counts, initial=0)]
+    @classmethod
+    def of(cls, counts: list[int]) -> _Batch:
+        edges = [-(-n // _core.group_samples) for n in itertools.accumulate(counts, initial=0)]
         branches = _core.find_branches(edges[-1], edges)
-        object.__setattr__(
-            self, "n_branches", [sum(a <= lo < b for lo, _, _ in branches) for a, b in itertools.pairwise(edges)]
-        )
-        object.__setattr__(self, "folds", [folds for _, _, folds in branches])
+        n_branches = [sum(a <= lo < b for lo, _, _ in branches) for a, b in itertools.pairwise(edges)]
+        return cls(counts, n_branches, [folds for _, _, folds in branches])
 
     def first_sample(self, replica: int) -> int:
         return sum(self.counts[:replica])

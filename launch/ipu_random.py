@@ -8,8 +8,8 @@ at most 1e-5 of the largest of their array. A network that misses it is looked a
 weights: lists must then be equal, and gradients must differ by rounding only. The two add in different orders (tiles
 hold other neurons, see docs/ipu.md), so weights differ in their last bits from the first step on. What that can grow to
 is found by training the engine alone a few times more, with samples added up one by one in another order, their gradients
-off by a last bit, and with weights that are off by a last bit in each pass: where the engine departs from itself by as
-much, the network does not tell the order of sums from an error. Everything else is a fault.
+off by a last bit, and with weights that are off by a last bit in each pass: where the engine departs from itself by a
+tenth as much or more, the network does not tell the order of sums from an error. Everything else is a fault.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch.nn import functional
 
 from sparsesnn.errors import ConfigError, NumericError, PlanError
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
+from sparsesnn.launch.ipu_selftest import torch_optimiser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.loss import activity_regulariser, decode
 from sparsesnn.module import Model, Output
@@ -98,8 +99,8 @@ class Finding:
     Args:
         worst: difference of a weight after the last step, relative to the largest of its array.
         first_other_lists: the batch from which on lists differ; None: they never did.
-        verdict: "equal" within the bar; "order of sums" where the engine departs from itself as far; "not finite" where both
-            diverge; "fault".
+        verdict: "equal" within the bar; "order of sums" where the engine departs from itself a tenth as far or more;
+            "not finite" where both diverge; "fault".
         worst_gradient: from equal weights, in the worst of all steps; nan where that was not asked.
         control: how far the engine departed from itself.
     """
@@ -366,18 +367,6 @@ def initial_model(case: Case) -> Model:
             elif name.endswith("bias"):
                 parameter.uniform_(-0.05, 0.1, generator=generator)
     return model
-
-
-def torch_optimiser(model: Model, o: Optimiser) -> torch.optim.Optimizer:
-    """Of torch, with the numbers of the device's."""
-    weights = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    groups = [{"params": weights, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    groups = [g for g in groups if g["params"]]
-    if o.kind == "sgd":
-        return torch.optim.SGD(groups, lr=o.lr, momentum=o.momentum)
-    kind = torch.optim.AdamW if o.kind == "adamw" else torch.optim.Adam
-    return kind(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
 
 
 def batch(case: Case, k: int) -> tuple[SpikeBatch, Tensor]:

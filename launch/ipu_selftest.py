@@ -192,7 +192,7 @@ def _compare(case: Case, backend: str, tiles: int, n_batches: int) -> tuple[bool
         backend=backend,
         checks="always",
     )
-    optimizer = _torch_optimiser(host, o)
+    optimizer = torch_optimiser(host, o)
     generator = torch.Generator().manual_seed(0)
     lists_equal, worst_loss = True, 0.0
     for _ in range(n_batches):
@@ -250,12 +250,12 @@ def _model(network: Network) -> Model:
     return model
 
 
-def _torch_optimiser(model: Model, o: Optimiser) -> torch.optim.Optimizer:
+def torch_optimiser(model: Model, o: Optimiser) -> torch.optim.Optimizer:
+    """Of torch, with the numbers of the device's."""
     weights = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
-    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": o.weight_decay}]
-    if others:
-        groups.append({"params": others, "weight_decay": 0.0})
+    groups = [{"params": weights, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [g for g in groups if g["params"]]
     if o.kind == "sgd":
         return torch.optim.SGD(groups, lr=o.lr, momentum=o.momentum)
     kind = torch.optim.AdamW if o.kind == "adamw" else torch.optim.Adam

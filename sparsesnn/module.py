@@ -209,7 +209,7 @@ class Model(nn.Module):
         weight_dtype: str = "float32",
     ) -> None:
         super().__init__()
-        if not hasattr(network, "receivers"):
+        if not isinstance(network, Network):
             raise DescriptionError(f"Model: network is {network!r}; give a Network, such as parse_net('700-256r-20')")
         receivers = network.receivers()
         self.network = network

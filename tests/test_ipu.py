@@ -12,6 +12,7 @@ import torch
 import sparsesnn as ss
 from sparsesnn import ipu
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError, SpikeListError
+from sparsesnn.launch.ipu_selftest import torch_optimiser
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.layout import place_helpers
@@ -69,19 +70,19 @@ def train_both(
         plan, device, optimiser, decoding=decoding, n_classes=n_classes, checks=checks, label_smoothing=0.1
     )
     classes = n_classes or network.populations[network.output].n
-    torch_optimiser = make_torch_optimiser(host, optimiser)
+    on_host = torch_optimiser(host, optimiser)
     n_input = network.populations[network.inputs[0]].n
     for k in range(n_batches):
         spikes = random_spikes(t, b, n_input, rate, seed=k)
         labels = torch.randint(0, classes, (b,), generator=torch.Generator().manual_seed(k))
-        torch_optimiser.zero_grad()
+        on_host.zero_grad()
         output = host(spikes)
         loss = cross_entropy(output, labels, decoding, classes, label_smoothing=0.1)
         loss.backward()
         norm = float(torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in host.parameters()])))
         if optimiser.clip_norm:
             torch.nn.utils.clip_grad_norm_(host.parameters(), optimiser.clip_norm)
-        torch_optimiser.step()
+        on_host.step()
         trained = program.train_step(spikes, labels)
         assert trained.loss == pytest.approx(float(loss.detach()), rel=1e-5)
         assert trained.gradient_norm == pytest.approx(norm, rel=1e-4)
@@ -89,17 +90,6 @@ def train_both(
             assert_same_lists(program.lists(), output)
     program.save()
     return host, device, program
-
-
-def make_torch_optimiser(model: ss.Model, o: ipu.Optimiser) -> torch.optim.Optimizer:
-    weights = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    groups = [{"params": weights, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    groups = [g for g in groups if g["params"]]
-    if o.kind == "sgd":
-        return torch.optim.SGD(groups, lr=o.lr, momentum=o.momentum)
-    kind = torch.optim.Adam if o.kind == "adam" else torch.optim.AdamW
-    return kind(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps)
 
 
 def with_shards_of(plan: Plan, n: int) -> Plan:

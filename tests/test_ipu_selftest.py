@@ -21,8 +21,8 @@ def test_all_cases_pass_on_the_emulated_machine(tmp_path: Path, capsys: pytest.C
 
 def test_wrong_numbers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     case = ipu_selftest.cases()[0]
-    on_host = ipu_selftest._torch_optimiser
-    monkeypatch.setattr(ipu_selftest, "_torch_optimiser", lambda m, o: on_host(m, replace(o, lr=2 * o.lr)))
+    on_host = ipu_selftest.torch_optimiser
+    monkeypatch.setattr(ipu_selftest, "torch_optimiser", lambda m, o: on_host(m, replace(o, lr=2 * o.lr)))
     finding = ipu_selftest.run_case(case, "ipu-model", tiles=16, n_batches=2)
     assert not finding.passed
     assert finding.worst_weight > ipu_selftest.TOLERANCE

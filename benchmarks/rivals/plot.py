@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rivals.catalogue import RIVALS
-from rivals.report import count, sweep_disturbance
+from rivals.report import sweep_disturbance
+from sparsesnn.wording import count
 
 #: colours that differ for the colour-blind too (Okabe & Ito)
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")

@@ -14,6 +14,7 @@ from typing import Any
 from rivals.catalogue import SEMANTICS, WORKLOADS
 from rivals.race import QUIET
 from rivals.results import Result, ratios
+from sparsesnn.wording import count
 
 
 def about(threads: int, command: str, root: Path) -> dict[str, Any]:
@@ -92,11 +93,6 @@ def markdown(
     lines += ["", "## Losses", "", "A loss is expected by the order of a step; ✓ is within 2e-4 of it.", ""]
     lines += [f"- **{kind}**: {meaning}" for kind, meaning in SEMANTICS.items()]
     return "\n".join(lines) + "\n"
-
-
-def count(n: int, thing: str) -> str:
-    """As one says it."""
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def table(results: Sequence[Result]) -> list[str]:

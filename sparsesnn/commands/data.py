@@ -116,7 +116,7 @@ def _info(options: argparse.Namespace) -> int:
             print(f"  data.{name} = {json.dumps(value)}")
         print()
     size = sum(entry.n_bytes for entry in kept)
-    print(f"{len(kept)} cached {_plural(len(kept), 'file')}, {_megabytes(size)}, in {folder}")
+    print(f"{count(len(kept), 'cached file')}, {_megabytes(size)}, in {folder}")
     for entry in kept:
         print(_line(entry))
     return 0
@@ -172,7 +172,7 @@ def _verify(options: argparse.Namespace) -> int:
         raise CacheError(
             f"{folder}: {faults} of {len(kept)} cached files are damaged; remove them, they will be made anew when needed"
         )
-    print(f"{len(kept)} {_plural(len(kept), 'file')} in {folder}")
+    print(f"{count(len(kept), 'file')} in {folder}")
     return 0
 
 
@@ -184,7 +184,7 @@ def _clear(options: argparse.Namespace) -> int:
     for entry in removed:
         print(f"removed  {entry.path.name}")
     size = sum(entry.n_bytes for entry in removed)
-    print(f"{len(removed)} {_plural(len(removed), 'file')}, {_megabytes(size)}, of {folder}")
+    print(f"{count(len(removed), 'file')}, {_megabytes(size)}, of {folder}")
     return 0
 
 
@@ -304,7 +304,3 @@ def _class_name(event_set: EventSet, sample: int) -> str:
 
 def _megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:,.1f} MB"
-
-
-def _plural(n: int, word: str) -> str:
-    return word if n == 1 else f"{word}s"
