@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sparsesnn.errors import ConfigError
+from sparsesnn.wording import count
 
 MAX_RANKS, MAX_THREADS = 1_000_000, 1024
-_HOST = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([0-9]{1,6}))?")
+_HOST = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([1-9][0-9]{0,5}))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -82,11 +83,11 @@ class Job:
         placed = sum(host.ranks for host in self.hosts)
         if self.hosts and placed != self.ranks:
             raise ConfigError(
-                f"--hosts: has room for {placed} ranks, but there are {self.ranks}; give --ranks {placed}"
+                f"--hosts: has room for {count(placed, 'rank')}, but --ranks is {self.ranks}; give --ranks {placed}"
             )
         if self.ranks_per_host is not None and (full := [h for h in self.hosts if h.ranks > self.ranks_per_host]):
             raise ConfigError(
-                f"--ranks-per-host: is {self.ranks_per_host}, but --hosts puts {full[0].ranks} of {self.ranks} ranks on "
+                f"--ranks-per-host: is {self.ranks_per_host}, but --hosts puts {full[0].ranks} of {count(self.ranks, 'rank')} on "
                 f"{full[0].name}; name more hosts, or leave --ranks-per-host out"
             )
         for name, value in self.environment.items():
@@ -117,8 +118,11 @@ def _check(name: str, value: object, limit: int) -> None:
         raise ConfigError(f"--{name}: is {value!r}; give a whole number from 1 to {limit:,}")
 
 
-def parse_hosts(text: str, ranks: int) -> tuple[Host, ...]:
+def parse_hosts(text: str, ranks: int | None, each: int = 1) -> tuple[Host, ...]:
     """`"a,b"` with 4 ranks → two each; `"a:3,b:1"` → three and one. The first hosts take what does not divide.
+
+    Args:
+        ranks: of all hosts; None: what `text` says, or `each` a host.
 
     Errors: `ConfigError` for anything that is no host name, hosts named twice, and ranks said for some only.
     """
@@ -131,7 +135,9 @@ def parse_hosts(text: str, ranks: int) -> tuple[Host, ...]:
         raise ConfigError(f"--hosts: is {text!r}; say how many ranks for every host, such as a:4,b:2, or for none")
     if said:
         return tuple(Host(name, int(n or 0)) for name, n in names)
+    if ranks is None:
+        ranks = each * len(names)
     if ranks < len(names):
-        raise ConfigError(f"--hosts: names {len(names)} hosts for {ranks} ranks; give at most one host a rank")
+        raise ConfigError(f"--hosts: names {len(names)} hosts for {count(ranks, 'rank')}; give at most one host a rank")
     share, left = divmod(ranks, len(names))
     return tuple(Host(name, share + (k < left)) for k, (name, _) in enumerate(names))

@@ -21,6 +21,10 @@ from sparsesnn.wording import count
 
 FAKES = Path(__file__).parent / "fakes"
 
+#: what starts the tests may itself be a job of one of these
+SCHEDULERS = ("SLURM_", "PBS_", "LSB_", "NSLOTS", "NHOSTS")
+SLURM_JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "6", "SLURM_CPUS_PER_TASK": "16"}
+
 #: a rank that prints its place, its cores, its threads, a variable and its arguments, as one line, which it writes at
 #: once: `print` may write the end of the line by itself, after that of another rank
 REPORT = """\
@@ -75,6 +79,19 @@ def fake_launcher(folder: Path, name: str, version: str = "") -> str:
     path.write_text(f"#!/bin/sh\ncat <<'END'\n{version}\nEND\n")
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(SCHEDULERS)]:
+        monkeypatch.delenv(name)
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], str]:
+    """The words of the command line, and what was said beside it."""
+    assert main(["launch", *arguments, "--dry-run", "--", "info"]) == 0
+    printed = capsys.readouterr()
+    return shlex.split(printed.out), printed.err
 
 
 # ---- dry runs -------------------------------------------------------------------------------------------------------
@@ -181,6 +198,59 @@ def test_no_mpirun_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         find_launcher("openmpi", {"PATH": ""})
     with pytest.raises(ConfigError, match="there is no poprun on PATH; source the enable script"):
         find_launcher("poprun", {"PATH": str(tmp_path)})
+
+
+# ---- without --ranks -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_come_from_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_launcher(tmp_path, "srun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    for name, value in SLURM_JOB.items():
+        monkeypatch.setenv(name, value)
+    words, said = dry_run(capsys)
+    assert words[1:3] == ["--ntasks=6", "--cpus-per-task=16"]
+    assert "--cpu-bind=cores" in words  # other machines' cores: not to be compared with these
+    assert said == "sparsesnn: launch: 6 ranks on 2 hosts, from SLURM_NTASKS; --ranks changes it\n"
+    words, said = dry_run(capsys, "--ranks-per-host", "4", "--threads", "8")
+    assert words[1:4] == ["--ntasks=8", "--cpus-per-task=8", "--ntasks-per-node=4"]
+    assert said == "sparsesnn: launch: 8 ranks on 2 hosts, from --ranks-per-host; --ranks changes it\n"
+    assert dry_run(capsys, "--ranks", "2")[1] == ""
+
+
+def test_ranks_come_from_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = fake_launcher(tmp_path, "mpirun", "HYDRA build details")
+    assert dry_run(capsys, "--launcher", fake, "--hosts", "a,b")[0][1:5] == ["-n", "2", "-hosts", "a:1,b:1"]
+    assert dry_run(capsys, "--launcher", fake, "--hosts", "a:3,b:1")[0][1:5] == ["-n", "4", "-hosts", "a:3,b:1"]
+    words, _ = dry_run(capsys, "--launcher", fake, "--hosts", "a,b", "--ranks-per-host", "4")
+    assert words[1:5] == ["-n", "8", "-hosts", "a:4,b:4"]
+
+
+def test_poprun_starts_one_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_launcher(tmp_path, "poprun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert dry_run(capsys, "--num-replicas", "4")[0][1:3] == ["--num-instances=1", "--num-replicas=4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "launch: how many ranks. this is no job of Slurm, .* give --ranks, such as --ranks 2, or --hosts"),
+        (["--template", "slurm", "--ranks-per-host", "4"], "--template slurm: how many ranks. give --ranks"),
+        (["--ranks-per-host", "0"], "--ranks-per-host: is 0; give a whole number, at least 1"),
+        (["--hosts", "a:0"], "--hosts: is 'a:0'"),
+        (["--hosts", "a:6,b:2", "--ranks", "4"], "--hosts: has room for 8 ranks, but --ranks is 4; give --ranks 8"),
+    ],
+)
+def test_nobody_guesses(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *arguments, "--", "info"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.search(message, printed.err)
 
 
 # ---- ranks that start -----------------------------------------------------------------------------------------------

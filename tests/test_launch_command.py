@@ -113,7 +113,7 @@ def test_what_a_launcher_cannot_do(kind: str, options: dict[str, Any], message: 
             {"ranks": 2, "hosts": (Host("a", 2),), "ranks_per_host": 1},
             "--ranks-per-host: is 1, but --hosts puts 2 of 2 ranks on a; name more hosts",
         ),
-        ({"ranks": 3, "hosts": (Host("a", 2),)}, "--hosts: has room for 2 ranks, but there are 3; give --ranks 2"),
+        ({"ranks": 3, "hosts": (Host("a", 2),)}, "--hosts: has room for 2 ranks, but --ranks is 3; give --ranks 2"),
         ({"environment": {"A B": "1"}}, "--env: is A B='1'; give NAME=VALUE"),
         ({"environment": {"A": "1\0"}}, "--env: is A="),
         ({"ranks": 3, "poprun": PopRun(8)}, r"--num-replicas: is 8, which 3 ranks \(instances\) .* such as 9"),
@@ -133,6 +133,9 @@ def test_a_job_needs_a_program() -> None:
 def test_hosts() -> None:
     assert parse_hosts("a,b", 4) == (Host("a", 2), Host("b", 2))
     assert parse_hosts("a, b.c-d", 3) == (Host("a", 2), Host("b.c-d", 1))
+    assert parse_hosts("a,b", None) == (Host("a", 1), Host("b", 1))
+    assert parse_hosts("a,b", None, 4) == (Host("a", 4), Host("b", 4))
+    assert parse_hosts("a:3,b:1", None, 4) == (Host("a", 3), Host("b", 1))
     assert parse_hosts("10.0.0.1:3,10.0.0.2:1", 4) == (Host("10.0.0.1", 3), Host("10.0.0.2", 1))
 
 

@@ -13,6 +13,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
+    from sparsesnn.launch.allocation import Allocation
     from sparsesnn.launch.job import Job
 
 EXAMPLES = """\
@@ -31,8 +32,11 @@ after -- stands a sparsesnn command, a Python file of yours, or -m and a module,
 the launcher: srun inside a Slurm job; PopRun where --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
   beside this Python or on PATH. Hosts are reached by the launcher's own means, usually ssh, and must have the same
   Python at the same path. On its own machine a launcher may refuse root: --launcher-args=--allow-run-as-root.
-threads: --threads T gives each rank T worker threads, and binds it to T cores of its own. Default: the cores of this
-  machine over the ranks on a host. Where ranks must share cores they are not bound, and you are told.
+ranks: without --ranks as many as Slurm, PBS, LSF or Grid Engine gave the job tasks or slots, or one for each of --hosts
+  (or --ranks-per-host of them); it is printed. With --num-replicas one. Elsewhere --ranks must be given.
+threads: --threads T gives each rank T worker threads, and binds it to T cores of its own. Default: Slurm's
+  --cpus-per-task, else the cores of this machine over the ranks on a host. Where ranks must share cores they are not
+  bound, and you are told.
 templates: slurm, jsc (Jülich), alcf (Graphcore at ALCF), poprun; they stop a run before its time limit so that it
   writes a checkpoint, and put it back in the queue if a node fails: use train --resume."""
 
@@ -49,7 +53,14 @@ def register(commands: Any) -> None:
     )
     parser.set_defaults(run=_launch)
     where = parser.add_argument_group("where")
-    where.add_argument("--ranks", "--num-instances", type=int, default=None, metavar="R", help="processes")
+    where.add_argument(
+        "--ranks",
+        "--num-instances",
+        type=int,
+        default=None,
+        metavar="R",
+        help="processes (default: in a scheduler's job what it has room for, or one for each of --hosts)",
+    )
     where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 says how many ranks on each")
     where.add_argument("--ranks-per-host", type=int, metavar="N", help="at most so many ranks on a host")
     where.add_argument("--threads", type=int, metavar="T", help="worker threads, and cores, of a rank")
@@ -119,17 +130,22 @@ def _print_template(options: argparse.Namespace) -> int:
 
 def make_job(options: argparse.Namespace) -> Job:
     """The job that the options describe, with what they leave open decided from this machine."""
+    from sparsesnn.launch.allocation import find_allocation
     from sparsesnn.launch.job import Job, PopRun, parse_hosts
 
-    ranks = 1 if options.ranks is None else options.ranks
-    if ranks < 1:
-        raise ConfigError(f"--ranks: is {ranks}; give a whole number of processes, at least 1")
-    hosts = parse_hosts(options.hosts, ranks) if options.hosts is not None else ()
-    if hosts and options.ranks is None:
-        ranks = sum(host.ranks for host in hosts)
-    elsewhere = options.template is not None
-    on_a_host = options.ranks_per_host or (max(host.ranks for host in hosts) if hosts else ranks)
-    threads, bind, oversubscribe = _share_cores(options, on_a_host, here=not hosts and not elsewhere)
+    if options.ranks is not None and options.ranks < 1:
+        raise ConfigError(f"--ranks: is {options.ranks}; give a whole number of processes, at least 1")
+    if options.ranks_per_host is not None and options.ranks_per_host < 1:
+        raise ConfigError(f"--ranks-per-host: is {options.ranks_per_host}; give a whole number, at least 1")
+    elsewhere = options.hosts is not None or options.template is not None
+    given = None if elsewhere else find_allocation(os.environ)
+    hosts = () if options.hosts is None else parse_hosts(options.hosts, options.ranks, options.ranks_per_host or 1)
+    ranks = options.ranks or sum(host.ranks for host in hosts) or _ranks_left_open(options, given)
+    on_a_host = options.ranks_per_host or max(
+        (host.ranks for host in hosts), default=-(-ranks // (given.hosts if given else 1))
+    )
+    here = not elsewhere and (given is None or given.hosts == 1)
+    threads, bind, oversubscribe = _share_cores(options, on_a_host, given, here=here)
     poprun = None
     if options.num_replicas is not None:
         poprun = PopRun(options.num_replicas, options.ipus_per_replica or 1, options.vipu_partition)
@@ -150,7 +166,27 @@ def make_job(options: argparse.Namespace) -> Job:
     )
 
 
-def _share_cores(options: argparse.Namespace, on_a_host: int, *, here: bool) -> tuple[int, bool, bool]:
+def _ranks_left_open(options: argparse.Namespace, given: Allocation | None) -> int:
+    """How many ranks where neither --ranks nor --hosts says: what the scheduler's job has room for."""
+    if options.num_replicas is not None:
+        return 1  # PopRun's own default: one process drives all replicas
+    if options.template is not None:
+        raise ConfigError(f"--template {options.template}: how many ranks? give --ranks, such as 8")
+    if given is None:
+        raise ConfigError(
+            "launch: how many ranks? this is no job of Slurm, PBS, LSF or Grid Engine, which would say; give --ranks, "
+            "such as --ranks 2, or --hosts a,b"
+        )
+    ranks = given.ranks if options.ranks_per_host is None else given.hosts * options.ranks_per_host
+    why = given.source if options.ranks_per_host is None else "--ranks-per-host"
+    hosts = f" on {count(given.hosts, 'host')}" if given.hosts > 1 else ""
+    print(f"sparsesnn: launch: {count(ranks, 'rank')}{hosts}, from {why}; --ranks changes it", file=sys.stderr)
+    return ranks
+
+
+def _share_cores(
+    options: argparse.Namespace, on_a_host: int, given: Allocation | None, *, here: bool
+) -> tuple[int, bool, bool]:
     """Threads of a rank, whether to bind it, whether ranks share cores.
 
     Of other machines nothing is known: they are taken to have as many cores as this one for a default, and to be large
@@ -159,7 +195,9 @@ def _share_cores(options: argparse.Namespace, on_a_host: int, *, here: bool) -> 
     from sparsesnn.launch.cores import usable_cores
 
     cores = usable_cores()
-    threads = options.threads if options.threads is not None else max(1, cores // on_a_host)
+    threads = options.threads
+    if threads is None:
+        threads = given.threads if given and given.threads else max(1, cores // on_a_host)
     fits = not here or threads * on_a_host <= cores
     work = f"{count(on_a_host, 'rank')} × {count(threads, 'thread')}"
     if options.bind == "cores" and not fits:

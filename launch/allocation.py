@@ -1,0 +1,86 @@
+"""What a scheduler gave the job in which this process runs, read from its environment.
+
+| scheduler | ranks | hosts | threads of a rank |
+|---|---|---|---|
+| Slurm | `SLURM_NTASKS`, else `SLURM_NTASKS_PER_NODE` (or 1) a node | `SLURM_JOB_NUM_NODES` | `SLURM_CPUS_PER_TASK` |
+| PBS | lines of `PBS_NODEFILE` | different ones | |
+| LSF | numbers in `LSB_MCPU_HOSTS`, such as `a 4 b 4` | names in it | |
+| Grid Engine | `NSLOTS` | `NHOSTS` | |
+
+This is about starting ranks; which rank a process is, is `environment.py`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsesnn.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Room that a scheduler gave.
+
+    Args:
+        source: where this was read, for messages.
+        ranks, hosts: how many there is room for, and on how many machines.
+        threads: of a rank; None where the scheduler does not say.
+    """
+
+    source: str
+    ranks: int
+    hosts: int
+    threads: int | None = None
+
+
+def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """The job of `environ` (usually `os.environ`); None outside of one.
+
+    Errors: `ConfigError` where a variable holds no number, or a file of hosts cannot be read.
+    """
+    if "SLURM_JOB_ID" in environ:
+        return _slurm(environ)
+    if "PBS_NODEFILE" in environ:
+        return _pbs(environ["PBS_NODEFILE"])
+    if "LSB_MCPU_HOSTS" in environ:
+        return _lsf(environ["LSB_MCPU_HOSTS"])
+    if "NSLOTS" in environ and "NHOSTS" in environ:
+        return Allocation("NSLOTS", _number(environ, "NSLOTS"), _number(environ, "NHOSTS"))
+    return None
+
+
+def _slurm(environ: Mapping[str, str]) -> Allocation:
+    hosts = _number(environ, "SLURM_JOB_NUM_NODES") if "SLURM_JOB_NUM_NODES" in environ else 1
+    threads = _number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None
+    if "SLURM_NTASKS" in environ:
+        return Allocation("SLURM_NTASKS", _number(environ, "SLURM_NTASKS"), hosts, threads)
+    if "SLURM_NTASKS_PER_NODE" in environ:
+        return Allocation("SLURM_NTASKS_PER_NODE", hosts * _number(environ, "SLURM_NTASKS_PER_NODE"), hosts, threads)
+    return Allocation("SLURM_JOB_NUM_NODES", hosts, hosts, threads)
+
+
+def _pbs(path: str) -> Allocation:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"PBS_NODEFILE: {path} cannot be read: {error}; give --ranks and --hosts") from None
+    if not lines:
+        raise ConfigError(f"PBS_NODEFILE: {path} names no host; give --ranks and --hosts")
+    return Allocation("PBS_NODEFILE", len(lines), len(set(lines)))
+
+
+def _lsf(text: str) -> Allocation:
+    words = text.split()
+    slots = words[1::2]
+    if not words or len(words) % 2 or not all(re.fullmatch(r"[1-9]\d{0,8}", n) for n in slots):
+        raise ConfigError(f"LSB_MCPU_HOSTS: is {text!r}; LSF writes it as 'a 4 b 4'; give --ranks and --hosts")
+    return Allocation("LSB_MCPU_HOSTS", sum(map(int, slots)), len(slots))
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", environ[name]):
+        raise ConfigError(f"{name}: is {environ[name]!r}; a scheduler sets it to a whole number; give --ranks")
+    return int(environ[name])
