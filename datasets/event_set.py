@@ -16,6 +16,7 @@ from sparsesnn.datasets.binning import bin_events, max_count
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
+from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]
 
@@ -69,12 +70,14 @@ class EventSet:
         if self.ids.ndim != 1 or self.ids.dtype != want:
             raise DataError(
                 f"EventSet: ids are {self.ids.dtype}{list(self.ids.shape)}; "
-                f"{self.n_neurons} neurons need flat {want.__name__}"
+                f"for {count(self.n_neurons, 'neuron')} give flat {want.__name__}"
             )
         n = self.n_spikes.shape[0]
         for name, array in {"labels": self.labels, **self.groups}.items():
             if array.shape != (n,) or array.dtype != np.int64:
-                raise DataError(f"EventSet: {name} is {array.dtype}{list(array.shape)}; {n} samples need int64[{n}]")
+                raise DataError(
+                    f"EventSet: {name} is {array.dtype}{list(array.shape)}; for {count(n, 'sample')} give int64[{n}]"
+                )
         if self.n_spikes.size and int(self.n_spikes.min()) < 0:
             raise DataError("EventSet: a list has a negative length; make the data anew")
         starts = np.zeros(n + 1, np.int64)

@@ -30,6 +30,7 @@ from sparsesnn.datasets.binning import bin_events, check_window, max_count, step
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.wording import count
 
 N_UNITS = 700
 DEFAULTS = {"dt_ms": 10.0, "n_steps": 100, "pool": 1, "duplicates": "binary"}
@@ -261,7 +262,7 @@ def _classes(dataset: Any, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArr
     n_classes = len(classes) or int(labels.max(initial=-1)) + 1
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
         raise DataError(
-            f"{path}: labels run from {labels.min()} to {labels.max()}, but extra/keys names {n_classes} classes; "
+            f"{path}: labels run from {labels.min()} to {labels.max()}, but extra/keys names {count(n_classes, 'class')}; "
             "check that labels and keys belong together"
         )
     return labels, speakers.astype(np.int64), classes

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsesnn.errors import DataError
+from sparsesnn.wording import count
 
 #: the entry of `EventSet.description`
 KEY = "sensor"
@@ -48,7 +49,7 @@ class Sensor:
             if sensor.n_neurons == n_neurons:
                 return sensor
         raise DataError(
-            f"description: {KEY} is {entry!r} for {n_neurons} neurons; "
+            f"description: {KEY} is {entry!r} for {count(n_neurons, 'neuron')}; "
             "give [width, height, n_polarities], whose product is the number of neurons"
         )
 

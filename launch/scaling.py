@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from sparsesnn.errors import ConfigError, SparseSnnError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Links
+from sparsesnn.wording import count
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 GROWTHS = ("layers", "width", "batch")
@@ -112,7 +114,7 @@ class Settings:
         deepest = max(point.n_layers for point in points(self))
         if self.n_steps < deepest + 1:
             raise ConfigError(
-                f"--steps: are {self.n_steps} for {deepest} layers: spikes would not reach the last; give at least {deepest + 1}"
+                f"--steps: are {self.n_steps} for {count(deepest, 'layer')}: spikes would not reach the last; give at least {deepest + 1}"
             )
 
 
@@ -160,7 +162,7 @@ def run_point(point: Point, threads: int, launch: Sequence[str] = ()) -> Row:
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
         if done.returncode or not out.exists():
             raise SparseSnnError(
-                f"{point.ranks} ranks ended with code {done.returncode}; their messages are above. The command: {' '.join(command)}"
+                f"{count(point.ranks, 'rank')} ended with code {done.returncode}; what was said is above. The command: {shlex.join(command)}"
             )
         row: Row = json.loads(out.read_text(encoding="utf-8"))
     return row

@@ -103,11 +103,11 @@ def test_numbers_that_no_sample_has_are_errors(indices, message):
     [
         ({"ids": np.array([0, 3, 1], np.uint16)}, "ids run from 0 to 3; allowed: 0 to 2"),
         ({"ids": np.array([0, 1], np.uint16)}, "lists hold 3 spikes but there are 2 ids"),
-        ({"ids": np.array([0, 1, 2], np.int64)}, r"ids are int64\[3\]; 3 neurons need flat uint16"),
+        ({"ids": np.array([0, 1, 2], np.int64)}, r"ids are int64\[3\]; for 3 neurons give flat uint16"),
         ({"n_spikes": np.array([[2, 1]], np.int64)}, r"n_spikes is int64\[1, 2\]"),
         ({"n_spikes": np.array([2, 1], np.uint8)}, r"n_spikes is uint8\[2\]"),
         ({"n_spikes": np.array([[4, -1]], np.int32)}, "a list has a negative length"),
-        ({"labels": np.array([0, 1])}, r"labels is int64\[2\]; 1 samples need int64\[1\]"),
+        ({"labels": np.array([0, 1])}, r"labels is int64\[2\]; for 1 sample give int64\[1\]"),
         ({"labels": np.array([2])}, "labels run from 2 to 2; allowed: 0 to 1"),
         ({"groups": {"speakers": np.array([1.0])}}, r"speakers is float64\[1\]"),
     ],

@@ -249,10 +249,11 @@ def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.usefixtures("_mpirun")
-def test_a_rank_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("replicas", "ranks"), [(1, "1 rank"), (2, "2 ranks")])
+def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    point = replace(SMALL, replicas=2, shards=1)
-    with pytest.raises(SparseSnnError, match="2 ranks ended with code .*; their messages are above. The command: "):
+    point = replace(SMALL, replicas=replicas, shards=1)
+    with pytest.raises(SparseSnnError, match=f"^{ranks} ended with code .*; what was said is above. The command: "):
         scaling.run_point(point, 1, ["--bind", "none", "--oversubscribe", "--env", "SPARSESNN_ISA=none"])
     assert list(tmp_path.iterdir()) == []
 

@@ -15,5 +15,5 @@ def test_a_description_names_the_sensor():
 
 @pytest.mark.parametrize("entry", [[34, 20], [34, 20, 3], [34.0, 20, 2], [-34, -20, 2], "34x20", 1360, [True, 1360, 1]])
 def test_an_entry_that_does_not_fit_is_an_error(entry):
-    with pytest.raises(DataError, match=r"sensor is .* for 1360 neurons; give \[width, height, n_polarities\]"):
+    with pytest.raises(DataError, match=r"sensor is .* for 1,360 neurons; give \[width, height, n_polarities\]"):
         Sensor.described({"sensor": entry}, 1360)

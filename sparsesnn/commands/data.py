@@ -196,7 +196,7 @@ def _show(options: argparse.Namespace) -> int:
     event_set = load_split(config.data, options.split)
     if not 0 <= options.sample < len(event_set):
         raise ConfigError(
-            f"--sample: is {options.sample}; the part {options.split!r} has {len(event_set):,} samples, 0 to "
+            f"--sample: is {options.sample}; the part {options.split!r} has {count(len(event_set), 'sample')}, 0 to "
             f"{len(event_set) - 1:,}"
         )
     out = options.out or Path(f"{config.data.name}-{options.split}-{options.sample}.png")

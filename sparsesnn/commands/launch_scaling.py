@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sparsesnn.errors import ConfigError
+from sparsesnn.wording import count
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 
@@ -57,7 +58,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     else:
         print(scaling.table(rows))
         print(
-            f"{options.out / 'scaling.csv'}: {len(rows)} rows"
+            f"{options.out / 'scaling.csv'}: {count(len(rows), 'row')}"
             + (", the IPUs in the plot are predicted" if ipus else "")
         )
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
+from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator
@@ -33,7 +34,7 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
     world = mpi_world()
     if world.size != place.size:
         raise ConfigError(
-            f"{place.launcher} started {place.size} ranks, but MPI counts {world.size}: mpi4py belongs to another MPI than "
+            f"{place.launcher} started {count(place.size, 'rank')}, but MPI counts {world.size}: mpi4py belongs to another MPI than "
             "the launcher; start with the mpirun of that MPI, or build mpi4py against yours (pip install --no-binary "
             "mpi4py mpi4py)"
         )

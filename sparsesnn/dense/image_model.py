@@ -19,6 +19,7 @@ from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, CubaLIF, Population
 from sparsesnn.module import Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.wording import count
 
 #: of batch norm, as PyTorch's
 EPSILON, MOMENTUM = 1e-5, 0.1
@@ -211,7 +212,7 @@ class ImageModel(nn.Module):
         if isinstance(images, (SpikeBatch, DenseSpikes)):
             if images.n_neurons != math.prod(shape):
                 raise ShapeError(
-                    f"input has {images.n_neurons} neurons; the network's images {shape} have {math.prod(shape)}"
+                    f"input has {count(images.n_neurons, 'neuron')}; the network's images {shape} have {math.prod(shape)}"
                 )
             if isinstance(images, DenseSpikes):
                 source = images

@@ -24,6 +24,7 @@ from typing import Any
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Population
+from sparsesnn.wording import count
 
 #: channels, height, width
 Shape = tuple[int, int, int]
@@ -117,7 +118,7 @@ class ImageNetwork:
                 raise DescriptionError(f"{name}: is recurrent or has a capacity; leave both out in an image network")
             if stage.neuron.n != math.prod(shape):
                 raise DescriptionError(
-                    f"{name}: has {stage.neuron.n} neurons for maps of {shape}; give {math.prod(shape)}"
+                    f"{name}: has {count(stage.neuron.n, 'neuron')} for maps of {shape}; give {math.prod(shape)}"
                 )
             if isinstance(stage.neuron, LI) and k + 1 < len(self.stages):
                 raise DescriptionError(f"{name}: is an LI readout, which does not fire; put it last")

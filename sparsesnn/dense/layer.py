@@ -15,6 +15,7 @@ from sparsesnn.dense.neuron import Neuron
 from sparsesnn.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import CubaLIF, Population
+from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.module import Layer, LayerOutput, LayerState
@@ -207,8 +208,8 @@ def _sources(
         n_steps = source.shape[0] if shift else source.shape[0] - delay
         if n_steps < 0:
             raise ShapeError(
-                f"{model}: source {k} has {source.shape[0]} steps and the delay is {delay}; with a state, "
-                f"give the {delay} steps before the chunk in front of it"
+                f"{model}: source {k} has {count(source.shape[0], 'step')} and the delay is {delay}; with a state, "
+                f"give the {count(delay, 'step')} before the chunk in front of it"
             )
         if shape is None:
             shape = (n_steps, source.shape[1])

@@ -33,6 +33,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.network import Network
 from sparsesnn.partition.plan import Collector, ConnectionPlan, Plan, PopulationPlan, Reducer, Shard
 from sparsesnn.partition.target import Target
+from sparsesnn.wording import count
 
 FORMAT = "sparsesnn-plan"
 VERSION = 1
@@ -148,7 +149,7 @@ def check_plan(plan: Plan) -> None:
             if not 0 <= row.tile < plan.target.n_tiles or row.device != plan.target.device_of(row.tile):
                 raise ConfigError(
                     f"plan: {what}: tile {row.tile}, device {row.device}; '{plan.target.name}' has "
-                    f"{plan.target.devices} devices of {plan.target.tiles} tiles"
+                    f"{count(plan.target.devices, 'device')} of {count(plan.target.tiles, 'tile')}"
                 )
 
 

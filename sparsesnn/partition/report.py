@@ -10,6 +10,7 @@ import numpy as np
 from sparsesnn.partition import memory, memory_cpu
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.wording import count
 
 
 def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def notes(plan: Plan) -> list[str]:
     if late:
         found.append(
             f"{len(late)} of {len(depth)} populations, from {late[0]} on, cannot receive a spike within T="
-            f"{plan.n_steps}: delays add up to {max(depth.values())} steps; give more steps or fewer delayed layers"
+            f"{plan.n_steps}: delays add up to {count(max(depth.values()), 'step')}; give more steps or fewer delayed layers"
         )
     used = {s.device for p in plan.populations.values() for s in p.shards}
     what = "device" if plan.target.kind == "ipu" else "rank"
@@ -55,7 +56,7 @@ def notes(plan: Plan) -> list[str]:
         expected = plan.activity[name] * p.n
         if p.capacity and expected > p.capacity:
             found.append(
-                f"{name}: {expected:.0f} spikes a step are expected, but its lists have {p.capacity} slots; "
+                f"{name}: {expected:.0f} spikes a step are expected, but its lists have {count(p.capacity, 'slot')}; "
                 "the rest would be dropped: raise its capacity"
             )
     return found
@@ -135,13 +136,13 @@ def table(plan: Plan, prediction: Prediction | None = None) -> str:
 def _head(data: dict[str, Any], plan: Plan) -> list[str]:
     target = plan.target
     if target.kind == "ipu":
-        machine = f"{target.devices} IPU{'s' * (target.devices > 1)} of {target.tiles:,} tiles"
+        machine = f"{count(target.devices, 'IPU')} of {count(target.tiles, 'tile')}"
     else:
-        machine = f"{target.devices} rank{'s' * (target.devices > 1)} of {target.tiles} core{'s' * (target.tiles > 1)}"
+        machine = f"{count(target.devices, 'rank')} of {count(target.tiles, 'core')}"
     kept = f" (potentials of {plan.keep_every} at a time)" if plan.keep_every > 1 else ""
     copies = f" in each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     return [
-        f"{data['n_neurons']:,} neurons, {data['n_weights'] / 1e6:,.2f} M weights on {target.name} ({machine})",
+        f"{count(data['n_neurons'], 'neuron')}, {data['n_weights'] / 1e6:,.2f} M weights on {target.name} ({machine})",
         f"T={plan.n_steps}{kept}, batch {plan.n_samples}{copies}, optimizer {plan.optimizer}, weights {plan.weight_dtype}; "
         f"strategy: {plan.strategy}",
     ]
