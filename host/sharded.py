@@ -110,13 +110,10 @@ class ShardedLayer(nn.Module):
         if isinstance(self.population, LI):
             return _WholePotentials.apply(own, self.shards, self.grid.shards) if self._shared else own, None
         lists = replace(call.lists(), values=own if save else None)
-        call.whole = gather_lists(
-            lists,
-            self.shards,
-            self.grid.shards,
-            limited=bool(self.population.capacity),
-        )
-        return call.whole, None
+        whole = gather_lists(lists, self.shards, self.grid.shards, limited=bool(self.population.capacity))
+        # Without values, whose graph holds the call: a circle would keep all arrays until Python looks for circles.
+        call.whole = replace(whole, own_values=None)
+        return whole, None
 
     @property
     def _shared(self) -> bool:

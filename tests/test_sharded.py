@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -199,6 +201,27 @@ def test_without_gradients_nothing_is_kept():
         assert all(lists.own_values is None for lists in output.spikes.lists.values())
 
     simulate(2, run)
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1)])
+def test_a_step_is_freed_without_a_search_for_circles(grid):
+    """Or the next steps get fresh pages from the system, which take longer than many a kernel."""
+    spikes = random_spikes(9, GROUP, 30)
+
+    def run(world: Communicator) -> list[Any]:
+        own = ShardedModel(parse_net("30-75r-40-10"), make_grid(world, *grid), seed=1)
+        output = own(spikes, GROUP * own.grid.replicas.rank)
+        output.potentials.sum().backward()
+        own.finish_backward()
+        return [weakref.ref(lists.ids) for lists in output.spikes.lists.values()]
+
+    gc.collect()
+    gc.disable()
+    try:
+        found = simulate(2, run)
+        assert [ref() for refs in found for ref in refs] == [None] * 4
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 7])
