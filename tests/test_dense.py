@@ -199,5 +199,5 @@ def test_states_that_do_not_fit() -> None:
         layer(x, LayerState(torch.zeros(3, 4)))
     with pytest.raises(ShapeError, match="recurrent, but the state's history is NoneType"):
         layer(x, LayerState(torch.zeros(2, 4)))
-    with pytest.raises(ShapeError, match=r"source 0 has 1 steps and the delay is 2"):
+    with pytest.raises(ShapeError, match=r"source 0 has 1 step and the delay is 2; .* give the 2 steps before"):
         layer(x[:1], LayerState(torch.zeros(2, 4)))

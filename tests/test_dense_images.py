@@ -67,6 +67,33 @@ def test_modes_agree(text: str, train: bool, chunk: int, monkeypatch: pytest.Mon
             torch.testing.assert_close(got["buffers"][name], buffer, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("reset_decays", [False, True])
+@pytest.mark.parametrize("chunk", [1 << 20, 1])
+def test_nobody_has_fired_before_the_first_step(
+    chunk: int, reset_decays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A threshold that learns may become negative; the potential 0 before the first step is no spike for it either."""
+    monkeypatch.setitem(image_fused.CHUNK_NUMBERS, "cpu", chunk)
+    found = []
+    for mode in ("hoist", "fused"):
+        network = parse_image_net("1x6x6:3C4b-5s", grad_threshold=-1, learn_threshold=True, learn_beta=True,
+                                  reset_decays=reset_decays)  # fmt: skip
+        model = ImageModel(network, dense_mode=mode, seed=1).double().eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(("threshold", "norm_bias")):
+                    parameter.fill_(-0.3 if name.endswith("threshold") else -0.4)
+        silent = torch.zeros(4, 2, *network.shape, dtype=torch.float64)
+        assert not model(silent).spikes["hidden1"].any()  # v = i = -0.4 < θ; reset by -θ they would all fire
+        images = random_images(network).double()
+        output = model(images)
+        output.counts().square().mean().backward()
+        found.append((output.spikes["hidden1"].detach(), {k: p.grad for k, p in model.named_parameters()}))
+    assert torch.equal(found[0][0], found[1][0])
+    for name, gradient in found[0][1].items():
+        assert (found[1][1][name] - gradient).abs().max() <= 1e-9 * gradient.abs().max(), name
+
+
 def test_float32_agrees() -> None:
     want, got = (run("2x9x8:3C4b-MP2-11-6", mode, dtype=torch.float32) for mode in ("step", "fused"))
     assert got["loss"] == pytest.approx(want["loss"], rel=1e-5)

@@ -104,6 +104,55 @@ def test_every_model_is_the_reference(mode: str, reset: str, reset_decays: bool,
         check_against_reference(learning_layer(population, mode))
 
 
+def negative_thresholds(layer: Layer) -> Layer:
+    """As they can become where they learn: the potential 0 before the first step lies above half of them."""
+    with torch.no_grad():
+        layer.threshold = torch.nn.Parameter(torch.linspace(-0.6, 1.0, layer.population.n, dtype=layer.threshold.dtype))
+    return layer
+
+
+@pytest.mark.parametrize("mode", EAGER)
+@pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
+@pytest.mark.usefixtures("short_chunks")
+def test_nobody_has_fired_before_the_first_step(mode: str, reset: str, reset_decays: bool) -> None:
+    """Outputs and gradients of the reference, of short sequences too, and of one fed in parts."""
+    for model, recurrent, detach in [(LIF, False, True), (LIF, True, False), (CubaLIF, False, False)]:
+        population = model(
+            9, grad_threshold=-1.0, reset=reset, reset_decays=reset_decays, detach_reset=detach,
+            recurrent=recurrent, learn_beta=True, learn_threshold=True,
+        )  # fmt: skip
+        layer = negative_thresholds(learning_layer(population, mode))
+        check_against_reference(layer)
+        for parameter in layer.parameters():
+            parameter.grad = None
+        check_against_reference(layer, n_steps=3 if mode == "step" else 1)  # the loop has no graph without an arrival
+        sources = [random_spikes(11, 3, m, seed=m) for m in (7, 5)]
+        with torch.no_grad():
+            whole, end = layer(sources)
+            late = torch.cat([torch.zeros_like(sources[1][:2]), sources[1]])
+            first, state = layer([sources[0][:1], sources[1][:1]])
+            second, state = layer([sources[0][1:], late[1:13]], state)
+        np.testing.assert_allclose(torch.cat([first, second]), whole, rtol=1e-12)
+        np.testing.assert_allclose(state.v, end.v, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("mode", EAGER)
+def test_the_engine_agrees_where_a_threshold_is_negative(mode: str) -> None:
+    network = Network.chain(Input(13), LIF(9, grad_threshold=-math.inf, learn_threshold=True), LI(5))
+    dense, engine = (Model(network, backend=b, seed=1) for b in ("dense", "cpu"))
+    dense.layers["hidden"].dense_mode = mode
+    spikes = SpikeBatch.from_dense(random_spikes(9, 3, 13).float())
+    outputs = []
+    for model in (dense, engine):
+        negative_thresholds(model.layers["hidden"])
+        outputs.append(model(spikes).potentials)
+        outputs[-1].square().mean().backward()
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
+    for name, parameter in dense.named_parameters():
+        want = engine.get_parameter(name).grad
+        assert (parameter.grad - want).abs().max() <= 1e-4 * want.abs().max(), name
+
+
 @pytest.mark.parametrize("mode", EAGER)
 @pytest.mark.parametrize("learn_beta", [True, False])
 @pytest.mark.usefixtures("short_chunks")
@@ -175,11 +224,10 @@ def test_networks_agree(mode: str, dtype: torch.dtype) -> None:
 def test_compiled_is_the_reference() -> None:
     """Eleven steps: one compiled block, three steps left over."""
     torch._dynamo.reset()
-    for population in (
-        CubaLIF(9, alpha=0.6, grad_threshold=0.2, threshold=0.6, recurrent=True, learn_alpha=True, learn_beta=True),
-        LI(4, learn_beta=True),
-    ):
-        check_against_reference(learning_layer(population, "compile"))
+    learns = {"learn_alpha": True, "learn_beta": True, "learn_threshold": True}
+    spiking = learning_layer(CubaLIF(9, alpha=0.6, grad_threshold=-1.0, recurrent=True, **learns), "compile")
+    check_against_reference(negative_thresholds(spiking))
+    check_against_reference(learning_layer(LI(4, learn_beta=True), "compile"))
 
 
 # ---- fused -----------------------------------------------------------------------------------------------------------

@@ -163,6 +163,30 @@ def test_a_network_is_that_of_the_cpu(on_cuda: ModuleType, monkeypatch: pytest.M
         assert (got[name] - x).abs().max() <= 1e-10 * x.abs().max(), name
 
 
+@pytest.mark.parametrize("reset_decays", [False, True])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_nobody_has_fired_before_the_first_step(
+    recurrent: bool, reset_decays: bool, on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a threshold has become negative; tests/test_dense_modes.py compares the CPU's kernels with the reference."""
+    population = LIF(9, grad_threshold=-1, reset_decays=reset_decays, recurrent=recurrent,
+                     learn_beta=True, learn_threshold=True)  # fmt: skip
+    spikes = (torch.rand(8, 2, 7, generator=torch.Generator().manual_seed(0)) < 0.5).double()
+    found = []
+    for _ in range(2):
+        layer = Layer(population, 7, backend="dense", dense_mode="fused", generator=torch.Generator().manual_seed(1))
+        layer.double()
+        with torch.no_grad():
+            layer.threshold.fill_(-0.3)
+        out, _ = layer(spikes)
+        (out.cumsum(0) / 9).square().sum().backward()
+        found.append([out.detach(), *(p.grad for p in layer.parameters())])
+        monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
+    for want, got in zip(*found, strict=True):
+        assert want.abs().max() > 0
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.usefixtures("triton_kit")
 def test_a_graph_can_be_used_twice() -> None:
     layer = Layer(LIF(7, recurrent=True, grad_threshold=0.2), 9, backend="dense", dense_mode="fused")

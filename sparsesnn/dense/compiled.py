@@ -24,7 +24,7 @@ BLOCK = 8
 
 def run(call: Call) -> Result:
     """See the module."""
-    moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    moment, own = call.neuron.first(call.v, call.i_syn, fresh=call.fresh), call.own
     return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from sparsesnn.layers import LI, CubaLIF, Population
 from sparsesnn.surrogate import KINDS
 
+#: the number of a reset that leaves the potential alone
+NO_RESET = 3
+
 
 @dataclass(frozen=True)
 class Dynamics:
@@ -23,10 +26,10 @@ class Dynamics:
     def of(cls, population: LI | Population) -> Dynamics:
         """Of a described population."""
         if isinstance(population, LI):
-            return cls(model=2, reset=3, detach_reset=True, surrogate=0, slope=1.0, gain=population.gain)
+            return cls(model=2, reset=NO_RESET, detach_reset=True, surrogate=0, slope=1.0, gain=population.gain)
         return cls(
             model=1 if isinstance(population, CubaLIF) else 0,
-            reset=1 if population.reset_decays else {"subtract": 0, "zero": 2, "none": 3}[population.reset],
+            reset=1 if population.reset_decays else {"subtract": 0, "zero": 2, "none": NO_RESET}[population.reset],
             detach_reset=population.detach_reset,
             surrogate=KINDS.index(population.surrogate.kind),
             slope=population.surrogate.slope,

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn.dense import on_cpu
+from sparsesnn.dense import first_step, on_cpu
 from sparsesnn.dense.dynamics import Dynamics
 from sparsesnn.dense.layer import Call, Result, arriving
 from sparsesnn.dense.spikes import DenseSpikes, no_memory
@@ -86,6 +86,7 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         shifts=tuple(source.shift for source in call.sources),
         sources=tuple(x.fired if isinstance(x, DenseSpikes) else None for x in spikes),
         own=call.own,
+        apart=call.fresh and first_step.goes_apart(neuron.population),
         v=call.v.clone(),
         i_syn=None if call.i_syn is None else call.i_syn.clone(),
         fired=kit.empty((call.n_steps, *call.v.shape), torch.bool, device) if packed else None,
@@ -132,6 +133,7 @@ class _Run:
         shifts: per source, row t - shift arrives at step t.
         sources: per source bool[T', B, M], who fired; None where its spikes are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
+        apart: the first step goes by itself, see `first_step`.
         v, i_syn: [B, N], running.
         fired: bool[T, B, N], written by the forward pass if the spikes are wanted so; None: wanted as floats.
         dtype: of products, currents and their gradients.
@@ -146,6 +148,7 @@ class _Run:
     shifts: tuple[int, ...]
     sources: tuple[Tensor | None, ...]
     own: Tensor | None
+    apart: bool
     v: Tensor
     i_syn: Tensor | None
     fired: Tensor | None
@@ -195,10 +198,12 @@ class _Run:
                 if own is not None and recurrent_weight is not None:
                     recurrent_weight.product(own, here[0], accumulate=True)
                     own = spikes[t0]
-                self.kit.forward(
+                first_step.forward(
+                    self.kit,
                     dynamics,
                     x.neuron,
                     here,
+                    apart=self.apart and t0 == 0,
                     v=self.v,
                     i_syn=self.i_syn,
                     out=None if out is None else out[t0:t1],
@@ -263,10 +268,12 @@ class _Run:
         for (start, stop), (v, i_syn) in zip(reversed(chunks), reversed(self.starts), strict=True):
             n = stop - start
             if v_rows is not None:
-                self.kit.forward(
+                first_step.forward(
+                    self.kit,
                     dynamics,
                     x.neuron,
                     current[start:stop],
+                    apart=self.apart and start == 0,
                     v=v.clone(),
                     i_syn=None if i_syn is None else i_syn.clone(),
                     out=None,
@@ -280,10 +287,12 @@ class _Run:
                     d_one.copy_(d_here)
                     recurrent_weight.product(d_next, d_one[0], accumulate=True)
                     d_here = d_one
-                self.kit.backward(
+                first_step.backward(
+                    self.kit,
                     dynamics,
                     x.neuron,
                     d_here,
+                    apart=self.apart and start + t0 == 0,
                     v_rows=None if v_rows is None else v_rows[t0 : t1 + 1],
                     i_syn_rows=None if i_rows is None else i_rows[t0 : t1 + 1],
                     delta=delta,

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparsesnn.dense import first_step
 from sparsesnn.dense.dynamics import Dynamics
 from sparsesnn.dense.image_network import Pool, Shape, Stage
 from sparsesnn.dense.spikes import no_memory
@@ -84,6 +85,11 @@ class Run:
     @property
     def n(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the first step goes by itself: every call begins a sequence."""
+        return first_step.goes_apart(self.stage.neuron)
 
     def chunks(self) -> list[tuple[int, int]]:
         """First and last step of each chunk."""
@@ -159,10 +165,12 @@ class Run:
         out = self.empty(self.n_steps, self.n, self.v.dtype) if self.fired is None else None
         for start, stop in self.chunks():
             self.starts.append((self.v.clone(), None if self.i_syn is None else self.i_syn.clone()))
-            self.kit.forward(
+            first_step.forward(
+                self.kit,
                 Dynamics.of(self.stage.neuron),
                 neuron,
                 x[start:stop],
+                apart=self.apart and start == 0,
                 v=self.v,
                 i_syn=self.i_syn,
                 out=None if out is None else out[start:stop],
@@ -212,10 +220,12 @@ class Run:
             n = stop - start
             d_here = d_x[start:stop] if normalised else d_x[:n]
             if v_rows is not None:
-                self.kit.forward(
+                first_step.forward(
+                    self.kit,
                     dynamics,
                     neuron,
                     x[start:stop],
+                    apart=self.apart and start == 0,
                     v=v.clone(),
                     i_syn=None if i_syn is None else i_syn.clone(),
                     out=None,
@@ -224,10 +234,12 @@ class Run:
                     i_syn_rows=None if i_rows is None else i_rows[: n + 1],
                     **self._folded(),
                 )
-            self.kit.backward(
+            first_step.backward(
+                self.kit,
                 dynamics,
                 neuron,
                 d_out[start:stop],
+                apart=self.apart and start == 0,
                 v_rows=None if v_rows is None else v_rows[: n + 1],
                 i_syn_rows=None if i_rows is None else i_rows[: n + 1],
                 delta=delta,

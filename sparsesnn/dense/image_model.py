@@ -66,7 +66,7 @@ class ImageLayer(nn.Module):
         x = self._products(spikes.to(self.weight.dtype), one_by_one=mode == "step")
         currents = self._normalise(x)
         zeros = torch.zeros(x.shape[1:], device=x.device, dtype=self.weight.dtype)
-        moment = self._neuron().first(zeros, zeros if isinstance(self.stage.neuron, CubaLIF) else None)
+        moment = self._neuron().first(zeros, zeros if isinstance(self.stage.neuron, CubaLIF) else None, fresh=True)
         run = compiled.over_steps if mode == "compile" else unrolled.over_steps
         return run(self._neuron(), currents, moment)[0]
 

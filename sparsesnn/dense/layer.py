@@ -48,6 +48,7 @@ class Call:
         recurrent_weight, bias: [N, N], [N], or None.
         n_steps, n_samples, n: T, B, N.
         v, i_syn, own: [B, N], the state before; i_syn of CubaLIF alone, own (the last spikes) if recurrent.
+        fresh: nothing came before: a sequence begins.
     """
 
     neuron: Neuron
@@ -60,6 +61,7 @@ class Call:
     v: Tensor
     i_syn: Tensor | None
     own: Tensor | None
+    fresh: bool
 
 
 #: spikes [T, B, N] (LI: potentials), and v and i_syn after the last step
@@ -187,6 +189,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
         v=v,
         i_syn=_from_state(state.i_syn if state else None, "i_syn", like, shape) if cuba else None,
         own=own,
+        fresh=state is None,
     )
 
 

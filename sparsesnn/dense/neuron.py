@@ -31,9 +31,11 @@ class Neuron:
     threshold: Tensor | None
     grad_threshold: Tensor | None
 
-    def first(self, v: Tensor, i_syn: Tensor | None) -> Moment:
-        """The moment before the first step."""
-        return Moment(v, None if self.threshold is None else (v > self.threshold).to(v.dtype), i_syn)
+    def first(self, v: Tensor, i_syn: Tensor | None, *, fresh: bool) -> Moment:
+        """The moment before the first step; `fresh`: of the sequence, before which nobody has fired, whatever θ is."""
+        if self.threshold is None:
+            return Moment(v, None, i_syn)
+        return Moment(v, torch.zeros_like(v) if fresh else (v > self.threshold).to(v.dtype), i_syn)
 
     def step(self, i: Tensor, before: Moment) -> tuple[Tensor, Moment]:
         """Input current [B, N] in; spikes (LI: potentials) [B, N] and the next moment out."""

@@ -13,7 +13,7 @@ from sparsesnn.dense.spikes import DenseSpikes
 
 def step(call: Call) -> Result:
     """Everything one step at a time: the products with the input, the recurrent product, the update."""
-    moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    moment, own = call.neuron.first(call.v, call.i_syn, fresh=call.fresh), call.own
     # unbind: its backward stacks once, where spikes[t] would add T full-size tensors
     steps = [spikes.unbind(0) for spikes in _tensors(call)]
     out = []
@@ -32,7 +32,7 @@ def step(call: Call) -> Result:
 
 def hoist(call: Call) -> Result:
     """One product per source over all T·B rows; the recurrent product and the update stay in the loop."""
-    moment, own = call.neuron.first(call.v, call.i_syn), call.own
+    moment, own = call.neuron.first(call.v, call.i_syn, fresh=call.fresh), call.own
     return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
 
 
