@@ -17,7 +17,10 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gradient": ("#2e86c1", ("gradient",)),
     "optimiser": ("#85c1e9", ("optimiser",)),
     "history and state": ("#b9770e", ("history", "state", "parameters", "records", "state gradient", "readout")),
-    "buffers, masks, shares": ("#f0b27a", ("buffers", "lists", "list gradients", "shares", "masks", "sorting")),
+    "buffers, masks, shares": (
+        "#f0b27a",
+        ("buffers", "lists", "list gradients", "shares", "masks", "sorting", "waiting sums"),
+    ),
     "collectors, reducers": ("#7d3c98", ("collector", "reducer")),
     "code, reserved": ("#aab7b8", ("code", "reserved")),
 }

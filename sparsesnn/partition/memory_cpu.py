@@ -7,28 +7,33 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 |---|---|
 | weights, gradient | Σ M·n·4 each |
 | optimiser | Adam 2·Σ M·n·4 |
-| packed | the largest layer's weights once more, in tiles: a pass begins by packing them |
+| packed | weights once more, in tiles, as a pass begins by packing them: recurrent ones of one layer, for its backward |
+|  | pass; the others lie where the gradients of the step before lay, unless there are none |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
 | list gradients | S·4 for each of them |
 |  | over several ranks: ids of every population, for a loss reads them; values and gradients of own entries alone, and the |
 |  | sums over one layer's lists, which pass through |
 | records | own listed neurons: σ' and what else is kept, 4 B each |
 | masks | of one layer at a time: 16 B per tile and list |
+| state | potentials (CubaLIF: currents too) of all layers; while a layer runs once more, of a recurrent one twice; B·n·4 each |
+| waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
+|  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 128 |
 | state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
 | sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back |
 | shares | of one chunk: P·(listed ids of the chunk)·4.5 |
 | readout | potentials, their gradient, and PyTorch's copy of it, T·B·n·4 each |
 
 The engine keeps what one layer needed for the next one (`host/src/memory.h`), so the largest of each item counts, and
-the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured for five networks of
-256 to 6,144 neurons, the sum above weights and optimiser was 0.73 to 1.14 times the measured memory, 0.97 for the largest.
+the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured in eight runs
+of 700-1024-1024-20, 64-2048-2048-10 and 64-2048r-10, T = 4 to 140 and batches of 16 to 520, the sum above weights and optimiser
+was 0.94 to 1.11 times the measured memory.
 """
 
 from __future__ import annotations
 
 import math
 
-from sparsesnn.layers import LI, Input, Population
+from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.partition.cost import Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan, cpu_tile_width
 
@@ -40,14 +45,19 @@ ITEMS = (
     "lists",
     "list gradients",
     "records",
+    "state",
     "masks",
     "sorting",
+    "waiting sums",
     "state gradient",
     "shares",
     "readout",
 )
 #: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/backward.cpp
 CHUNK_ROWS = 1024
+#: samples of a group, and groups that are added one after the other: `group_samples` of host/src/layer.h, `leaf_groups` of
+#: host/src/group_tree.h
+GROUP_SAMPLES, LEAF_GROUPS = 8, 8
 
 
 def rank_bytes(plan: Plan) -> list[dict[str, int]]:
@@ -63,6 +73,7 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
     tiles = {k: sum(s.rank == rank for s in p.shards) for k, p in plan.populations.items()}
     out = dict.fromkeys(ITEMS, 0)
     seen: set[str] = set()
+    kept = 0
     for name, n in own.items():
         if not n:
             continue
@@ -75,14 +86,17 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         out["optimiser"] += 4 * n_pre * n * {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
         seen |= {name, *(c.pre for c in incoming)}
         peak = {
-            "packed": 4 * n_pre * padded,
+            "packed": (2 if plan.weight_dtype == "half" else 4) * _packed(plan, incoming) * padded,
+            "state": 4 * plan.n_samples * padded * _states(population, plan.trains),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
             "shares": sum(_shares(plan, c.pre, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
+            "waiting sums": 4 * n_pre * n * waiting_sums(plan.n_samples, plan.n_steps) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
         }
         for item, size in peak.items():  # one layer after the other
             out[item] = max(out[item], size)
+        kept += 4 * plan.n_samples * n * (1 + isinstance(population, CubaLIF))
         if not isinstance(population, Population):
             out["readout"] += 4 * rows * n * (1 + 2 * train)
         else:
@@ -91,6 +105,7 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
             fields += sum(bool(getattr(population, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
             out["records"] += math.ceil(4 * fields * rows * lengths[name].listed * share) * train
     several = plan.target.devices > 1
+    out["state"] += 0 if several else kept  # models over ranks return no state
     for name in plan.populations if several else seen:
         if isinstance(plan.network.populations[name], LI):
             continue
@@ -104,6 +119,28 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         out["lists"] += ids * (wide + 4 * train) + 12 * rows
         out["list gradients"] += 4 * ids * train * (not isinstance(plan.network.populations[name], Input))
     return out
+
+
+def _states(population: LI | Population, trains: bool) -> int:
+    """Arrays [B, n] that run through the steps of a layer, in the pass that has more of them."""
+    return 1 + isinstance(population, CubaLIF) + (trains and bool(getattr(population, "recurrent", False)))
+
+
+def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
+    """Senders whose weights are packed where no gradient can lie."""
+    return sum(plan.populations[c.pre].n for c in incoming if c.recurrent or not plan.trains)
+
+
+def waiting_sums(n_samples: int, n_steps: int) -> int:
+    """Buffers like a weight's gradient, beside it, that its sum over groups of samples takes."""
+
+    def waiting(n_groups: int) -> int:
+        if n_groups <= LEAF_GROUPS:
+            return 0
+        first = (n_groups + 1) // 2
+        return max(waiting(first), 1 + waiting(n_groups - first))  # the first half waits while the second is added up
+
+    return waiting(-(-n_samples // GROUP_SAMPLES)) + (n_steps * GROUP_SAMPLES > CHUNK_ROWS)
 
 
 def _shares(plan: Plan, pre: str, n_tiles: int, listed: float) -> int:

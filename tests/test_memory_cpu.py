@@ -1,0 +1,78 @@
+"""Bytes of ranks on CPUs: by hand, and against what a process takes while ranks train in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sparsesnn import _core
+from sparsesnn.network import parse_net
+from sparsesnn.partition.memory_cpu import GROUP_SAMPLES, rank_bytes, waiting_sums
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import parse_target
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "sums"),
+    # 9 groups: 5, then 4 while their sum waits. 17: (5, 4), then 8. 33: ((5, 4), 8), then (8, 8) while one sum waits, and
+    # its first half beside it
+    [(1, 0), (64, 0), (65, 1), (72, 1), (136, 1), (200, 2), (256, 2), (257, 2), (264, 2), (513, 3), (1024, 4)],
+)
+def test_sums_that_wait(n_samples: int, sums: int) -> None:
+    assert GROUP_SAMPLES == _core.group_samples
+    assert waiting_sums(n_samples, 128) == sums
+    assert waiting_sums(n_samples, 129) == sums + 1  # a group of samples then takes two chunks
+
+
+def test_only_the_largest_layer_at_hand_has_them() -> None:
+    def items(optimizer: str, n_samples: int) -> dict[str, int]:
+        network = parse_net("30-200-100r-7")
+        plan = make_plan(network, n_samples, 10, parse_target("cpu:2"), optimizer=optimizer, max_activity=1)
+        return rank_bytes(plan)[0]
+
+    assert items("adam", 64)["waiting sums"] == 0
+    assert items("sgd", 200)["waiting sums"] == 2 * 4 * (200 + 100) * 100
+    assert items("none", 200)["waiting sums"] == 0
+
+
+MEASURE = """
+import sys
+import torch
+from sparsesnn import set_num_threads
+from sparsesnn.adam import Adam
+from sparsesnn.bench.step import peak_bytes, start_peak
+from sparsesnn.module import Model
+from sparsesnn.network import parse_net
+from sparsesnn.spikes import SpikeBatch
+
+set_num_threads(1)
+torch.set_num_threads(1)
+batch = int(sys.argv[2])
+spikes = SpikeBatch.from_dense((torch.rand(3, batch, 32, generator=torch.Generator().manual_seed(0)) < 0.5).float())
+model = Model(parse_net(sys.argv[1]))
+before = start_peak()
+if before is None:
+    sys.exit("this system does not say how much memory a process took at most")
+optimiser = Adam(model.parameters())
+for _ in range(2):
+    optimiser.zero_grad(set_to_none=True)
+    model(spikes).potentials.square().mean().backward()
+    optimiser.step()
+print(peak_bytes() - before)
+"""
+
+
+@pytest.mark.parametrize(("net", "batch"), [("32-2048-2048-4", 64), ("32-2048-2048-4", 264), ("32-2048r-4", 136)])
+def test_a_plan_says_what_a_process_takes(net: str, batch: int) -> None:
+    """Within 10 %; in three steps, so that weights and what is like them are most of it."""
+    command = [sys.executable, "-c", MEASURE, net, str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "does not say" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    plan = make_plan(parse_net(net), batch, 3, parse_target("cpu:1"), activity={"input": 0.5}, max_activity=1)
+    (items,) = rank_bytes(plan)
+    weights = items["weights"]  # there before
+    assert sum(items.values()) == pytest.approx(int(done.stdout) + weights, rel=0.1)
