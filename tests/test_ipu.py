@@ -12,12 +12,12 @@ import torch
 import sparsesnn as ss
 from sparsesnn import ipu
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError, SpikeListError
+from sparsesnn.launch.ipu_random import with_shards_of
 from sparsesnn.launch.ipu_selftest import torch_optimiser
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
-from sparsesnn.partition.layout import place_helpers
 from sparsesnn.partition.memory import tile_bytes
-from sparsesnn.partition.plan import Plan, Shard
+from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.partition.vertices import MAX_PER_TILE, loops_rounds, n_vertices
@@ -92,19 +92,6 @@ def train_both(
     return host, device, program
 
 
-def with_shards_of(plan: Plan, n: int) -> Plan:
-    """The same plan with n neurons a shard, one shard a tile."""
-    tile = 0
-    populations = dict(plan.populations)
-    for name, p in plan.populations.items():
-        if not p.shards:
-            continue
-        shards = tuple(Shard(tile + k, first, min(n, p.n - first)) for k, first in enumerate(range(0, p.n, n)))
-        tile += len(shards)
-        populations[name] = replace(p, shards=shards)
-    return place_helpers(replace(plan, populations=populations))
-
-
 def assert_same_lists(found: dict[str, ss.SpikeBatch], output: ss.module.Output) -> None:
     for name, lists in found.items():
         wanted = output.spikes[name]
@@ -160,6 +147,7 @@ def test_twenty_steps_leave_the_weights_of_the_cpu_engine(name: str) -> None:
 def test_odd_numbers_of_neurons_on_a_tile(per_tile: int) -> None:
     network = CHAINS["delay 1"]
     plan = with_shards_of(plan_for(network, 7, 9, "ipu-mk2:1x64"), per_tile)
+    assert plan is not None
     host, device, _ = train_both(network, plan=plan)
     assert {s.n for s in plan.populations["hidden1"].shards} <= {per_tile, 13 % per_tile}
     assert_same_weights(host, device)
@@ -217,6 +205,7 @@ def test_the_maximum_over_time_of_a_population_code_is_that_of_its_means(per_til
     readout = ss.LI(6, learn_beta=True, bias=True)
     network = Network.chain(ss.Input(11), lif(13), readout, delay=delay)
     plan = with_shards_of(plan_for(network, 7, 9, "ipu-mk2:1x32"), per_tile)
+    assert plan is not None
     host, device, program = train_both(network, plan=plan, n_classes=2, decoding="max", checks="always", n_batches=8)
     assert_same_weights(host, device)
     assert program.report().n_vertices == n_vertices(plan)
@@ -289,6 +278,7 @@ def test_full_lists_drop_what_the_reference_drops(capacity: int, activity: str) 
 def test_a_wide_shard_has_several_mask_words() -> None:
     network = Network.chain(ss.Input(11), lif(71, capacity=20), ss.LI(3))
     plan = with_shards_of(plan_for(network, 5, 6, "ipu-mk2:1x8"), 35)
+    assert plan is not None
     host, device, _ = train_both(network, b=5, t=6, plan=plan, n_batches=5, checks="always")
     assert_same_weights(host, device)
 

@@ -21,7 +21,7 @@ from sparsesnn.partition.target import parse_target
     [(1, 0), (64, 0), (65, 1), (72, 1), (136, 1), (200, 2), (256, 2), (257, 2), (264, 2), (513, 3), (1024, 4)],
 )
 def test_sums_that_wait(n_samples: int, sums: int) -> None:
-    assert GROUP_SAMPLES == _core.group_samples
+    assert _core.group_samples == GROUP_SAMPLES
     assert waiting_sums(n_samples, 128) == sums
     assert waiting_sums(n_samples, 129) == sums + 1  # a group of samples then takes two chunks
 

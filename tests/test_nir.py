@@ -208,7 +208,7 @@ def test_a_gain_for_each_neuron_goes_into_the_weights() -> None:
 
 def test_an_assumed_reset_is_said() -> None:
     g = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
-    with pytest.warns(UserWarning, match="graphs of snntorch say .* reset='subtract' is assumed, .* pass reset="):
+    with pytest.warns(UserWarning, match="graphs of snntorch say .* reset='subtract' is assumed, .* give reset$"):
         assert from_nir(g, source="snntorch").network.populations["output"].reset == "subtract"  # type: ignore[union-attr]
     assert from_nir(g, source="norse").network.populations["output"].reset == "zero"  # type: ignore[union-attr]
 
@@ -542,13 +542,25 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "error: --reset is 'x'; neurons of norse know: zero",
         ),
         (["show", str(file), "--source", "norse", "--dt", "0"], "error: --dt is 0.0; give a step above 0"),
+        (["show", str(file), "--source", "snntorch", "--reset", "zero"], "there, and give --no-reset-delay"),
     ):
         assert main(["nir", *arguments]) == 2
         assert said in capsys.readouterr().err
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["nir", "show", str(file), "--source", "snntorch", "--dt", "1e-4"]) == 0
-    assert "whatever they do; --reset subtract is assumed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "sparsesnn: warning: graphs of snntorch" in said
+    assert "whatever they do; --reset subtract is assumed, that library's default: give --reset\n" in said
+
+
+def test_a_message_says_the_same_of_arguments_and_of_options() -> None:
+    from sparsesnn.commands.nir import _option
+    from sparsesnn.nir.arguments import ArgumentError
+
+    with pytest.raises(ArgumentError, match="or give keep_reset=True and set") as caught:
+        to_nir(ss.Model(ss.Network.chain(ss.Input(5), ss.LIF(3))), dt=1e-3)
+    assert "or give --keep-reset and set" in caught.value.message.text(_option)
 
 
 def test_the_table_of_the_guide_names_every_source() -> None:

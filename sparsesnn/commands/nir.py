@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError, DescriptionError
 
-#: what `sparsesnn.nir` calls its arguments, in messages, and the options that set them
-OPTIONS = {
-    r"\b(source|target|dt|reset) is (?!assumed)": r"--\1 is ",
-    r"^dt:": "--dt:",
-    r"\bgive (the )?dt\b": r"give \1--dt",
-    r"\btarget='(\w+)'": r"--target \1",
-    r"\bpass reset=": "give --reset",
-    r"\breset='(\w+)' is assumed": r"--reset \1 is assumed",
-    r"\bpass keep_reset=True": "give --keep-reset",
-    r"\bpass reset_delay=False": "give --no-reset-delay",
-}
+if TYPE_CHECKING:
+    from sparsesnn.nir.arguments import Argument
 
 EXAMPLES = """\
 examples:
@@ -80,21 +70,26 @@ def register(commands: Any) -> None:
 @contextmanager
 def _in_options() -> Iterator[None]:
     """Errors and warnings of `sparsesnn.nir` that speak of its arguments speak of options."""
+    from sparsesnn.nir.arguments import ArgumentError, ArgumentWarning
+
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
-    except (ConfigError, DescriptionError) as error:
-        raise type(error)(_reworded(str(error))) from None
+    except ArgumentError as error:
+        raise DescriptionError(error.message.text(_option)) from None
     finally:
-        for warning in caught:
-            warnings.warn(_reworded(str(warning.message)), warning.category, stacklevel=3)
+        for warning in (w.message for w in caught):
+            said = warning.message.text(_option) if isinstance(warning, ArgumentWarning) else warning
+            warnings.warn(said, stacklevel=3)
 
 
-def _reworded(message: str) -> str:
-    for argument, option in OPTIONS.items():
-        message = re.sub(argument, option, message)
-    return message
+def _option(argument: Argument) -> str:
+    """The option that sets an argument: `--target`, `--target nir`, `--keep-reset`, `--no-reset-delay`."""
+    option = argument.name.replace("_", "-")
+    if isinstance(argument.value, bool):
+        return f"--{option}" if argument.value else f"--no-{option}"
+    return f"--{option}" if argument.value is None else f"--{option} {argument.value}"
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.module import Layer, Model
+from sparsesnn.nir.arguments import Argument, ArgumentError
 from sparsesnn.nir.files import nir_package
 
 
@@ -67,11 +68,11 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
         loops that the target cannot read.
     """
     if target not in TARGETS:
-        raise DescriptionError(f"target is {target!r}; give who will read the graph: {', '.join(TARGETS)}")
+        raise ArgumentError(Argument("target"), f" is {target!r}; give who will read the graph: {', '.join(TARGETS)}")
     reader = TARGETS[target]
     dt = reader.dt if dt is None else dt
     if dt is None or not 0 < dt < float("inf"):
-        raise DescriptionError(f"dt is {dt!r}; give the step that the reader of the graph will run, above 0")
+        raise ArgumentError(Argument("dt"), f" is {dt!r}; give the step that the reader of the graph will run, above 0")
     nir = nir_package()
     network = model.network
     nodes: dict[str, Any] = {}
@@ -116,8 +117,8 @@ def _check(name: str, population: LI | Population, target: str, reader: Target, 
     if isinstance(population, LI):
         return
     if population.recurrent and not reader.recurrent:
-        raise DescriptionError(
-            f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use target='nir'"
+        raise ArgumentError(
+            f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use ", Argument("target", "nir")
         )
     if population.capacity is not None:
         raise DescriptionError(
@@ -129,9 +130,11 @@ def _check(name: str, population: LI | Population, target: str, reader: Target, 
     if not same and not keep_reset:
         ours = f"{population.reset!r}{' before the decay' if population.reset_decays else ''}"
         theirs = f"{reset!r}{' before the decay' if decays else ''}"
-        raise DescriptionError(
+        raise ArgumentError(
             f"{name}: its reset is {ours}, that of {target} is {theirs}, and NIR writes no other: train with that reset, or "
-            "pass keep_reset=True and set the reader's neurons yourself"
+            "give ",
+            Argument("keep_reset", True),
+            " and set the reader's neurons yourself",
         )
 
 

@@ -121,7 +121,7 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
     return out
 
 
-def _states(population: LI | Population, trains: bool) -> int:
+def _states(population: Input | LI | Population, trains: bool) -> int:
     """Arrays [B, n] that run through the steps of a layer, in the pass that has more of them."""
     return 1 + isinstance(population, CubaLIF) + (trains and bool(getattr(population, "recurrent", False)))
 
