@@ -6,6 +6,7 @@ import queue
 import socket
 import struct
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
         return codes
 
     monkeypatch.setattr(watch, "FIRST_S", 0.1)
-    assert simulate(2, run) == [[1], [1]]
+    with pytest.warns(UserWarning, match="ranks 0, 1 of 2 cannot reach"):
+        assert simulate(2, run) == [[1], [1]]
     assert sorted(_said(capfd).splitlines()) == [f"sparsesnn: error: rank {r}/2: too late" for r in range(2)]
 
 
@@ -98,6 +100,8 @@ def test_strangers_are_not_heard(capfd):
 
     good = connect(secret + struct.pack(">I", 0))
     assert good.recv(1) == b"+"
+    good.sendall(b"+")
+    assert good.recv(1) == b"+"
     for hello in (b"x" * 16 + struct.pack(">I", 1), secret + struct.pack(">I", 2), b"GET / HTTP/1.0\r\n\r\n......."):
         line = connect(hello)
         assert line.recv(1) == b""
@@ -109,6 +113,65 @@ def test_strangers_are_not_heard(capfd):
     good.close()
     listener.close()
     assert _said(capfd) == ""
+
+
+def test_an_address_that_is_slow_is_not_given_up(monkeypatch, capfd):
+    """A connection that a rank tried and left is no rank that ended, whenever it is heard of."""
+    secret = b"s" * 16
+    listener = socket.create_server(("", 0))
+    port = listener.getsockname()[1]
+    watched = watch.Watch(listener, secret, 2)
+    monkeypatch.setattr(module, "MOMENT_S", 0.05)
+    lines: queue.Queue[Any] = queue.Queue()
+
+    def connect(rank: int) -> None:
+        lines.put(module._connect(["127.0.0.1", "127.0.0.2", "127.0.0.3"], port, secret, rank))
+
+    ranks = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    time.sleep(0.5)  # the process that answers starts late: all addresses have been tried
+    thread = threading.Thread(target=watched.run)
+    thread.start()
+    for rank in ranks:
+        rank.join(60)
+    chosen = [lines.get(timeout=60) for _ in range(2)]
+    assert None not in chosen
+    time.sleep(0.3)  # what was left is heard of
+    assert sorted(watched.lines) == [0, 1]
+    assert not watched.said
+    for line in chosen:
+        text = b'{"end": 0, "message": ""}'
+        line.sendall(struct.pack(">I", len(text)) + text)
+        line.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    listener.close()
+    assert _said(capfd) == ""
+
+
+def test_no_address_that_answers(monkeypatch):
+    """One refuses; at the other somebody listens who never speaks."""
+    monkeypatch.setattr(module, "CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        assert module._connect(["127.0.0.2", "127.0.0.1"], port, b"s" * 16, 0) is None
+
+
+def test_ranks_that_cannot_connect_are_named(monkeypatch):
+    connect = module._connect
+    monkeypatch.setattr(module, "_connect", lambda *a: None if a[3] in (1, 2) else connect(*a))
+
+    def run(world: Communicator) -> None:
+        line = Lifeline(world)
+        line.close()
+        world.barrier()
+        if line.line is not None:
+            line.line.close()
+
+    with pytest.warns(UserWarning, match=r"^ranks 1, 2 of 3 cannot reach the host of rank 0 \(TCP port \d+, ") as said:
+        simulate(3, run)
+    assert len(said) == 1
 
 
 def test_addresses_begin_with_the_loop():

@@ -5,8 +5,8 @@ launcher. So every rank keeps a TCP connection to a small process beside rank 0 
 all is well. A rank that fails says why; of one that is killed the kernel closes the connection. The process prints a
 message that names the rank, and tells all others to end, which they do without asking Python or MPI.
 
-Where no connection comes about (a firewall between hosts) the launcher remains: mpirun and srun --kill-on-bad-exit end all
-ranks when one ends badly.
+Where no connection comes about (a firewall between hosts) rank 0 says so, and the launcher remains: mpirun and
+srun --kill-on-bad-exit end all ranks when one ends badly.
 """
 
 from __future__ import annotations
@@ -15,21 +15,28 @@ import fcntl
 import json
 import os
 import secrets
+import selectors
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from sparsesnn.host.comm import watch
 from sparsesnn.host.comm.base import Communicator
 
-#: seconds to connect to one of the addresses
-CONNECT_S = 2.0
+#: Seconds until one of the addresses must have answered. It does within milliseconds, and then nobody waits. But on a loaded
+#: machine the process that answers takes seconds to start, and a network sends a lost packet again after 1, 3, 7 and 15 s.
+#: A firewall that drops packets costs a run so long, once, when it starts.
+CONNECT_S = 20.0
+#: seconds after which another address is tried beside one that has not answered
+MOMENT_S = 0.5
 #: seconds that a failed rank waits to be told to end
 PATIENCE_S = 5.0
 
@@ -50,7 +57,15 @@ class Lifeline:
         place = json.dumps([_addresses(), _start_watch(secret.tobytes(), self.size)]) if self.rank == 0 else ""
         addresses, port = json.loads(world.all_texts(place)[0])
         self.line = _connect(addresses, port, secret.tobytes(), self.rank)
-        world.barrier()  # nobody ends before all are connected
+        connected = world.all_gather(np.array([self.line is not None], np.int64))  # nobody ends before all are
+        lost = [str(r) for r, one in enumerate(connected) if not one[0]]
+        if lost and self.rank == 0:
+            warnings.warn(
+                f"rank{'s' * (len(lost) > 1)} {', '.join(lost[:8])}{' …' * (len(lost) > 8)} of {self.size} cannot reach "
+                f"the host of rank 0 (TCP port {port}, addresses {', '.join(addresses[1:]) or addresses[0]}): where a rank "
+                "fails, only the launcher can end the others; let TCP pass between the hosts",
+                stacklevel=2,
+            )
         self.listener = threading.Thread(target=self._listen, name="sparsesnn-lifeline", daemon=True)
         if self.line is not None:
             self.listener.start()
@@ -114,17 +129,50 @@ def _start_watch(secret: bytes, size: int) -> int:
 
 
 def _connect(addresses: list[str], port: int, secret: bytes, rank: int) -> socket.socket | None:
-    for address in addresses:
-        try:
-            line = socket.create_connection((address, port), CONNECT_S)
-            line.sendall(secret + struct.pack(">I", rank))
-            if _read(line, 1) == b"+":
-                line.settimeout(None)
-                return line
-            line.close()
-        except OSError:
-            continue
-    return None
+    """The line over the first address that answers; the next one is tried when one refuses, or says nothing for a moment."""
+    deadline = time.monotonic() + CONNECT_S
+    found = None
+    with selectors.DefaultSelector() as waiting:
+        untried, next_at = list(addresses), 0.0
+        while found is None and (untried or waiting.get_map()) and (now := time.monotonic()) < deadline:
+            if untried and now >= next_at:
+                line = socket.socket()
+                line.setblocking(False)
+                line.connect_ex((untried.pop(0), port))
+                waiting.register(line, selectors.EVENT_WRITE)
+                next_at = now + MOMENT_S
+            for key, _ in waiting.select((min(deadline, next_at) if untried else deadline) - now):
+                line = cast(socket.socket, key.fileobj)
+                answered = _greet(line, secret + struct.pack(">I", rank) if key.events & selectors.EVENT_WRITE else b"")
+                if answered is None:
+                    waiting.modify(line, selectors.EVENT_READ)
+                    continue
+                waiting.unregister(line)
+                if answered and found is None:
+                    found = line
+                else:
+                    line.close()
+                    next_at = 0.0
+        for key in list(waiting.get_map().values()):
+            cast(socket.socket, key.fileobj).close()
+    if found is None:
+        return None
+    found.settimeout(CONNECT_S)
+    found.sendall(b"+")  # of several lines this is the one: the others may close
+    _read(found, 1)
+    found.settimeout(None)
+    return found
+
+
+def _greet(line: socket.socket, hello: bytes) -> bool | None:
+    """Says who we are, if there is something to say, else hears the answer: whether it is the right one, None before."""
+    try:
+        if hello:
+            line.sendall(hello)  # fails where the connection did
+            return None
+        return line.recv(1) == b"+"
+    except OSError:
+        return False
 
 
 def _read(line: socket.socket, n: int) -> bytes | None:

@@ -31,9 +31,14 @@ KILLED = "ended without a word: it was killed, or its machine is gone"
 
 @dataclass
 class Line:
-    """The connection of one rank; `rank` is -1 until it has shown that it belongs here."""
+    """A connection that a rank may make over several addresses at once; `rank` is -1 until it has chosen this one.
+
+    Args:
+        claims: the rank that it showed to be, and was told that it was heard; -1 before.
+    """
 
     socket: socket.socket
+    claims: int = -1
     rank: int = -1
     data: bytes = b""
 
@@ -43,7 +48,8 @@ class Watch:
 
     Args:
         listener: where ranks connect.
-        secret: what they must say first, 16 bytes, before their rank as 4 bytes.
+        secret: what they must say first, 16 bytes, before their rank as 4 bytes. They are answered "+", say "+" on the
+            one connection that they keep, and are told "+" that it counts.
         size: number of ranks.
     """
 
@@ -83,10 +89,8 @@ class Watch:
         except OSError:
             part = b""
         line.data += part
-        if line.rank < 0:
-            if len(line.data) >= 20:
-                self._greet(line)
-            elif not part:
+        if line.rank < 0 and not self._joins(line):
+            if not part:
                 self._drop(line)
             return
         length = struct.unpack(">I", line.data[:4])[0] if len(line.data) >= 4 else 1 << 32
@@ -99,14 +103,24 @@ class Watch:
             self._drop(line)
             self._failed(line.rank, 1, "")
 
-    def _greet(self, line: Line) -> None:
-        rank = struct.unpack(">I", line.data[16:20])[0]
-        if line.data[:16] != self.secret or rank >= self.size:
-            self._drop(line)
-            return
-        line.rank, line.data = rank, line.data[20:]
-        self.lines[rank] = line
-        line.socket.sendall(b"+")
+    def _joins(self, line: Line) -> bool:
+        """Answers who shows to be a rank; whether that rank has chosen this line."""
+        if line.claims < 0 and len(line.data) >= 20:
+            rank = struct.unpack(">I", line.data[16:20])[0]
+            if line.data[:16] == self.secret and rank < self.size:
+                line.claims, line.data = rank, line.data[20:]
+                with contextlib.suppress(OSError):  # it has chosen another one
+                    line.socket.sendall(b"+")
+            else:
+                self._drop(line)
+                return False
+        if line.claims < 0 or line.data[:1] != b"+" or line.claims in self.lines:
+            return False
+        line.rank, line.data = line.claims, line.data[1:]
+        self.lines[line.rank] = line
+        with contextlib.suppress(OSError):  # it is gone already, which is heard next
+            line.socket.sendall(b"+")
+        return True
 
     def _drop(self, line: Line, *, waits: bool = False) -> None:
         """Hears no more from a line; a rank that has failed waits to be told to end."""
