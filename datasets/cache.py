@@ -4,7 +4,7 @@ One file for each data set, split, set of parameters, source and format version;
 in the file's name and in the file. A file is written under a temporary name, synced and renamed, so that a reader sees
 a whole file or none, whatever happens to the writer. Of several processes that want the same set one converts it, under
 a lock that ends with its process, and the others wait and map the result. What is read is checked: structure always,
-content by its checksum; a damaged file is converted anew, with a logged warning. Arrays are views of the mapped file:
+content by its checksum; a damaged file is converted anew, with a warning. Arrays are views of the mapped file:
 many processes share one copy in memory.
 """
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import logging
 import math
 import mmap
 import os
 import re
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -44,8 +44,6 @@ _MAX_HEADER_BYTES = 16 << 20
 _EDGE_BYTES = 1 << 16
 _STALE_S = 24 * 3600.0
 _GROUP = "group."
-
-_log = logging.getLogger(__name__)
 
 
 def default_dir() -> Path:
@@ -120,7 +118,7 @@ def load_or_build(
 ) -> EventSet:
     """The set with these parameters, from the cache if it is there and whole, else made by `build` and kept.
 
-    A cache that cannot be written (no permission, disk full) is a logged warning: the set is returned all the same.
+    A cache that cannot be written (no permission, disk full) is a warning: the set is returned all the same.
 
     Args:
         parameters: everything that decides the content, JSON values; at least `name` and `split`.
@@ -132,9 +130,9 @@ def load_or_build(
     try:
         path = cache_path(default_dir() if cache_dir is None else cache_dir, parameters)
     except RuntimeError as error:  # this user has no home folder
-        _log.warning("no folder for the event cache (%s); this run goes on without; set SPARSESNN_CACHE", error)
+        _warn(f"no folder for the event cache ({error}); this run goes on without; set SPARSESNN_CACHE")
         return build()
-    kept = _kept(path, key, check_content)
+    kept = _kept(path, key, check_content, warns=False)  # below, where it can be mended
     if kept is not None:
         return kept
     with ExitStack() as stack:
@@ -143,7 +141,7 @@ def load_or_build(
             alone = True
         except OSError:  # a folder that cannot be written, or without locks; writing will show which
             alone = False
-        kept = _kept(path, key, check_content)  # another process may have made it while this one waited
+        kept = _kept(path, key, check_content, warns=True)  # another process may have made it while this one waited
         if kept is not None:
             return kept
         event_set = build()
@@ -154,20 +152,23 @@ def load_or_build(
             return read(path, key, check_content=check_content)
         except (CacheError, OSError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            _log.warning(
-                "%s: the event cache cannot be kept (%s); this run goes on without; set SPARSESNN_CACHE", path, why
-            )
+            _warn(f"{path}: the event cache cannot be kept ({why}); this run goes on without; set SPARSESNN_CACHE")
             return event_set
 
 
-def _kept(path: Path, key: str, check_content: bool) -> EventSet | None:
-    """The set in the cache; None if there is none, or a damaged one, of which a warning is logged."""
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+def _kept(path: Path, key: str, check_content: bool, *, warns: bool) -> EventSet | None:
+    """The set in the cache; None if there is none, or a damaged one, of which a warning may tell."""
     try:
         return read(path, key, check_content=check_content)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (CacheError, OSError) as error:
-        _log.warning("%s; the cache is made anew", error)
+        if warns:
+            _warn(f"{error}: that is done now" if isinstance(error, CacheError) else f"{error}; it is made anew")
         return None
 
 
@@ -204,7 +205,7 @@ def _wait_for(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _log.warning("%s: another process is making this event cache; waiting for it", path)
+        _warn(f"{path}: another process is making this event cache; waiting for it")
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 

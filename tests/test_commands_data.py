@@ -97,6 +97,19 @@ def test_build_verify_info_clear(tmp_path, capsys):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.filterwarnings("always:.*that is done now:UserWarning")
+def test_warnings_of_the_cache_look_like_all_others(tmp_path, capsys):
+    folder = write_nmnist(tmp_path / "files")
+    arguments = ("build", "nmnist", "--data", folder, "--split", "train")
+    assert run(capsys, *arguments)[0] == 0
+    (kept,) = (tmp_path / "cache").glob("nmnist-train-*")
+    kept.write_bytes(b"half")
+    code, out, err = run(capsys, *arguments)
+    assert (code, "  made, " in out) == (0, True)
+    assert f"sparsesnn: warning: {kept}: the event cache has 4 bytes" in err
+    assert all(line.startswith("sparsesnn: warning: ") for line in err.splitlines())
+
+
 def test_the_parts_that_training_would_read(tmp_path, capsys):
     folder = write_nmnist(tmp_path / "files", n_test=0)
     code, out, err = run(capsys, "build", "nmnist", "--data", folder)
