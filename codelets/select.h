@@ -30,22 +30,38 @@ inline int count_bits(Word&& word, int n_tiles) {
   return n;
 }
 
+// Of the set bits of a word, in ascending order, those from `from` to `to` - 1.
+inline std::uint64_t bits_between(std::uint64_t bits, int from, int to) {
+  int k = 0;
+  for (; k < from; ++k) bits &= bits - 1;
+  std::uint64_t rest = bits;
+  for (; k < to; ++k) rest &= rest - 1;
+  return bits & ~rest;
+}
+
 // Calls keep(p, bits) with the kept part of each word; `n` candidates, of which `n_keep` stay, rotated by `hash`. The
 // first candidate of these words is the one of rank `rank`.
 template <class Word, class Keep>
 inline void keep_rotated(Word&& word, int n_tiles, int rank, int n, int n_keep, std::uint64_t hash, Keep&& keep) {
-  const int start = n > n_keep && n_keep > 0 ? static_cast<int>(hash % static_cast<std::uint64_t>(n)) : 0;
+  if (n_keep >= n) {
+    for (int p = 0; p < n_tiles; ++p) keep(p, word(p));
+    return;
+  }
+  // Ranks start to end - 1 of a circle of n stay; most words are in there or out as a whole.
+  const int start = n_keep > 0 ? static_cast<int>(hash % static_cast<std::uint64_t>(n)) : 0;
+  const int end = start + n_keep, wrapped = end - n;
   for (int p = 0; p < n_tiles; ++p) {
-    if (n_keep >= n) {
-      keep(p, word(p));
-      continue;
-    }
+    const std::uint64_t bits = word(p);
+    const int next = rank + __builtin_popcountll(bits);
     std::uint64_t kept = 0;
-    for (std::uint64_t bits = word(p); bits; bits &= bits - 1, ++rank) {
-      const int turned = rank >= start ? rank - start : rank - start + n;
-      if (turned < n_keep) kept |= bits & -bits;
+    if ((rank >= start && next <= end) || next <= wrapped) {
+      kept = bits;
+    } else {
+      if (rank < wrapped) kept |= bits_between(bits, 0, wrapped - rank);
+      if (rank < end && next > start) kept |= bits_between(bits, start - rank, (next < end ? next : end) - rank);
     }
     keep(p, kept);
+    rank = next;
   }
 }
 

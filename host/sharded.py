@@ -2,8 +2,8 @@
 
 Each rank of a replica owns whole tiles of every population, with their weight columns, gradients and optimiser state.
 Between layers travel lists: forward, every rank gets the lists of the whole population; backward, the gradients of the
-lists that a layer read are summed over its tiles, ascending, from rank to rank, and go to the owners of those neurons.
-A recurrent layer does both once a step (host/src/sharded.h). Replicas own groups of samples; see `reduction.py`.
+lists that a layer read are sums over its tiles, of which the owners of those neurons get the parts of every rank. A
+recurrent layer does both once a step (host/src/sharded.h). Replicas own groups of samples; see `reduction.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists, make_shar
 from sparsesnn.layers import LI, Population
 from sparsesnn.module import LayerState, Output
 from sparsesnn.network import Network
+from sparsesnn.partition.plan import cpu_tile_width
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn at once while initial weights are made, at most
@@ -65,10 +66,10 @@ class ShardedLayer(nn.Module):
         self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
         self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
         self.rotation_seed = 0
-        self.owners = grid.shards.split(int(shards.n > 0))
-        self.spans_ranks = len(shards.owners) > 1
-        self.exchange = LayerExchange(self.owners)
-        self.core_exchange = _core.Exchange(self.exchange)
+        owners = grid.shards.split(int(shards.n > 0))
+        spans_ranks = len(shards.owners) > 1
+        self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
+        self.tile_folds = _tile_folds(population, sum(n_pre), shards) if spans_ranks else [[0]] * grid.n_shards
 
         def uniform(rows: int) -> nn.Parameter:
             return nn.Parameter(_columns(rows, shards, generator).mul_(rows**-0.5))
@@ -140,6 +141,13 @@ class ShardedLayer(nn.Module):
         }
 
 
+def _tile_folds(population: LI | Population, n_pre: int, shards: Shards) -> list[list[int]]:
+    """How the sums over each rank's tiles, a few a rank, add up to the sum over all; see `_core.tile_folds`."""
+    n_pre += population.n if getattr(population, "recurrent", False) else 0
+    width = cpu_tile_width(population.n, n_pre)
+    return _core.tile_folds([-(-first // width) for first in shards.first])
+
+
 def _columns(rows: int, shards: Shards, generator: torch.Generator) -> Tensor:
     """This rank's columns of numbers from -1 to 1, [rows, n]; all columns are drawn, a few rows at a time."""
     out = torch.empty(rows, shards.n)
@@ -160,6 +168,7 @@ class _ShardCall:
     names: tuple[str, ...]
     first_sample: int
     reduction: Reduction | None
+    engine_call: Any = None
     result: Any = None
     whole: ShardedSpikes | None = None
 
@@ -179,7 +188,7 @@ class _ShardCall:
             of_shard = {"n": shards.n, "population": shards.n_all, "first": shards.begin}
             self.spec = _core.LayerSpec(**{**self.arguments, **of_shard, "first_sample": self.first_sample})
 
-    def layer_call(self, parameters: Sequence[Tensor | None], own: SpikeBatch | None = None) -> _core.LayerCall:
+    def _engine_call(self, parameters: Sequence[Tensor | None], own: SpikeBatch | None = None) -> _core.LayerCall:
         """The engine's view; with `own`, the population's lists, these are one source more in place of a recurrence."""
         arrays = {n: None if x is None else engine._array(x, n) for n, x in zip(self.names, parameters, strict=True)}
         weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
@@ -205,14 +214,15 @@ class _ShardCall:
             None,
             None,
             None,
-            exchange=self.layer.core_exchange if self.layer.spans_ranks else None,
+            exchange=self.layer.exchange,
         )
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor:
         """Runs this rank's neurons; returns values of their lists, or potentials of a readout."""
         if self.spec is None:
             return torch.empty(self.n_steps, self.n_samples, 0) if self.readout else torch.empty(0)
-        self.result = _core.forward(self.layer_call(inputs[len(self.sources) :]))
+        self.engine_call = self._engine_call(inputs[len(self.sources) :])
+        self.result = _core.forward(self.engine_call)
         out = self.result["potentials"] if self.readout else self.result["values"]
         return torch.empty(0) if out is None else torch.from_numpy(out)
 
@@ -269,18 +279,18 @@ def _gradients(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Gradients of this rank's parameters, by name, and of the values of the whole lists of each source.
 
-    Where the layer spans ranks only the last of them gets the latter.
+    The latter [K, entries], one for each block of this rank's tiles, where the layer spans ranks, else [entries].
     """
     layer, n_sources = call.layer, len(call.sources)
     d_array = engine._array(d_out, "gradient")
-    engine_call = call.layer_call(parameters)
+    engine_call = call.engine_call
     wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
-    steps = layer.recurrent_weight is not None and layer.spans_ranks
+    steps = layer.recurrent_weight is not None and layer.exchange is not None
     if steps:
         own = call.whole
         assert own is not None
         d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, engine._lists(own), d_array))
-        engine_call = call.layer_call(parameters, own)
+        engine_call = call._engine_call(parameters, own)
         wanted_weights, wanted_values = [*wanted_weights, needs["recurrent_weight"]], [*wanted_values, False]
     grads = _core.backward(
         engine_call,
@@ -292,7 +302,6 @@ def _gradients(
         needs["recurrent_weight"] and not steps,
         needs["bias"],
         n_batch=call.reduction.n_batch(call.n_samples, call.first_sample) if call.reduction else 0,
-        pass_on=layer.core_exchange if layer.spans_ranks else None,
     )
     found = {f"weight{k}": grads["weight"][k] for k in range(n_sources)}
     found.update({name: grads[name] for name in ("bias", "alpha", "beta", "threshold")})
@@ -301,32 +310,37 @@ def _gradients(
 
 
 def _to_owners(call: _ShardCall, d_values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    """From gradients of whole lists, which the layer's last owner has, to those of every rank's own entries."""
-    comm, shards = call.layer.grid.shards, call.layer.shards
-    last = shards.owners[-1]
-    own: list[Any] = []
-    requests: list[tuple[Request, Any]] = []
-    for source, whole, asked in zip(call.sources, d_values, wanted, strict=True):
-        if not asked:
-            own.append(None)
+    """From gradients of whole lists, of which every rank of the layer has a part, to those of every rank's own entries."""
+    layer = call.layer
+    comm, senders = layer.grid.shards, layer.shards.owners
+    n_blocks = [len(folds) for folds in layer.tile_folds]
+    found: list[Any] = [None] * len(wanted)
+    under_way: list[tuple[Request, Any]] = []
+    for k, (source, whole) in enumerate(zip(call.sources, d_values, strict=True)):
+        if not wanted[k]:
             continue
         assert isinstance(source, ShardedSpikes)
-        if comm.rank == last:
-            for r, part in enumerate(source.split(whole)):
-                if r == last:
-                    own.append(part)
-                elif part.size:
-                    requests.append((comm.send(part, r, LIST_GRADIENTS), part))
-            continue
         assert source.own_values is not None
-        part = np.empty(source.own_values.numel(), np.float32)
-        if part.size:
-            comm.receive(part, last, LIST_GRADIENTS).wait()
-        own.append(part)
-    for request, _ in requests:
+        n_own = source.own_values.numel()
+        blocks = {r: np.empty((n_blocks[r], n_own), np.float32) for r in senders if r != comm.rank}
+        under_way += [(comm.receive(block, r, LIST_GRADIENTS), block) for r, block in blocks.items() if n_own]
+        if comm.rank in senders:
+            for r, part in enumerate(source.split(whole.reshape(n_blocks[comm.rank], -1))):
+                if r == comm.rank:
+                    blocks[r] = part
+                elif part.size:
+                    under_way.append((comm.send(part, r, LIST_GRADIENTS), part))
+        found[k] = [row for r in senders for row in blocks[r]]
+    for request, _ in under_way:
         request.wait()
-    call.layer.exchange.finish_sums()
-    return own
+    return [None if rows is None else _sum(rows, layer.tile_folds) for rows in found]
+
+
+def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:
+    """Over blocks of tiles, in the order in which one process adds them."""
+    if len(rows) > 1:
+        _core.add_branches(rows, [fold for folds in tile_folds for fold in folds], rows[0])
+    return rows[0]
 
 
 def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, bool]) -> dict[str, Any]:

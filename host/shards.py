@@ -90,7 +90,7 @@ class ShardedSpikes(SpikeBatch):
         return np.flatnonzero((ids >= self.shards.begin) & (ids < self.shards.end))
 
     def split(self, values: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
-        """Values of all entries, for the rank that owns each of them."""
+        """Values [K, entries], for the rank that owns each entry."""
         lists = _core.Lists(self.offsets.numpy(), self.ids.numpy(), self.n_spikes.numpy())
         return list(_core.split_values(lists, values, list(self.shards.first)))
 

@@ -11,6 +11,8 @@ import torch
 
 from sparsesnn import _core
 from sparsesnn.errors import ShapeError
+from sparsesnn.host.comm import Local
+from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
@@ -129,40 +131,76 @@ def test_sums_that_do_not_fit() -> None:
     assert total.tolist() == [6, 6, 6]
 
 
-def test_neurons_of_two_layers_add_up_to_one() -> None:
-    """∂L/∂(values of a source) goes on from what the neurons before have added."""
-    n, n_pre, width, cut = 70, 33, 16, 32
+@pytest.mark.parametrize("n", [16, 40, 70, 199, 256, 400])
+def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
+    """∂L/∂(values of a source), of which each rank has the sums of its blocks of tiles."""
+    n_pre, width = 33, 16
+    n_tiles = -(-n // width)
     lists = random_spikes(20, 11, n_pre)
-    numbers = np.random.default_rng(0)
+    numbers = np.random.default_rng(n)
     weight = numbers.normal(size=(n_pre, n)).astype(np.float32)
     d_potentials = numbers.normal(size=(20, 11, n)).astype(np.float32)
 
-    def d_value(first: int, last: int, before: np.ndarray | None) -> np.ndarray:
-        columns = slice(first, last)
+    def d_value(first: int, last: int, exchange: _core.Exchange | None) -> np.ndarray:
+        """Of tiles first to last - 1; with an exchange [K, entries]."""
+        columns = slice(width * first, min(n, width * last))
+        size = columns.stop - columns.start
         source = _core.Source(
             _core.Lists(lists.offsets.numpy(), lists.ids.numpy(), lists.n_spikes.numpy()),
             n_pre,
             0,
             np.ascontiguousarray(weight[:, columns]),
         )
-        beta = np.full(last - first, 0.9, np.float32)
+        beta = np.full(size, 0.9, np.float32)
+        spec = readout_spec(size, width, n, columns.start)
         call = _core.LayerCall(
-            readout_spec(last - first, width), 20, 11, [source], None, None, beta, None, None, None, None, None, None
+            spec, 20, 11, [source], None, None, beta, None, None, None, None, None, None, exchange=exchange
         )
         saved = _core.forward(call)
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
-        result = _core.backward(call, saved, None, d_out, [True], [True], False, False, value_before=[before])
-        found: np.ndarray = result["value"][0]
+        found: np.ndarray = _core.backward(call, saved, None, d_out, [True], [True], False, False)["value"][0]
         return found
 
-    whole = d_value(0, n, None)
-    assert d_value(cut, n, d_value(0, cut, None)).tobytes() == whole.tobytes()
-    assert d_value(cut, n, None).tobytes() != whole.tobytes()
-    with pytest.raises(ShapeError, match="value_before has shape"):
-        d_value(0, n, whole[1:].copy())
+    whole = d_value(0, n_tiles, None)
+
+    def pairwise(first: int, size: int) -> np.ndarray:
+        if size == 1:
+            return d_value(first, first + 1, None)
+        return pairwise(first, size // 2) + pairwise(first + size // 2, size // 2)
+
+    sizes = [1 << k for k in reversed(range(10)) if n_tiles >> k & 1]
+    blocks = [pairwise(first, size) for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True)]
+    for _ in sizes[1:]:
+        last = blocks.pop()
+        blocks[-1] = blocks[-1] + last
+    assert whole.tobytes() == blocks[0].tobytes()
+
+    exchange = _core.Exchange(LayerExchange(Local()))
+    for n_ranks in (1, 2, 3, 5, n_tiles):
+        edges = [0, *sorted(numbers.integers(0, n_tiles + 1, n_ranks - 1).tolist()), n_tiles]
+        folds = _core.tile_folds(edges)
+        parts = [
+            d_value(first, last, exchange)
+            for first, last in zip(edges[:-1], edges[1:], strict=True)
+            if last > first
+        ]
+        assert [len(part) for part in parts] == [len(of_rank) for of_rank in folds if of_rank]
+        total = np.empty_like(whole)
+        _core.add_branches(
+            [row for part in parts for row in part], [fold for of_rank in folds for fold in of_rank], total
+        )
+        assert total.tobytes() == whole.tobytes()
 
 
-def readout_spec(n: int, tile_width: int) -> _core.LayerSpec:
+def test_edges_of_tiles_ascend() -> None:
+    assert _core.tile_folds([0, 8, 13]) == [[0], [0, 2]]
+    assert _core.tile_folds([0, 0, 3, 4, 4]) == [[], [0, 0], [2], []]
+    for edges in ([], [1, 2], [0, 3, 2]):
+        with pytest.raises(ShapeError, match="tile_folds: edges must ascend from 0"):
+            _core.tile_folds(edges)
+
+
+def readout_spec(n: int, tile_width: int, population: int, first: int) -> _core.LayerSpec:
     return _core.LayerSpec(
         model=2,
         reset=3,
@@ -181,4 +219,6 @@ def readout_spec(n: int, tile_width: int) -> _core.LayerSpec:
         learn_threshold=False,
         seed=0,
         first_step=0,
+        population=population,
+        first=first,
     )

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, Request
-
-#: tag of gradient sums on their way from rank to rank; 0 and 1 are the two slots
-SUMS = 2
 
 
 class LayerExchange:
@@ -25,7 +21,6 @@ class LayerExchange:
         self.rank, self.size = comm.rank, comm.size
         self.others = [r for r in range(comm.size) if r != comm.rank]
         self.sent: list[list[Request]] = [[], []]
-        self.sums: deque[tuple[Request, Array]] = deque()
 
     def all_gather(self, own: Array, all_ranks: Array) -> None:
         """Fills `all_ranks` [R·n] with the arrays [n] of all ranks."""
@@ -41,15 +36,3 @@ class LayerExchange:
         for request in self.sent[slot]:
             request.wait()
         return received
-
-    def receive_sums(self, sums: Array) -> None:
-        self.comm.receive(sums, self.rank - 1, SUMS).wait()
-
-    def send_sums(self, sums: Array) -> None:
-        copy = np.array(sums)  # the engine goes on with its own
-        self.sums.append((self.comm.send(copy, self.rank + 1, SUMS), copy))
-
-    def finish_sums(self) -> None:
-        """Waits until all sums that were sent have arrived."""
-        while self.sums:
-            self.sums.popleft()[0].wait()

@@ -10,8 +10,8 @@
 #include "isa.h"
 #include "packing.h"
 #include "phases.h"
-#include "sharded.h"
 #include "thread_pool.h"
+#include "tile_sums.h"
 
 namespace sparsesnn {
 namespace {
@@ -123,41 +123,29 @@ void parameter_grads(const LayerSpec& spec, const LayerInput& input, const Layer
   sum(spec.learn_threshold, out.d_threshold);
 }
 
-// d_value[slot] = before[slot], if any, + Σ over tiles, ascending, of their shares; one addition after the other.
-void add_shares(const Events& events, const float* before, const float* shares, int n_tiles, float* d_value) {
+// What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
+// not `by_blocks`, the sum of all [n_values].
+void add_shares(const Kernels& kernels, const Events& events, const float* shares, const std::vector<TileBlock>& blocks,
+                bool by_blocks, float* d_value, std::size_t n_values) {
   const PhaseTimer timer(Phase::sum_shares);
-  constexpr std::size_t piece = 4096;
-  parallel_for(static_cast<int>((events.n + piece - 1) / piece), [&](int k, int) {
-    const std::size_t from = k * piece, to = std::min(events.n, from + piece);
-    float sum[piece];
-    for (std::size_t j = from; j < to; ++j)
-      sum[j - from] = (before ? before[events.first_slot + events.slots[j]] : 0.0f) + shares[j];
-    for (int p = 1; p < n_tiles; ++p)
-      for (std::size_t j = from; j < to; ++j) sum[j - from] += shares[p * events.n + j];
-    for (std::size_t j = from; j < to; ++j) d_value[events.first_slot + events.slots[j]] = sum[j - from];
+  const std::size_t n_blocks = blocks.size();
+  parallel_for(static_cast<int>((events.n + share_piece - 1) / share_piece), [&](int item, int) {
+    const std::size_t from = item * share_piece, n = std::min(share_piece, events.n - from);
+    const std::uint32_t* slots = events.slots.data() + from;
+    float sum[share_piece], block[share_piece];
+    const float* tiles = shares + from;
+    for (const TileBlock& of : blocks) tiles += of.n * events.n;
+    for (std::size_t k = n_blocks; k-- > 0;) {
+      tiles -= blocks[k].n * events.n;
+      const bool begins = by_blocks || k + 1 == n_blocks;
+      kernels.add_tiles(tiles, events.n, blocks[k].n, n, begins ? sum : block);
+      if (!begins)
+        for (std::size_t j = 0; j < n; ++j) sum[j] = block[j] + sum[j];
+      if (!by_blocks && k) continue;
+      float* to = d_value + (by_blocks ? k * n_values : 0) + events.first_slot;
+      for (std::size_t j = 0; j < n; ++j) to[slots[j]] = sum[j];
+    }
   });
-}
-
-// The same where earlier ranks hold the tiles before these and later ranks those after: in pieces that travel while the
-// next one is added up. Every rank has the same events; the last one has the sums.
-void add_shares_on(const Events& events, const float* shares, int n_tiles, float* d_value, Exchange& exchange) {
-  const PhaseTimer timer(Phase::sum_shares);
-  constexpr std::size_t piece = 65536;  // so many that a message costs little beside its bytes
-  const bool is_first = exchange.rank() == 0, is_last = exchange.rank() + 1 == exchange.size();
-  std::vector<float> sum(std::min(piece, events.n));
-  for (std::size_t from = 0; from < events.n; from += piece) {
-    const std::size_t n = std::min(piece, events.n - from);
-    if (is_first)
-      for (std::size_t j = 0; j < n; ++j) sum[j] = d_value[events.first_slot + events.slots[from + j]];
-    else
-      exchange.receive_sums(sum.data(), n);
-    for (int p = 0; p < n_tiles; ++p)
-      for (std::size_t j = 0; j < n; ++j) sum[j] += shares[p * events.n + from + j];
-    if (is_last)
-      for (std::size_t j = 0; j < n; ++j) d_value[events.first_slot + events.slots[from + j]] = sum[j];
-    else
-      exchange.send_sums(sum.data(), n);
-  }
 }
 
 class Backward {
@@ -182,9 +170,6 @@ class Backward {
   void fold(const Leaf& leaf);
   float* d_weight_of(const Sender& to, int branch, int slot) const;
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
-  const float* value_before(std::size_t k) const {
-    return wanted_.value_before.empty() ? nullptr : wanted_.value_before[k];
-  }
   int n_senders() const { return static_cast<int>(senders_.size()); }
 
   const LayerSpec& spec_;
@@ -195,6 +180,8 @@ class Backward {
   const Kernels& kernels_ = chosen_kernels();
   const int n_steps_, n_samples_, n_tiles_, n_groups_;
   const bool separate_;
+  const bool by_blocks_;
+  const std::vector<TileBlock> blocks_;  // of this layer's tiles
   const std::size_t n_, row_;  // neurons; with those that pad the last tile
   const bool spiking_, recurrent_, by_tile_;
   const std::int64_t n_slots_;
@@ -224,6 +211,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       n_tiles_(spec.n_tiles()),
       n_groups_(count_groups(input.n_samples)),
       separate_(wanted.n_batch > 0),
+      by_blocks_(input.exchange != nullptr),
+      blocks_(tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles())),
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.model != Model::li),
@@ -246,10 +235,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     const SourceInput& from = input.sources[k];
     const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples_];
     if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre);
-    if (wanted.value[k]) {
-      out_.d_value[k] = Array<float>::zeros(n_values);
-      if (value_before(k)) std::memcpy(out_.d_value[k].data(), value_before(k), sizeof(float) * n_values);
-    }
+    if (wanted.value[k]) out_.d_value[k] = Array<float>::zeros(n_values * (by_blocks_ ? blocks_.size() : 1));
     add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, wanted.value[k] ? from.weight : nullptr,
                out_.d_weight[k].data());
   }
@@ -399,11 +385,9 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   });
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
     if (!senders_[k].weight) continue;
-    const float* shares = arrived_[at(c, k)].shares;
-    if (wanted_.exchange)
-      add_shares_on(events_[at(c, k)], shares, n_tiles_, out_.d_value[k].data(), *wanted_.exchange);
-    else
-      add_shares(events_[at(c, k)], value_before(k), shares, n_tiles_, out_.d_value[k].data());
+    const std::size_t n_values = out_.d_value[k].size() / (by_blocks_ ? blocks_.size() : 1);
+    add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, blocks_, by_blocks_, out_.d_value[k].data(),
+               n_values);
   }
 }
 

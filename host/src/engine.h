@@ -106,10 +106,6 @@ struct LayerSaved {
 struct Wanted {
   std::vector<bool> weight, value;  // per source
   bool recurrent_weight = false, bias = false;
-  // Per source: what the gradient of its values holds already, [slots], from neurons before this layer's; or null.
-  // Empty: nothing of any.
-  std::vector<const float*> value_before;
-  Exchange* exchange = nullptr;  // of a shard: list gradients go on from rank to rank; only the last one holds them
   // Samples of the whole batch, of which these are some, from LayerSpec::first_sample on. Gradients of weights then
   // come as one sum a branch of the batch (group_tree.h), [K, M, N], of neurons' parameters as one a group, [G, N]. 0:
   // these are all.
@@ -117,7 +113,8 @@ struct Wanted {
 };
 
 struct LayerGradients {
-  std::vector<Array<float>> d_weight, d_value;  // per source: [M, N]; [slots of the source]
+  // Per source: [M, N]; [slots], of a shard with an exchange [K, slots], sums of its blocks of tiles (tile_sums.h).
+  std::vector<Array<float>> d_weight, d_value;
   Array<float> d_recurrent_weight, d_bias;      // [N, N]; [N]
   Array<float> d_alpha, d_beta, d_threshold;    // [N]
 };

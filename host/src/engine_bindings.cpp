@@ -14,6 +14,7 @@
 #include "phases.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
+#include "tile_sums.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -151,20 +152,15 @@ struct Saved : LayerSaved {
 nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias,
-                  const std::vector<std::optional<In<float>>>& value_before, int n_batch,
-                  const std::shared_ptr<PyExchange>& pass_on) {
+                  int n_batch) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
                     samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
   const std::size_t n_sources = input.sources.size();
-  if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
-      (!value_before.empty() && value_before.size() != n_sources))
+  if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources)
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients");
-  Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, {}, pass_on.get(), n_batch};
-  wanted.value_before.resize(n_sources);
-  for (std::size_t k = 0; k < value_before.size(); ++k)
-    wanted.value_before[k] = floats(value_before[k], {layer.sources[k].lists.ids.size()}, "value_before");
+  const Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, n_batch};
 
   const Saved kept(layer, saved);
   const float* d_slots = nullptr;
@@ -189,12 +185,16 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
     one.insert(one.begin(), size ? of.size() / size : 0);
     return one;
   };
+  const std::size_t n_blocks = tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles()).size();
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
-    const std::size_t n_values = out.d_value[k].size();
+    const std::size_t n_values = layer.sources[k].lists.ids.size();
     d_weight.append(
         to_numpy(out.d_weight[k], shape({static_cast<std::size_t>(input.sources[k].n_pre), n}, out.d_weight[k])));
-    d_value.append(to_numpy(out.d_value[k], {n_values}));
+    if (layer.exchange)
+      d_value.append(to_numpy(out.d_value[k], {n_blocks, n_values}));
+    else
+      d_value.append(to_numpy(out.d_value[k], {n_values}));
   }
   nb::dict result;
   result["weight"] = d_weight;
@@ -313,12 +313,11 @@ void register_engine(nb::module_& m) {
   m.def(
       "backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
       "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,
-      "value_before"_a = std::vector<std::optional<In<float>>>(), "n_batch"_a = 0, "pass_on"_a.none() = nb::none(),
-      "Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the\n"
-      "gradient of its values holds already, from neurons that come before this layer's. n_batch: samples of a batch\n"
-      "of which these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches),\n"
-      "[K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].\n"
-      "pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.");
+      "n_batch"_a = 0,
+      "Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which\n"
+      "these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],\n"
+      "of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients\n"
+      "of list values come as one sum a block of its tiles (tile_folds), [K, slots].");
   m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "saved"_a, "population"_a, "d_values"_a,
         "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.");
   m.attr("group_samples") = group_samples;

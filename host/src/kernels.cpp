@@ -7,6 +7,7 @@
 #include "../../codelets/select.h"
 #include "../../codelets/surrogate.h"
 #include "layer.h"
+#include "tile_sums.h"
 
 #define SPARSESNN_STRING_(x) #x
 #define SPARSESNN_STRING(x) SPARSESNN_STRING_(x)
@@ -60,6 +61,10 @@ inline void with_ids(bool wide, const void* ids, Body&& body) {
     body(static_cast<const Id16*>(ids));
 }
 
+std::uint64_t rotation_of(const LayerSpec& spec, int t, int b) {
+  return rotation(spec.seed, spec.first_step + t, spec.first_sample + b);
+}
+
 int select(const ForwardPass& pass, int t, int b, const std::int32_t* others) {
   const LayerSpec& spec = *pass.spec;
   const std::size_t stride = words_stride(pass), i = static_cast<std::size_t>(t) * pass.n_samples + b;
@@ -67,8 +72,8 @@ int select(const ForwardPass& pass, int t, int b, const std::int32_t* others) {
   OtherShards shards;
   if (others) shards = {others[0], others[1], others[2], others[3], spec.n_all() - spec.n, spec.first};
   const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
-                                      spec.n, spec.tile_width, spec.capacity, spec.fixed,
-                                      rotation(spec.seed, spec.first_step + t, spec.first_sample + b), shards);
+                                      spec.n, spec.tile_width, spec.capacity, spec.fixed, rotation_of(spec, t, b),
+                                      shards);
   if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
     for (int p = 0; p < n_tiles; ++p) {
       float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;
@@ -76,6 +81,17 @@ int select(const ForwardPass& pass, int t, int b, const std::int32_t* others) {
       for (; unlisted; unlisted &= unlisted - 1) gamma[__builtin_ctzll(unlisted)] = 0.0f;
     }
   return dropped;
+}
+
+void count_candidates(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32_t* counts) {
+  const std::size_t stride = words_stride(pass);
+  std::memset(counts, 0, sizeof(std::int32_t) * 2 * static_cast<std::size_t>(i1 - i0));
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::int64_t i = i0; i < i1; ++i) {
+      const std::uint64_t fired = pass.fired[p * stride + i], listed = pass.listed[p * stride + i];
+      counts[2 * (i - i0)] += __builtin_popcountll(fired);
+      counts[2 * (i - i0) + 1] += __builtin_popcountll(listed & ~fired);
+    }
 }
 
 template <class Id>
@@ -528,13 +544,75 @@ inline void each_recurrent_share(const LayerSpec& spec, const void* weight, cons
   });
 }
 
+// A sum over tiles, which come in ascending order; see tile_sums.h.
+class TileSum {
+ public:
+  // The share of the p-th tile of an aligned block.
+  void add(int p, Vector share) {
+    waiting_[n_++] = share;
+    for (; p & 1; p >>= 1) fold();
+  }
+  Vector take() {
+    while (n_ > 1) fold();
+    n_ = 0;
+    return waiting_[0];
+  }
+
+ private:
+  void fold() {
+    --n_;
+    waiting_[n_ - 1] += waiting_[n_];
+  }
+  Vector waiting_[32];
+  int n_ = 0;
+};
+
 void recurrent_shares(const LayerSpec& spec, const void* weight, const OwnSpikes& listed, const float* d_current,
-                      float* shares, std::size_t stride) {
-  each_recurrent_share(spec, weight, listed, d_current, [&](int p, std::int64_t j, int n, Vector sums) {
+                      const TileBlock* blocks, float* sums, std::size_t stride) {
+  TileSum sum;
+  int block = 0, done = 0;  // tiles in earlier blocks
+  each_recurrent_share(spec, weight, listed, d_current, [&](int p, std::int64_t j, int n, Vector share) {
+    if (!p) block = done = 0;
+    sum.add(p - done, share);
+    if (p + 1 < done + blocks[block].n) return;
     float lane[vector_width];
-    store(lane, sums);
-    std::memcpy(shares + static_cast<std::size_t>(p) * stride + j, lane, sizeof(float) * static_cast<std::size_t>(n));
+    store(lane, sum.take());
+    std::memcpy(sums + static_cast<std::size_t>(block) * stride + j, lane, sizeof(float) * static_cast<std::size_t>(n));
+    done += blocks[block++].n;
   });
+}
+
+// sum[j] = Σ over n_tiles, a power of two, of shares[p·stride + j].
+template <int n_tiles>
+inline void add_few_tiles(const float* shares, std::size_t stride, std::size_t n, float* sum) {
+  const auto add = [&](std::size_t j, auto&& read) {
+    decltype(read(0)) x[n_tiles];
+    for (int p = 0; p < n_tiles; ++p) x[p] = read(p * stride + j);
+    for (int step = 1; step < n_tiles; step *= 2)
+      for (int p = 0; p < n_tiles; p += 2 * step) x[p] += x[p + step];
+    return x[0];
+  };
+  std::size_t j = 0;
+  for (; j + vector_width <= n; j += vector_width)
+    store(sum + j, add(j, [&](std::size_t at) { return load(shares + at); }));
+  for (; j < n; ++j) sum[j] = add(j, [&](std::size_t at) { return shares[at]; });
+}
+
+void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum) {
+  switch (n_tiles) {
+    case 1:
+      return add_few_tiles<1>(shares, stride, n, sum);
+    case 2:
+      return add_few_tiles<2>(shares, stride, n, sum);
+    case 4:
+      return add_few_tiles<4>(shares, stride, n, sum);
+    case 8:
+      return add_few_tiles<8>(shares, stride, n, sum);
+  }
+  float second[share_piece];
+  add_tiles(shares, stride, n_tiles / 2, n, sum);
+  add_tiles(shares + static_cast<std::size_t>(n_tiles / 2) * stride, stride, n_tiles / 2, n, second);
+  for (std::size_t j = 0; j < n; ++j) sum[j] += second[j];
 }
 
 inline std::uint32_t id_at(const Lists& lists, std::int64_t slot) {
@@ -548,14 +626,14 @@ void listed_grad(const BackwardPass& pass, std::int64_t i, float* d_v, const flo
   const float* slope = pass.fields;
   const float* gamma = spec.stores_decay() ? pass.fields + pass.n_slots : nullptr;
   if (d_current_next) {
-    Vector sum = {};
+    TileSum sum;
     const OwnSpikes listed{pass.lists.at(begin), end - begin, pass.lists.wide};
     each_recurrent_share(spec, pass.recurrent_weight, listed, d_current_next,
                          [&](int p, std::int64_t j, int n, Vector share) {
-                           sum = p ? sum + share : share;
+                           sum.add(p, share);
                            if (p + 1 < spec.n_tiles()) return;
                            float lane[vector_width];
-                           store(lane, sum);
+                           store(lane, sum.take());
                            for (int r = 0; r < n; ++r) {
                              const std::int64_t slot = begin + j + r;
                              pass.d_slots[slot] = slope[slot] * (pass.d_values[slot] + lane[r]);
@@ -723,12 +801,15 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       deliver_sample,
                       forward_step,
                       select,
+                      rotation_of,
+                      count_candidates,
                       count,
                       fill,
                       slopes,
                       state_grad_by_tile,
                       state_grad_by_sample,
                       recurrent_shares,
+                      add_tiles,
                       weight_grad,
                       adam,
                       read_memory,

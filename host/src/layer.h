@@ -41,6 +41,7 @@ struct LayerSpec {
   int first = 0;                   // the population's neurons before these
 
   int n_all() const { return population ? population : n; }
+  int first_tile() const { return first / tile_width; }
   int n_tiles() const { return (n + tile_width - 1) / tile_width; }
   int n_padded() const { return n_tiles() * tile_width; }
   // The factor γ = ∂v[t+1]/∂v[t] of a listed neuron differs from β: it is stored with the slot.
@@ -114,6 +115,11 @@ struct SenderChunk {
   std::size_t n_events = 0;
   float* shares = nullptr;  // [P][events], the tiles' parts of ∂L/∂value; or null
 };
+
+// So many shares are added up at a time that they stay in a core's first cache.
+constexpr std::size_t share_piece = 1024;
+
+struct TileBlock;  // tile_sums.h
 
 // q = σ'·e of a listed slot, and its place (row·W + neuron in the tile) in the rows of its tile.
 struct ListedGrad {
@@ -240,6 +246,10 @@ struct Kernels {
   // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other
   // shards, all and before this one, [4]; null if there are none.
   int (*select)(const ForwardPass&, int t, int b, const std::int32_t* others);
+  // hash(seed, step, sample), by which candidates that do not fit are chosen.
+  std::uint64_t (*rotation)(const LayerSpec&, int t, int b);
+  // How many neurons fired and how many nearly did in lists i0..i1-1, [lists][2].
+  void (*count_candidates)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* counts);
   // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
   void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
                 std::int32_t* n_silenced);
@@ -250,9 +260,12 @@ struct Kernels {
   // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
   void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
   void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
-  // shares[p·stride + j] = Σ_n in tile p weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent layer.
+  // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent
+  // layer.
   void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
-                           float* shares, std::size_t stride);
+                           const TileBlock* blocks, float* sums, std::size_t stride);
+  // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
+  void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
   void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);

@@ -7,9 +7,8 @@
 
 namespace sparsesnn {
 
-// `python` has rank, size, all_gather(own, all), start(slot, parts), finish(slot) → list of uint8 arrays,
-// receive_sums(array) and send_sums(array); see host/comm/layer_exchange.py. Arrays are views, valid during the call;
-// those of `start` until `finish` of that slot.
+// `python` has rank, size, all_gather(own, all), start(slot, parts) and finish(slot) → list of uint8 arrays; see
+// host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start` until `finish` of that slot.
 class PyExchange final : public Exchange {
  public:
   explicit PyExchange(nanobind::object python);
@@ -18,8 +17,6 @@ class PyExchange final : public Exchange {
   void all_gather(const std::int32_t* own, std::size_t n, std::int32_t* all) override;
   void start(int slot, const std::vector<Bytes>& to) override;
   std::vector<Bytes> finish(int slot) override;
-  void receive_sums(float* sums, std::size_t n) override;
-  void send_sums(const float* sums, std::size_t n) override;
 
  private:
   nanobind::object python_;

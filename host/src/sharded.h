@@ -1,14 +1,11 @@
 // A layer whose neurons live on several ranks: what its passes ask of the other ranks.
 //
 // A shard is a run of whole tiles. Its passes are those of a layer of its own neurons, with all sources whole, up to
-// three sums over the population that must come out as in one process:
-//   - a capacity, decided among all candidates: ranks tell one another how many they have (`all_gather`);
-//   - the current from the population's own spikes, step by step: ranks exchange the ids that fired (`start`,
-//   `finish`);
-//   - gradients of list values, summed over tiles ascending: for lists from other populations the ranks pass the sum
-//   on,
-//     a piece at a time (`receive_sums`, `send_sums`); for the population's own lists, step by step, each rank sends
-//     the shares of its tiles to the owner of the neuron, who adds them in order.
+// three things that the whole population decides, and that must come out as in one process:
+//   - a capacity, applied to all candidates: ranks tell one another how many they have;
+//   - the current from the population's own spikes, step by step: ranks exchange the ids that fired;
+//   - gradients of list values, sums over all tiles (tile_sums.h): of lists from other populations a pass returns the
+//     sums of the rank's blocks of tiles; for the population's own lists ranks exchange those, step by step.
 #pragma once
 
 #include <cstddef>
@@ -37,28 +34,20 @@ class Exchange {
   // until the next start. Two exchanges may be under way, in slots 0 and 1.
   virtual void start(int slot, const std::vector<Bytes>& to) = 0;
   virtual std::vector<Bytes> finish(int slot) = 0;
-  // From the rank before, to the rank after.
-  virtual void receive_sums(float* sums, std::size_t n) = 0;
-  virtual void send_sums(const float* sums, std::size_t n) = 0;
 };
 
-// The lists of a population from those of its shards, [R] of them, each [n_lists] with ids from `first[r]` on: spikes
-// in the order of ranks, then near-spikes. `places[r]`, where not null: where entry j of shard r went.
-struct MergedLists {
-  Array<std::int64_t> offsets;
-  Array<unsigned char> ids;
-  Array<std::int32_t> n_spikes;
+// Two halves of the samples, so that one can be computed while what the other one sent is on its way.
+struct Half {
+  int b0, b1;
+  int size() const { return b1 - b0; }
 };
-MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-                        bool wide);
 
-// The values of a population's lists by owner of the neurons; rank r's are first[r]..first[r + 1]-1. Each in the order
-// of the lists that this rank itself has.
-std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values,
-                                       const std::vector<std::uint32_t>& first);
+inline std::vector<Half> halves(int n_samples) {
+  if (n_samples < 2) return {{0, n_samples}};
+  return {{0, n_samples / 2}, {n_samples / 2, n_samples}};
+}
 
-// The forward pass of a shard step by step, in two halves of the samples: while one half's spikes travel the other half
-// is computed. `dropped` [T·B] or null.
+// The forward pass of a shard step by step. `dropped` [T·B] or null.
 void run_by_step(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped);
 
 // Capacity of a shard of a layer that ran tile by tile.

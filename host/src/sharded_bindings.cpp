@@ -5,12 +5,15 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "column_squares.h"
 #include "group_tree.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
+#include "shard_lists.h"
+#include "tile_sums.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -56,16 +59,6 @@ std::vector<Bytes> PyExchange::finish(int slot) {
     from.push_back({array.data(), array.size()});
   }
   return from;
-}
-
-void PyExchange::receive_sums(float* sums, std::size_t n) {
-  const nb::gil_scoped_acquire held;
-  python_.attr("receive_sums")(view(sums, {n}));
-}
-
-void PyExchange::send_sums(const float* sums, std::size_t n) {
-  const nb::gil_scoped_acquire held;
-  python_.attr("send_sums")(view(sums, {n}));
 }
 
 namespace {
@@ -146,19 +139,41 @@ void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<i
 
 // Values of the entries of a population's lists, for the owner of each: neurons first[r]..first[r + 1]-1 are rank r's.
 nb::list values_by_owner(const PyLists& population, const In<float>& values, const std::vector<std::uint32_t>& first) {
-  const std::size_t n_lists = population.n_spikes.size();
-  if (first.size() < 2 || values.size() != population.ids.size())
-    throw InputError("ShapeError", "split_values: give a value for every id, and two first neurons at least");
+  const std::size_t n_lists = population.n_spikes.size(), n_values = population.ids.size();
+  if (first.size() < 2 || values.ndim() != 2 || values.shape(1) != n_values)
+    throw InputError("ShapeError", "split_values: give rows of a value for every id, and two first neurons at least");
+  const std::size_t n_rows = values.shape(0);
   const Lists lists = lists_of(population, static_cast<int>(first.back()), n_lists);
   std::vector<Array<float>> parts;
   {
     nb::gil_scoped_release release;
-    parts = split_values(lists, static_cast<std::int64_t>(n_lists), values.data(), first);
+    parts = split_values(lists, static_cast<std::int64_t>(n_lists), values.data(), static_cast<int>(n_rows), first);
   }
   nb::list out;
   for (Array<float>& part : parts) {
-    const std::size_t n = part.size();
-    out.append(to_numpy(part, {n}));
+    const std::size_t n = n_rows ? part.size() / n_rows : 0;
+    out.append(to_numpy(part, {n_rows, n}));
+  }
+  return out;
+}
+
+// Of the tiles edges[r]..edges[r + 1]-1 of every rank r, into how many blocks they add up, each with its folds.
+nb::list folds_of_tiles(const std::vector<int>& edges) {
+  if (edges.empty() || edges[0] != 0 || !std::is_sorted(edges.begin(), edges.end()))
+    throw InputError("ShapeError", "tile_folds: edges must ascend from 0");
+  std::vector<TileBlock> all;
+  std::vector<std::size_t> ends;
+  for (std::size_t r = 0; r + 1 < edges.size(); ++r) {
+    for (const TileBlock& block : tile_blocks(edges[r], edges[r + 1])) all.push_back(block);
+    ends.push_back(all.size());
+  }
+  const std::vector<int> folds = block_folds(all);
+  nb::list out;
+  std::size_t k = 0;
+  for (const std::size_t end : ends) {
+    nb::list of_rank;
+    for (; k < end; ++k) of_rank.append(folds[k]);
+    out.append(of_rank);
   }
   return out;
 }
@@ -202,7 +217,11 @@ void register_sharded(nb::module_& m) {
   m.def("add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a,
         "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.");
   m.def("split_values", &values_by_owner, "population"_a, "values"_a, "first"_a,
-        "Of lists' values those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.");
+        "Of values [K, entries] of lists those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.");
+  m.def("tile_folds", &folds_of_tiles, "edges"_a,
+        "Of every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the blocks that "
+        "a\n"
+        "sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.");
   m.def("listed_neurons", &listed_neurons, "ids"_a, "n"_a, "bool[n], which neurons stand in any of the lists.");
   m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a,
         "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step.");

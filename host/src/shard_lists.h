@@ -1,0 +1,53 @@
+// Lists of a population that several ranks hold: from those of its shards, and back to the owners of the neurons.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine.h"
+
+namespace sparsesnn {
+
+// The lists of a population from those of its shards, [R] of them, each [n_lists] with ids from `first[r]` on: spikes
+// in the order of ranks, then near-spikes.
+struct MergedLists {
+  Array<std::int64_t> offsets;
+  Array<unsigned char> ids;
+  Array<std::int32_t> n_spikes;
+};
+MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
+                        bool wide);
+
+// The entries of one list that belong to one rank; slots of the population's lists.
+struct Runs {
+  std::int64_t spikes, spikes_end, near, near_end;
+  std::int64_t n_spikes() const { return spikes_end - spikes; }
+  std::int64_t n_near() const { return near_end - near; }
+  std::int64_t size() const { return n_spikes() + n_near(); }
+};
+
+// Who owns which entries of lists; rank r owns neurons first[r]..first[r + 1]-1 of the population, of which there are
+// first[R].
+class Owners {
+ public:
+  Owners(const Lists& population, std::int64_t n_lists, const std::vector<std::uint32_t>& first);
+
+  int n_ranks() const { return n_ranks_; }
+  Runs runs(std::int64_t list, int r) const {
+    const std::int32_t* edges = edges_.data() + list * 2 * (n_ranks_ + 1) + r;
+    const std::int64_t begin = offsets_[list];
+    return {begin + edges[0], begin + edges[1], begin + edges[n_ranks_ + 1], begin + edges[n_ranks_ + 2]};
+  }
+
+ private:
+  const std::int64_t* offsets_;
+  int n_ranks_;
+  Array<std::int32_t> edges_;  // [n_lists][spikes, near-spikes][R + 1], from the list's first entry on
+};
+
+// `n_rows` values of each entry of a population's lists, [n_rows][entries], for the owners: [n_rows][own entries] each,
+// in the order of the lists that a rank itself has.
+std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values, int n_rows,
+                                       const std::vector<std::uint32_t>& first);
+
+}  // namespace sparsesnn

@@ -1,0 +1,199 @@
+// The backward pass of a recurrent shard through the population's own spikes.
+#include <algorithm>
+#include <cstring>
+
+#include "group_tree.h"
+#include "packing.h"
+#include "phases.h"
+#include "shard_lists.h"
+#include "sharded.h"
+#include "thread_pool.h"
+#include "tile_sums.h"
+
+namespace sparsesnn {
+namespace {
+
+// Of every rank the first neuron and the blocks that its tiles add up to; how all blocks fold.
+struct Ranks {
+  std::vector<std::uint32_t> first;  // [R + 1]
+  std::vector<std::vector<TileBlock>> blocks;
+  std::vector<int> folds;
+
+  Ranks(const LayerSpec& spec, Exchange& exchange) : first(exchange.size() + 1), blocks(exchange.size()) {
+    const std::int32_t own = spec.first;
+    std::vector<std::int32_t> firsts(exchange.size());
+    exchange.all_gather(&own, 1, firsts.data());
+    firsts.push_back(spec.n_all());
+    std::vector<TileBlock> all;
+    for (int r = 0; r < exchange.size(); ++r) {
+      const int w = spec.tile_width;
+      blocks[r] = tile_blocks(firsts[r] / w, (firsts[r + 1] + w - 1) / w);
+      all.insert(all.end(), blocks[r].begin(), blocks[r].end());
+    }
+    folds = block_folds(all);
+    std::copy(firsts.begin(), firsts.end(), first.begin());
+  }
+};
+
+// The steps of a shard from the last to the first. ∂L/∂i of a rank's neurons at step t gives, through the rank's
+// columns of the recurrent weights, a share of ∂L/∂(list values) of step t - 1 of every neuron of the population: summed
+// over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks.
+class StepsBack {
+ public:
+  StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
+            const float* d_values, Exchange& exchange);
+  Array<float> run();
+
+ private:
+  using Sums = std::vector<std::vector<float>>;  // for each rank [K][its entries in one half's lists of one step]
+
+  std::int64_t list(int t, int b) const { return static_cast<std::int64_t>(t) * n_samples_ + b; }
+  void state_grads(int t, Half half);
+  void send(int t, int h);
+  void arrive(int t, int h);
+
+  const LayerSpec& spec_;
+  const LayerSaved& saved_;
+  const Lists& all_;
+  Exchange& exchange_;
+  const Kernels& kernels_ = chosen_kernels();
+  const int n_steps_, n_samples_;
+  const std::size_t row_;
+  const Ranks ranks_;
+  const Owners owners_;
+  const std::vector<TileBlock>& blocks_;  // of this rank
+  const Padded neuron_;
+  const Packed weight_;
+  const std::vector<Half> halves_;
+  std::vector<Sums> sums_;  // by half
+  Array<float> total_;      // [own slots]
+  const Array<float> d_slots_, d_v_, d_next_, d_i_syn_, d_current_;
+  BackwardPass pass_{};
+};
+
+StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
+                     const float* d_values, Exchange& exchange)
+    : spec_(spec),
+      saved_(saved),
+      all_(all),
+      exchange_(exchange),
+      n_steps_(input.n_steps),
+      n_samples_(input.n_samples),
+      row_(static_cast<std::size_t>(spec.n_padded())),
+      ranks_(spec, exchange),
+      owners_(all, list(n_steps_, 0), ranks_.first),
+      blocks_(ranks_.blocks[exchange.rank()]),
+      neuron_(spec, input),
+      weight_(pack(input.recurrent_weight, spec.n_all(), spec, spec.n_padded(), "recurrent_weight")),
+      halves_(halves(n_samples_)),
+      sums_(halves_.size(), Sums(exchange.size())),
+      total_(saved.lists.offsets[list(n_steps_, 0)]),
+      d_slots_(total_.size()),
+      d_v_(Array<float>::zeros(n_samples_ * row_)),
+      d_next_(n_samples_ * row_),
+      d_i_syn_(spec.model == Model::cuba_lif ? Array<float>::zeros(n_samples_ * row_) : Array<float>()),
+      d_current_(n_samples_ * group_samples * row_) {
+  if (total_.size()) std::memcpy(total_.data(), d_values, sizeof(float) * total_.size());
+  pass_.spec = &spec;
+  pass_.neuron = neuron_.pointers();
+  pass_.n_samples = n_samples_;
+  pass_.lists = saved.lists;
+  pass_.fields = saved.fields;
+  pass_.n_slots = static_cast<std::int64_t>(total_.size());
+  pass_.silenced_offsets = saved.silenced_offsets;
+  pass_.silenced_ids = saved.silenced_ids;
+  pass_.d_values = total_.data();
+  pass_.d_slots = d_slots_.data();
+  pass_.d_v = d_v_.data();
+  pass_.d_i_syn = d_i_syn_.data();
+  pass_.d_current_next = d_next_.data();
+}
+
+Array<float> StepsBack::run() {
+  const int n_halves = static_cast<int>(halves_.size());
+  for (int t = n_steps_ - 1; t >= 0; --t)
+    for (int h = 0; h < n_halves; ++h) {
+      if (t + 1 < n_steps_) arrive(t, h);
+      state_grads(t, halves_[h]);
+      if (t > 0) send(t - 1, h);
+    }
+  return std::move(total_);
+}
+
+// ∂L/∂v and ∂L/∂i of this rank's neurons.
+void StepsBack::state_grads(int t, Half half) {
+  parallel_for(half.size(), [&](int k, int) {
+    const int b = half.b0 + k;
+    BackwardPass step = pass_;
+    step.n_steps = t + 1;  // ∂L/∂(list values) is whole: nothing more comes from the step after
+    kernels_.state_grad_by_sample(step, {t, t + 1, b, b + 1}, b, d_current_.data() + b * group_samples * row_);
+  });
+}
+
+// What the lists of step t receive from this rank's neurons, to their owners.
+void StepsBack::send(int t, int h) {
+  const Half half = halves_[h];
+  const int n_ranks = exchange_.size();
+  const std::size_t n_blocks = blocks_.size();
+  std::vector<std::int64_t> starts(n_ranks * (half.size() + 1));
+  std::vector<Bytes> to(n_ranks);
+  for (int r = 0; r < n_ranks; ++r) {
+    std::int64_t* start = starts.data() + r * (half.size() + 1);
+    for (int k = 0; k < half.size(); ++k)
+      start[k + 1] = start[k] + owners_.runs(list(t, half.b0 + k), r).size();
+    std::vector<float>& sums = sums_[h][r];
+    sums.resize(n_blocks * static_cast<std::size_t>(start[half.size()]));
+    to[r] = {sums.data(), sizeof(float) * sums.size()};
+  }
+  parallel_for(half.size(), [&](int k, int) {
+    // The whole list in one go, for the kernel works on many rows at once; then each rank's part of it.
+    const int b = half.b0 + k;
+    const std::int64_t i = list(t, b), begin = all_.offsets[i];
+    const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
+    const Array<float> whole(n * n_blocks);
+    kernels_.recurrent_shares(spec_, weight_.data, {all_.at(begin), static_cast<std::int64_t>(n), all_.wide},
+                              d_next_.data() + b * row_, blocks_.data(), whole.data(), n);
+    for (int r = 0; r < n_ranks; ++r) {
+      const Runs runs = owners_.runs(i, r);
+      const std::int64_t* start = starts.data() + r * (half.size() + 1);
+      for (std::size_t block = 0; block < n_blocks; ++block) {
+        const float* from = whole.data() + block * n - begin;
+        float* out = sums_[h][r].data() + block * static_cast<std::size_t>(start[half.size()]) + start[k];
+        out = std::copy_n(from + runs.spikes, runs.n_spikes(), out);
+        std::copy_n(from + runs.near, runs.n_near(), out);
+      }
+    }
+  });
+  exchange_.start(h, to);
+}
+
+// Adds to ∂L/∂(own list values) of step t what all ranks' neurons sent.
+void StepsBack::arrive(int t, int h) {
+  const Half half = halves_[h];
+  const std::int64_t begin = saved_.lists.offsets[list(t, half.b0)];
+  const std::size_t n = static_cast<std::size_t>(saved_.lists.offsets[list(t, half.b1)] - begin);
+  std::vector<Bytes> from = exchange_.finish(h);
+  const std::vector<float>& own = sums_[h][exchange_.rank()];
+  from[exchange_.rank()] = {own.data(), sizeof(float) * own.size()};
+  std::vector<const float*> blocks;
+  for (int r = 0; r < exchange_.size(); ++r) {
+    const std::size_t n_blocks = ranks_.blocks[r].size();
+    if (from[r].size != sizeof(float) * n * n_blocks)
+      throw InputError("ShapeError", "rank " + std::to_string(r) + " of a layer sent " + std::to_string(from[r].size) +
+                                         " bytes of gradients, not " + std::to_string(sizeof(float) * n * n_blocks));
+    for (std::size_t k = 0; k < n_blocks; ++k) blocks.push_back(static_cast<const float*>(from[r].data) + k * n);
+  }
+  std::vector<float> sum(n);
+  add_branches(blocks, ranks_.folds, n, sum.data());
+  for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sum[j];
+}
+
+}  // namespace
+
+Array<float> recurrent_value_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                                   const Lists& all, const float* d_values, Exchange& exchange) {
+  const PhaseTimer timer(Phase::step_grad);
+  return StepsBack(spec, input, saved, all, d_values, exchange).run();
+}
+
+}  // namespace sparsesnn
