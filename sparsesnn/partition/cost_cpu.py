@@ -8,23 +8,25 @@ Between ranks, for a population with S listed ids a step over the batch of B, wh
 
     forward    every rank sends its part to all others: ids of 2 bytes, two counts of 4 a list, three with a capacity;
                a rank receives                                          2·S·(R-1)/R + 8·B·(R-1)
-    backward   sums of list gradients go from rank to rank over the tiles of the layer that reads, then from the last
-               rank to the owners; a rank receives                      4·S + 4·S/R
+    backward   list gradients, summed over K blocks of the tiles that a rank of the layer that reads owns, K = 1 where these
+               are a power of two, go to the owners of the ids; a rank receives     4·S·K·(R-1)/R
 
 and of a recurrent one also once a step, in two halves of the samples:
 
-    forward    the ids that fired                                       2·(R-1)/R a spike
-    backward   the shares of each tile, to the neuron's owner           4·(R-1)/R a listed id and tile of a rank (rank 0: one)
+    forward    the ids that fired, and a count a list (two with a capacity)         2·(R-1)/R a spike + 4·B·(R-1)
+    backward   the same sums as above                                               4·K·(R-1)/R a listed id
 
 Replicas of a grid (data parallel) are planned as several plans with a part of the batch each, plus one sum of gradients.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparsesnn import _core
 from sparsesnn.layers import LI
 from sparsesnn.partition.cost import Lengths, expected_lengths
 from sparsesnn.partition.plan import Plan, cpu_tile_width
@@ -120,24 +122,33 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[l
     others = 1 - 1 / n_ranks
     counts = 3 if plan.populations[name].capacity < plan.populations[name].n else 2
     lists = 2 * ids * others + 4 * counts * plan.n_samples * (n_ranks - 1)
-    readers = [plan.populations[c.post].shards for c in outgoing if not c.recurrent]
-    spanning = sum(len({s.rank for s in shards}) > 1 for shards in readers)
-    sums = 4 * ids * spanning if plan.trains else 0.0
-    back = 4 * ids / n_ranks if plan.trains and readers else 0.0
-    # sizes go ahead of lists; a chain of sums is full after one message a rank
-    messages = 2 * math.ceil(math.log2(n_ranks)) + (n_ranks if plan.trains else 0)
-    total = plan.n_steps * (n_ranks * lists + (n_ranks - 1) * (sums + back))
-    once = _superstep(plan, f"{name} lists", {}, (lists + sums + back) * plan.n_steps, messages, math.ceil(total), 0)
+    readers = [c.post for c in outgoing if not c.recurrent]
+    back = 4 * ids / n_ranks * sum(sum(tile_blocks(plan, post)) for post in readers) * plan.trains
+    # sizes go ahead of lists
+    messages = 2 * math.ceil(math.log2(n_ranks)) + (len(readers) if plan.trains else 0)
+    total = plan.n_steps * (n_ranks * lists + (n_ranks - 1) * back)
+    once = _superstep(
+        plan, f"{name} lists", {}, (lists + back * others) * plan.n_steps, messages, math.ceil(total), 0
+    )
     if not any(c.recurrent for c in outgoing) or len(owners) == 1:
         return [once], []
-    fired = 2 * spikes * others
-    tiles = math.ceil(len(plan.populations[name].shards) / len(owners))
-    # sums begin with rank 0, which adds up its tiles; of the others each tile's share travels
-    shares = 4 * ids * others * (1 + tiles * (len(owners) - 1)) / len(owners) if plan.trains else 0.0
+    others = 1 - 1 / len(owners)
+    fired = 2 * spikes * others + 4 * (counts - 1) * plan.n_samples * (len(owners) - 1)
+    shares = 4 * ids * others * sum(tile_blocks(plan, name)) / len(owners) * plan.trains
     # two halves of the samples, forward and backward, each a message to every other rank
     messages = 2 * (2 if plan.trains else 1) * (len(owners) - 1)
-    step = _superstep(plan, f"{name} spikes", {}, fired + shares, messages, math.ceil(n_ranks * (fired + shares)), 0)
+    step = _superstep(plan, f"{name} spikes", {}, fired + shares, messages, math.ceil(len(owners) * (fired + shares)), 0)
     return [once], [step]
+
+
+def tile_blocks(plan: Plan, name: str) -> list[int]:
+    """Over how many blocks of a population's tiles each rank sums list gradients; see host/src/tile_sums.h."""
+    n_tiles = [0] * plan.target.devices
+    for shard in plan.populations[name].shards:
+        n_tiles[shard.rank] += 1
+    if max(n_tiles) == sum(n_tiles):
+        return [min(1, n) for n in n_tiles]
+    return [len(folds) for folds in _core.tile_folds([0, *itertools.accumulate(n_tiles)])]
 
 
 def _superstep(

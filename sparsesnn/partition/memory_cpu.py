@@ -11,8 +11,8 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 |  | pass; the others lie where the gradients of the step before lay, unless there are none |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
 | list gradients | S·4 for each of them |
-|  | over several ranks: ids of every population, for a loss reads them; values and gradients of own entries alone, and the |
-|  | sums over one layer's lists, which pass through |
+|  | over several ranks: ids of every population, for a loss reads them; values and gradients of own entries alone, and, of |
+|  | one layer's lists at a time, what this rank's K blocks of tiles give, twice, and all ranks' blocks give own entries |
 | records | own listed neurons: σ' and what else is kept, 4 B each |
 | masks | of one layer at a time: 16 B per tile and list |
 | state | potentials (CubaLIF: currents too) of all layers; while a layer runs once more, of a recurrent one twice; B·n·4 each |
@@ -35,6 +35,7 @@ import math
 
 from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.partition.cost import Lengths, expected_lengths
+from sparsesnn.partition.cost_cpu import tile_blocks
 from sparsesnn.partition.plan import ConnectionPlan, Plan, cpu_tile_width
 
 ITEMS = (
@@ -114,7 +115,10 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         if several:
             mine = math.ceil(ids * own[name] / plan.populations[name].n)
             out["lists"] += ids * wide + 4 * mine * train + 12 * rows
-            out["list gradients"] = max(out["list gradients"], 4 * (ids + mine) * train)
+            for c in plan.outgoing(name):
+                blocks = tile_blocks(plan, c.post)
+                sums = 0 if c.recurrent else 4 * (2 * blocks[rank] * ids + sum(blocks) * mine) * train
+                out["list gradients"] = max(out["list gradients"], sums)
             continue
         out["lists"] += ids * (wide + 4 * train) + 12 * rows
         out["list gradients"] += 4 * ids * train * (not isinstance(plan.network.populations[name], Input))
