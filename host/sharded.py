@@ -46,6 +46,7 @@ class ShardedLayer(nn.Module):
         n_pre, delays: of its sources, whole populations.
         shards: who owns which neurons.
         grid: the ranks.
+        room: where initial weights are drawn; one for all layers, or the heap is left in pieces.
 
     Parameters: `weights[k]` float32[n_pre_k, n], `recurrent_weight` float32[N, n], `bias` [n]; N the population, n this
     rank's part, which may be none. Decays and thresholds are [n], or [] where one number is for all neurons.
@@ -61,6 +62,7 @@ class ShardedLayer(nn.Module):
         *,
         weight_dtype: str,
         generator: torch.Generator,
+        room: Tensor,
     ) -> None:
         super().__init__()
         self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
@@ -72,7 +74,7 @@ class ShardedLayer(nn.Module):
         self.tile_folds = _tile_folds(population, sum(n_pre), shards) if spans_ranks else [[0]] * grid.n_shards
 
         def uniform(rows: int) -> nn.Parameter:
-            return nn.Parameter(_columns(rows, shards, generator).mul_(rows**-0.5))
+            return nn.Parameter(_columns(rows, shards, generator, room).mul_(rows**-0.5))
 
         recurrent = bool(getattr(population, "recurrent", False))
         self.weights = nn.ParameterList([uniform(rows) for rows in self.n_pre])
@@ -148,14 +150,17 @@ def _tile_folds(population: LI | Population, n_pre: int, shards: Shards) -> list
     return _core.tile_folds([-(-first // width) for first in shards.first])
 
 
-def _columns(rows: int, shards: Shards, generator: torch.Generator) -> Tensor:
-    """This rank's columns of numbers from -1 to 1, [rows, n]; all columns are drawn, a few rows at a time."""
+def _columns(rows: int, shards: Shards, generator: torch.Generator, room: Tensor) -> Tensor:
+    """This rank's columns of numbers from -1 to 1, [rows, n]; all columns are drawn, as many rows at a time as `room` [k]
+    holds, one at least."""
     out = torch.empty(rows, shards.n)
-    step = max(1, DRAW // shards.n_all)
+    step = max(1, len(room) // shards.n_all)
+    room = room if len(room) >= shards.n_all else torch.empty(shards.n_all)
     for row in range(0, rows, step):
-        drawn = torch.rand(min(step, rows - row), shards.n_all, generator=generator)
-        out[row : row + step] = drawn[:, shards.begin : shards.end] * 2 - 1
-    return out
+        height = min(step, rows - row)
+        drawn = torch.rand(height * shards.n_all, generator=generator, out=room[: height * shards.n_all])
+        out[row : row + step] = drawn.view(height, shards.n_all)[:, shards.begin : shards.end]
+    return out.mul_(2).sub_(1)
 
 
 @dataclass
@@ -483,6 +488,7 @@ class ShardedModel(nn.Module):
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
         generator = torch.Generator().manual_seed(seed)
+        room = torch.empty(DRAW)
         self.layers = nn.ModuleDict()
         for name, population, n_pre, delays in receivers:
             layer = ShardedLayer(
@@ -493,6 +499,7 @@ class ShardedModel(nn.Module):
                 grid,
                 weight_dtype=weight_dtype,
                 generator=generator,
+                room=room,
             )
             layer.rotation_seed = seed
             self.layers[name] = layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from typing import Any
 
@@ -163,6 +164,31 @@ def test_layers_that_are_read_twice_and_late(grid):
         ),
     )
     check(network, *grid)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_networks_that_nobody_chose(seed):
+    """Any rules, any sizes, on any grid."""
+    numbers = random.Random(seed)
+
+    def population(n: int) -> LIF | CubaLIF:
+        rules: dict[str, Any] = {
+            "recurrent": numbers.random() < 0.5,
+            "bias": numbers.random() < 0.5,
+            "detach_reset": numbers.random() < 0.7,
+            "reset": numbers.choice(["subtract", "zero", "none"]),
+            "learn_beta": numbers.random() < 0.3,
+            "threshold": 0.3,
+            "grad_threshold": numbers.choice([-0.2, 0.1]),
+        }
+        if numbers.random() < 0.6:
+            rules |= {"capacity": numbers.randint(1, n), "activity": numbers.choice(["natural", "natural", "fixed"])}
+        return numbers.choice([LIF, CubaLIF])(n, **rules)
+
+    sizes = [numbers.choice([33, 65, 200, 257, 512, 700]) for _ in range(numbers.randint(1, 3))]
+    network = Network.chain(Input(40), *map(population, sizes), LI(numbers.choice([3, 70])))
+    grid = numbers.choice([(1, 2), (1, 3), (1, 4), (2, 2)])
+    check(network, *grid, n_steps=numbers.choice([2, 7, 40]), n_samples=numbers.choice([2, 9, 20]))
 
 
 @pytest.mark.parametrize(("n_steps", "n_samples"), [(1, 1), (1, 9), (150, 2), (300, 9)])
