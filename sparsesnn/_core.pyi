@@ -80,13 +80,12 @@ def forward(layer: LayerCall) -> dict:
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, value_before: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ..., n_batch: int = ..., pass_on: Exchange | None = ...) -> dict:
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, n_batch: int = ...) -> dict:
     """
-    Gradients of a layer by its weights, list values and learnt parameters. value_before: per source, what the
-    gradient of its values holds already, from neurons that come before this layer's. n_batch: samples of a batch
-    of which these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches),
-    [K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].
-    pass_on: the Exchange by which list gradients go on from rank to rank; only the last one has them.
+    Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which
+    these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],
+    of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients
+    of list values come as one sum a block of its tiles (tile_folds), [K, slots].
     """
 
 def recurrent_value_grads(layer: LayerCall, saved: dict, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
@@ -121,7 +120,13 @@ def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order
 
 def split_values(population: Lists, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], first: Sequence[int]) -> list:
     """
-    Of lists' values those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.
+    Of values [K, entries] of lists those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.
+    """
+
+def tile_folds(edges: Sequence[int]) -> list:
+    """
+    Of every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the blocks that a
+    sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.
     """
 
 def listed_neurons(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n: int) -> object:

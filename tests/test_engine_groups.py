@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -179,11 +180,7 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
     for n_ranks in (1, 2, 3, 5, n_tiles):
         edges = [0, *sorted(numbers.integers(0, n_tiles + 1, n_ranks - 1).tolist()), n_tiles]
         folds = _core.tile_folds(edges)
-        parts = [
-            d_value(first, last, exchange)
-            for first, last in zip(edges[:-1], edges[1:], strict=True)
-            if last > first
-        ]
+        parts = [d_value(first, last, exchange) for first, last in itertools.pairwise(edges) if last > first]
         assert [len(part) for part in parts] == [len(of_rank) for of_rank in folds if of_rank]
         total = np.empty_like(whole)
         _core.add_branches(

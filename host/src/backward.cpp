@@ -182,7 +182,7 @@ class Backward {
   const bool separate_;
   const bool by_blocks_;
   const std::vector<TileBlock> blocks_;  // of this layer's tiles
-  const std::size_t n_, row_;  // neurons; with those that pad the last tile
+  const std::size_t n_, row_;            // neurons; with those that pad the last tile
   const bool spiking_, recurrent_, by_tile_;
   const std::int64_t n_slots_;
   const Padded neuron_;

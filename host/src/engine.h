@@ -115,8 +115,8 @@ struct Wanted {
 struct LayerGradients {
   // Per source: [M, N]; [slots], of a shard with an exchange [K, slots], sums of its blocks of tiles (tile_sums.h).
   std::vector<Array<float>> d_weight, d_value;
-  Array<float> d_recurrent_weight, d_bias;      // [N, N]; [N]
-  Array<float> d_alpha, d_beta, d_threshold;    // [N]
+  Array<float> d_recurrent_weight, d_bias;    // [N, N]; [N]
+  Array<float> d_alpha, d_beta, d_threshold;  // [N]
 };
 
 // The passes built for the instruction set in use (isa.h).

@@ -151,8 +151,7 @@ struct Saved : LayerSaved {
 
 nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
-                  const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias,
-                  int n_batch) {
+                  const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias, int n_batch) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
@@ -312,11 +311,11 @@ void register_engine(nb::module_& m) {
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
   m.def(
       "backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
-      "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a,
-      "n_batch"_a = 0,
+      "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a, "n_batch"_a = 0,
       "Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which\n"
       "these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],\n"
-      "of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients\n"
+      "of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, "
+      "gradients\n"
       "of list values come as one sum a block of its tiles (tile_folds), [K, slots].");
   m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "saved"_a, "population"_a, "d_values"_a,
         "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.");

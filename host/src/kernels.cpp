@@ -71,9 +71,9 @@ int select(const ForwardPass& pass, int t, int b, const std::int32_t* others) {
   const int n_tiles = spec.n_tiles();
   OtherShards shards;
   if (others) shards = {others[0], others[1], others[2], others[3], spec.n_all() - spec.n, spec.first};
-  const int dropped = select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles,
-                                      spec.n, spec.tile_width, spec.capacity, spec.fixed, rotation_of(spec, t, b),
-                                      shards);
+  const int dropped =
+      select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles, spec.n,
+                      spec.tile_width, spec.capacity, spec.fixed, rotation_of(spec, t, b), shards);
   if (pass.reset_gamma)  // an unlisted neuron has no gradient through its reset
     for (int p = 0; p < n_tiles; ++p) {
       float* gamma = pass.reset_gamma + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;

@@ -28,26 +28,26 @@ void merge_ids(const std::vector<Lists>& shards, const std::vector<std::uint32_t
                MergedLists& out) {
   Id* ids = reinterpret_cast<Id*>(out.ids.data());
   each_list(n_lists, [&](std::int64_t i) {
-      std::int64_t spike = out.offsets[i], near = spike + out.n_spikes[i];
-      for (std::size_t r = 0; r < shards.size(); ++r) {
-        const Lists& from = shards[r];
-        const std::int64_t begin = from.offsets[i], middle = begin + from.n_spikes[i], end = from.offsets[i + 1];
-        const auto merge = [&](auto* shard_ids) {
-          merge_run(shard_ids, begin, middle, first[r], ids, spike);
-          merge_run(shard_ids, middle, end, first[r], ids, near);
-        };
-        if (from.wide)
-          merge(static_cast<const std::uint32_t*>(from.ids));
-        else
-          merge(static_cast<const std::uint16_t*>(from.ids));
-        spike += middle - begin;
-        near += end - middle;
-      }
+    std::int64_t spike = out.offsets[i], near = spike + out.n_spikes[i];
+    for (std::size_t r = 0; r < shards.size(); ++r) {
+      const Lists& from = shards[r];
+      const std::int64_t begin = from.offsets[i], middle = begin + from.n_spikes[i], end = from.offsets[i + 1];
+      const auto merge = [&](auto* shard_ids) {
+        merge_run(shard_ids, begin, middle, first[r], ids, spike);
+        merge_run(shard_ids, middle, end, first[r], ids, near);
+      };
+      if (from.wide)
+        merge(static_cast<const std::uint32_t*>(from.ids));
+      else
+        merge(static_cast<const std::uint16_t*>(from.ids));
+      spike += middle - begin;
+      near += end - middle;
+    }
   });
 }
 
-// How many of n ids, ascending, are below `limit`: by halves, and without a branch, which would be guessed wrong as often
-// as not.
+// How many of n ids, ascending, are below `limit`: by halves, and without a branch, which would be guessed wrong as
+// often as not.
 template <class Id>
 std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
   const Id* from = ids;

@@ -36,8 +36,8 @@ struct Ranks {
 };
 
 // The steps of a shard from the last to the first. ∂L/∂i of a rank's neurons at step t gives, through the rank's
-// columns of the recurrent weights, a share of ∂L/∂(list values) of step t - 1 of every neuron of the population: summed
-// over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks.
+// columns of the recurrent weights, a share of ∂L/∂(list values) of step t - 1 of every neuron of the population:
+// summed over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks.
 class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
@@ -139,8 +139,7 @@ void StepsBack::send(int t, int h) {
   std::vector<Bytes> to(n_ranks);
   for (int r = 0; r < n_ranks; ++r) {
     std::int64_t* start = starts.data() + r * (half.size() + 1);
-    for (int k = 0; k < half.size(); ++k)
-      start[k + 1] = start[k] + owners_.runs(list(t, half.b0 + k), r).size();
+    for (int k = 0; k < half.size(); ++k) start[k + 1] = start[k] + owners_.runs(list(t, half.b0 + k), r).size();
     std::vector<float>& sums = sums_[h][r];
     sums.resize(n_blocks * static_cast<std::size_t>(start[half.size()]));
     to[r] = {sums.data(), sizeof(float) * sums.size()};

@@ -144,8 +144,7 @@ class Steps {
       ids[r] = reinterpret_cast<const Id*>(static_cast<const unsigned char*>(from[r].data) + bytes);
       n_ids += n;
     }
-    if (selects_late_)
-      select_lists(kernels_, pass_, exchange_, counts, list(t, half.b0), list(t, half.b1), dropped_);
+    if (selects_late_) select_lists(kernels_, pass_, exchange_, counts, list(t, half.b0), list(t, half.b1), dropped_);
 
     std::vector<Id>& merged = messages_[h].merged;
     merged.resize(n_ids);

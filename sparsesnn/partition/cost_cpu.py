@@ -127,9 +127,7 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[l
     # sizes go ahead of lists
     messages = 2 * math.ceil(math.log2(n_ranks)) + (len(readers) if plan.trains else 0)
     total = plan.n_steps * (n_ranks * lists + (n_ranks - 1) * back)
-    once = _superstep(
-        plan, f"{name} lists", {}, (lists + back * others) * plan.n_steps, messages, math.ceil(total), 0
-    )
+    once = _superstep(plan, f"{name} lists", {}, (lists + back * others) * plan.n_steps, messages, math.ceil(total), 0)
     if not any(c.recurrent for c in outgoing) or len(owners) == 1:
         return [once], []
     others = 1 - 1 / len(owners)
@@ -137,7 +135,9 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[l
     shares = 4 * ids * others * sum(tile_blocks(plan, name)) / len(owners) * plan.trains
     # two halves of the samples, forward and backward, each a message to every other rank
     messages = 2 * (2 if plan.trains else 1) * (len(owners) - 1)
-    step = _superstep(plan, f"{name} spikes", {}, fired + shares, messages, math.ceil(len(owners) * (fired + shares)), 0)
+    step = _superstep(
+        plan, f"{name} spikes", {}, fired + shares, messages, math.ceil(len(owners) * (fired + shares)), 0
+    )
     return [once], [step]
 
 
