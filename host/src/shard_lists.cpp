@@ -89,13 +89,13 @@ Owners::Owners(const Lists& population, std::int64_t n_lists, const std::vector<
       const std::int32_t n_spikes = population.n_spikes[i], n = static_cast<std::int32_t>(offsets_[i + 1] - begin);
       std::int32_t* spikes = edges_.data() + i * 2 * (n_ranks_ + 1);
       std::int32_t* near = spikes + n_ranks_ + 1;
-      for (int r = 1; r < n_ranks_; ++r) {
-        spikes[r] = count_below(ids + begin, n_spikes, first[r]);
-        near[r] = n_spikes + count_below(ids + begin + n_spikes, n - n_spikes, first[r]);
-      }
       spikes[0] = 0;
       spikes[n_ranks_] = near[0] = n_spikes;
       near[n_ranks_] = n;
+      for (int r = 1; r < n_ranks_; ++r) {  // at least as many as before: ids that do not ascend must not do harm
+        spikes[r] = std::max(spikes[r - 1], count_below(ids + begin, n_spikes, first[r]));
+        near[r] = std::max(near[r - 1], n_spikes + count_below(ids + begin + n_spikes, n - n_spikes, first[r]));
+      }
     });
   };
   if (population.wide)

@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("buffers", "lists", "list gradients", "shares", "masks", "sorting", "waiting sums"),
     ),
     "collectors, reducers": ("#7d3c98", ("collector", "reducer")),
-    "code, reserved": ("#aab7b8", ("code", "reserved")),
+    "code, objects, reserved": ("#aab7b8", ("code", "objects", "reserved")),
 }
 #: colours of populations, taken in turn
 POPULATIONS = ("#117a65", "#d4ac0d", "#922b21", "#5b2c6f", "#1a5276", "#7e5109", "#28b463", "#cb4335")
