@@ -5,7 +5,8 @@ branches that its groups make up: one, where 2, 4, … replicas share a batch ev
 some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
 backwards.
 
-Rows whose source neuron did not fire in any sample hold zeros: they stay behind where that saves bytes.
+Replicas on one host read one another's branches and totals where they lie (`shared_memory.py`) and say only where that is;
+others send them. Rows whose source neuron did not fire in any sample hold zeros: they stay behind where that saves bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sparsesnn import _core
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator, Request
 from sparsesnn.host.comm.base import Array
+from sparsesnn.host.shared_memory import HostMemory
 
 Rows = npt.NDArray[np.bool_]
 
@@ -38,6 +40,7 @@ class Reduction:
 
     def __init__(self, replicas: Communicator) -> None:
         self.comm = replicas
+        self.memory = HostMemory(replicas)
         self.batch: _Batch | None = None
         self.open: list[_Sum] = []
 
@@ -64,10 +67,13 @@ class Reduction:
             branches: float32[K, M, n], this replica's sums; they are overwritten.
             active: [M], rows that may differ from zero.
         """
-        this = _Sum(parameter, branches, active)
+        this = _Sum(parameter, self._shared(branches), active)
         for r in self._others:
             rows = self._rows(this, r)
-            this.forth += self._send(branches[:, rows], active[rows], r, FORTH)
+            if r not in self.memory.ranks:
+                this.forth += self._send(branches[:, rows], active[rows], r, FORTH)
+            elif branches.size:
+                this.forth += self._say_where(this.branches, rows, active[rows], r, FORTH)
         self.open.append(this)
         if len(self.open) > 1:  # the one before has had the time of a layer to arrive
             self._sum(self.open[-2])
@@ -89,6 +95,8 @@ class Reduction:
             self._collect(this)
         for this in self.open:
             _wait(this.back)
+        if self.open:
+            self.memory.group.barrier()  # the totals are read: whoever has them may change them
         self.open.clear()
         self.batch = None
 
@@ -106,27 +114,69 @@ class Reduction:
         assert self.batch is not None
         rows = self._rows(this, self.comm.rank)
         active = this.active[rows].copy()
-        n_rows, parts = len(active), []
+        parts: list[Array] = []
         for r, n_branches in enumerate(self.batch.n_branches):
             if r == self.comm.rank:
                 parts += [branch[rows] for branch in this.branches]
-                continue
-            out = [np.asarray(_core.empty_matrix(n_rows, this.branches.shape[2])) for _ in range(n_branches)]
-            active |= self._receive(out, r, FORTH)
-            parts += out
-        total = this.branches[0] if len(this.branches) else np.asarray(_core.empty_matrix(*this.parameter.shape))
-        _core.add_branches(parts, self.batch.folds, total[rows])
-        this.total = total
+            elif n_branches:
+                theirs, fired = self._branches_of(this, r, n_branches)
+                parts += theirs
+                active |= fired
+        if len(this.branches):
+            this.total = this.branches[0]
+        else:
+            this.total = self._shared(np.zeros((1, *this.parameter.shape), np.float32))[0]
+        _core.add_branches(parts, self.batch.folds, this.total[rows], active)
         for r in self._others:
-            this.back += self._send(total[None, rows], active, r, BACK)
+            if r in self.memory.ranks:
+                this.back += self._say_where(this.total[None], rows, active, r, BACK)
+            else:
+                this.back += self._send(this.total[None, rows], active, r, BACK)
 
     def _collect(self, this: _Sum) -> None:
         """The rows that other replicas have added up."""
         assert this.total is not None
         _wait(this.forth)  # where this replica's branches lie the totals are to come
         for r in self._others:
-            self._receive([this.total[self._rows(this, r)]], r, BACK)
+            rows = self._rows(this, r)
+            if r in self.memory.ranks:
+                [total], active = self._look(this, rows, r, 1, BACK)
+                _core.copy_rows(total, active, this.total[rows])
+            else:
+                self._receive([this.total[rows]], r, BACK)
         this.parameter.grad = torch.from_numpy(this.total)
+
+    def _branches_of(self, this: _Sum, source: int, n: int) -> tuple[list[Array], Rows]:
+        """Of the branches of another replica the rows that this one adds up, and which of them are active."""
+        rows = self._rows(this, self.comm.rank)
+        if source in self.memory.ranks:
+            return self._look(this, rows, source, n, FORTH)
+        out = [np.asarray(_core.empty_matrix(rows.stop - rows.start, this.branches.shape[2])) for _ in range(n)]
+        return out, self._receive(out, source, FORTH)
+
+    # ---- between replicas on one host --------------------------------------------------------------------------
+
+    def _shared(self, sums: Array) -> Array:
+        """The same sums [K, M, n] where others can read them; the engine has laid them there."""
+        if len(self.memory.ranks) == 1 or not sums.size or self.memory.place(sums) >= 0:
+            return sums
+        out = np.asarray(_core.empty_matrix(1, sums.size, shared=True)).reshape(sums.shape)
+        out[:] = sums
+        return out
+
+    def _say_where(self, sums: Array, rows: slice, active: Rows, to: int, tag: int) -> list[tuple[Request, Array]]:
+        """Tells where these sums [K, M, n] lie, and which of some rows are active."""
+        self.comm.traffic.count(sent=len(sums) * int(active.sum()) * 4 * sums.shape[2])
+        message = np.concatenate([np.array([self.memory.place(sums)], np.int64).view(np.uint8), active.view(np.uint8)])
+        return [(self.comm.send(message, to, tag), message)]
+
+    def _look(self, this: _Sum, rows: slice, source: int, n: int, tag: int) -> tuple[list[Array], Rows]:
+        """These rows of a replica's n sums, where it tells that they lie, and which are active."""
+        message = self.comm.take(source, tag)
+        active = message[8:].view(np.bool_)
+        sums = self.memory.at(source, int(message[:8].view(np.int64)[0]), (n, *this.parameter.shape))[:, rows]
+        self.comm.traffic.count(received=n * int(active.sum()) * 4 * sums.shape[2])
+        return list(sums), active
 
     def _send(self, sums: Array, active: Rows, to: int, tag: int) -> list[tuple[Request, Array]]:
         """Sends which rows are active and these of each sum [K, m, n]; all of them where few are missing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.reduction import Reduction
 from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists, make_shards, whole_values
+from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
 from sparsesnn.module import LayerState, Output
 from sparsesnn.network import Network
@@ -72,6 +73,7 @@ class ShardedLayer(nn.Module):
         spans_ranks = len(shards.owners) > 1
         self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
         self.tile_folds = _tile_folds(population, sum(n_pre), shards) if spans_ranks else [[0]] * grid.n_shards
+        self.common_weights: CommonWeights | None = None
 
         def uniform(rows: int) -> nn.Parameter:
             return nn.Parameter(_columns(rows, shards, generator, room).mul_(rows**-0.5))
@@ -107,6 +109,8 @@ class ShardedLayer(nn.Module):
         learnt = {name for name, x in parameters.items() if save and x is not None and x.requires_grad}
         arguments = engine.spec_arguments(self, save, learnt)  # type: ignore[arg-type]
         call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
+        if save and reduction is not None and self.recurrent_weight is not None and call.spec is not None:
+            call.packed = self._packed(reduction, call.spec)
         own: Tensor = (
             _RunShard.apply(call, *given) if save else call.run([None if x is None else x.detach() for x in given])
         )
@@ -121,6 +125,16 @@ class ShardedLayer(nn.Module):
     @property
     def _shared(self) -> bool:
         return self.grid.n_shards > 1
+
+    def _packed(self, reduction: Reduction, spec: _core.LayerSpec) -> Mapping[str, Any]:
+        """The weights of a recurrent layer in the one copy that replicas on this host read."""
+        if len(reduction.memory.ranks) == 1:
+            return {}
+        if self.common_weights is None:
+            self.common_weights = CommonWeights(reduction.memory)
+        weights = {f"weight{k}": weight for k, weight in enumerate(self.weights)}
+        weights["recurrent_weight"] = self.recurrent_weight
+        return self.common_weights.pack(spec, {n: engine._array(x.detach(), n) for n, x in weights.items()})
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:
         """All tensors that define the layer, under the engine's names; per-neuron ones as [n]."""
@@ -174,6 +188,7 @@ class _ShardCall:
     first_sample: int
     reduction: Reduction | None
     engine_call: Any = None
+    packed: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
     whole: ShardedSpikes | None = None
 
@@ -201,8 +216,8 @@ class _ShardCall:
         if own is not None:
             weights, lists, delays = [*weights, arrays["recurrent_weight"]], [*lists, own], [*delays, 1]
         sources = [
-            _core.Source(engine._lists(source), source.n_neurons, delay, weight)
-            for source, delay, weight in zip(lists, delays, weights, strict=True)
+            _core.Source(engine._lists(source), source.n_neurons, delay, weight, self.packed.get(f"weight{k}"))
+            for k, (source, delay, weight) in enumerate(zip(lists, delays, weights, strict=True))
         ]
         assert self.spec is not None
         return _core.LayerCall(
@@ -220,6 +235,7 @@ class _ShardCall:
             None,
             None,
             exchange=self.layer.exchange,
+            packed_recurrent=self.packed.get("recurrent_weight") if own is None else None,
         )
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor:

@@ -48,14 +48,23 @@ class Source:
     A sending population: its lists, size, delay and float32 weight [M, N].
     """
 
-    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
 
 class LayerCall:
     """
     One call of a layer: its spec, sources, parameters [N] and initial state [B, N].
     """
 
-    def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None, exchange: Exchange | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None, exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+
+def pack_rows(spec: LayerSpec, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
+    """
+    Writes rows begin..end-1 of a weight to their place in `out`, uint8 of `row_packed_bytes`, as the passes of recurrent
+    layers read it; `name` is for errors. Source and LayerCall take a weight that is packed so.
+    """
+
+def row_packed_bytes(spec: LayerSpec, n_pre: int) -> int:
+    """Bytes of a weight of n_pre rows that `pack_rows` packs."""
 
 def release_memory() -> None:
     """Gives back the memory that the engine keeps for the next step."""
@@ -113,10 +122,14 @@ def find_branches(n_groups: int, edges: Sequence[int]) -> list:
     branch; folds: how many of the sums that wait it is added to, the latest first.
     """
 
-def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], folds: Sequence[int], total: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')]) -> None:
+def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], folds: Sequence[int], total: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], active: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu', writable=False)] | None = ...) -> None:
     """
-    Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.
+    Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape; of a matrix [M, N] only
+    the rows that are active, bool[M], if that is given.
     """
+
+def copy_rows(source: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], active: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')]) -> None:
+    """Copies the rows of a matrix [M, N] that are active, bool[M]."""
 
 def split_values(population: Lists, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], first: Sequence[int]) -> list:
     """
@@ -132,10 +145,19 @@ def tile_folds(edges: Sequence[int]) -> list:
 def listed_neurons(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n: int) -> object:
     """bool[n], which neurons stand in any of the lists."""
 
-def empty_matrix(n_rows: int, n_columns: int) -> object:
+def empty_matrix(n_rows: int, n_columns: int, shared: bool = ...) -> object:
     """
-    float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step.
+    float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step, or of shared memory.
     """
+
+def shared_memory() -> tuple[int, int] | None:
+    """
+    Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no such
+    thing; see host/src/memory.h.
+    """
+
+def shared_place(array: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> int:
+    """Where in shared memory an array begins; -1: it is not there."""
 
 def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
     """

@@ -23,12 +23,14 @@ def communicator() -> None:
 def networks() -> None:
     from test_sharded import check_on
 
+    from sparsesnn.host.shared_memory import HostMemory
     from sparsesnn.network import parse_net
 
     world = mpi_world()
     for grid in [(1, world.size), (world.size, 1)]:
         for net in ("30-130-75-10", "30-150cr-70-10s"):
             check_on(world, parse_net(net, bias=True, capacity=20), *grid)
+    assert HostMemory(world).ranks == tuple(range(world.size))
     if world.rank == 0:
         print("bit for bit")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import weakref
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
 from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.host.shards import make_shards
@@ -26,9 +28,12 @@ GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
 GROUP = _core.group_samples
 
 
-def random_spikes(n_steps: int, n_samples: int, n: int) -> SpikeBatch:
+def random_spikes(n_steps: int, n_samples: int, n: int, silent: int = 0) -> SpikeBatch:
+    """Each neuron fires in a fifth of all steps, but `silent` of them, the first ones, never do."""
     generator = torch.Generator().manual_seed(n_steps)
-    return SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n, generator=generator) < 0.2).float())
+    fired = torch.rand(n_steps, n_samples, n, generator=generator) < 0.2
+    fired[:, :, :silent] = False
+    return SpikeBatch.from_dense(fired.float())
 
 
 def strengthen(model: nn.Module) -> None:
@@ -62,10 +67,11 @@ def check(
     *,
     n_steps: int = 13,
     n_samples: int = 19,
+    silent: int = 0,
     world: Communicator | None = None,
     **options: Any,
 ) -> None:
-    spikes = random_spikes(n_steps, n_samples, network.populations[network.inputs[0]].n)
+    spikes = random_spikes(n_steps, n_samples, network.populations[network.inputs[0]].n, silent)
     model = Model(network, seed=1, **options)
     strengthen(model)
     expected = model(spikes)
@@ -140,6 +146,38 @@ def test_feed_forward(name, grid):
 def test_recurrent(name, grid):
     net, rules = RECURRENT[name]
     check(parse_net(net, **rules), *grid)
+
+
+def on_hosts(monkeypatch: pytest.MonkeyPatch, n_hosts: int) -> None:
+    """Simulated ranks, dealt out to hosts in turn, that see no memory of other hosts."""
+    own_file, open_file = shared_memory._own_file, shared_memory._open
+
+    def host() -> str:
+        return str(int(threading.current_thread().name.rsplit("-", 1)[1]) % n_hosts)
+
+    def open_near(text: str) -> Any:
+        where, _, file = text.partition(" ")
+        return open_file(file) if where == host() else None
+
+    monkeypatch.setattr(shared_memory, "_own_file", lambda: f"{host()} {own_file()}")
+    monkeypatch.setattr(shared_memory, "_open", open_near)
+
+
+@pytest.mark.parametrize("n_hosts", [2, 4])
+@pytest.mark.parametrize("grid", [(2, 1), (3, 1), (2, 2), (4, 1)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+def test_replicas_on_several_hosts(grid, n_hosts, monkeypatch):
+    on_hosts(monkeypatch, n_hosts)
+    check(parse_net("30-75-40-10"), *grid)
+    check(parse_net("30-75r-40c-10", bias=True), *grid, n_samples=100)
+
+
+@pytest.mark.parametrize("n_hosts", [1, 2])
+@pytest.mark.parametrize("n_samples", [3, 8, 61, 75, 200])
+def test_few_and_many_groups_and_silent_inputs(n_samples, n_hosts, monkeypatch):
+    """Replicas without samples, sums of single groups, of leaves and of branches; inputs that never fire."""
+    on_hosts(monkeypatch, n_hosts)
+    network = Network.chain(Input(30), LIF(75, recurrent=True), LI(10))
+    check(network, 4, 1, n_samples=n_samples, silent=10)
 
 
 @pytest.mark.parametrize("grid", [(1, 3), (2, 2)])

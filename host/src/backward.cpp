@@ -226,6 +226,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   const auto weight_like = [&](std::size_t n_pre) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
     const std::size_t size = n_pre * n_ * (separate_ ? n_branches : 1);
+    if (separate_ && !chunks_.empty()) return Array<float>::shared(size);  // for the replicas on this host
     return chunks_.empty() ? Array<float>::zeros(size) : Array<float>(size);
   };
   const std::size_t n_sources = input.sources.size();
@@ -245,7 +246,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                out_.d_recurrent_weight.data());
   }
 
-  if (recurrent_) recurrent_weight_ = pack(input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight");
+  if (recurrent_)
+    recurrent_weight_ = pack_by_rows(input.recurrent_weight, input.packed_recurrent, spec.n, spec, "recurrent_weight");
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
   if (!spiking_ && spec.learn_beta) d_beta_by_sample_ = Array<float>::zeros(n_samples_ * row_);
   if (spec.learns() || !by_tile_) d_slots_ = Array<float>(n_slots_);

@@ -21,6 +21,14 @@ class Array {
     if (n > (static_cast<std::size_t>(-1) >> 1) / sizeof(T)) throw std::bad_alloc();
     data_.reset(static_cast<T*>(allocate(n * sizeof(T))));
   }
+  // In memory that other processes of this host may read, where there is any.
+  static Array shared(std::size_t n) {
+    if (n > (static_cast<std::size_t>(-1) >> 1) / sizeof(T)) throw std::bad_alloc();
+    Array a;
+    a.data_.reset(static_cast<T*>(allocate_shared(n * sizeof(T))));
+    a.size_ = n;
+    return a;
+  }
   static Array zeros(std::size_t n) {
     Array a(n);
     std::memset(static_cast<void*>(a.data()), 0, n * sizeof(T));
@@ -53,6 +61,7 @@ struct SourceInput {
   int n_pre = 0;
   int delay = 0;
   const float* weight = nullptr;
+  const void* packed = nullptr;  // by rows (packing.h), where that has been done; else null
 };
 
 // A number for each neuron [N], or one for all.
@@ -74,6 +83,7 @@ struct LayerInput {
   Exchange* exchange = nullptr;  // of a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
   const float* recurrent_weight = nullptr;  // [N, N] or null; of a shard, a row for each neuron of the population
+  const void* packed_recurrent = nullptr;   // as `SourceInput::packed`
   // threshold and grad_threshold are null for a readout, alpha for LIF, bias where there is none
   PerNeuron alpha, beta, threshold, grad_threshold, bias;
   const float *v = nullptr, *i_syn = nullptr;  // initial state [B, N], null: zeros

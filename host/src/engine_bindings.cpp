@@ -11,6 +11,7 @@
 
 #include "bandwidth.h"
 #include "engine.h"
+#include "packing.h"
 #include "phases.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
@@ -27,7 +28,27 @@ struct PySource {
   int n_pre;
   int delay;
   In<float> weight;
+  std::optional<In<unsigned char>> packed;
 };
+
+const void* packed_rows(const std::optional<In<unsigned char>>& packed, int n_pre, const LayerSpec& spec) {
+  if (!packed) return nullptr;
+  if (packed->size() != row_packed_bytes(n_pre, spec))
+    throw InputError("ShapeError", "LayerCall: a packed weight has " + std::to_string(packed->size()) +
+                                       " bytes; pack_rows fills " + std::to_string(row_packed_bytes(n_pre, spec)));
+  return packed->data();
+}
+
+void pack_rows_of(const LayerSpec& spec, const In<float>& weight, int begin, int end,
+                  const nb::ndarray<unsigned char, nb::c_contig, nb::device::cpu>& out, const char* name) {
+  const int n_pre = static_cast<int>(weight.shape(0));
+  check_shape(weight, {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)}, name);
+  if (begin < 0 || begin > end || end > n_pre || out.size() != row_packed_bytes(n_pre, spec))
+    throw InputError("ShapeError", "pack_rows: give rows of the weight, and " +
+                                       std::to_string(row_packed_bytes(n_pre, spec)) + " bytes for all of it");
+  nb::gil_scoped_release release;
+  pack_rows(weight.data(), n_pre, spec, begin, end, out.data(), name);
+}
 
 // A float32 array [N], or one number for all neurons, or null.
 PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n, const char* name) {
@@ -44,6 +65,7 @@ struct PyLayer {
   std::optional<In<float>> recurrent_weight, alpha, beta, threshold, grad_threshold, bias, v, i_syn;
   std::optional<PyLists> own_before;
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
+  std::optional<In<unsigned char>> packed_recurrent;
   mutable std::optional<LayerInput> checked;
 
   const LayerInput& input() const {
@@ -65,9 +87,11 @@ struct PyLayer {
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
       check_shape(from.weight, {static_cast<std::size_t>(from.n_pre), n}, "weight");
       source.weight = from.weight.data();
+      source.packed = packed_rows(from.packed, from.n_pre, spec);
       in.sources.push_back(source);
     }
     in.recurrent_weight = floats(recurrent_weight, {static_cast<std::size_t>(spec.n_all()), n}, "recurrent_weight");
+    in.packed_recurrent = packed_rows(packed_recurrent, spec.n_all(), spec);
     in.alpha = per_neuron(alpha, n, "alpha");
     in.beta = per_neuron(beta, n, "beta");
     in.threshold = per_neuron(threshold, n, "threshold");
@@ -287,18 +311,27 @@ void register_engine(nb::module_& m) {
       .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>>(), "offsets"_a, "ids"_a, "n_spikes"_a);
 
   nb::class_<PySource>(m, "Source", "A sending population: its lists, size, delay and float32 weight [M, N].")
-      .def(nb::init<PyLists, int, int, In<float>>(), "lists"_a, "n_pre"_a, "delay"_a, "weight"_a);
+      .def(nb::init<PyLists, int, int, In<float>, std::optional<In<unsigned char>>>(), "lists"_a, "n_pre"_a, "delay"_a,
+           "weight"_a, "packed"_a.none() = nb::none());
 
   nb::class_<PyLayer>(m, "LayerCall",
                       "One call of a layer: its spec, sources, parameters [N] and initial state [B, N].")
       .def(nb::init<LayerSpec, int, int, std::vector<PySource>, std::optional<In<float>>, std::optional<In<float>>,
                     std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
                     std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<PyLists>, std::shared_ptr<PyExchange>>(),
+                    std::optional<PyLists>, std::shared_ptr<PyExchange>, std::optional<In<unsigned char>>>(),
            "spec"_a, "n_steps"_a, "n_samples"_a, "sources"_a, "recurrent_weight"_a.none(), "alpha"_a.none(),
            "beta"_a.none(), "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(),
-           "i_syn"_a.none(), "own_before"_a.none(), "exchange"_a.none() = nb::none());
+           "i_syn"_a.none(), "own_before"_a.none(), "exchange"_a.none() = nb::none(),
+           "packed_recurrent"_a.none() = nb::none());
 
+  m.def("pack_rows", &pack_rows_of, "spec"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
+        "Writes rows begin..end-1 of a weight to their place in `out`, uint8 of `row_packed_bytes`, as the passes of "
+        "recurrent\n"
+        "layers read it; `name` is for errors. Source and LayerCall take a weight that is packed so.");
+  m.def(
+      "row_packed_bytes", [](const LayerSpec& spec, int n_pre) { return row_packed_bytes(n_pre, spec); }, "spec"_a,
+      "n_pre"_a, "Bytes of a weight of n_pre rows that `pack_rows` packs.");
   m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
   m.def(
       "probe_deliver", [](bool on) { probe_deliver.store(on); }, "on"_a,

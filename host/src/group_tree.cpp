@@ -1,6 +1,7 @@
 #include "group_tree.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "thread_pool.h"
 
@@ -24,6 +25,47 @@ void divide(int lo, int hi, const Whole& whole, const std::vector<int>& edges, s
   }
 }
 
+constexpr std::size_t block = 4096;  // numbers that wait in a cache
+
+// Adds up numbers begin..end-1.
+void add_range(const std::vector<const float*>& branches, const std::vector<int>& folds, std::size_t begin,
+               std::size_t end, float* total) {
+  if (branches.size() == 2) {  // two halves of a batch: nothing has to wait
+    const float *first = branches[0], *second = branches[1];
+    for (std::size_t k = begin; k < end; ++k) total[k] = first[k] + second[k];
+    return;
+  }
+  std::vector<float> waiting;
+  for (std::size_t from = begin; from < end; from += block) {
+    const std::size_t count = std::min(end - from, block);
+    waiting.clear();
+    for (std::size_t b = 0; b < branches.size(); ++b) {
+      waiting.insert(waiting.end(), branches[b] + from, branches[b] + from + count);
+      for (int f = 0; f < folds[b]; ++f) {
+        float *second = waiting.data() + waiting.size() - count, *first = second - count;
+        for (std::size_t k = 0; k < count; ++k) first[k] += second[k];
+        waiting.resize(waiting.size() - count);
+      }
+    }
+    std::copy_n(waiting.data(), count, total + from);
+  }
+}
+
+// Calls visit(begin, end) for runs of active rows.
+template <class Visit>
+void for_active_rows(const bool* active, std::size_t n_rows, Visit&& visit) {
+  constexpr std::size_t piece = 64;
+  parallel_for(static_cast<int>((n_rows + piece - 1) / piece), [&](int item, int) {
+    const std::size_t to = std::min(n_rows, (item + 1) * piece);
+    for (std::size_t begin = item * piece; begin < to;) {
+      std::size_t end = begin;
+      while (end < to && active[end]) ++end;
+      if (end > begin) visit(begin, end);
+      begin = end + 1;
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<Branch> find_branches(int n_groups, const std::vector<int>& edges) {
@@ -44,28 +86,22 @@ std::vector<Branch> find_leaves(int lo, int hi) {
 
 void add_branches(const std::vector<const float*>& branches, const std::vector<int>& folds, std::size_t n,
                   float* total) {
-  constexpr std::size_t piece = 4096;
-  const int n_items = static_cast<int>((n + piece - 1) / piece);
-  if (branches.size() == 2) {  // two halves of a batch: nothing has to wait
-    const float *first = branches[0], *second = branches[1];
-    parallel_for(n_items, [&](int item, int) {
-      const std::size_t to = std::min(n, (item + 1) * piece);
-      for (std::size_t k = item * piece; k < to; ++k) total[k] = first[k] + second[k];
-    });
-    return;
-  }
-  parallel_for(n_items, [&](int item, int) {
-    const std::size_t from = item * piece, count = std::min(n - from, piece);
-    std::vector<float> waiting;
-    for (std::size_t b = 0; b < branches.size(); ++b) {
-      waiting.insert(waiting.end(), branches[b] + from, branches[b] + from + count);
-      for (int f = 0; f < folds[b]; ++f) {
-        float *second = waiting.data() + waiting.size() - count, *first = second - count;
-        for (std::size_t k = 0; k < count; ++k) first[k] += second[k];
-        waiting.resize(waiting.size() - count);
-      }
-    }
-    std::copy_n(waiting.data(), count, total + from);
+  constexpr std::size_t piece = 4 * block;
+  parallel_for(static_cast<int>((n + piece - 1) / piece), [&](int item, int) {
+    add_range(branches, folds, item * piece, std::min(n, (item + 1) * piece), total);
+  });
+}
+
+void add_active_rows(const std::vector<const float*>& branches, const std::vector<int>& folds, const bool* active,
+                     std::size_t n_rows, std::size_t length, float* total) {
+  for_active_rows(active, n_rows, [&](std::size_t begin, std::size_t end) {
+    add_range(branches, folds, begin * length, end * length, total);
+  });
+}
+
+void copy_active_rows(const float* from, const bool* active, std::size_t n_rows, std::size_t length, float* to) {
+  for_active_rows(active, n_rows, [&](std::size_t begin, std::size_t end) {
+    std::memcpy(to + begin * length, from + begin * length, sizeof(float) * (end - begin) * length);
   });
 }
 

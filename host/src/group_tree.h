@@ -29,4 +29,11 @@ std::vector<Branch> find_leaves(int lo, int hi);
 void add_branches(const std::vector<const float*>& branches, const std::vector<int>& folds, std::size_t n,
                   float* total);
 
+// The same for the active ones among rows of `length`; `total` keeps the others.
+void add_active_rows(const std::vector<const float*>& branches, const std::vector<int>& folds, const bool* active,
+                     std::size_t n_rows, std::size_t length, float* total);
+
+// to[row] = from[row] for active rows.
+void copy_active_rows(const float* from, const bool* active, std::size_t n_rows, std::size_t length, float* to);
+
 }  // namespace sparsesnn

@@ -18,4 +18,18 @@ void release(void* memory) noexcept;
 // Gives back what is kept and not in use.
 void release_kept() noexcept;
 
+// Memory that other processes of this host can map: a file without a name, of which nothing is left when those that map
+// it have ended, however they ended. It has a page from when that is first written.
+struct SharedMemory {
+  int file = -1;
+  char* data = nullptr;
+  std::size_t n_bytes = 0;  // 0: this system has no such memory
+};
+
+// That of this process, which the first call makes. A child of the process has none: it would share its parent's.
+SharedMemory shared_memory();
+
+// As `allocate`, in shared memory once that has been made.
+void* allocate_shared(std::size_t n_bytes);
+
 }  // namespace sparsesnn

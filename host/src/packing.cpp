@@ -27,45 +27,79 @@ std::uint16_t to_bf16(float x) {
                    std::string(name) + " changed while it was read; do not write weights during a call");
 }
 
+// Columns first..first+n_columns-1 of rows begin..end-1 into rows of `width` from `out` on, unless that is null.
+// Whether all are finite.
+bool pack_piece(const float* weight, int n, int first, int n_columns, int begin, int end, int width, bool bf16,
+                void* out) {
+  float zero[16] = {};  // stay 0 unless an entry is NaN or infinite
+  for (int m = begin; m < end; ++m) {
+    const float* row = weight + static_cast<std::size_t>(m) * n + first;
+    for (int k = 0; k + 16 <= n_columns; k += 16)
+      for (int l = 0; l < 16; ++l) zero[l] += row[k + l] * 0.0f;
+    for (int k = n_columns / 16 * 16; k < n_columns; ++k) zero[0] += row[k] * 0.0f;
+    if (!out) continue;
+    const std::size_t to = static_cast<std::size_t>(m - begin) * width;
+    if (bf16) {
+      std::uint16_t* packed = static_cast<std::uint16_t*>(out) + to;
+      for (int k = 0; k < n_columns; ++k) packed[k] = to_bf16(row[k]);
+      std::memset(packed + n_columns, 0, sizeof(std::uint16_t) * (width - n_columns));
+    } else {
+      float* packed = static_cast<float*>(out) + to;
+      std::memcpy(packed, row, sizeof(float) * n_columns);
+      std::memset(packed + n_columns, 0, sizeof(float) * (width - n_columns));
+    }
+  }
+  float sum = 0.0f;
+  for (float x : zero) sum += x;
+  return sum == 0.0f;
+}
+
+constexpr int rows_piece = 256;
+
+std::size_t entry_bytes(const LayerSpec& spec) { return spec.bf16 ? sizeof(std::uint16_t) : sizeof(float); }
+
 }  // namespace
 
 Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name) {
   const PhaseTimer timer(Phase::pack);
   const int n = spec.n, n_slabs = (n + width - 1) / width;
-  const bool copy = spec.bf16 || width != n;
+  const std::size_t row_bytes = width * entry_bytes(spec);
   Packed packed{weight, {}};
-  if (copy) {
-    packed.own = Array<unsigned char>(static_cast<std::size_t>(n_slabs) * n_pre * width * (spec.bf16 ? 2 : 4));
+  if (spec.bf16 || width != n) {
+    packed.own = Array<unsigned char>(static_cast<std::size_t>(n_slabs) * n_pre * row_bytes);
     packed.data = packed.own.data();
   }
-  constexpr int piece = 256;  // rows
-  const int n_pieces = (n_pre + piece - 1) / piece;
+  const int n_pieces = (n_pre + rows_piece - 1) / rows_piece;
   std::vector<char> finite(static_cast<std::size_t>(n_slabs) * n_pieces);
   parallel_for(static_cast<int>(finite.size()), [&](int item, int) {
-    const int first = item / n_pieces * width, n_columns = std::min(width, n - first);
-    float zero[16] = {};  // stay 0 unless an entry is NaN or infinite
-    for (int m = item % n_pieces * piece; m < std::min(n_pre, (item % n_pieces + 1) * piece); ++m) {
-      const float* row = weight + static_cast<std::size_t>(m) * n + first;
-      for (int k = 0; k + 16 <= n_columns; k += 16)
-        for (int l = 0; l < 16; ++l) zero[l] += row[k + l] * 0.0f;
-      for (int k = n_columns / 16 * 16; k < n_columns; ++k) zero[0] += row[k] * 0.0f;
-      const std::size_t to = (static_cast<std::size_t>(first) * n_pre) + static_cast<std::size_t>(m) * width;
-      if (spec.bf16) {
-        std::uint16_t* out = reinterpret_cast<std::uint16_t*>(packed.own.data()) + to;
-        for (int k = 0; k < n_columns; ++k) out[k] = to_bf16(row[k]);
-        std::memset(out + n_columns, 0, sizeof(std::uint16_t) * (width - n_columns));
-      } else if (copy) {
-        float* out = reinterpret_cast<float*>(packed.own.data()) + to;
-        std::memcpy(out, row, sizeof(float) * n_columns);
-        std::memset(out + n_columns, 0, sizeof(float) * (width - n_columns));
-      }
-    }
-    float sum = 0.0f;
-    for (float x : zero) sum += x;
-    finite[item] = sum == 0.0f;
+    const int slab = item / n_pieces, first = slab * width, begin = item % n_pieces * rows_piece;
+    unsigned char* out =
+        packed.own ? packed.own.data() + (static_cast<std::size_t>(slab) * n_pre + begin) * row_bytes : nullptr;
+    finite[item] = pack_piece(weight, n, first, std::min(width, n - first), begin, std::min(n_pre, begin + rows_piece),
+                              width, spec.bf16, out);
   });
   if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, n, name);
   return packed;
+}
+
+Packed pack_by_rows(const float* weight, const void* packed, int n_pre, const LayerSpec& spec, const char* name) {
+  return packed ? Packed{packed, {}} : pack(weight, n_pre, spec, spec.n_padded(), name);
+}
+
+std::size_t row_packed_bytes(int n_pre, const LayerSpec& spec) {
+  return static_cast<std::size_t>(n_pre) * spec.n_padded() * entry_bytes(spec);
+}
+
+void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int begin, int end, void* out, const char* name) {
+  const PhaseTimer timer(Phase::pack);
+  const std::size_t row_bytes = spec.n_padded() * entry_bytes(spec);
+  std::vector<char> finite((end - begin + rows_piece - 1) / rows_piece);
+  parallel_for(static_cast<int>(finite.size()), [&](int item, int) {
+    const int from = begin + item * rows_piece;
+    finite[item] = pack_piece(weight, spec.n, 0, spec.n, from, std::min(end, from + rows_piece), spec.n_padded(),
+                              spec.bf16, static_cast<unsigned char*>(out) + from * row_bytes);
+  });
+  if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, spec.n, name);
 }
 
 Padded::Padded(const LayerSpec& spec, const LayerInput& input) {

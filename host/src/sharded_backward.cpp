@@ -84,7 +84,7 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       owners_(all, list(n_steps_, 0), ranks_.first),
       blocks_(ranks_.blocks[exchange.rank()]),
       neuron_(spec, input),
-      weight_(pack(input.recurrent_weight, spec.n_all(), spec, spec.n_padded(), "recurrent_weight")),
+      weight_(pack_by_rows(input.recurrent_weight, input.packed_recurrent, spec.n_all(), spec, "recurrent_weight")),
       halves_(halves(n_samples_)),
       sums_(halves_.size(), Sums(exchange.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),

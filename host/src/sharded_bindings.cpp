@@ -1,6 +1,7 @@
 // Exchanges between ranks, carried out by Python, and the merging of the lists of shards.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +11,7 @@
 
 #include "column_squares.h"
 #include "group_tree.h"
+#include "memory.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
 #include "shard_lists.h"
@@ -121,7 +123,8 @@ nb::list branches_of(int n_groups, const std::vector<int>& edges) {
   return out;
 }
 
-void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<int>& folds, const Out& total) {
+void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<int>& folds, const Out& total,
+                     const std::optional<In<bool>>& active) {
   std::vector<const float*> data;
   int waiting = 0;
   bool good = branches.size() == folds.size() && !branches.empty();
@@ -133,8 +136,21 @@ void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<i
   if (!good || waiting != 1)
     throw InputError("ShapeError",
                      "add_branches: give as many sums as folds, which leave one, all of the total's size");
+  if (active && (total.ndim() != 2 || active->size() != total.shape(0)))
+    throw InputError("ShapeError", "add_branches: give a matrix and whether each of its rows is active");
   nb::gil_scoped_release release;
-  add_branches(data, folds, total.size(), total.data());
+  if (active)
+    add_active_rows(data, folds, active->data(), total.shape(0), total.shape(1), total.data());
+  else
+    add_branches(data, folds, total.size(), total.data());
+}
+
+void copy_rows(const In<float>& from, const In<bool>& active, const Out& to) {
+  if (to.ndim() != 2 || from.ndim() != 2 || from.shape(0) != to.shape(0) || from.shape(1) != to.shape(1) ||
+      active.size() != to.shape(0))
+    throw InputError("ShapeError", "copy_rows: give two equal matrices and whether each of their rows is active");
+  nb::gil_scoped_release release;
+  copy_active_rows(from.data(), active.data(), to.shape(0), to.shape(1), to.data());
 }
 
 // Values of the entries of a population's lists, for the owner of each: neurons first[r]..first[r + 1]-1 are rank r's.
@@ -178,14 +194,17 @@ nb::list folds_of_tiles(const std::vector<int>& edges) {
   return out;
 }
 
-// Which of n neurons are in any of the lists.
+// Which of n neurons are in any of the lists. Once all have been seen the rest is not looked at.
 nb::object listed_neurons(const AnyIn& ids, std::size_t n) {
   Array<bool> listed = Array<bool>::zeros(n);
   const auto mark = [&](auto* id) {
-    for (std::size_t j = 0; j < ids.size(); ++j) {
+    std::size_t n_missing = n;
+    for (std::size_t j = 0; j < ids.size() && n_missing; ++j) {
       if (static_cast<std::size_t>(id[j]) >= n)
         throw InputError("SpikeListError", "listed_neurons: an id is too large");
-      listed[static_cast<std::size_t>(id[j])] = true;
+      bool& seen = listed[static_cast<std::size_t>(id[j])];
+      n_missing -= !seen;
+      seen = true;
     }
   };
   if (ids.dtype() == nb::dtype<std::uint16_t>())
@@ -197,10 +216,24 @@ nb::object listed_neurons(const AnyIn& ids, std::size_t n) {
   return to_numpy(listed, {n});
 }
 
-nb::object empty_matrix(std::size_t n_rows, std::size_t n_columns) {
+nb::object empty_matrix(std::size_t n_rows, std::size_t n_columns, bool shared) {
   if (n_columns && n_rows > (std::size_t{1} << 60) / n_columns) throw std::bad_alloc();
-  Array<float> matrix(n_rows * n_columns);
+  const std::size_t n = n_rows * n_columns;
+  Array<float> matrix = shared ? Array<float>::shared(n) : Array<float>(n);
   return to_numpy(matrix, {n_rows, n_columns});
+}
+
+std::optional<std::pair<int, std::size_t>> shared_file() {
+  const SharedMemory memory = shared_memory();
+  if (!memory.n_bytes) return std::nullopt;
+  return std::make_pair(memory.file, memory.n_bytes);
+}
+
+std::int64_t place_in_shared(const In<float>& array) {
+  const SharedMemory memory = shared_memory();
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(array.data());
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory.data);
+  return at >= begin && at - begin < memory.n_bytes ? static_cast<std::int64_t>(at - begin) : -1;
 }
 
 }  // namespace
@@ -214,8 +247,13 @@ void register_sharded(nb::module_& m) {
         "How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1, folds) of "
         "every\n"
         "branch; folds: how many of the sums that wait it is added to, the latest first.");
-  m.def("add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a,
-        "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape.");
+  m.def(
+      "add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a, "active"_a.none() = nb::none(),
+      "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape; of a matrix [M, N] "
+      "only\n"
+      "the rows that are active, bool[M], if that is given.");
+  m.def("copy_rows", &copy_rows, "source"_a, "active"_a, "out"_a,
+        "Copies the rows of a matrix [M, N] that are active, bool[M].");
   m.def("split_values", &values_by_owner, "population"_a, "values"_a, "first"_a,
         "Of values [K, entries] of lists those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.");
   m.def("tile_folds", &folds_of_tiles, "edges"_a,
@@ -223,8 +261,14 @@ void register_sharded(nb::module_& m) {
         "a\n"
         "sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.");
   m.def("listed_neurons", &listed_neurons, "ids"_a, "n"_a, "bool[n], which neurons stand in any of the lists.");
-  m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a,
-        "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step.");
+  m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a, "shared"_a = false,
+        "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step, or of "
+        "shared memory.");
+  m.def("shared_memory", &shared_file,
+        "Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no "
+        "such\n"
+        "thing; see host/src/memory.h.");
+  m.def("shared_place", &place_in_shared, "array"_a, "Where in shared memory an array begins; -1: it is not there.");
   m.def("column_squares", &squares_by_column, "x"_a,
         "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
 }

@@ -1,0 +1,110 @@
+"""Memory that replicas on one host share, so that they read one another's sums in place and keep one copy of a weight.
+
+Each process has a file in memory, without a name (host/src/memory.h), in which the engine lays what others are to see. The
+others open it through /proc, where they may, and map it; ranks on other hosts, or on systems without such files, exchange
+messages instead. The kernel frees the memory when the last of them has ended, however they end.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn import _core
+from sparsesnn.host.comm import Communicator
+from sparsesnn.host.comm.base import Array, Bytes
+
+
+class HostMemory:
+    """The memory of those ranks of a group that share this host.
+
+    Args:
+        comm: the group; all of its ranks make one at the same time.
+
+    Attributes:
+        ranks: of the group, those whose memory is at hand, this one among them; they agree on it.
+        group: these ranks by themselves.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.rank = comm.rank
+        self._files = {r: opened for r, text in enumerate(comm.all_texts(_own_file())) if (opened := _open(text))}
+        sees = comm.all_gather(np.array([r in self._files for r in range(comm.size)]))
+        alike = tuple(r for r in range(comm.size) if np.array_equal(sees[r], sees[comm.rank]) and sees[comm.rank][r])
+        self.ranks = alike if comm.rank in alike else (comm.rank,)
+        self.group = comm.split(self.ranks[0])
+
+    def place(self, array: Array) -> int:
+        """Where others find the float32 array, which must lie in shared memory."""
+        return int(_core.shared_place(array))
+
+    def at(self, rank: int, place: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """A float32 array of a rank."""
+        n = int(np.prod(shape))
+        return np.frombuffer(self._files[rank], np.float32, n, place).reshape(shape)
+
+
+def _own_file() -> str:
+    """What the others need to find this process's memory: size, path, and what the path leads to."""
+    memory = _core.shared_memory()
+    if memory is None:
+        return ""
+    path = f"/proc/{os.getpid()}/fd/{memory[0]}"
+    return f"{memory[1]} {path} {Path(path).readlink()}"
+
+
+def _open(text: str) -> mmap.mmap | None:
+    """The memory that `text` says, unless it is another host's: its name is drawn at random."""
+    if not text:
+        return None
+    size, path, target = text.split(" ", 2)
+    try:
+        if str(Path(path).readlink()) != target:
+            return None
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return mmap.mmap(file, int(size))
+        finally:
+            os.close(file)
+    except OSError:  # no such process here, or it must not be looked into
+        return None
+
+
+class CommonWeights:
+    """Weights of one layer as a pass reads them row by row, one copy for all replicas of a host.
+
+    Their rows are read in an order that spikes decide, from a cache that is the host's: a copy for each rank would leave
+    each a part of it. Each packs some of the rows.
+    """
+
+    def __init__(self, memory: HostMemory) -> None:
+        self.memory, self.rooms = memory, dict[str, Bytes]()
+
+    def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array]) -> Mapping[str, Bytes]:
+        """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights."""
+        group = self.memory.group
+        sizes = {name: int(_core.row_packed_bytes(spec, len(weight))) for name, weight in weights.items()}
+        if {name: room.nbytes for name, room in self.rooms.items()} != sizes:
+            self._make_rooms(sizes)
+        group.barrier()  # nobody reads what they held before
+        for name, weight in weights.items():
+            begin, end = (len(weight) * r // group.size for r in (group.rank, group.rank + 1))
+            _core.pack_rows(spec, weight, begin, end, self.rooms[name], name)
+        group.barrier()
+        return self.rooms
+
+    def _make_rooms(self, sizes: Mapping[str, int]) -> None:
+        """In the memory of the first rank."""
+        rooms = {name: np.asarray(_core.empty_matrix(1, -(-n // 4), shared=True)) for name, n in sizes.items()}
+        first = self.memory.ranks[0]
+        places = self.memory.group.all_gather(np.array([self.memory.place(room) for room in rooms.values()], np.int64))
+        if self.memory.rank != first:
+            rooms = {
+                name: self.memory.at(first, int(p), rooms[name].shape) for name, p in zip(rooms, places[0], strict=True)
+            }
+        self.rooms = {name: room.view(np.uint8)[0, : sizes[name]] for name, room in rooms.items()}
