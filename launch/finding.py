@@ -36,7 +36,9 @@ def kind_of(version: str) -> str | None:
     return None
 
 
-def find_launcher(asked: str = "auto", environ: Mapping[str, str] | None = None) -> Launcher:
+def find_launcher(
+    asked: str = "auto", environ: Mapping[str, str] | None = None, *, elsewhere: bool = False
+) -> Launcher:
     """The launcher to use.
 
     Args:
@@ -44,6 +46,7 @@ def find_launcher(asked: str = "auto", environ: Mapping[str, str] | None = None)
             Slurm job, else the mpirun beside this Python (`pip install 'sparsesnn[mpi]'` brings it there, and mpi4py uses
             its library), else that on PATH.
         environ: default `os.environ`.
+        elsewhere: its command line is for another machine: a kind that is not here goes by the usual name of its program.
 
     Errors: `ConfigError` where there is none, or one that nobody knows.
     """
@@ -53,7 +56,7 @@ def find_launcher(asked: str = "auto", environ: Mapping[str, str] | None = None)
         asked == "auto" and "SLURM_JOB_ID" in environ and shutil.which("srun", path=path)
     ):
         kind = "srun" if asked == "auto" else asked
-        executable = shutil.which(kind, path=path)
+        executable = shutil.which(kind, path=path) or (kind if elsewhere else None)
         if executable is None:
             raise ConfigError(f"--launcher {kind}: there is no {kind} on PATH; {_HINTS[kind]}")
         return Launcher(kind, executable)
@@ -70,6 +73,8 @@ def find_launcher(asked: str = "auto", environ: Mapping[str, str] | None = None)
         kind = kind_of(_version(executable)) or ""
         if kind and asked in ("auto", kind):
             return Launcher(kind, executable)
+    if elsewhere and asked != "auto":
+        return Launcher(asked, MPI_PROGRAMS[0])
     what = "mpirun" if asked == "auto" else f"mpirun of {asked}"
     raise ConfigError(f"launch: found no {what} beside {sys.executable} or on PATH; run: pip install 'sparsesnn[mpi]'")
 

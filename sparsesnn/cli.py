@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        return _fail(_unknown(parser, options, unknown[0]), 2)
     if options.command is None:
         parser.print_help()
         return 2
@@ -60,6 +63,24 @@ def _parser() -> argparse.ArgumentParser:
     for command in (train, evaluate, launch, data, bench, plan, nir, info):  # the order of --help
         command.register(commands)
     return parser
+
+
+def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argument: str) -> str:
+    """What is said of an argument that a command does not have: the command, and the option that was perhaps meant."""
+    words, known = ["sparsesnn"], list[str]()
+    while True:
+        known += parser._option_string_actions
+        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        chosen = [(name, action.choices[name]) for action in below if (name := getattr(options, action.dest, None))]
+        if not chosen:
+            break
+        words.append(chosen[0][0])
+        parser = chosen[0][1]
+    command = " ".join(words)
+    option = argument.partition("=")[0]
+    close = difflib.get_close_matches(option, known, n=1, cutoff=0.75) if option.startswith("-") else []
+    meant = f"; did you mean {close[0]}" if close else ""
+    return f"{command}: {argument!r} is unknown{meant}; `{command} --help` lists what it takes"
 
 
 class _Version(argparse.Action):

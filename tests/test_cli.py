@@ -206,9 +206,7 @@ def test_errors_are_one_line_and_say_what_to_do(
     assert "Traceback" not in shown.err
 
 
-@pytest.mark.parametrize(
-    "arguments", [["train", "digits", "--epochs", "many"], ["eval"], ["traim"], ["train", "--foo"]]
-)
+@pytest.mark.parametrize("arguments", [["train", "digits", "--epochs", "many"], ["eval"], ["traim"]])
 def test_options_that_do_not_exist(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run(*arguments)
@@ -227,3 +225,23 @@ def test_as_a_module() -> None:
     command = [sys.executable, "-m", "sparsesnn", "--version"]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     assert out.stdout == f"sparsesnn {sparsesnn.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digits", "--bogus"], "sparsesnn train: '--bogus' is unknown; `sparsesnn train --help` lists"),
+        (["train", "digits", "--treads=2"], "sparsesnn train: '--treads=2' is unknown; did you mean --threads; `sp"),
+        (["bench", "step", "--bach", "3"], "sparsesnn bench step: '--bach' is unknown; did you mean --batch; `sp"),
+        (["info", "me"], "sparsesnn info: 'me' is unknown; `sparsesnn info --help` lists what it takes"),
+        (["--bogus"], "sparsesnn: '--bogus' is unknown; `sparsesnn --help` lists what it takes"),
+    ],
+)
+def test_an_unknown_option_names_the_command(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"sparsesnn: error: {message}")
+    assert len(said.err.splitlines()) == 1

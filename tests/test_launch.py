@@ -153,6 +153,20 @@ def test_two_hardware_threads_are_one_core(tmp_path: Path, monkeypatch: pytest.M
     assert usable_cores(tmp_path / "none") == 5
 
 
+def test_a_dry_run_may_be_for_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    for kind, program in (("srun", "srun"), ("poprun", "poprun"), ("openmpi", "mpirun"), ("mpich", "mpirun")):
+        more = ["--num-replicas", "4"] if kind == "poprun" else ["--launcher", kind]
+        words, said = dry_run(capsys, "--ranks", "2", "--hosts", "a,b", *more)
+        assert words[0] == program
+        assert said == f"sparsesnn: launch: there is no {program} here that could run this\n"
+    assert main(["launch", "--ranks", "2", "--launcher", "srun", "--", "info"]) == 2
+    assert "there is no srun on PATH" in capsys.readouterr().err
+
+
 def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["launch", "--template", "jsc", "--ranks", "64", "--ranks-per-host", "8", "--threads", "16"]
     assert main([*arguments, "--account", "me", "--partition", "dc-cpu", "--", "train", "digits", "--resume"]) == 0
@@ -171,6 +185,15 @@ def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--ranks", "2", "--env", "A", "--", "info"], "--env: is 'A'; give NAME=VALUE"),
         (["--ranks", "2", "--launcher-args", "'", "--", "info"], "--launcher-args: .*; close the quotes"),
         (["--hosts", "a;b", "--ranks", "2", "--", "info"], "--hosts: is 'a;b'"),
+        (
+            ["--ranks", "2", "--", "trian", "digits"],
+            "'trian' is no sparsesnn command; allowed: train, .* ends in .py, or -m",
+        ),
+        (["--ranks", "2", "--", "nowhere.py"], r"launch: nowhere.py: there is no such file in /.*; give the path"),
+        (
+            ["--rank", "2", "--", "info"],
+            "sparsesnn launch: '--rank' is unknown; did you mean --ranks; `sparsesnn launch",
+        ),
         (["--template", "slurm", "--ranks", "2", "--", "info"], "give --ranks-per-host"),
     ],
 )

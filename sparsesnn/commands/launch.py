@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.commands import launch_scaling
@@ -51,7 +54,7 @@ def register(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=_launch)
+    parser.set_defaults(run=_launch, commands=commands.choices)
     where = parser.add_argument_group("where")
     where.add_argument(
         "--ranks",
@@ -72,7 +75,9 @@ def register(commands: Any) -> None:
     )
     where.add_argument("--oversubscribe", action="store_true", help="allow more ranks than cores, without a word")
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="print the command line and start nothing")
+    how.add_argument(
+        "--dry-run", action="store_true", help="print the command line and start nothing; the launcher need not be here"
+    )
     how.add_argument(
         "--launcher", default="auto", metavar="KIND", help="openmpi, mpich, srun, poprun, or the path of an mpirun"
     )
@@ -106,10 +111,12 @@ def _launch(options: argparse.Namespace) -> int:
         return _print_template(options)
     job = make_job(options)
     asked = "poprun" if job.poprun is not None and options.launcher == "auto" else options.launcher
-    launcher = find_launcher(asked)
+    launcher = find_launcher(asked, elsewhere=options.dry_run)
     command = command_line(launcher.kind, launcher.executable, job)
     if options.dry_run:
         print(shlex.join(command))
+        if shutil.which(launcher.executable) is None:
+            print(f"sparsesnn: launch: there is no {launcher.executable} here that could run this", file=sys.stderr)
         return 0
     sys.stdout.flush()
     sys.stderr.flush()
@@ -152,7 +159,7 @@ def make_job(options: argparse.Namespace) -> Job:
     elif options.ipus_per_replica is not None or options.vipu_partition is not None:
         raise ConfigError("--ipus-per-replica, --vipu-partition: of how many replicas? give --num-replicas")
     return Job(
-        program=_program(options.program),
+        program=_program(options.program, options.commands, here=options.template is None),
         ranks=ranks,
         hosts=hosts,
         ranks_per_host=options.ranks_per_host,
@@ -212,8 +219,11 @@ def _share_cores(
     return threads, options.bind == "cores" or (options.bind == "auto" and fits), not fits or options.oversubscribe
 
 
-def _program(words: list[str]) -> tuple[str, ...]:
-    """What every rank runs: this Python with a sparsesnn command, or with a file."""
+def _program(words: list[str], commands: Collection[str], *, here: bool) -> tuple[str, ...]:
+    """What every rank runs: this Python with a sparsesnn command, or with a file, which must be here.
+
+    Checked before the start, so that what is wrong is said once and not by every rank.
+    """
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
         return ()
@@ -224,7 +234,16 @@ def _program(words: list[str]) -> tuple[str, ...]:
             f"launch: {words[0]} is no command; put -- before the command: sparsesnn launch --ranks 4 -- train …"
         )
     if words[0].endswith(".py"):
+        if here and not Path(words[0]).is_file():
+            raise ConfigError(
+                f"launch: {words[0]}: there is no such file in {Path.cwd()}; give the path of your script"
+            )
         return (sys.executable, *words)
+    if words[0] not in commands:
+        raise ConfigError(
+            f"launch: {words[0]!r} is no sparsesnn command; allowed: {', '.join(commands)}, a file that ends in .py, or -m "
+            "and a module"
+        )
     return (sys.executable, "-m", "sparsesnn", *words)
 
 
