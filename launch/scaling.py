@@ -252,7 +252,9 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     for k, row in enumerate(rows):
         layers = [100 * a for name, a in row["layer_activity"].items() if name != "input"]
         panels[1].plot(range(1, 1 + len(layers)), layers, "o-", color=CYCLE[k % len(CYCLE)], label=f"{key} {row[key]}")
-    panels[1].set_ylim(bottom=0)
+    highest = max(100 * a for row in rows for name, a in row["layer_activity"].items() if name != "input")
+    panels[1].set_ylim(0, 1.3 * highest)  # room for the legend above lines that should be level
+    panels[1].get_xaxis().get_major_locator().set_params(integer=True)
     panels[1].set_xlabel("hidden layer")
     panels[1].set_title("activity of every layer, %", fontsize=10)
     if ipus:

@@ -42,7 +42,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 
 def test_other_settings_and_foreign_files_are_refused(tmp_path: Path) -> None:
     Rows(tmp_path, "rows", {"T": 5}, None).run(POINTS[:1], lambda _: {})
-    with pytest.raises(ConfigError, match=r"holds rows of other settings.*another --out"):
+    with pytest.raises(ConfigError, match=r"holds rows of other settings \(.*: .* there, .* now\).*another --out"):
         Rows(tmp_path, "rows", {"T": 6}, None)
     (tmp_path / "rows.json").write_text('{"rows": 3}')
     with pytest.raises(CheckpointError, match="is not one of ours"):

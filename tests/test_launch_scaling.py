@@ -233,7 +233,9 @@ def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     arguments = ["launch", "weak-scaling", "--ranks", "1,2", "--layers", "1", "--width", "128", "--batch", "8", "--steps", "9",
                  "--repeats", "2", "--ipus", "", "--no-plot", "--launch", "--bind none --oversubscribe", "--out", "out"]  # fmt: skip
     assert main(arguments) == 0
-    assert "activity of every layer" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "activity of every layer" in said.out
+    assert "[2/2] ranks 2, shards 2, n_layers 2\n" in said.err  # what differs from the other point, and no more
     saved = json.loads(Path("out/scaling.json").read_text())
     one, two = saved["rows"]
     assert (one["ranks"], two["ranks"], two["n_layers"]) == (1, 2, 2)
@@ -262,6 +264,14 @@ def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, mo
     ("arguments", "message"),
     [
         (["weak-scaling", "--launch", "--ranks 3"], "--launch: gives --ranks or --threads"),
+        (["weak-scaling", "--launch", "--hosts 'a"], '--launch: "--hosts \'a": No closing quotation; close the quotes'),
+        (["--ranks", "3", "weak-scaling"], "launch weak-scaling: --ranks before it would have no effect"),
+        (["--hosts", "a", "--dry-run", "batch-size"], "launch batch-size: --hosts, --dry-run before it would have no"),
+        (
+            ["--ranks", "2", "--", "weak-scaling"],
+            "weak-scaling starts ranks itself; write: sparsesnn launch weak-scaling",
+        ),
+        (["strong-scalling"], "'strong-scalling' is no sparsesnn command"),
         (["batch-size", "--batches", "0"], "--batches: is '0'; give whole numbers from 1 up"),
         (["strong-scaling", "--split", "time"], "--split: is 'time'; allowed: neurons, samples"),
     ],

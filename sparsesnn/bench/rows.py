@@ -46,7 +46,7 @@ class Rows:
             raise CheckpointError(f"{path}: is not one of ours; give another --out")
         if saved.get("settings") != self.settings:
             raise ConfigError(
-                f"--out: {path} holds rows of other settings ({saved.get('settings')}); "
+                f"--out: {path} holds rows of other settings ({_differences(saved.get('settings'), self.settings)}); "
                 "give the options of that run to go on with it, or another --out"
             )
         self.rows = saved["rows"]
@@ -57,14 +57,17 @@ class Rows:
             left = [point for point in points if not any(point.items() <= row.items() for row in self.rows)]
             if len(left) < len(points):
                 self.say(f"{self.folder}: {len(points) - len(left)} of {len(points)} are there already")
+            # what all points share is in the settings
+            told = [name for name in points[0] if len(points) == 1 or any(p[name] != points[0][name] for p in points)]
             started = time.perf_counter()
             for k, point in enumerate(left):
                 row = {**point, **measure(point)}
                 self.rows.append(row)
                 self.write()
                 seconds = (time.perf_counter() - started) / (k + 1) * (len(left) - k - 1)
-                done = ", ".join(f"{name} {value}" for name, value in point.items())
-                self.say(f"[{len(points) - len(left) + k + 1}/{len(points)}] {done}, {seconds / 60:.0f} min left")
+                done = ", ".join(f"{name} {point[name]}" for name in told)
+                when = f", {seconds / 60:.0f} min left" if k + 1 < len(left) else ""
+                self.say(f"[{len(points) - len(left) + k + 1}/{len(points)}] {done}{when}")
         return self.rows
 
     def write(self) -> None:
@@ -76,6 +79,13 @@ class Rows:
     def say(self, text: str) -> None:
         if self.stream is not None:
             print(text, file=self.stream, flush=True)
+
+
+def _differences(there: object, now: Mapping[str, Any]) -> str:
+    """What differs, as `width: 256 there, 512 now`."""
+    old = there if isinstance(there, dict) else {}
+    names = [name for name in dict.fromkeys([*now, *old]) if old.get(name) != now.get(name)]
+    return ", ".join(f"{name}: {old.get(name)} there, {now.get(name)} now" for name in names)
 
 
 def draw(plot: Callable[..., None], *arguments: Any) -> None:

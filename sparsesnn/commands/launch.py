@@ -98,11 +98,15 @@ def register(commands: Any) -> None:
     batch.add_argument("--name", default="sparsesnn", metavar="TEXT", help="of the job (default: %(default)s)")
     batch.add_argument("--module", action="append", default=[], metavar="NAME", help="loaded first; may be given again")
     batch.add_argument("--sdk", metavar="FILE", help="enable script of the Poplar SDK")
+    parser.set_defaults(
+        before=[action for action in parser._actions if action.option_strings and action.dest != "help"]
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what every rank runs")
 
 
 def _launch(options: argparse.Namespace) -> int:
     if options.program[:1] and options.program[0] in launch_scaling.KINDS:
+        _check_nothing_before(options)
         return launch_scaling.run(options.program[0], options.program[1:])
     from sparsesnn.launch.command import command_line
     from sparsesnn.launch.finding import find_launcher
@@ -127,6 +131,17 @@ def _launch(options: argparse.Namespace) -> int:
         raise ConfigError(f"launch: {command[0]} cannot be run: {error.strerror}; give --launcher") from None
 
 
+def _check_nothing_before(options: argparse.Namespace) -> None:
+    """A measurement of scaling has options of its own, after its name."""
+    given = [a.option_strings[0] for a in options.before if getattr(options, a.dest) != a.default]
+    if given:
+        kind = options.program[0]
+        raise ConfigError(
+            f"launch {kind}: {', '.join(given)} before it would have no effect; give what it has after it (sparsesnn launch "
+            f"{kind} --help), and other options of launch as --launch '{given[0]} …'"
+        )
+
+
 def _print_template(options: argparse.Namespace) -> int:
     from sparsesnn.launch.templates import Batch, batch_script
 
@@ -140,6 +155,7 @@ def make_job(options: argparse.Namespace) -> Job:
     from sparsesnn.launch.allocation import find_allocation
     from sparsesnn.launch.job import Job, PopRun, parse_hosts
 
+    program = _program(options.program, options.commands, here=options.template is None)
     if options.ranks is not None and options.ranks < 1:
         raise ConfigError(f"--ranks: is {options.ranks}; give a whole number of processes, at least 1")
     if options.ranks_per_host is not None and options.ranks_per_host < 1:
@@ -159,7 +175,7 @@ def make_job(options: argparse.Namespace) -> Job:
     elif options.ipus_per_replica is not None or options.vipu_partition is not None:
         raise ConfigError("--ipus-per-replica, --vipu-partition: of how many replicas? give --num-replicas")
     return Job(
-        program=_program(options.program, options.commands, here=options.template is None),
+        program=program,
         ranks=ranks,
         hosts=hosts,
         ranks_per_host=options.ranks_per_host,
@@ -239,6 +255,8 @@ def _program(words: list[str], commands: Collection[str], *, here: bool) -> tupl
                 f"launch: {words[0]}: there is no such file in {Path.cwd()}; give the path of your script"
             )
         return (sys.executable, *words)
+    if words[0] in launch_scaling.KINDS:
+        raise ConfigError(f"launch: {words[0]} starts ranks itself; write: sparsesnn launch {words[0]} --ranks 1,2")
     if words[0] not in commands:
         raise ConfigError(
             f"launch: {words[0]!r} is no sparsesnn command; allowed: {', '.join(commands)}, a file that ends in .py, or -m "

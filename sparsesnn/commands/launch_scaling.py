@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,8 +27,9 @@ examples:
 each point is started by `sparsesnn launch`, which takes what stands in --launch; one thread a rank unless said otherwise.
 --out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped.
 efficiency: synaptic events a second and rank, over those of the first row; where all ranks have as much to do, the ratio
-  of times. The input is as wide and as active as a layer. Beside it what the plan's cost model gives with the latency and the bandwidth that
-  were measured at the start (sparsesnn plan --target mpi:RxT --link GB/s,us), and predictions for IPUs."""
+  of times. The input is as wide and as active as a layer. Beside it what the plan's cost model gives with the latency
+  and the bandwidth that were measured at the start (sparsesnn plan --target mpi:RxT --link GB/s,us), and predictions
+  for IPUs."""
 
 
 def run(kind: str, arguments: Sequence[str]) -> int:
@@ -39,7 +41,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     settings = _settings(kind, options)
     saved = json.loads(json.dumps({**asdict(settings), "launch": options.launch}))
     measured = Rows(options.out, "scaling", saved, sys.stderr)
-    launch = options.launch.split()
+    launch = _words(options.launch)
 
     def measure(point: scaling.Row) -> scaling.Row:
         return scaling.run_point(
@@ -75,7 +77,12 @@ def _parser(kind: str) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, metavar="T", help="of a rank (default: %(default)s)")
     if kind == "weak-scaling":
         parser.add_argument("--grow", default="layers", metavar="WHAT", help="layers (default), width or batch")
-        parser.add_argument("--ipus", default="1,2,4,8,16,32,64", metavar="N,…", help="predicted; '' for none")
+        parser.add_argument(
+            "--ipus",
+            default="1,2,4,8,16,32,64",
+            metavar="N,…",
+            help="of the predictions in the plot; '' for none (default: %(default)s)",
+        )
     if kind == "batch-size":
         parser.add_argument("--batches", default="8,16,32,64,128", metavar="B,…", help="default: %(default)s")
     parser.add_argument("--split", default="neurons", metavar="WHAT", help="neurons (default) or samples")
@@ -89,7 +96,9 @@ def _parser(kind: str) -> argparse.ArgumentParser:
     parser.add_argument("--activity", type=float, default=0.02, metavar="A", help="natural activity (default: 0.02)")
     parser.add_argument("--max-activity", type=float, default=0.05, metavar="A", help="room in lists (default: 0.05)")
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps (default: 9)")
-    parser.add_argument("--launch", default="", metavar="TEXT", help="more options of sparsesnn launch")
+    parser.add_argument(
+        "--launch", default="", metavar="TEXT", help="more options of sparsesnn launch, such as '--hosts a,b'"
+    )
     parser.add_argument("--out", type=Path, default=Path(f"runs/{kind}"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--no-plot", action="store_true", help="draw nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -114,6 +123,13 @@ def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untype
     if "--ranks" in options.launch or "--threads" in options.launch:
         raise ConfigError("--launch: gives --ranks or --threads; give them here instead")
     return Settings(**given)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--launch: {text!r}: {error}; close the quotes") from None
 
 
 def _integers(option: str, text: str) -> list[int]:
