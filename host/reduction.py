@@ -67,13 +67,13 @@ class Reduction:
             branches: float32[K, M, n], this replica's sums; they are overwritten.
             active: [M], rows that may differ from zero.
         """
-        this = _Sum(parameter, self._shared(branches), active)
+        this = _Sum(parameter, self._placed(branches), active.copy())
         for r in self._others:
-            rows = self._rows(this, r)
-            if r not in self.memory.ranks:
+            if r in self.memory.ranks:
+                this.forth.append(self._say_where(this, r))
+            else:
+                rows = self._rows(this, r)
                 this.forth += self._send(branches[:, rows], active[rows], r, FORTH)
-            elif branches.size:
-                this.forth += self._say_where(this.branches, rows, active[rows], r, FORTH)
         self.open.append(this)
         if len(self.open) > 1:  # the one before has had the time of a layer to arrive
             self._sum(self.open[-2])
@@ -91,12 +91,13 @@ class Reduction:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
         if self.open:
             self._sum(self.open[-1])
+            self.memory.group.barrier()  # the totals are there
         for this in self.open:
             self._collect(this)
         for this in self.open:
             _wait(this.back)
         if self.open:
-            self.memory.group.barrier()  # the totals are read: whoever has them may change them
+            self.memory.group.barrier()  # they are read: whoever has them may change them
         self.open.clear()
         self.batch = None
 
@@ -113,70 +114,64 @@ class Reduction:
         """Adds up this replica's rows of all branches, and gives the total to the others."""
         assert self.batch is not None
         rows = self._rows(this, self.comm.rank)
-        active = this.active[rows].copy()
+        for r in self._others:
+            if r in self.memory.ranks:
+                self._hear_where(this, r)
         parts: list[Array] = []
         for r, n_branches in enumerate(self.batch.n_branches):
             if r == self.comm.rank:
-                parts += [branch[rows] for branch in this.branches]
+                parts += list(this.branches[:n_branches, rows])
+            elif r in self.memory.ranks:
+                parts += list(self._look(this, r, n_branches)[:, rows])
             elif n_branches:
-                theirs, fired = self._branches_of(this, r, n_branches)
-                parts += theirs
-                active |= fired
-        if len(this.branches):
-            this.total = this.branches[0]
-        else:
-            this.total = self._shared(np.zeros((1, *this.parameter.shape), np.float32))[0]
-        _core.add_branches(parts, self.batch.folds, this.total[rows], active)
+                shape = (rows.stop - rows.start, this.branches.shape[2])
+                out = [np.asarray(_core.empty_matrix(*shape)) for _ in range(n_branches)]
+                this.active[rows] |= self._receive(out, r, FORTH)
+                parts += out
+        _core.add_branches(parts, self.batch.folds, this.total[rows], this.active[rows])
         for r in self._others:
-            if r in self.memory.ranks:
-                this.back += self._say_where(this.total[None], rows, active, r, BACK)
-            else:
-                this.back += self._send(this.total[None, rows], active, r, BACK)
+            if r not in self.memory.ranks:
+                this.back += self._send(this.total[None, rows], this.active[rows], r, BACK)
 
     def _collect(self, this: _Sum) -> None:
         """The rows that other replicas have added up."""
-        assert this.total is not None
         _wait(this.forth)  # where this replica's branches lie the totals are to come
+        if len(self.memory.ranks) < self.comm.size:
+            this.active[:] = True  # nobody has heard of all rows
         for r in self._others:
             rows = self._rows(this, r)
             if r in self.memory.ranks:
-                [total], active = self._look(this, rows, r, 1, BACK)
-                _core.copy_rows(total, active, this.total[rows])
+                _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
             else:
                 self._receive([this.total[rows]], r, BACK)
         this.parameter.grad = torch.from_numpy(this.total)
 
-    def _branches_of(self, this: _Sum, source: int, n: int) -> tuple[list[Array], Rows]:
-        """Of the branches of another replica the rows that this one adds up, and which of them are active."""
-        rows = self._rows(this, self.comm.rank)
-        if source in self.memory.ranks:
-            return self._look(this, rows, source, n, FORTH)
-        out = [np.asarray(_core.empty_matrix(rows.stop - rows.start, this.branches.shape[2])) for _ in range(n)]
-        return out, self._receive(out, source, FORTH)
-
     # ---- between replicas on one host --------------------------------------------------------------------------
 
-    def _shared(self, sums: Array) -> Array:
-        """The same sums [K, M, n] where others can read them; the engine has laid them there."""
-        if len(self.memory.ranks) == 1 or not sums.size or self.memory.place(sums) >= 0:
-            return sums
-        out = np.asarray(_core.empty_matrix(1, sums.size, shared=True)).reshape(sums.shape)
-        out[:] = sums
-        return out
+    def _placed(self, branches: Array) -> Array:
+        """The same [K, M, n], one of zeros where there are none, for the total; others can read them."""
+        if not len(branches):
+            branches = np.zeros((1, *branches.shape[1:]), np.float32)
+        if len(self.memory.ranks) == 1 or self.memory.place(branches) >= 0:  # where the engine has laid them
+            return branches
+        placed = np.asarray(_core.empty_matrix(1, branches.size, shared=True)).reshape(branches.shape)
+        placed[:] = branches
+        return placed
 
-    def _say_where(self, sums: Array, rows: slice, active: Rows, to: int, tag: int) -> list[tuple[Request, Array]]:
-        """Tells where these sums [K, M, n] lie, and which of some rows are active."""
-        self.comm.traffic.count(sent=len(sums) * int(active.sum()) * 4 * sums.shape[2])
-        message = np.concatenate([np.array([self.memory.place(sums)], np.int64).view(np.uint8), active.view(np.uint8)])
-        return [(self.comm.send(message, to, tag), message)]
+    def _say_where(self, this: _Sum, to: int) -> tuple[Request, Array]:
+        """Tells where branches lie and which rows are active."""
+        place = np.array([self.memory.place(this.branches)], np.int64)
+        message = np.concatenate([place.view(np.uint8), this.active.view(np.uint8)])
+        return self.comm.send(message, to, FORTH), message
 
-    def _look(self, this: _Sum, rows: slice, source: int, n: int, tag: int) -> tuple[list[Array], Rows]:
-        """These rows of a replica's n sums, where it tells that they lie, and which are active."""
-        message = self.comm.take(source, tag)
-        active = message[8:].view(np.bool_)
-        sums = self.memory.at(source, int(message[:8].view(np.int64)[0]), (n, *this.parameter.shape))[:, rows]
-        self.comm.traffic.count(received=n * int(active.sum()) * 4 * sums.shape[2])
-        return list(sums), active
+    def _hear_where(self, this: _Sum, source: int) -> None:
+        message = self.comm.take(source, FORTH)
+        this.places[source] = int(message[:8].view(np.int64)[0])
+        this.active |= message[8:].view(np.bool_)
+
+    def _look(self, this: _Sum, source: int, n: int) -> Array:
+        """A replica's n sums [n, M, N]; of one, the total is the first."""
+        return self.memory.at(source, this.places[source], (n, *this.total.shape))
 
     def _send(self, sums: Array, active: Rows, to: int, tag: int) -> list[tuple[Request, Array]]:
         """Sends which rows are active and these of each sum [K, m, n]; all of them where few are missing."""
@@ -231,14 +226,24 @@ class _Batch:
 
 @dataclass
 class _Sum:
-    """One weight's sum under way."""
+    """One weight's sum under way.
+
+    Args:
+        branches: this replica's; the first becomes the total.
+        active: rows that may differ from zero, at first of this replica's, in the end of all on this host.
+        places: of others' branches in their memory.
+    """
 
     parameter: nn.Parameter
     branches: Array
     active: Rows
-    total: Array | None = None
+    places: dict[int, int] = field(default_factory=dict)
     forth: list[tuple[Request, Array]] = field(default_factory=list)
     back: list[tuple[Request, Array]] = field(default_factory=list)
+
+    @property
+    def total(self) -> Array:
+        return self.branches[0]
 
 
 def _wait(sent: list[tuple[Request, Array]]) -> None:

@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass
 class Traffic:
-    """What a rank has exchanged so far, over all its communicators.
+    """What a rank has exchanged so far, over all its communicators; not what it read in another's memory.
 
     Args:
         bytes_sent, bytes_received: to and from other ranks.
