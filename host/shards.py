@@ -17,7 +17,7 @@ from sparsesnn.layers import Input
 from sparsesnn.network import Network
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
-from sparsesnn.spikes import SpikeBatch, id_dtype
+from sparsesnn.spikes import SpikeBatch
 
 Places = npt.NDArray[np.int64]
 
@@ -91,8 +91,7 @@ class ShardedSpikes(SpikeBatch):
 
     def split(self, values: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
         """Values [K, entries], for the rank that owns each entry."""
-        lists = _core.Lists(self.offsets.numpy(), self.ids.numpy(), self.n_spikes.numpy())
-        return list(_core.split_values(lists, values, list(self.shards.first)))
+        return list(_core.split_values(_lists(self), values, list(self.shards.first)))
 
 
 def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool) -> ShardedSpikes:
@@ -105,24 +104,13 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         plain = {f.name: getattr(own, f.name) for f in fields(SpikeBatch)}
         return ShardedSpikes(**{**plain, "values": None}, own_values=own.values, shards=shards)
     n_lists = own.n_steps * own.n_samples
-    # in one message: lengths and spikes of each list, then ids
-    kinds = [own.n_listed.numpy().astype(np.int32), own.n_spikes.numpy()]
-    if limited:
-        kinds.append(np.zeros(n_lists, np.int32) if own.dropped is None else own.dropped.numpy())
-    message = np.concatenate([np.concatenate(kinds).view(np.uint8), own.ids.numpy().view(np.uint8)])
-    n_counts = len(kinds) * n_lists
-    parts, dropped = [], None
-    for r, received in enumerate(comm.all_gather(message)):
-        n_shard = shards.first[r + 1] - shards.first[r]
-        # the message begins where memory of any type may
-        counts = received[: 4 * n_counts].view(np.int32)
-        ids = received[4 * n_counts :].view(id_dtype_numpy(max(1, n_shard)))
-        if limited and r == shards.owners[0]:  # all owners know how many found no slot
-            dropped = torch.from_numpy(counts[2 * n_lists :])
-        offsets = np.zeros(n_lists + 1, np.int64)
-        np.cumsum(counts[:n_lists], out=offsets[1:])
-        parts.append(_core.Lists(offsets, ids, counts[n_lists : 2 * n_lists]))
-    offsets, ids, n_spikes = _core.merge_shards(parts, list(shards.first[:-1]), shards.n_all)
+    # A shard without neurons has lists of one that never fires, and knows of no candidates.
+    none = np.zeros(n_lists, np.int32)
+    own_dropped = none if own.dropped is None else own.dropped.numpy()
+    message = _core.shard_message(_lists(own), own.n_neurons, own_dropped if limited else None)
+    offsets, ids, n_spikes, dropped = _core.merge_messages(
+        comm.all_gather(message), n_lists, limited, list(shards.first)
+    )
     return ShardedSpikes(
         offsets=torch.from_numpy(offsets),
         ids=torch.from_numpy(ids),
@@ -130,7 +118,7 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         n_steps=own.n_steps,
         n_samples=own.n_samples,
         n_neurons=shards.n_all,
-        dropped=dropped,
+        dropped=None if dropped is None else torch.from_numpy(dropped),
         own_values=own.values,
         shards=shards,
     )
@@ -157,5 +145,5 @@ class _WholeValues(torch.autograd.Function):
         return d_values[torch.from_numpy(ctx.places)], None
 
 
-def id_dtype_numpy(n_neurons: int) -> type[np.generic]:
-    return np.uint16 if id_dtype(n_neurons) == torch.uint16 else np.int32
+def _lists(spikes: SpikeBatch) -> _core.Lists:
+    return _core.Lists(spikes.offsets.numpy(), spikes.ids.numpy(), spikes.n_spikes.numpy())

@@ -1,6 +1,8 @@
 #include "shard_lists.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 
 #include "thread_pool.h"
 
@@ -17,33 +19,73 @@ void each_list(std::int64_t n_lists, Body&& body) {
   });
 }
 
-// Entries from..to-1 of one shard, with the ids of the population, to `at` and on.
-template <class Id, class ShardId>
-void merge_run(const ShardId* ids, std::int64_t from, std::int64_t to, std::uint32_t first, Id* out, std::int64_t at) {
-  for (std::int64_t k = from; k < to; ++k) out[at + k - from] = static_cast<Id>(ids[k] + first);
+bool is_wide(std::uint32_t n_neurons) { return n_neurons > 65536; }
+
+// A shard's message, read.
+struct ShardLists {
+  const std::int32_t *n_spikes, *n_listed, *dropped;
+  const void* ids;
+  std::int64_t n_ids;
+  bool wide;
+};
+
+ShardLists read_message(const Message& message, std::int64_t n_lists, bool limited, std::uint32_t n_neurons,
+                        std::size_t rank) {
+  ShardLists out{};
+  out.wide = is_wide(n_neurons);
+  const std::size_t n_counts = static_cast<std::size_t>(n_lists) * (limited ? 3 : 2);
+  bool good = message.size >= 4 * n_counts;
+  out.n_spikes = reinterpret_cast<const std::int32_t*>(message.data);
+  out.n_listed = out.n_spikes + n_lists;
+  out.dropped = limited ? out.n_listed + n_lists : nullptr;
+  out.ids = out.n_spikes + n_counts;
+  for (std::int64_t i = 0; good && i < n_lists; ++i) {
+    good = out.n_spikes[i] >= 0 && out.n_listed[i] >= out.n_spikes[i];
+    out.n_ids += out.n_listed[i];
+  }
+  if (!good || message.size != 4 * n_counts + static_cast<std::size_t>(out.n_ids) * (out.wide ? 4 : 2))
+    throw InputError("SpikeListError", "rank " + std::to_string(rank) + " sent " + std::to_string(message.size) +
+                                           " bytes, which are not " + std::to_string(n_lists) + " lists of " +
+                                           std::to_string(n_neurons) + " neurons");
+  return out;
 }
 
+// out[k] = ids[k] + first for n ids. Runs are short: whole vectors are written where that is in bounds, and what is too
+// much is written over by the next run.
+template <class Id, class ShardId>
+void copy_run(const ShardId* ids, const ShardId* ids_end, std::int64_t n, std::uint32_t first, Id* out,
+              const Id* out_end) {
+  constexpr std::int64_t step = 16;
+  std::int64_t k = 0;
+  for (; k < n && ids_end - ids >= k + step && out_end - out >= k + step; k += step)
+    for (std::int64_t j = k; j < k + step; ++j) out[j] = static_cast<Id>(ids[j] + first);
+  for (; k < n; ++k) out[k] = static_cast<Id>(ids[k] + first);
+}
+
+// Lists i0..i1-1; at[r]: where the entries of shard r begin.
 template <class Id>
-void merge_ids(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-               MergedLists& out) {
-  Id* ids = reinterpret_cast<Id*>(out.ids.data());
-  each_list(n_lists, [&](std::int64_t i) {
-    std::int64_t spike = out.offsets[i], near = spike + out.n_spikes[i];
+void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uint32_t>& first, std::int64_t i0,
+               std::int64_t i1, std::vector<std::int64_t> at, const std::int64_t* offsets, Id* ids) {
+  const Id* const end = ids + offsets[i1];
+  const auto copy = [&](std::size_t r, std::int64_t from, std::int64_t n, Id* to) {
+    const auto run = [&](auto* shard_ids) {
+      copy_run(shard_ids + from, shard_ids + shards[r].n_ids, n, first[r], to, end);
+    };
+    if (shards[r].wide)
+      run(static_cast<const std::uint32_t*>(shards[r].ids));
+    else
+      run(static_cast<const std::uint16_t*>(shards[r].ids));
+    return to + n;
+  };
+  for (std::int64_t i = i0; i < i1; ++i) {
+    Id* to = ids + offsets[i];
+    for (std::size_t r = 0; r < shards.size(); ++r) to = copy(r, at[r], shards[r].n_spikes[i], to);
     for (std::size_t r = 0; r < shards.size(); ++r) {
-      const Lists& from = shards[r];
-      const std::int64_t begin = from.offsets[i], middle = begin + from.n_spikes[i], end = from.offsets[i + 1];
-      const auto merge = [&](auto* shard_ids) {
-        merge_run(shard_ids, begin, middle, first[r], ids, spike);
-        merge_run(shard_ids, middle, end, first[r], ids, near);
-      };
-      if (from.wide)
-        merge(static_cast<const std::uint32_t*>(from.ids));
-      else
-        merge(static_cast<const std::uint16_t*>(from.ids));
-      spike += middle - begin;
-      near += end - middle;
+      const std::int64_t n_spikes = shards[r].n_spikes[i], n_listed = shards[r].n_listed[i];
+      to = copy(r, at[r] + n_spikes, n_listed - n_spikes, to);
+      at[r] += n_listed;
     }
-  });
+  }
 }
 
 // How many of n ids, ascending, are below `limit`: by halves, and without a branch, which would be guessed wrong as
@@ -57,25 +99,57 @@ std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
 
 }  // namespace
 
-MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-                        bool wide) {
+Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, const std::int32_t* dropped) {
+  const std::size_t n_counts = static_cast<std::size_t>(n_lists) * (dropped ? 3 : 2),
+                    n_bytes = static_cast<std::size_t>(lists.offsets[n_lists]) * (lists.wide ? 4 : 2);
+  Array<unsigned char> message(4 * n_counts + n_bytes);
+  std::int32_t* counts = reinterpret_cast<std::int32_t*>(message.data());
+  std::copy_n(lists.n_spikes, n_lists, counts);
+  for (std::int64_t i = 0; i < n_lists; ++i)
+    counts[n_lists + i] = static_cast<std::int32_t>(lists.offsets[i + 1] - lists.offsets[i]);
+  if (dropped) std::copy_n(dropped, n_lists, counts + 2 * n_lists);
+  if (n_bytes) std::memcpy(counts + n_counts, lists.ids, n_bytes);
+  return message;
+}
+
+MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
+                           const std::vector<std::uint32_t>& first) {
+  std::vector<ShardLists> shards;
+  for (std::size_t r = 0; r < messages.size(); ++r)
+    shards.push_back(read_message(messages[r], n_lists, limited, first[r + 1] - first[r], r));
+
   MergedLists out;
+  out.wide = is_wide(first.back());
   out.offsets = Array<std::int64_t>(n_lists + 1);
-  out.n_spikes = Array<std::int32_t>::zeros(n_lists);
+  out.n_spikes = Array<std::int32_t>(n_lists);
+  std::vector<std::vector<std::int64_t>> starts;  // of each piece of lists, where the entries of each shard begin
+  std::vector<std::int64_t> at(shards.size());
   out.offsets[0] = 0;
   for (std::int64_t i = 0; i < n_lists; ++i) {
-    std::int64_t n = 0;
-    for (const Lists& from : shards) {
-      n += from.offsets[i + 1] - from.offsets[i];
-      out.n_spikes[i] += from.n_spikes[i];
+    if (i % lists_piece == 0) starts.push_back(at);
+    std::int32_t n_spikes = 0, n_listed = 0;
+    for (std::size_t r = 0; r < shards.size(); ++r) {
+      n_spikes += shards[r].n_spikes[i];
+      n_listed += shards[r].n_listed[i];
+      at[r] += shards[r].n_listed[i];
     }
-    out.offsets[i + 1] = out.offsets[i] + n;
+    out.n_spikes[i] = n_spikes;
+    out.offsets[i + 1] = out.offsets[i] + n_listed;
   }
-  out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (wide ? 4 : 2));
-  if (wide)
-    merge_ids<std::uint32_t>(shards, first, n_lists, out);
-  else
-    merge_ids<std::uint16_t>(shards, first, n_lists, out);
+  if (limited) {  // all owners know of all; a rank without neurons knows nothing
+    out.dropped = Array<std::int32_t>(n_lists);
+    const std::size_t owner = std::upper_bound(first.begin(), first.end(), 0u) - first.begin() - 1;
+    std::copy_n(shards[owner].dropped, n_lists, out.dropped.data());
+  }
+  out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (out.wide ? 4 : 2));
+  parallel_for(static_cast<int>(starts.size()), [&](int item, int) {
+    const std::int64_t i0 = item * lists_piece, i1 = std::min(n_lists, i0 + lists_piece);
+    const auto merge = [&](auto* ids) { merge_ids(shards, first, i0, i1, starts[item], out.offsets.data(), ids); };
+    if (out.wide)
+      merge(reinterpret_cast<std::uint32_t*>(out.ids.data()));
+    else
+      merge(reinterpret_cast<std::uint16_t*>(out.ids.data()));
+  });
   return out;
 }
 

@@ -8,15 +8,25 @@
 
 namespace sparsesnn {
 
-// The lists of a population from those of its shards, [R] of them, each [n_lists] with ids from `first[r]` on: spikes
-// in the order of ranks, then near-spikes.
+// What a shard tells the others of its lists: how many spikes and how many entries each of them has and, of a
+// population with a capacity, how many candidates found no slot in any shard, [n_lists] int32 each; then the ids, from
+// the shard's first neuron on, uint16 or uint32.
+Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, const std::int32_t* dropped);
+
+// The lists of a population from the messages of its shards: spikes in the order of ranks, then near-spikes. Rank r
+// owns neurons first[r]..first[r + 1]-1.
 struct MergedLists {
   Array<std::int64_t> offsets;
   Array<unsigned char> ids;
-  Array<std::int32_t> n_spikes;
+  Array<std::int32_t> n_spikes, dropped;
+  bool wide = false;
 };
-MergedLists merge_lists(const std::vector<Lists>& shards, const std::vector<std::uint32_t>& first, std::int64_t n_lists,
-                        bool wide);
+struct Message {
+  const unsigned char* data;
+  std::size_t size;
+};
+MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
+                           const std::vector<std::uint32_t>& first);
 
 // The entries of one list that belong to one rank; slots of the population's lists.
 struct Runs {

@@ -66,42 +66,48 @@ std::vector<Bytes> PyExchange::finish(int slot) {
 namespace {
 
 // Without a look at the ids: they are checked wherever the population's lists are read.
-Lists lists_of(const PyLists& from, int n_neurons, std::size_t n_lists) {
+Lists lists_of(const PyLists& from, std::uint32_t n_neurons, const char* caller) {
   const bool wide = n_neurons > 65536;
-  if (from.offsets.size() != n_lists + 1 || from.n_spikes.size() != n_lists ||
+  const std::size_t n_lists = from.n_spikes.size();
+  if (from.offsets.size() != n_lists + 1 ||
       from.ids.dtype() != (wide ? nb::dtype<std::int32_t>() : nb::dtype<std::uint16_t>()))
-    throw InputError("ShapeError", "merge_shards: shards must have equally many lists, of ids that fit their neurons");
+    throw InputError("ShapeError", std::string(caller) + ": give an offset more than lists, and ids that fit " +
+                                       std::to_string(n_neurons) + " neurons");
   const std::int64_t* offsets = from.offsets.data();
   bool good = offsets[0] == 0 && offsets[n_lists] == static_cast<std::int64_t>(from.ids.size());
   for (std::size_t i = 0; i < n_lists; ++i)
     good = good && from.n_spikes.data()[i] >= 0 && offsets[i + 1] - offsets[i] >= from.n_spikes.data()[i];
-  if (!good) throw InputError("SpikeListError", "merge_shards: offsets or counts of a shard do not fit its ids");
+  if (!good) throw InputError("SpikeListError", std::string(caller) + ": offsets or counts do not fit the ids");
   return {offsets, from.ids.data(), from.n_spikes.data(), wide};
 }
 
-// first: of each shard, the population's neurons before it. Returns offsets, ids, n_spikes of the population.
-nb::tuple merge_shards(const std::vector<PyLists>& shards, const std::vector<int>& first, int n_neurons) {
-  if (shards.empty() || first.size() != shards.size())
-    throw InputError("ShapeError", "merge_shards: give lists and a first neuron for every shard");
-  const std::size_t n_lists = shards[0].n_spikes.size();
-  std::vector<Lists> lists;
-  std::vector<std::uint32_t> offset;
-  for (std::size_t r = 0; r < shards.size(); ++r) {
-    const int end = r + 1 < shards.size() ? first[r + 1] : n_neurons;
-    if (first[r] < 0 || end < first[r] || end > n_neurons)
-      throw InputError("ShapeError", "merge_shards: shards must ascend");
-    lists.push_back(lists_of(shards[r], end - first[r], n_lists));
-    offset.push_back(static_cast<std::uint32_t>(first[r]));
-  }
+nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons, const std::optional<In<std::int32_t>>& dropped) {
+  const std::size_t n_lists = lists.n_spikes.size();
+  const Lists of = lists_of(lists, n_neurons, "shard_message");
+  if (dropped && dropped->size() != n_lists) throw InputError("ShapeError", "shard_message: dropped has other lists");
+  Array<unsigned char> message =
+      shard_message(of, static_cast<std::int64_t>(n_lists), dropped ? dropped->data() : nullptr);
+  const std::size_t n = message.size();
+  return to_numpy(message, {n});
+}
+
+// Returns offsets, ids, n_spikes, dropped of the population.
+nb::tuple lists_of_messages(const std::vector<In<unsigned char>>& messages, std::size_t n_lists, bool limited,
+                            const std::vector<std::uint32_t>& first) {
+  if (messages.empty() || first.size() != messages.size() + 1 || first[0] != 0 || !first.back() ||
+      !std::is_sorted(first.begin(), first.end()))
+    throw InputError("ShapeError", "merge_messages: give a message a rank, and first neurons that ascend from 0");
+  std::vector<Message> from;
+  for (const In<unsigned char>& message : messages) from.push_back({message.data(), message.size()});
   MergedLists merged;
-  const bool wide = n_neurons > 65536;
   {
     nb::gil_scoped_release release;
-    merged = merge_lists(lists, offset, static_cast<std::int64_t>(n_lists), wide);
+    merged = merge_messages(from, static_cast<std::int64_t>(n_lists), limited, first);
   }
   const std::size_t n_ids = static_cast<std::size_t>(merged.offsets[n_lists]);
-  nb::object ids = ids_to_numpy(merged.ids, wide, n_ids);
-  return nb::make_tuple(to_numpy(merged.offsets, {n_lists + 1}), ids, to_numpy(merged.n_spikes, {n_lists}));
+  nb::object ids = ids_to_numpy(merged.ids, merged.wide, n_ids);
+  return nb::make_tuple(to_numpy(merged.offsets, {n_lists + 1}), ids, to_numpy(merged.n_spikes, {n_lists}),
+                        to_numpy(merged.dropped, {n_lists}));
 }
 
 nb::object squares_by_column(const In<float>& x) {
@@ -159,7 +165,7 @@ nb::list values_by_owner(const PyLists& population, const In<float>& values, con
   if (first.size() < 2 || values.ndim() != 2 || values.shape(1) != n_values)
     throw InputError("ShapeError", "split_values: give rows of a value for every id, and two first neurons at least");
   const std::size_t n_rows = values.shape(0);
-  const Lists lists = lists_of(population, static_cast<int>(first.back()), n_lists);
+  const Lists lists = lists_of(population, first.back(), "split_values");
   std::vector<Array<float>> parts;
   {
     nb::gil_scoped_release release;
@@ -241,8 +247,12 @@ std::int64_t place_in_shared(const In<float>& array) {
 void register_sharded(nb::module_& m) {
   nb::class_<PyExchange>(m, "Exchange", "What a shard's passes ask of the other ranks; see host/src/python_exchange.h.")
       .def(nb::init<nb::object>(), "python"_a);
-  m.def("merge_shards", &merge_shards, "shards"_a, "first"_a, "n_neurons"_a,
-        "Lists of a population from those of its shards: offsets, ids, n_spikes.");
+  m.def("shard_message", &message_of_shard, "lists"_a, "n_neurons"_a, "dropped"_a.none(),
+        "uint8[n]: lists of one shard, of n_neurons, for `merge_messages`.");
+  m.def("merge_messages", &lists_of_messages, "messages"_a, "n_lists"_a, "limited"_a, "first"_a,
+        "Lists of a population from the messages of its shards: offsets, ids, n_spikes and, `limited`, dropped; rank "
+        "r\n"
+        "owns neurons first[r] to first[r + 1] - 1.");
   m.def("find_branches", &branches_of, "n_groups"_a, "edges"_a,
         "How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1, folds) of "
         "every\n"
