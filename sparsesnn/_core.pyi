@@ -111,9 +111,13 @@ class Exchange:
 
     def __init__(self, python: object) -> None: ...
 
-def merge_shards(shards: Sequence[Lists], first: Sequence[int], n_neurons: int) -> tuple:
+def shard_message(lists: Lists, n_neurons: int, dropped: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None) -> object:
+    """uint8[n]: lists of one shard, of n_neurons, for `merge_messages`."""
+
+def merge_messages(messages: Sequence[Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)]], n_lists: int, limited: bool, first: Sequence[int]) -> tuple:
     """
-    Lists of a population from those of its shards: offsets, ids, n_spikes.
+    Lists of a population from the messages of its shards: offsets, ids, n_spikes and, `limited`, dropped; rank r
+    owns neurons first[r] to first[r + 1] - 1.
     """
 
 def find_branches(n_groups: int, edges: Sequence[int]) -> list:

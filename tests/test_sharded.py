@@ -311,7 +311,9 @@ def test_messages_of_shards_must_fit():
     with pytest.raises(ShapeError, match="first neurons that ascend from 0"):
         _core.merge_messages([message, message], 2, False, [0, 16, 8])
     for wrong in (message[:-1].copy(), message[:7].copy(), np.full_like(message, 255)):
-        with pytest.raises(SpikeListError, match=rf"rank 1 sent {wrong.size} bytes, which are not 2 lists of 8 neurons"):
+        with pytest.raises(
+            SpikeListError, match=rf"rank 1 sent {wrong.size} bytes, which are not 2 lists of 8 neurons"
+        ):
             _core.merge_messages([message, wrong], 2, False, [0, 8, 16])
     with pytest.raises(ShapeError, match="shard_message: dropped has other lists"):
         _core.shard_message(lists, 8, np.zeros(3, np.int32))

@@ -81,7 +81,8 @@ Lists lists_of(const PyLists& from, std::uint32_t n_neurons, const char* caller)
   return {offsets, from.ids.data(), from.n_spikes.data(), wide};
 }
 
-nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons, const std::optional<In<std::int32_t>>& dropped) {
+nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons,
+                            const std::optional<In<std::int32_t>>& dropped) {
   const std::size_t n_lists = lists.n_spikes.size();
   const Lists of = lists_of(lists, n_neurons, "shard_message");
   if (dropped && dropped->size() != n_lists) throw InputError("ShapeError", "shard_message: dropped has other lists");
