@@ -317,8 +317,8 @@ def test_messages_of_shards_must_fit():
             _core.merge_messages([message, wrong], 2, False, [0, 8, 16])
     with pytest.raises(ShapeError, match="shard_message: dropped has other lists"):
         _core.shard_message(lists, 8, np.zeros(3, np.int32))
+    short = _core.Lists(np.array([0, 1, 1]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
     with pytest.raises(SpikeListError, match="split_values: offsets or counts do not fit the ids"):
-        short = _core.Lists(np.array([0, 1, 1]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
         _core.split_values(short, np.zeros((1, 2), np.float32), [0, 8])
 
 
