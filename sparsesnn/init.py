@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, NumericError
-from sparsesnn.host.sharded import ShardedLayer, ShardedModel
+from sparsesnn.host.sharded import ShardedModel
+from sparsesnn.host.sharded_layer import ShardedLayer
 from sparsesnn.layers import LI, Population
 from sparsesnn.module import Layer, LayerOutput, Model
 from sparsesnn.spikes import SpikeBatch

@@ -1,0 +1,424 @@
+"""One population over several ranks: what each rank of a replica runs of it, forward and backward.
+
+Each rank owns whole tiles, with their weight columns and gradients. Forward, every rank gets the lists of the whole
+population; backward, the gradients of the lists that a layer read are sums over its tiles, of which the owners of those
+neurons get the parts of every rank. A recurrent layer does both once a step (host/src/sharded.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsesnn import _core, engine
+from sparsesnn.errors import ShapeError
+from sparsesnn.host.comm import Communicator, Grid, Request
+from sparsesnn.host.comm.layer_exchange import LayerExchange
+from sparsesnn.host.reduction import Reduction
+from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists
+from sparsesnn.host.shared_memory import CommonWeights
+from sparsesnn.layers import LI, Population
+from sparsesnn.partition.plan import cpu_tile_width
+from sparsesnn.spikes import SpikeBatch
+
+#: tag of list gradients on their way to the owners of the neurons
+LIST_GRADIENTS = 3
+#: parameters of a layer that hold one number a neuron, or one for all
+PER_NEURON = ("beta", "alpha", "threshold", "grad_threshold")
+
+
+class ShardedLayer(nn.Module):
+    """One population with the incoming weights of the neurons that this rank owns; see `sparsesnn.module.Layer`.
+
+    Args:
+        population: the whole one.
+        n_pre, delays: of its sources, whole populations.
+        shards: who owns which neurons.
+        grid: the ranks.
+        room: where initial weights are drawn; one for all layers, or the heap is left in pieces.
+
+    Parameters: `weights[k]` float32[n_pre_k, n], `recurrent_weight` float32[N, n], `bias` [n]; N the population, n this
+    rank's part, which may be none. Decays and thresholds are [n], or [] where one number is for all neurons.
+    """
+
+    def __init__(
+        self,
+        population: LI | Population,
+        n_pre: Sequence[int],
+        delays: Sequence[int],
+        shards: Shards,
+        grid: Grid,
+        *,
+        weight_dtype: str,
+        generator: torch.Generator,
+        room: Tensor,
+    ) -> None:
+        super().__init__()
+        self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
+        self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
+        self.rotation_seed = 0
+        owners = grid.shards.split(int(shards.n > 0))
+        spans_ranks = len(shards.owners) > 1
+        self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
+        self.tile_folds = _tile_folds(population, sum(n_pre), shards) if spans_ranks else [[0]] * grid.n_shards
+        self.common_weights: CommonWeights | None = None
+
+        def uniform(rows: int) -> nn.Parameter:
+            return nn.Parameter(_columns(rows, shards, generator, room).mul_(rows**-0.5))
+
+        recurrent = bool(getattr(population, "recurrent", False))
+        self.weights = nn.ParameterList([uniform(rows) for rows in self.n_pre])
+        self.recurrent_weight = uniform(population.n) if recurrent else None
+        self.bias = nn.Parameter(torch.zeros(shards.n)) if population.bias else None
+        for name in PER_NEURON:
+            if hasattr(population, name):
+                value = torch.tensor(getattr(population, name), dtype=torch.float32)
+                value = value[shards.begin : shards.end].clone() if value.ndim else value
+                if getattr(population, f"learn_{name}", False):
+                    self.register_parameter(name, nn.Parameter(value))
+                else:
+                    self.register_buffer(name, value)
+
+    def forward(
+        self, inputs: SpikeBatch | Sequence[SpikeBatch], first_sample: int = 0, reduction: Reduction | None = None
+    ) -> tuple[ShardedSpikes | Tensor, None]:
+        """All steps of a sequence: the lists of the whole population, or its potentials [T, B, N].
+
+        Args:
+            inputs: lists of whole populations, one per source.
+            first_sample: samples of the batch that other replicas run before these.
+            reduction: sums the gradients over replicas; None: there is one.
+        """
+        sources = [inputs] if isinstance(inputs, SpikeBatch) else list(inputs)
+        values = [s.own_values if isinstance(s, ShardedSpikes) else None for s in sources]
+        parameters = self.parameters_by_name()
+        given: list[Tensor | None] = [*values, *parameters.values()]
+        save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+        learnt = {name for name, x in parameters.items() if save and x is not None and x.requires_grad}
+        arguments = engine.spec_arguments(self, save, learnt)  # type: ignore[arg-type]
+        call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
+        if save and reduction is not None and self.recurrent_weight is not None and call.spec is not None:
+            call.packed = self._packed(reduction, call.spec)
+        own: Tensor = (
+            _RunShard.apply(call, *given) if save else call.run([None if x is None else x.detach() for x in given])
+        )
+        if isinstance(self.population, LI):
+            return _WholePotentials.apply(own, self.shards, self.grid.shards) if self._shared else own, None
+        lists = replace(call.lists(), values=own if save else None)
+        whole = gather_lists(lists, self.shards, self.grid.shards, limited=bool(self.population.capacity))
+        # Without values, whose graph holds the call: a circle would keep all arrays until Python looks for circles.
+        call.whole = replace(whole, own_values=None)
+        return whole, None
+
+    @property
+    def _shared(self) -> bool:
+        return self.grid.n_shards > 1
+
+    def _packed(self, reduction: Reduction, spec: _core.LayerSpec) -> Mapping[str, Any]:
+        """The weights of a recurrent layer in the one copy that replicas on this host read."""
+        if len(reduction.memory.ranks) == 1:
+            return {}
+        if self.common_weights is None:
+            self.common_weights = CommonWeights(reduction.memory)
+        weights = {f"weight{k}": weight for k, weight in enumerate(self.weights)}
+        weights["recurrent_weight"] = self.recurrent_weight
+        return self.common_weights.pack(spec, {n: engine._array(x.detach(), n) for n, x in weights.items()})
+
+    def parameters_by_name(self) -> dict[str, Tensor | None]:
+        """All tensors that define the layer, under the engine's names; per-neuron ones as [n]."""
+
+        def per_neuron(name: str, decay: bool = False) -> Tensor | None:
+            value: Tensor | None = getattr(self, name, None)
+            if value is None:
+                return None
+            value = value.clamp(0, 1) if decay else value
+            return value if value.ndim else _own_neurons(value, self.shards, self.grid.shards)
+
+        return {
+            **{f"weight{k}": weight for k, weight in enumerate(self.weights)},
+            "recurrent_weight": self.recurrent_weight,
+            "bias": self.bias,
+            "alpha": per_neuron("alpha", decay=True),
+            "beta": per_neuron("beta", decay=True),
+            "threshold": per_neuron("threshold"),
+            "grad_threshold": per_neuron("grad_threshold"),
+        }
+
+
+def _tile_folds(population: LI | Population, n_pre: int, shards: Shards) -> list[list[int]]:
+    """How the sums over each rank's tiles, a few a rank, add up to the sum over all; see `_core.tile_folds`."""
+    n_pre += population.n if getattr(population, "recurrent", False) else 0
+    width = cpu_tile_width(population.n, n_pre)
+    return _core.tile_folds([-(-first // width) for first in shards.first])
+
+
+def _columns(rows: int, shards: Shards, generator: torch.Generator, room: Tensor) -> Tensor:
+    """This rank's columns of numbers from -1 to 1, [rows, n]; all columns are drawn, as many rows at a time as `room` [k]
+    holds, one at least."""
+    out = torch.empty(rows, shards.n)
+    step = max(1, len(room) // shards.n_all)
+    room = room if len(room) >= shards.n_all else torch.empty(shards.n_all)
+    for row in range(0, rows, step):
+        height = min(step, rows - row)
+        drawn = torch.rand(height * shards.n_all, generator=generator, out=room[: height * shards.n_all])
+        out[row : row + step] = drawn.view(height, shards.n_all)[:, shards.begin : shards.end]
+    return out.mul_(2).sub_(1)
+
+
+@dataclass
+class _ShardCall:
+    """One call of a layer on this rank: what the engine is given, and after `run` what it gave back."""
+
+    layer: ShardedLayer
+    arguments: dict[str, Any]
+    sources: tuple[SpikeBatch, ...]
+    names: tuple[str, ...]
+    first_sample: int
+    reduction: Reduction | None
+    engine_call: Any = None
+    packed: Mapping[str, Any] = field(default_factory=dict)
+    result: Any = None
+    whole: ShardedSpikes | None = None
+
+    def __post_init__(self) -> None:
+        first = self.sources[0]
+        for source, n_pre in zip(self.sources, self.layer.n_pre, strict=True):
+            if (source.n_steps, source.n_samples, source.n_neurons) != (first.n_steps, first.n_samples, n_pre):
+                raise ShapeError(
+                    f"input has T={source.n_steps}, B={source.n_samples}, N={source.n_neurons}; "
+                    f"this layer needs T={first.n_steps}, B={first.n_samples}, N={n_pre}"
+                )
+        self.n_steps, self.n_samples = first.n_steps, first.n_samples
+        shards = self.layer.shards
+        self.readout = isinstance(self.layer.population, LI)
+        self.spec = None
+        if shards.n:
+            of_shard = {"n": shards.n, "population": shards.n_all, "first": shards.begin}
+            self.spec = _core.LayerSpec(**{**self.arguments, **of_shard, "first_sample": self.first_sample})
+
+    def _engine_call(self, parameters: Sequence[Tensor | None], own: SpikeBatch | None = None) -> _core.LayerCall:
+        """The engine's view; with `own`, the population's lists, these are one source more in place of a recurrence."""
+        arrays = {n: None if x is None else engine._array(x, n) for n, x in zip(self.names, parameters, strict=True)}
+        weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
+        lists, delays = list(self.sources), list(self.layer.delays)
+        if own is not None:
+            weights, lists, delays = [*weights, arrays["recurrent_weight"]], [*lists, own], [*delays, 1]
+        sources = [
+            _core.Source(engine._lists(source), source.n_neurons, delay, weight, self.packed.get(f"weight{k}"))
+            for k, (source, delay, weight) in enumerate(zip(lists, delays, weights, strict=True))
+        ]
+        assert self.spec is not None
+        return _core.LayerCall(
+            self.spec,
+            self.n_steps,
+            self.n_samples,
+            sources,
+            arrays["recurrent_weight"] if own is None else None,
+            arrays["alpha"],
+            arrays["beta"],
+            arrays["threshold"],
+            arrays["grad_threshold"],
+            arrays["bias"],
+            None,
+            None,
+            None,
+            exchange=self.layer.exchange,
+            packed_recurrent=self.packed.get("recurrent_weight") if own is None else None,
+        )
+
+    def run(self, inputs: Sequence[Tensor | None]) -> Tensor:
+        """Runs this rank's neurons; returns values of their lists, or potentials of a readout."""
+        if self.spec is None:
+            return torch.empty(self.n_steps, self.n_samples, 0) if self.readout else torch.empty(0)
+        self.engine_call = self._engine_call(inputs[len(self.sources) :])
+        self.result = _core.forward(self.engine_call)
+        out = self.result["potentials"] if self.readout else self.result["values"]
+        return torch.empty(0) if out is None else torch.from_numpy(out)
+
+    def lists(self) -> SpikeBatch:
+        """This rank's lists, ids from 0, without values."""
+        shape = {"n_steps": self.n_steps, "n_samples": self.n_samples, "n_neurons": max(1, self.layer.shards.n)}
+        if self.result is None:
+            silent = np.zeros(self.n_steps * self.n_samples, np.int32)
+            return SpikeBatch._from_flat(np.empty(0, np.int64), silent, **shape)
+        names = ("offsets", "ids", "n_spikes", "dropped")
+        arrays = {k: None if self.result[k] is None else torch.from_numpy(self.result[k]) for k in names}
+        return SpikeBatch(**arrays, **shape)  # type: ignore[arg-type]
+
+
+class _RunShard(torch.autograd.Function):
+    """forward(call, own values of each source…, parameters…) → values of this rank's lists, or readout potentials."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _ShardCall, *inputs: Tensor | None) -> Tensor:
+        ctx.call = call
+        ctx.save_for_backward(*inputs[len(call.sources) :])
+        return call.run(inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
+        call: _ShardCall = ctx.call
+        n_sources = len(call.sources)
+        wanted_values = list(ctx.needs_input_grad[1 : 1 + n_sources])
+        needs = dict(zip(call.names, ctx.needs_input_grad[1 + n_sources :], strict=True))
+        found: dict[str, Any] = {}
+        d_values: list[Any] = [None] * n_sources
+        if call.spec is not None:
+            found, d_values = _gradients(call, ctx.saved_tensors, d_out, needs, wanted_values)
+        else:  # empty ones: the other ranks count on this one where they sum over all neurons
+            named = zip(call.names, ctx.saved_tensors, strict=True)
+            found = {name: np.zeros(x.shape, np.float32) for name, x in named if x is not None}
+        if call.layer.grid.n_shards > 1:
+            d_values = _to_owners(call, d_values, wanted_values)
+        totals = _over_replicas(call, found, needs) if call.reduction and call.spec else found
+        return (
+            None,
+            *(_tensor(g) if w else None for g, w in zip(d_values, wanted_values, strict=True)),
+            *(_tensor(totals.get(name)) if needs[name] else None for name in call.names),
+        )
+
+
+def _gradients(
+    call: _ShardCall,
+    parameters: Sequence[Tensor | None],
+    d_out: Tensor,
+    needs: Mapping[str, bool],
+    wanted_values: list[bool],
+) -> tuple[dict[str, Any], list[Any]]:
+    """Gradients of this rank's parameters, by name, and of the values of the whole lists of each source.
+
+    The latter [K, entries], one for each block of this rank's tiles, where the layer spans ranks, else [entries].
+    """
+    layer, n_sources = call.layer, len(call.sources)
+    d_array = engine._array(d_out, "gradient")
+    engine_call = call.engine_call
+    wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
+    steps = layer.recurrent_weight is not None and layer.exchange is not None
+    if steps:
+        own = call.whole
+        assert own is not None
+        d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, engine._lists(own), d_array))
+        engine_call = call._engine_call(parameters, own)
+        wanted_weights, wanted_values = [*wanted_weights, needs["recurrent_weight"]], [*wanted_values, False]
+    grads = _core.backward(
+        engine_call,
+        call.result,
+        None if call.readout else d_array,
+        d_array if call.readout else None,
+        wanted_weights,
+        wanted_values,
+        needs["recurrent_weight"] and not steps,
+        needs["bias"],
+        n_batch=call.reduction.n_batch(call.n_samples, call.first_sample) if call.reduction else 0,
+    )
+    found = {f"weight{k}": grads["weight"][k] for k in range(n_sources)}
+    found.update({name: grads[name] for name in ("bias", "alpha", "beta", "threshold")})
+    found["recurrent_weight"] = grads["weight"][n_sources] if steps else grads["recurrent_weight"]
+    return found, list(grads["value"][:n_sources])
+
+
+def _to_owners(call: _ShardCall, d_values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    """From gradients of whole lists, of which every rank of the layer has a part, to those of every rank's own entries."""
+    layer = call.layer
+    comm, senders = layer.grid.shards, layer.shards.owners
+    n_blocks = [len(folds) for folds in layer.tile_folds]
+    found: list[Any] = [None] * len(wanted)
+    under_way: list[tuple[Request, Any]] = []
+    for k, (source, whole) in enumerate(zip(call.sources, d_values, strict=True)):
+        if not wanted[k]:
+            continue
+        assert isinstance(source, ShardedSpikes)
+        assert source.own_values is not None
+        n_own = source.own_values.numel()
+        blocks = {r: _core.empty_matrix(n_blocks[r], n_own) for r in senders if r != comm.rank}
+        under_way += [(comm.receive(block, r, LIST_GRADIENTS), block) for r, block in blocks.items() if n_own]
+        if comm.rank in senders:
+            for r, part in enumerate(source.split(whole.reshape(n_blocks[comm.rank], -1))):
+                if r == comm.rank:
+                    blocks[r] = part
+                elif part.size:
+                    under_way.append((comm.send(part, r, LIST_GRADIENTS), part))
+        found[k] = [row for r in senders for row in blocks[r]]
+    for request, _ in under_way:
+        request.wait()
+    return [None if rows is None else _sum(rows, layer.tile_folds) for rows in found]
+
+
+def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:
+    """Over blocks of tiles, in the order in which one process adds them."""
+    if len(rows) > 1:
+        _core.add_branches(rows, [fold for folds in tile_folds for fold in folds], rows[0])
+    return rows[0]
+
+
+def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, bool]) -> dict[str, Any]:
+    """Sums over replicas: of small gradients here, of weights in the background."""
+    reduction, layer = call.reduction, call.layer
+    assert reduction is not None
+    totals = {}
+    weights: list[tuple[str, nn.Parameter | None, SpikeBatch | None]] = [
+        (f"weight{k}", weight, source)
+        for k, (weight, source) in enumerate(zip(layer.weights, call.sources, strict=True))
+    ]
+    weights.append(("recurrent_weight", layer.recurrent_weight, None))
+    for name, parameter, source in weights:
+        if parameter is None or not needs[name]:
+            continue
+        lists = source if source is not None else (call.whole or call.lists())
+        active = np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter)))
+        reduction.add(parameter, found[name], active)
+    for name in ("bias", "alpha", "beta", "threshold"):
+        if needs.get(name):
+            totals[name] = reduction.fold(found[name])
+    return totals
+
+
+def _own_neurons(value: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+    """This rank's part [n] of one number for all neurons; the gradient is summed over all neurons, as on one rank."""
+    whole = value.expand(shards.n_all)
+    if comm.size == 1:
+        return whole
+    own: Tensor = _OwnNeurons.apply(whole, shards, comm)
+    return own
+
+
+class _OwnNeurons(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        return whole[shards.begin : shards.end].clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_own: Tensor) -> tuple[Tensor, None, None]:
+        parts = ctx.comm.all_gather(d_own.contiguous().numpy())
+        return torch.from_numpy(np.concatenate(parts)), None, None
+
+
+class _WholePotentials(torch.autograd.Function):
+    """Potentials [T, B, N] from those of all shards."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+        ctx.shards = shards
+        parts = comm.all_gather(own.contiguous().numpy().reshape(-1))
+        sizes = np.diff(shards.first)
+        shape = own.shape[:2]
+        return torch.cat(
+            [torch.from_numpy(part).reshape(*shape, int(n)) for part, n in zip(parts, sizes, strict=True)], 2
+        )
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor, None, None]:
+        return d_whole[:, :, ctx.shards.begin : ctx.shards.end].contiguous(), None, None
+
+
+def _tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)
