@@ -309,6 +309,19 @@ def test_exit_code_of_a_rank_is_ours(tmp_path: Path) -> None:
     assert done.returncode == 7
 
 
+def test_a_script_that_fails_on_one_rank_ends_on_all(tmp_path: Path) -> None:
+    """The others wait for it, and would for ever."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
+    executable = mpirun()
+    failing = tmp_path / "failing.py"
+    failing.write_text("from sparsesnn.host.comm import mpi_world\nworld = mpi_world()\n"
+                       "if world.rank == 1:\n    raise ValueError('no such thing')\nworld.barrier()\n")  # fmt: skip
+    done = launch("--ranks", "2", "--bind", "none", "--oversubscribe", "--launcher", executable,
+                  *root_arguments(executable), "--", str(failing))  # fmt: skip
+    assert done.returncode != 0
+    assert "ValueError: no such thing" in done.stderr
+
+
 def test_fake_poprun_gives_what_popdist_reads(report: str) -> None:
     executable = mpirun()
     path = f"{FAKES}:{Path(executable).parent}:{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shlex
 import shutil
@@ -244,7 +245,7 @@ def _program(words: list[str], commands: Collection[str], *, here: bool) -> tupl
     if not words:
         return ()
     if words[0] == "-m" and len(words) > 1:
-        return (sys.executable, *words)
+        return _python(*words)
     if words[0].startswith("-"):
         raise ConfigError(
             f"launch: {words[0]} is no command; put -- before the command: sparsesnn launch --ranks 4 -- train …"
@@ -254,7 +255,7 @@ def _program(words: list[str], commands: Collection[str], *, here: bool) -> tupl
             raise ConfigError(
                 f"launch: {words[0]}: there is no such file in {Path.cwd()}; give the path of your script"
             )
-        return (sys.executable, *words)
+        return _python(*words)
     if words[0] in launch_scaling.KINDS:
         raise ConfigError(f"launch: {words[0]} starts ranks itself; write: sparsesnn launch {words[0]} --ranks 1,2")
     if words[0] not in commands:
@@ -263,6 +264,16 @@ def _program(words: list[str], commands: Collection[str], *, here: bool) -> tupl
             "and a module"
         )
     return (sys.executable, "-m", "sparsesnn", *words)
+
+
+def _python(*words: str) -> tuple[str, ...]:
+    """Python with a script or a module of somebody else's.
+
+    Through mpi4py's runner, where it is installed: a rank that ends with an exception ends all. Without it that rank would
+    wait in MPI's finalisation for the others, which wait for its messages. Commands of sparsesnn have their own way.
+    """
+    runner = ("-m", "mpi4py") if importlib.util.find_spec("mpi4py") else ()
+    return (sys.executable, *runner, *words)
 
 
 def _assignment(text: str) -> tuple[str, str]:
