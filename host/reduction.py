@@ -243,7 +243,8 @@ class _Sum:
 
     @property
     def total(self) -> Array:
-        return self.branches[0]
+        total: Array = self.branches[0]
+        return total
 
 
 def _wait(sent: list[tuple[Request, Array]]) -> None:

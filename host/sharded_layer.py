@@ -336,7 +336,7 @@ def _to_owners(call: _ShardCall, d_values: Sequence[Any], wanted: Sequence[bool]
         assert isinstance(source, ShardedSpikes)
         assert source.own_values is not None
         n_own = source.own_values.numel()
-        blocks = {r: _core.empty_matrix(n_blocks[r], n_own) for r in senders if r != comm.rank}
+        blocks = {r: np.asarray(_core.empty_matrix(n_blocks[r], n_own)) for r in senders if r != comm.rank}
         under_way += [(comm.receive(block, r, LIST_GRADIENTS), block) for r, block in blocks.items() if n_own]
         if comm.rank in senders:
             for r, part in enumerate(source.split(whole.reshape(n_blocks[comm.rank], -1))):

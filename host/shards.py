@@ -107,7 +107,7 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
     # A shard without neurons has lists of one that never fires, and knows of no candidates.
     none = np.zeros(n_lists, np.int32)
     own_dropped = none if own.dropped is None else own.dropped.numpy()
-    message = _core.shard_message(_lists(own), own.n_neurons, own_dropped if limited else None)
+    message = np.asarray(_core.shard_message(_lists(own), own.n_neurons, own_dropped if limited else None))
     offsets, ids, n_spikes, dropped = _core.merge_messages(
         comm.all_gather(message), n_lists, limited, list(shards.first)
     )
