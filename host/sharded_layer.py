@@ -102,7 +102,7 @@ class ShardedLayer(nn.Module):
         learnt = {name for name, x in parameters.items() if save and x is not None and x.requires_grad}
         arguments = engine.spec_arguments(self, save, learnt)  # type: ignore[arg-type]
         call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
-        if save and reduction is not None and self.recurrent_weight is not None and call.spec is not None:
+        if save and reduction is not None and call.spec is not None:
             call.packed = self._packed(reduction, call.spec)
         own: Tensor = (
             _RunShard.apply(call, *given) if save else call.run([None if x is None else x.detach() for x in given])
@@ -120,13 +120,12 @@ class ShardedLayer(nn.Module):
         return self.grid.n_shards > 1
 
     def _packed(self, reduction: Reduction, spec: _core.LayerSpec) -> Mapping[str, Any]:
-        """The weights of a recurrent layer in the one copy that replicas on this host read."""
-        if len(reduction.memory.ranks) == 1:
-            return {}
+        """The weights in the one copy that replicas on this host read."""
         if self.common_weights is None:
             self.common_weights = CommonWeights(reduction.memory)
         weights = {f"weight{k}": weight for k, weight in enumerate(self.weights)}
-        weights["recurrent_weight"] = self.recurrent_weight
+        if self.recurrent_weight is not None:
+            weights["recurrent_weight"] = self.recurrent_weight
         return self.common_weights.pack(spec, {n: engine._array(x.detach(), n) for n, x in weights.items()})
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:

@@ -1,4 +1,4 @@
-"""Memory that replicas on one host share, so that they read one another's sums in place and keep one copy of a weight.
+"""Memory that replicas on one host share, so that they read one another's sums in place and pack a weight once.
 
 Each process has a file in memory, without a name (host/src/memory.h), in which the engine lays what others are to see. The
 others open it through /proc, where they may, and map it; ranks on other hosts, or on systems without such files, exchange
@@ -76,11 +76,15 @@ def _open(text: str) -> mmap.mmap | None:
 
 
 class CommonWeights:
-    """Weights of one layer as a pass reads them row by row, one copy for all replicas of a host.
+    """Weights of one layer as its forward pass reads them, one copy for all replicas of a host.
 
-    Their rows are read in an order that spikes decide, from a cache that is the host's: a copy for each rank would leave
-    each a part of it. Each packs some of the rows.
+    Each packs some of the rows, which takes as long as memory takes to hold still. And where samples run by themselves rows
+    are read in an order that spikes decide, from a cache that is the host's: a copy for each rank would leave each a part
+    of it.
     """
+
+    #: bytes of a layer's weights from which on this is worth while: less stays in a core's own cache
+    LEAST = 1 << 20
 
     def __init__(self, memory: HostMemory) -> None:
         self.memory, self.rooms = memory, dict[str, Bytes]()
@@ -88,13 +92,16 @@ class CommonWeights:
     def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array]) -> Mapping[str, Bytes]:
         """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights."""
         group = self.memory.group
-        sizes = {name: int(_core.row_packed_bytes(spec, len(weight))) for name, weight in weights.items()}
+        sizes = {name: int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
+        if group.size == 1 or sum(sizes.values()) < self.LEAST:
+            return {}
         if {name: room.nbytes for name, room in self.rooms.items()} != sizes:
             self._make_rooms(sizes)
         group.barrier()  # nobody reads what they held before
         for name, weight in weights.items():
             begin, end = (len(weight) * r // group.size for r in (group.rank, group.rank + 1))
-            _core.pack_rows(spec, weight, begin, end, self.rooms[name], name)
+            said = name.rstrip("0123456789")  # as where each packs for itself
+            _core.pack_rows(spec, "recurrent_weight" in weights, weight, begin, end, self.rooms[name], said)
         group.barrier()
         return self.rooms
 

@@ -57,13 +57,13 @@ class LayerCall:
 
     def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None, exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
 
-def pack_rows(spec: LayerSpec, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
+def pack_rows(spec: LayerSpec, recurrent: bool, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
     """
-    Writes rows begin..end-1 of a weight to their place in `out`, uint8 of `row_packed_bytes`, as the passes of recurrent
-    layers read it; `name` is for errors. Source and LayerCall take a weight that is packed so.
+    Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass reads
+    it; `name` is for errors. Source and LayerCall take a weight that is packed so.
     """
 
-def row_packed_bytes(spec: LayerSpec, n_pre: int) -> int:
+def packed_bytes(spec: LayerSpec, n_pre: int) -> int:
     """Bytes of a weight of n_pre rows that `pack_rows` packs."""
 
 def release_memory() -> None:

@@ -23,10 +23,11 @@ def communicator() -> None:
 def networks() -> None:
     from test_sharded import check_on
 
-    from sparsesnn.host.shared_memory import HostMemory
+    from sparsesnn.host.shared_memory import CommonWeights, HostMemory
     from sparsesnn.network import parse_net
 
     world = mpi_world()
+    CommonWeights.LEAST = 0  # small ones too
     for grid in [(1, world.size), (world.size, 1)]:
         for net in ("30-130-75-10", "30-150cr-70-10s"):
             check_on(world, parse_net(net, bias=True, capacity=20), *grid)

@@ -28,6 +28,11 @@ GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
 GROUP = _core.group_samples
 
 
+@pytest.fixture(autouse=True)
+def _small_weights_are_common_too(monkeypatch):
+    monkeypatch.setattr(shared_memory.CommonWeights, "LEAST", 0)
+
+
 def random_spikes(n_steps: int, n_samples: int, n: int, silent: int = 0) -> SpikeBatch:
     """Each neuron fires in a fifth of all steps, but `silent` of them, the first ones, never do."""
     generator = torch.Generator().manual_seed(n_steps)

@@ -16,7 +16,7 @@ from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, make_grid, simulate
 from sparsesnn.host.sharded import ShardedModel
-from sparsesnn.host.shared_memory import HostMemory
+from sparsesnn.host.shared_memory import CommonWeights, HostMemory
 from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
@@ -24,6 +24,11 @@ from sparsesnn.spikes import SpikeBatch
 pytestmark = pytest.mark.skipif(_core.shared_memory() is None, reason="this system has no files in memory")
 
 GROUP = _core.group_samples
+
+
+@pytest.fixture(autouse=True)
+def _small_weights_are_common_too(monkeypatch):
+    monkeypatch.setattr(CommonWeights, "LEAST", 0)
 
 
 def matrix(rows: int, columns: int, shared: bool) -> np.ndarray:
@@ -124,23 +129,37 @@ def test_gradients_are_the_callers_own():
     simulate(2, run)
 
 
-def test_weights_change_between_passes():
+@pytest.mark.parametrize("net", ["30-70r-10", "30-70-10"])
+def test_weights_change_between_passes(net):
     """The copy that all replicas read is that of the weights at hand."""
 
     def run(comm: Communicator) -> None:
-        model = ShardedModel(parse_net("30-70r-10"), make_grid(comm, 2, 1), seed=1)
+        model = ShardedModel(parse_net(net), make_grid(comm, 2, 1), seed=1)
         step(model)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2)
             expected = model(spikes_of(comm.rank)).potentials  # without gradients every replica packs its own
         assert torch.equal(model(spikes_of(comm.rank), GROUP * comm.rank).potentials, expected)
+        layer = next(iter(model.layers.values()))
+        assert list(layer.common_weights.rooms) == ["weight0", "recurrent_weight"][: 1 + ("r" in net)]
         with torch.no_grad():
-            next(iter(model.layers.values())).recurrent_weight[40, 3] = torch.nan  # among the rows that replica 1 packs
+            layer.weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
         model(spikes_of(comm.rank), GROUP * comm.rank)
 
-    with pytest.raises(NumericError, match=r"recurrent_weight holds NaN at \[40, 3\]"):
+    with pytest.raises(NumericError, match=r"^weight holds NaN at \[20, 3\]"):
         simulate(2, run)
+
+
+def test_small_weights_stay_with_each_replica(monkeypatch):
+    monkeypatch.setattr(CommonWeights, "LEAST", 1 << 20)
+
+    def run(comm: Communicator) -> None:
+        model = ShardedModel(parse_net("30-70r-10"), make_grid(comm, 2, 1))
+        step(model)
+        assert not any(layer.common_weights.rooms for layer in model.layers.values())
+
+    simulate(2, run)
 
 
 def n_files() -> int:
@@ -185,21 +204,25 @@ def test_rows():
         _core.copy_rows(whole[1:], active, copied)
 
 
+@pytest.mark.parametrize("recurrent", [True, False])
 @pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16"])
-def test_rows_packed_in_parts(weight_dtype):
+def test_rows_packed_in_parts(weight_dtype, recurrent):
+    """All columns one after another, or tile by tile."""
     layer = next(iter(Model(parse_net("30-70r-10"), weight_dtype=weight_dtype).layers.values()))
-    spec = _core.LayerSpec(**engine.spec_arguments(layer, True, set()))
+    arguments = {**engine.spec_arguments(layer, True, set()), "tile_width": 32}
+    spec = _core.LayerSpec(**arguments)
     weight = layer.recurrent_weight.detach().numpy()
-    out = np.full(_core.row_packed_bytes(spec, 70), 255, np.uint8)
+    out = np.full(_core.packed_bytes(spec, 70), 255, np.uint8)
     for begin, end in [(31, 70), (0, 31), (31, 31)]:
-        _core.pack_rows(spec, weight, begin, end, out, "weight")
-    rows = torch.from_numpy(out).view(getattr(torch, weight_dtype)).view(70, -1).float()
+        _core.pack_rows(spec, recurrent, weight, begin, end, out, "weight")
+    rows = torch.from_numpy(out).view(getattr(torch, weight_dtype)).float()
+    rows = rows.view(70, 96) if recurrent else rows.view(3, 70, 32).transpose(0, 1).reshape(70, 96)
     assert torch.equal(rows[:, :70], torch.from_numpy(weight).to(getattr(torch, weight_dtype)).float())
     assert not rows[:, 70:].any()
     with pytest.raises(ShapeError, match=rf"pack_rows: give rows of the weight, and {len(out)} bytes for all of it"):
-        _core.pack_rows(spec, weight, 0, 71, out, "weight")
+        _core.pack_rows(spec, recurrent, weight, 0, 71, out, "weight")
     with pytest.raises(ShapeError, match=r"weight has shape \[70, 69\]; give \[70, 70\]"):
-        _core.pack_rows(spec, np.ascontiguousarray(weight[:, 1:]), 0, 70, out, "weight")
+        _core.pack_rows(spec, recurrent, np.ascontiguousarray(weight[:, 1:]), 0, 70, out, "weight")
     lists = _core.Lists(np.zeros(2, np.int64), np.empty(0, np.uint16), np.zeros(1, np.int32))
     source = _core.Source(lists, 30, 0, np.zeros((30, 70), np.float32), out[:-1])
     numbers = np.zeros(70, np.float32)

@@ -247,7 +247,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   }
 
   if (recurrent_)
-    recurrent_weight_ = pack_by_rows(input.recurrent_weight, input.packed_recurrent, spec.n, spec, "recurrent_weight");
+    recurrent_weight_ =
+        pack_unless(input.packed_recurrent, input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight");
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
   if (!spiking_ && spec.learn_beta) d_beta_by_sample_ = Array<float>::zeros(n_samples_ * row_);
   if (spec.learns() || !by_tile_) d_slots_ = Array<float>(n_slots_);

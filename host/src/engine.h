@@ -61,7 +61,7 @@ struct SourceInput {
   int n_pre = 0;
   int delay = 0;
   const float* weight = nullptr;
-  const void* packed = nullptr;  // by rows (packing.h), where that has been done; else null
+  const void* packed = nullptr;  // the same for the forward pass (packing.h), where that has been done; else null
 };
 
 // A number for each neuron [N], or one for all.

@@ -31,23 +31,23 @@ struct PySource {
   std::optional<In<unsigned char>> packed;
 };
 
-const void* packed_rows(const std::optional<In<unsigned char>>& packed, int n_pre, const LayerSpec& spec) {
+const void* packed_data(const std::optional<In<unsigned char>>& packed, int n_pre, const LayerSpec& spec) {
   if (!packed) return nullptr;
-  if (packed->size() != row_packed_bytes(n_pre, spec))
+  if (packed->size() != packed_bytes(n_pre, spec))
     throw InputError("ShapeError", "LayerCall: a packed weight has " + std::to_string(packed->size()) +
-                                       " bytes; pack_rows fills " + std::to_string(row_packed_bytes(n_pre, spec)));
+                                       " bytes; pack_rows fills " + std::to_string(packed_bytes(n_pre, spec)));
   return packed->data();
 }
 
-void pack_rows_of(const LayerSpec& spec, const In<float>& weight, int begin, int end,
+void pack_rows_of(const LayerSpec& spec, bool recurrent, const In<float>& weight, int begin, int end,
                   const nb::ndarray<unsigned char, nb::c_contig, nb::device::cpu>& out, const char* name) {
   const int n_pre = static_cast<int>(weight.shape(0));
   check_shape(weight, {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)}, name);
-  if (begin < 0 || begin > end || end > n_pre || out.size() != row_packed_bytes(n_pre, spec))
+  if (begin < 0 || begin > end || end > n_pre || out.size() != packed_bytes(n_pre, spec))
     throw InputError("ShapeError", "pack_rows: give rows of the weight, and " +
-                                       std::to_string(row_packed_bytes(n_pre, spec)) + " bytes for all of it");
+                                       std::to_string(packed_bytes(n_pre, spec)) + " bytes for all of it");
   nb::gil_scoped_release release;
-  pack_rows(weight.data(), n_pre, spec, begin, end, out.data(), name);
+  pack_rows(weight.data(), n_pre, spec, slab_width(spec, recurrent), begin, end, out.data(), name);
 }
 
 // A float32 array [N], or one number for all neurons, or null.
@@ -87,11 +87,11 @@ struct PyLayer {
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
       check_shape(from.weight, {static_cast<std::size_t>(from.n_pre), n}, "weight");
       source.weight = from.weight.data();
-      source.packed = packed_rows(from.packed, from.n_pre, spec);
+      source.packed = packed_data(from.packed, from.n_pre, spec);
       in.sources.push_back(source);
     }
     in.recurrent_weight = floats(recurrent_weight, {static_cast<std::size_t>(spec.n_all()), n}, "recurrent_weight");
-    in.packed_recurrent = packed_rows(packed_recurrent, spec.n_all(), spec);
+    in.packed_recurrent = packed_data(packed_recurrent, spec.n_all(), spec);
     in.alpha = per_neuron(alpha, n, "alpha");
     in.beta = per_neuron(beta, n, "beta");
     in.threshold = per_neuron(threshold, n, "threshold");
@@ -325,13 +325,14 @@ void register_engine(nb::module_& m) {
            "i_syn"_a.none(), "own_before"_a.none(), "exchange"_a.none() = nb::none(),
            "packed_recurrent"_a.none() = nb::none());
 
-  m.def("pack_rows", &pack_rows_of, "spec"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
-        "Writes rows begin..end-1 of a weight to their place in `out`, uint8 of `row_packed_bytes`, as the passes of "
-        "recurrent\n"
-        "layers read it; `name` is for errors. Source and LayerCall take a weight that is packed so.");
   m.def(
-      "row_packed_bytes", [](const LayerSpec& spec, int n_pre) { return row_packed_bytes(n_pre, spec); }, "spec"_a,
-      "n_pre"_a, "Bytes of a weight of n_pre rows that `pack_rows` packs.");
+      "pack_rows", &pack_rows_of, "spec"_a, "recurrent"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
+      "Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass "
+      "reads\n"
+      "it; `name` is for errors. Source and LayerCall take a weight that is packed so.");
+  m.def(
+      "packed_bytes", [](const LayerSpec& spec, int n_pre) { return packed_bytes(n_pre, spec); }, "spec"_a, "n_pre"_a,
+      "Bytes of a weight of n_pre rows that `pack_rows` packs.");
   m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
   m.def(
       "probe_deliver", [](bool on) { probe_deliver.store(on); }, "on"_a,

@@ -51,8 +51,7 @@ std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input,
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
-    packed.push_back(width == spec.n_padded() ? pack_by_rows(from.weight, from.packed, from.n_pre, spec, "weight")
-                                              : pack(from.weight, from.n_pre, spec, width, "weight"));
+    packed.push_back(pack_unless(from.packed, from.weight, from.n_pre, spec, width, "weight"));
     sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data};
   }
   return sources;
@@ -158,10 +157,10 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
 
   const Padded neuron(spec, input);
   std::vector<Packed> packed;
-  const int slab = by_sample ? spec.n_padded() : spec.tile_width;
+  const int slab = slab_width(spec, input.recurrent_weight);
   const std::vector<Source> sources = make_sources(spec, input, slab, packed);
-  const Packed recurrent = input.recurrent_weight ? pack_by_rows(input.recurrent_weight, input.packed_recurrent,
-                                                                 spec.n_all(), spec, "recurrent_weight")
+  const Packed recurrent = input.recurrent_weight ? pack_unless(input.packed_recurrent, input.recurrent_weight,
+                                                                spec.n_all(), spec, slab, "recurrent_weight")
                                                   : Packed();
 
   Array<float> v = state_to_tiles(spec, input.v, n_samples);

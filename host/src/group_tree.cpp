@@ -35,19 +35,24 @@ void add_range(const std::vector<const float*>& branches, const std::vector<int>
     for (std::size_t k = begin; k < end; ++k) total[k] = first[k] + second[k];
     return;
   }
-  std::vector<float> waiting;
+  std::vector<float> waiting(block * branches.size());  // as many as could
   for (std::size_t from = begin; from < end; from += block) {
     const std::size_t count = std::min(end - from, block);
-    waiting.clear();
+    float* last = waiting.data() - block;  // of the sums that wait
     for (std::size_t b = 0; b < branches.size(); ++b) {
-      waiting.insert(waiting.end(), branches[b] + from, branches[b] + from + count);
-      for (int f = 0; f < folds[b]; ++f) {
-        float *second = waiting.data() + waiting.size() - count, *first = second - count;
-        for (std::size_t k = 0; k < count; ++k) first[k] += second[k];
-        waiting.resize(waiting.size() - count);
+      const float* branch = branches[b] + from;
+      if (!folds[b]) {
+        last += block;
+        std::copy_n(branch, count, last);
+        continue;
+      }
+      for (std::size_t k = 0; k < count; ++k) last[k] += branch[k];
+      for (int f = 1; f < folds[b]; ++f) {
+        last -= block;
+        for (std::size_t k = 0; k < count; ++k) last[k] += last[block + k];
       }
     }
-    std::copy_n(waiting.data(), count, total + from);
+    std::copy_n(last, count, total + from);
   }
 }
 

@@ -54,50 +54,40 @@ bool pack_piece(const float* weight, int n, int first, int n_columns, int begin,
   return sum == 0.0f;
 }
 
-constexpr int rows_piece = 256;
-
-std::size_t entry_bytes(const LayerSpec& spec) { return spec.bf16 ? sizeof(std::uint16_t) : sizeof(float); }
-
 }  // namespace
 
 Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name) {
-  const PhaseTimer timer(Phase::pack);
-  const int n = spec.n, n_slabs = (n + width - 1) / width;
-  const std::size_t row_bytes = width * entry_bytes(spec);
   Packed packed{weight, {}};
-  if (spec.bf16 || width != n) {
-    packed.own = Array<unsigned char>(static_cast<std::size_t>(n_slabs) * n_pre * row_bytes);
+  if (spec.bf16 || width != spec.n) {
+    packed.own = Array<unsigned char>(packed_bytes(n_pre, spec));
     packed.data = packed.own.data();
   }
-  const int n_pieces = (n_pre + rows_piece - 1) / rows_piece;
-  std::vector<char> finite(static_cast<std::size_t>(n_slabs) * n_pieces);
-  parallel_for(static_cast<int>(finite.size()), [&](int item, int) {
-    const int slab = item / n_pieces, first = slab * width, begin = item % n_pieces * rows_piece;
-    unsigned char* out =
-        packed.own ? packed.own.data() + (static_cast<std::size_t>(slab) * n_pre + begin) * row_bytes : nullptr;
-    finite[item] = pack_piece(weight, n, first, std::min(width, n - first), begin, std::min(n_pre, begin + rows_piece),
-                              width, spec.bf16, out);
-  });
-  if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, n, name);
+  pack_rows(weight, n_pre, spec, width, 0, n_pre, packed.own.data(), name);
   return packed;
 }
 
-Packed pack_by_rows(const float* weight, const void* packed, int n_pre, const LayerSpec& spec, const char* name) {
-  return packed ? Packed{packed, {}} : pack(weight, n_pre, spec, spec.n_padded(), name);
+Packed pack_unless(const void* packed, const float* weight, int n_pre, const LayerSpec& spec, int width,
+                   const char* name) {
+  return packed ? Packed{packed, {}} : pack(weight, n_pre, spec, width, name);
 }
 
-std::size_t row_packed_bytes(int n_pre, const LayerSpec& spec) {
-  return static_cast<std::size_t>(n_pre) * spec.n_padded() * entry_bytes(spec);
+std::size_t packed_bytes(int n_pre, const LayerSpec& spec) {
+  return static_cast<std::size_t>(n_pre) * spec.n_padded() * (spec.bf16 ? sizeof(std::uint16_t) : sizeof(float));
 }
 
-void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int begin, int end, void* out, const char* name) {
+void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width, int begin, int end, void* out,
+               const char* name) {
   const PhaseTimer timer(Phase::pack);
-  const std::size_t row_bytes = spec.n_padded() * entry_bytes(spec);
-  std::vector<char> finite((end - begin + rows_piece - 1) / rows_piece);
+  constexpr int piece = 256;  // rows
+  const int n_slabs = spec.n_padded() / width, n_pieces = (end - begin + piece - 1) / piece;
+  const std::size_t slab_bytes = packed_bytes(n_pre, spec) / n_slabs;
+  std::vector<char> finite(static_cast<std::size_t>(n_slabs) * n_pieces);
   parallel_for(static_cast<int>(finite.size()), [&](int item, int) {
-    const int from = begin + item * rows_piece;
-    finite[item] = pack_piece(weight, spec.n, 0, spec.n, from, std::min(end, from + rows_piece), spec.n_padded(),
-                              spec.bf16, static_cast<unsigned char*>(out) + from * row_bytes);
+    const int slab = item / n_pieces, from = begin + item % n_pieces * piece, first = slab * width;
+    unsigned char* to =
+        out ? static_cast<unsigned char*>(out) + slab * slab_bytes + slab_bytes / n_pre * from : nullptr;
+    finite[item] = pack_piece(weight, spec.n, first, std::min(width, spec.n - first), from, std::min(end, from + piece),
+                              width, spec.bf16, to);
   });
   if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, spec.n, name);
 }

@@ -14,12 +14,20 @@ struct Packed {
 // Also the place where NaN and infinity are found. A float weight that is one slab already is not copied.
 Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name);
 
-// The same by rows, [M][width of all tiles], out of `packed` where that is not null: what `pack_rows` has made.
-Packed pack_by_rows(const float* weight, const void* packed, int n_pre, const LayerSpec& spec, const char* name);
+// The same out of `packed`, where that is not null: what `pack_rows` has made.
+Packed pack_unless(const void* packed, const float* weight, int n_pre, const LayerSpec& spec, int width,
+                   const char* name);
 
-// Bytes of a weight that is packed by rows; writes rows begin..end-1 of it to their place in `out`.
-std::size_t row_packed_bytes(int n_pre, const LayerSpec& spec);
-void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int begin, int end, void* out, const char* name);
+// Bytes of a packed weight, of any width; writes rows begin..end-1 to their places in each slab of `out`.
+std::size_t packed_bytes(int n_pre, const LayerSpec& spec);
+void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width, int begin, int end, void* out,
+               const char* name);
+
+// Columns of a slab: of all tiles where samples run by themselves, their rows being read in an order that spikes
+// decide.
+inline int slab_width(const LayerSpec& spec, bool recurrent) {
+  return recurrent || spec.needs_step_order() ? spec.n_padded() : spec.tile_width;
+}
 
 // Per-neuron parameters, padded so that a padded neuron never fires; decays within [0, 1].
 struct Padded {
