@@ -128,8 +128,10 @@ def _checked(place: Place, source: str) -> Place:
     if local_rank is not None:
         fits = fits and local_rank <= place.rank and (local_size is None or local_rank < local_size)
     if not fits:
+        known = [str(x) for x in (local_rank, local_size) if x is not None]
+        here = f", on its host {' of '.join(known)}" if known else ""
         raise ConfigError(
-            f"{source}: the launcher ({place.launcher}) says rank {place.rank} of {place.size}, on its host "
-            f"{local_rank} of {local_size}; ranks count from 0 and stay below their number: unset what an outer job left"
+            f"{source}: the launcher ({place.launcher}) says rank {place.rank} of {place.size}{here}; ranks count from 0 "
+            "and stay below their number: unset what an outer job left"
         )
     return place

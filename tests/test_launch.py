@@ -241,6 +241,11 @@ def test_ranks_come_from_the_job(
     assert words[1:4] == ["--ntasks=8", "--cpus-per-task=8", "--ntasks-per-node=4"]
     assert said == "sparsesnn: launch: 8 ranks on 2 hosts, from --ranks-per-host; --ranks changes it\n"
     assert dry_run(capsys, "--ranks", "2")[1] == ""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "512")  # hardware threads, perhaps: srun knows
+    words, said = dry_run(capsys)
+    assert words[1:3] == ["--ntasks=6", "--cpus-per-task=512"]
+    assert said == "sparsesnn: launch: 6 ranks, from SLURM_NTASKS; --ranks changes it\n"
 
 
 def test_ranks_come_from_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

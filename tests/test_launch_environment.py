@@ -73,6 +73,7 @@ def test_tasks_per_node(node: int, local_size: int) -> None:
         ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "4"}, "rank 5 of 8, on its host 4 of 4"),
         ({**OPENMPI, "OMPI_COMM_WORLD_SIZE": "-1"}, "OMPI_COMM_WORLD_SIZE: is '-1'; a launcher sets it to a whole"),
         ({**HYDRA, "PMI_RANK": "0x1"}, "PMI_RANK: is '0x1'"),
+        ({"PMI_RANK": "3", "PMI_SIZE": "2"}, r"PMI_RANK: the launcher \(pmi\) says rank 3 of 2; ranks count from 0"),
         ({"PMI_RANK": "0"}, "PMI_SIZE: is not set, though its companions are; start with `sparsesnn launch`"),
         ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4(x2"}, r"SLURM_STEP_TASKS_PER_NODE: is '4\(x2'"),
         ({**SLURM, "SLURM_NODEID": "3"}, "SLURM_NODEID: is 3, but .* names fewer nodes"),

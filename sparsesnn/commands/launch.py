@@ -168,7 +168,8 @@ def make_job(options: argparse.Namespace) -> Job:
     on_a_host = options.ranks_per_host or max(
         (host.ranks for host in hosts), default=-(-ranks // (given.hosts if given else 1))
     )
-    here = not elsewhere and (given is None or given.hosts == 1)
+    # A scheduler that says how many CPUs a rank has may count hardware threads, and lets no more ranks start than fit.
+    here = not elsewhere and (given is None or (given.hosts == 1 and given.threads is None))
     threads, bind, oversubscribe = _share_cores(options, on_a_host, given, here=here)
     poprun = None
     if options.num_replicas is not None:
