@@ -272,4 +272,5 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     for axes in panels:
         axes.grid(alpha=0.3, color=GREY)
         axes.legend(frameon=False, fontsize=7)
-    _save(figure, path, f"{settings.kind}: {settings.n_layers} × {settings.width} LIF, T={settings.n_steps}")
+    neurons = f"{settings.width} {'recurrent ' * settings.recurrent}LIF"
+    _save(figure, path, f"{settings.kind}: {settings.n_layers} × {neurons}, T={settings.n_steps}")

@@ -24,8 +24,10 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
         measured.append(point)
         return {"speed": 10.5, "parts": [1, 2]}
 
+    stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt):
-        Rows(tmp_path / "out", "rows", {"T": 5}, None).run(POINTS, measure)
+        Rows(tmp_path / "out", "rows", {"T": 5}, stream).run(POINTS, measure)
+    assert stream.getvalue().startswith(f"{tmp_path / 'out'}: 3 points to measure\n[1/3] kind a, n 1, ")
     stream = io.StringIO()
     again: list[object] = []
     rows = Rows(tmp_path / "out", "rows", {"T": 5}, stream).run(POINTS, lambda p: again.append(p) or {"speed": 1.0})

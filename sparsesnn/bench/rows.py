@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+from sparsesnn.wording import count
 
 Row = dict[str, Any]
 
@@ -57,6 +58,8 @@ class Rows:
             left = [point for point in points if not any(point.items() <= row.items() for row in self.rows)]
             if len(left) < len(points):
                 self.say(f"{self.folder}: {len(points) - len(left)} of {len(points)} are there already")
+            elif left:
+                self.say(f"{self.folder}: {count(len(left), 'point')} to measure")
             # what all points share is in the settings
             told = [name for name in points[0] if len(points) == 1 or any(p[name] != points[0][name] for p in points)]
             started = time.perf_counter()
