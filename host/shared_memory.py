@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,21 +59,29 @@ def _own_file() -> str:
     return f"{memory[1]} {path} {Path(path).readlink()}"
 
 
+#: what is mapped, for all groups of this process
+_opened: weakref.WeakValueDictionary[str, mmap.mmap] = weakref.WeakValueDictionary()
+
+
 def _open(text: str) -> mmap.mmap | None:
     """The memory that `text` says, unless it is another host's: its name is drawn at random."""
     if not text:
         return None
+    if (known := _opened.get(text)) is not None:
+        return known
     size, path, target = text.split(" ", 2)
     try:
         if str(Path(path).readlink()) != target:
             return None
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return mmap.mmap(file, int(size))
+            mapped = mmap.mmap(file, int(size))
         finally:
             os.close(file)
     except OSError:  # no such process here, or it must not be looked into
         return None
+    _opened[text] = mapped
+    return mapped
 
 
 class CommonWeights:

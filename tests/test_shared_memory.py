@@ -69,7 +69,9 @@ def test_ranks_read_one_another(monkeypatch):
 def test_another_host_has_a_file_of_that_number_too():
     size, path, target = shared_memory._own_file().split(" ", 2)
     assert "memfd:sparsesnn-" in target
-    assert shared_memory._open(f"{size} {path} {target}") is not None
+    mapped = shared_memory._open(f"{size} {path} {target}")
+    assert mapped is not None
+    assert shared_memory._open(f"{size} {path} {target}") is mapped  # once, for all networks of a process
     assert shared_memory._open(f"{size} {path} {target}-another") is None
     assert shared_memory._open(f"{size} /proc/{2**30}/fd/3 {target}") is None
     assert shared_memory._open("") is None

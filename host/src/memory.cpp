@@ -97,13 +97,14 @@ Shared& shared_store() {
   return *one;
 }
 
-// Twice as many addresses as there is memory, which cost nothing: sizes that change leave gaps.
+// Twice as many addresses as there is memory, as sizes that change leave gaps, but few enough that a process can map the
+// memory of a hundred others.
 void Shared::make() {
 #if defined(__linux__) && defined(MFD_CLOEXEC)
   std::random_device random;  // the name says to other processes that this is the file they look for
   std::string name = "sparsesnn";
   for (int k = 0; k < 4; ++k) name += "-" + std::to_string(random());
-  const std::size_t wanted = 2 * physical_memory();
+  const std::size_t wanted = std::min(2 * physical_memory(), std::size_t{1} << 38);
   const int made = memfd_create(name.c_str(), MFD_CLOEXEC);
   if (made < 0) return;
   void* mapped = MAP_FAILED;
