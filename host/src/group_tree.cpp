@@ -35,24 +35,31 @@ void add_range(const std::vector<const float*>& branches, const std::vector<int>
     for (std::size_t k = begin; k < end; ++k) total[k] = first[k] + second[k];
     return;
   }
-  std::vector<float> waiting(block * branches.size());  // as many as could
+  int n_waiting = 0, most = 0;
+  for (const int n : folds) {
+    if (n == 0) most = std::max(most, ++n_waiting);
+    n_waiting -= std::max(0, n - 1);
+  }
+  std::vector<float> waiting(block * most);
   for (std::size_t from = begin; from < end; from += block) {
     const std::size_t count = std::min(end - from, block);
-    float* last = waiting.data() - block;  // of the sums that wait
+    float* next = waiting.data();  // behind the sums that wait
     for (std::size_t b = 0; b < branches.size(); ++b) {
       const float* branch = branches[b] + from;
-      if (!folds[b]) {
-        last += block;
-        std::copy_n(branch, count, last);
+      if (folds[b] == 0) {
+        std::copy_n(branch, count, next);
+        next += block;
         continue;
       }
+      float* last = next - block;
       for (std::size_t k = 0; k < count; ++k) last[k] += branch[k];
       for (int f = 1; f < folds[b]; ++f) {
         last -= block;
         for (std::size_t k = 0; k < count; ++k) last[k] += last[block + k];
       }
+      next = last + block;
     }
-    std::copy_n(last, count, total + from);
+    std::copy_n(waiting.data(), count, total + from);
   }
 }
 
