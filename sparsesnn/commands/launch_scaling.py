@@ -52,13 +52,17 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     rows = measured.run(json.loads(json.dumps(points)), measure)
     scaling.finish(settings, rows)
     measured.write()
-    ipus = [] if kind != "weak-scaling" or not options.ipus else scaling.ipu_rows(_integers("--ipus", options.ipus))
+    if not options.json:
+        print(scaling.table(rows), flush=True)
+    ipus = []
+    if kind == "weak-scaling" and options.ipus and (options.json or not options.no_plot):
+        print(f"predicting {options.ipus} IPUs; --ipus '' leaves that out", file=sys.stderr)
+        ipus = scaling.ipu_rows(_integers("--ipus", options.ipus))
     if not options.no_plot:
         scaling.plot(settings, rows, ipus, options.out / "scaling.png")
     if options.json:
         print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": ipus}, allow_nan=False))
     else:
-        print(scaling.table(rows))
         print(
             f"{options.out / 'scaling.csv'}: {count(len(rows), 'row')}"
             + (", the IPUs in the plot are predicted" if ipus else "")
