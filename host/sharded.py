@@ -123,7 +123,12 @@ class ShardedModel(nn.Module):
             self.layers[name] = layer
 
     def forward(self, spikes: SpikeBatch, first_sample: int = 0) -> ShardedOutput:
-        """Runs this replica's samples, which follow `first_sample` others of the batch."""
+        """Runs this replica's samples, whole sequences, which follow `first_sample` others of the batch."""
+        if not isinstance(first_sample, int):
+            raise TypeError(
+                f"first_sample is {type(first_sample).__name__}; give the samples of other replicas before these, an int. "
+                "A network over ranks takes no state: run whole sequences, or chunks of them on one rank"
+            )
         source = self.network.inputs[0]
         n_input = self.network.populations[source].n
         if spikes.n_neurons != n_input:

@@ -129,14 +129,16 @@ class ShardedLayer(nn.Module):
         return self.common_weights.pack(spec, {n: engine._array(x.detach(), n) for n, x in weights.items()})
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:
-        """All tensors that define the layer, under the engine's names; per-neuron ones as [n]."""
+        """All tensors that define the layer, under the engine's names; those that learn, one a neuron, as [n]."""
 
         def per_neuron(name: str, decay: bool = False) -> Tensor | None:
             value: Tensor | None = getattr(self, name, None)
             if value is None:
                 return None
             value = value.clamp(0, 1) if decay else value
-            return value if value.ndim else _own_neurons(value, self.shards, self.grid.shards)
+            if value.ndim or not value.requires_grad:
+                return value
+            return _own_neurons(value, self.shards, self.grid.shards)
 
         return {
             **{f"weight{k}": weight for k, weight in enumerate(self.weights)},

@@ -331,6 +331,8 @@ def test_errors_name_the_shapes():
     model = ShardedModel(parse_net("30-40-10"), Grid.alone())
     with pytest.raises(ShapeError, match="input has 29 neurons; the network's 'input' has 30"):
         model(random_spikes(2, 2, 29))
+    with pytest.raises(TypeError, match="A network over ranks takes no state"):
+        model(random_spikes(2, 2, 30), {})
     two = Network({"x": Input(3), "y": Input(3), "out": LI(2)}, (Connection("x", "out"), Connection("y", "out")))
     with pytest.raises(DescriptionError, match="one Input population"):
         ShardedModel(two, Grid.alone())

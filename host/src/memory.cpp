@@ -97,8 +97,8 @@ Shared& shared_store() {
   return *one;
 }
 
-// Twice as many addresses as there is memory, as sizes that change leave gaps, but few enough that a process can map the
-// memory of a hundred others.
+// Twice as many addresses as there is memory, as sizes that change leave gaps, but few enough that a process can map
+// the memory of a hundred others.
 void Shared::make() {
 #if defined(__linux__) && defined(MFD_CLOEXEC)
   std::random_device random;  // the name says to other processes that this is the file they look for
