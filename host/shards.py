@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsesnn import _core
+from sparsesnn import _core, engine
 from sparsesnn.host.comm import Communicator
 from sparsesnn.layers import Input
 from sparsesnn.network import Network
@@ -91,7 +91,7 @@ class ShardedSpikes(SpikeBatch):
 
     def split(self, values: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
         """Values [K, entries], for the rank that owns each entry."""
-        return list(_core.split_values(_lists(self), values, list(self.shards.first)))
+        return list(_core.split_values(engine._lists(self), values, list(self.shards.first)))
 
 
 def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool) -> ShardedSpikes:
@@ -104,10 +104,10 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         plain = {f.name: getattr(own, f.name) for f in fields(SpikeBatch)}
         return ShardedSpikes(**{**plain, "values": None}, own_values=own.values, shards=shards)
     n_lists = own.n_steps * own.n_samples
-    # A shard without neurons has lists of one that never fires, and knows of no candidates.
-    none = np.zeros(n_lists, np.int32)
-    own_dropped = none if own.dropped is None else own.dropped.numpy()
-    message = np.asarray(_core.shard_message(_lists(own), own.n_neurons, own_dropped if limited else None))
+    own_dropped = None
+    if limited:  # a shard without neurons has lists of one that never fires, and knows of no candidates
+        own_dropped = np.zeros(n_lists, np.int32) if own.dropped is None else own.dropped.numpy()
+    message = np.asarray(_core.shard_message(engine._lists(own), own.n_neurons, own_dropped))
     offsets, ids, n_spikes, dropped = _core.merge_messages(
         comm.all_gather(message), n_lists, limited, list(shards.first)
     )
@@ -143,7 +143,3 @@ class _WholeValues(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_values: Tensor) -> tuple[Tensor, None]:
         return d_values[torch.from_numpy(ctx.places)], None
-
-
-def _lists(spikes: SpikeBatch) -> _core.Lists:
-    return _core.Lists(spikes.offsets.numpy(), spikes.ids.numpy(), spikes.n_spikes.numpy())

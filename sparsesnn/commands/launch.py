@@ -36,8 +36,8 @@ after -- stands a sparsesnn command, a Python file of yours, or -m and a module,
 the launcher: srun inside a Slurm job; PopRun where --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
   beside this Python or on PATH. Hosts are reached by the launcher's own means, usually ssh, and must have the same
   Python at the same path. On its own machine a launcher may refuse root: --launcher-args=--allow-run-as-root.
-ranks: without --ranks as many as Slurm, PBS, LSF or Grid Engine gave the job tasks or slots, or one for each of --hosts
-  (or --ranks-per-host of them); it is printed. With --num-replicas one. Elsewhere --ranks must be given.
+ranks: without --ranks as many as Slurm, PBS, LSF or Grid Engine gave the job tasks or slots, which is printed, or one for
+  each of --hosts (or --ranks-per-host of them). With --num-replicas one. Elsewhere --ranks must be given.
 threads: --threads T gives each rank T worker threads, and binds it to T cores of its own. Default: Slurm's
   --cpus-per-task, else the cores of this machine over the ranks on a host. Where ranks must share cores they are not
   bound, and you are told.
