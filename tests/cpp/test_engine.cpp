@@ -1,5 +1,5 @@
 // Runs the engine without Python, for the sanitizers: every model, reset and list rule on odd shapes, and the promise
-// that threads and instruction sets do not change a bit. That the numbers are right is tests/test_engine.py's matter.
+// that threads and instruction sets do not change a bit. That the numbers are right is tests/engine/test_engine.py's matter.
 #include <cmath>
 #include <cstring>
 #include <random>

@@ -14,7 +14,7 @@ import pytest
 import sparsesnn
 from sparsesnn.errors import ConfigError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def python(code: str, *, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -168,7 +168,7 @@ def test_a_network_is_that_of_the_cpu(on_cuda: ModuleType, monkeypatch: pytest.M
 def test_nobody_has_fired_before_the_first_step(
     recurrent: bool, reset_decays: bool, on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a threshold has become negative; tests/test_dense_modes.py compares the CPU's kernels with the reference."""
+    """Where a threshold has become negative; tests/dense/test_dense_modes.py compares the CPU's kernels with the reference."""
     population = LIF(9, grad_threshold=-1, reset_decays=reset_decays, recurrent=recurrent,
                      learn_beta=True, learn_threshold=True)  # fmt: skip
     spikes = (torch.rand(8, 2, 7, generator=torch.Generator().manual_seed(0)) < 0.5).double()

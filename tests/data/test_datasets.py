@@ -60,7 +60,7 @@ def test_importing_loads_no_optional_package(tmp_path):
     assert ended.stdout == "[]\n"
 
 
-CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.toml"))
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -19,7 +19,7 @@ from sparsesnn.launch.cores import usable_cores
 from sparsesnn.launch.finding import find_launcher
 from sparsesnn.wording import count
 
-FAKES = Path(__file__).parent / "fakes"
+FAKES = Path(__file__).parents[1] / "fakes"
 
 #: what starts the tests may itself be a job of one of these
 SCHEDULERS = ("SLURM_", "PBS_", "LSB_", "NSLOTS", "NHOSTS")

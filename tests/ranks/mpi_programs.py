@@ -1,4 +1,4 @@
-"""Run by tests/test_mpi.py on every rank: `mpirun -n R python tests/mpi_programs.py NAME`."""
+"""Run by tests/ranks/test_mpi.py on every rank: `mpirun -n R python tests/ranks/mpi_programs.py NAME`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CODELETS = Path(__file__).parent.parent / "codelets"
+CODELETS = Path(__file__).parents[2] / "codelets"
 FILES = sorted([*CODELETS.glob("ipu/*.cpp"), *CODELETS.glob("ipu/*.h"), *CODELETS.glob("tile_*.h")])
 #: words of the language and the library, and why they cannot be there
 FORBIDDEN = {

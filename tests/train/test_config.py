@@ -18,7 +18,7 @@ from sparsesnn.network import Connection, Network
 from sparsesnn.train.config import Config, differences
 from sparsesnn.train.schema import flatten, merge, read_assignment
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @pytest.mark.parametrize("name", datasets.NAMES)

@@ -25,7 +25,7 @@ from sparsesnn.partition import make_plan, parse_target
 from sparsesnn.poptorch import build, library
 from sparsesnn.poptorch.tile_map import connections, from_plan, spread
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

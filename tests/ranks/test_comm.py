@@ -1,4 +1,4 @@
-"""Communicators: the same results from threads and from MPI (tests/mpi_programs.py runs these checks over mpirun)."""
+"""Communicators: the same results from threads and from MPI (tests/ranks/mpi_programs.py runs these checks over mpirun)."""
 
 from __future__ import annotations
 

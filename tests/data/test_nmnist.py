@@ -17,7 +17,7 @@ from sparsesnn.errors import ConfigError, DataError
 
 tonic = pytest.importorskip("tonic")
 
-REAL = Path(os.environ.get("SPARSESNN_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")) / "nmnist"
+REAL = Path(os.environ.get("SPARSESNN_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "nmnist"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""How ranks learn of one another's end: here as threads; tests/test_mpi.py kills processes."""
+"""How ranks learn of one another's end: here as threads; tests/ranks/test_mpi.py kills processes."""
 
 from __future__ import annotations
 

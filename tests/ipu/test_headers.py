@@ -10,12 +10,12 @@ from types import ModuleType
 
 import pytest
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_headers", HERE / "headers" / "check.py")
+    spec = importlib.util.spec_from_file_location("check_headers", TESTS / "headers" / "check.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ from sparsesnn.train.evaluation import evaluate_run
 
 tonic = pytest.importorskip("tonic")
 
-REAL = Path(os.environ.get("SPARSESNN_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+REAL = Path(os.environ.get("SPARSESNN_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
 
 @pytest.fixture(autouse=True)

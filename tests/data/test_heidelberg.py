@@ -15,7 +15,7 @@ from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 h5py = pytest.importorskip("h5py")
 tonic = pytest.importorskip("tonic")
 
-REAL = Path(os.environ.get("SPARSESNN_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+REAL = Path(os.environ.get("SPARSESNN_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
 FILES = {"shd": ("SHD", ("train", "test")), "ssc": ("SSC", ("train", "valid", "test"))}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml")
 FOLDERS = ("cmake", "codelets", "datasets", "host", "launch", "sparsesnn")
 USE = """
