@@ -6,7 +6,7 @@ all is well. A rank that fails says why; of one that is killed the kernel closes
 message that names the rank, and tells all others to end, which they do without asking Python or MPI.
 
 Where no connection comes about (a firewall between hosts) rank 0 says so, and the launcher remains: mpirun and
-srun --kill-on-bad-exit end all ranks when one ends badly.
+srun --kill-on-bad-exit end all ranks when one ends badly. The same holds from the moment when somebody kills the process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import selectors
+import signal
 import socket
 import struct
 import subprocess
@@ -39,6 +40,7 @@ CONNECT_S = 20.0
 MOMENT_S = 0.5
 #: seconds that a failed rank waits to be told to end
 PATIENCE_S = 5.0
+LOST = "the process that watches all ranks was killed; the run goes on, but if a rank fails, only the launcher can end the others"
 
 
 class Lifeline:
@@ -91,36 +93,48 @@ class Lifeline:
         self.fail(code, message)
 
     def _say(self, code: int, message: str) -> None:
-        if self.line is None:
+        line = self.line
+        if line is None:
             return
         text = json.dumps({"end": code, "message": message[: watch.MAX_MESSAGE // 8]}).encode()
         try:
-            self.line.sendall(struct.pack(">I", len(text)) + text)
+            line.sendall(struct.pack(">I", len(text)) + text)
             if not code:
-                self.line.shutdown(socket.SHUT_RDWR)
+                line.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # there is nobody any more
 
     def _listen(self) -> None:
-        """Waits for the one thing that comes: the exit code, or nothing where the host of rank 0 is gone."""
+        """Waits for the exit code; without one the process that watches is gone, and the rank goes on."""
         assert self.line is not None
         told = _read(self.line, 4)
-        if not self.over:
-            self.ends(struct.unpack(">I", told)[0] if told is not None else 1)
+        if self.over:
+            return
+        if told is not None:
+            self.ends(struct.unpack(">I", told)[0])
+            return
+        self.line.close()
+        self.line = None
+        watch.say(watch.named(self.rank, self.size, LOST), kind="warning")
 
 
 def _start_watch(secret: bytes, size: int) -> int:
     """Starts the process that watches, in a session of its own, so that it outlives the ranks by a moment; its port."""
     with socket.create_server(("", 0), backlog=size) as listener:
         fd = listener.fileno()
-        # neither -m nor this package: both would import PyTorch
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-E", watch.__file__, str(fd)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(fd,),
-            start_new_session=True,
-        )
+        # A new process has its parent's mask: no signal ends this one before it can ignore them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, watch.SIGNALS)
+        try:
+            # neither -m nor this package: both would import PyTorch
+            process = subprocess.Popen(
+                [sys.executable, "-S", "-E", watch.__file__, str(fd)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(fd,),
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         assert process.stdin is not None
         process.stdin.write(secret + struct.pack(">I", size))
         process.stdin.close()

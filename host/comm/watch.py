@@ -3,6 +3,9 @@
 A process of its own, which imports nothing but the standard library and waits for nothing else: launchers kill the ranks
 of a run within milliseconds of the first one that dies, so there is no time to wait for a rank that is computing. It is
 told its secret, and how many ranks there are, on standard input, and ends with the ranks.
+
+It ignores the signals that ask a run to end. Slurm sends them to every process of a step, this one too, and the ranks answer
+with a checkpoint: while they write it they need somebody who tells a slow rank from a dead one.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import socket
 import struct
 import sys
@@ -26,7 +30,9 @@ FIRST_S = 60.0
 LAUNCHER_S = 2.0
 #: bytes of a message, at most
 MAX_MESSAGE = 65_536
-KILLED = "ended without a word: it was killed, or its machine is gone"
+#: signals by which a scheduler, a launcher or a person asks all processes of a run to end, or tells them something
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+KILLED = "exited without an error message (killed, or its host went down)"
 
 
 @dataclass
@@ -204,11 +210,13 @@ def named(rank: int, size: int, message: str) -> str:
     return message if message.startswith("rank ") else f"rank {rank}/{size}: {message}"
 
 
-def say(message: str, output: int = 2) -> None:
-    os.write(output, f"sparsesnn: error: {message}\n".encode())
+def say(message: str, output: int = 2, kind: str = "error") -> None:
+    os.write(output, f"sparsesnn: {kind}: {message}\n".encode())
 
 
 def main() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     told = sys.stdin.buffer.read(20)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         Watch(listener, told[:16], struct.unpack(">I", told[16:])[0]).run()

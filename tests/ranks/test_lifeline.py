@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import re
+import signal
 import socket
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,9 +37,21 @@ def fates(n_ranks: int, end: Any, told: Any = lambda rank: True) -> list[Any]:
             return None
         finally:
             line.over = True
-            line.line.close()
+            if line.line is not None:
+                line.line.close()
 
     return simulate(n_ranks, run)
+
+
+def watch_process() -> int:
+    """The process that this one started to watch ranks."""
+    children = [
+        int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    ]
+    (found,) = (
+        pid for pid in children if watch.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    )
+    return found
 
 
 def test_a_run_that_ends_well_says_nothing(capfd):
@@ -52,7 +68,7 @@ def test_a_rank_that_is_killed(gone, capfd):
 
     codes = fates(3, end, told=lambda rank: rank != gone)
     assert codes == [None if rank == gone else 1 for rank in range(3)]
-    assert f"error: rank {gone}/3: ended without a word: it was killed" in _said(capfd)
+    assert f"error: rank {gone}/3: exited without an error message (killed" in _said(capfd)
 
 
 def test_a_rank_that_fails_says_why(capfd):
@@ -67,6 +83,40 @@ def test_a_rank_that_fails_says_why(capfd):
 def test_what_all_ranks_say_is_said_once_and_names_none(capfd):
     assert fates(3, lambda rank, line: line.fail(2, "loss: is NaN")) == [2, 2, 2]
     assert _said(capfd) == "sparsesnn: error: loss: is NaN\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1], ids=str)
+def test_a_signal_to_every_process_leaves_the_watch_alive(number, capfd):
+    """As Slurm sends SIGTERM at a time limit. The ranks write their checkpoint; one that dies meanwhile is still heard."""
+    signalled = threading.Barrier(3)
+
+    def end(rank: int, line: Lifeline) -> None:
+        if rank == 0:
+            os.kill(watch_process(), number)
+        signalled.wait(60)
+        if rank == 2:
+            line.over = True
+            line.line.shutdown(socket.SHUT_RDWR)
+
+    assert fates(3, end, told=lambda rank: rank < 2) == [1, 1, None]
+    assert re.fullmatch(r"sparsesnn: error: rank 2/3: exited without an error message .*\n", _said(capfd))
+
+
+def test_ranks_go_on_without_the_watch(capfd):
+    lost = threading.Barrier(3)
+
+    def end(rank: int, line: Lifeline) -> None:
+        if rank == 0:
+            os.kill(watch_process(), signal.SIGKILL)
+        line.listener.join(60)
+        lost.wait(60)
+        if rank == 1:
+            line.fail(2, "loss: is NaN")
+
+    assert fates(3, end, told=lambda rank: rank == 1) == [None, 2, None]
+    said = _said(capfd).splitlines()
+    assert said.pop() == "sparsesnn: error: rank 1/3: loss: is NaN"
+    assert [line for line in said if "warning" not in line or "was killed; the run goes on" not in line] == []
 
 
 def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
