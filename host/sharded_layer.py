@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import _core, engine
+from sparsesnn.bounds import RANGES, bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.layer_exchange import LayerExchange
@@ -131,11 +132,11 @@ class ShardedLayer(nn.Module):
     def parameters_by_name(self) -> dict[str, Tensor | None]:
         """All tensors that define the layer, under the engine's names; those that learn, one a neuron, as [n]."""
 
-        def per_neuron(name: str, decay: bool = False) -> Tensor | None:
+        def per_neuron(name: str) -> Tensor | None:
             value: Tensor | None = getattr(self, name, None)
             if value is None:
                 return None
-            value = value.clamp(0, 1) if decay else value
+            value = bounded(value, *RANGES[name]) if name in RANGES else value
             if value.ndim or not value.requires_grad:
                 return value
             return _own_neurons(value, self.shards, self.grid.shards)
@@ -144,8 +145,8 @@ class ShardedLayer(nn.Module):
             **{f"weight{k}": weight for k, weight in enumerate(self.weights)},
             "recurrent_weight": self.recurrent_weight,
             "bias": self.bias,
-            "alpha": per_neuron("alpha", decay=True),
-            "beta": per_neuron("beta", decay=True),
+            "alpha": per_neuron("alpha"),
+            "beta": per_neuron("beta"),
             "threshold": per_neuron("threshold"),
             "grad_threshold": per_neuron("grad_threshold"),
         }

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
+from sparsesnn.bounds import RANGES, bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI, CubaLIF
 from sparsesnn.partition.plan import cpu_tile_width
@@ -180,7 +181,7 @@ def layer_tensors(layer: Layer) -> dict[str, Tensor]:
         if value is None:
             continue
         # The engine keeps constants within [0, 1]; here autograd learns what becomes of those that would leave it.
-        found[name] = value.clamp(0, 1) if name in ("alpha", "beta") and value.requires_grad else value
+        found[name] = bounded(value, *RANGES[name]) if name in RANGES and value.requires_grad else value
         if value.requires_grad and value.ndim == 0:
             found[name] = found[name].expand(layer.population.n)
     return found

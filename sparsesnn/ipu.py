@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.bounds import RANGES
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError
 from sparsesnn.ipu_arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
 from sparsesnn.ipu_report import MachineReport
@@ -402,7 +403,7 @@ def _neuron_parameters(layer: Layer) -> np.ndarray:
     for name in ("beta", "alpha", "threshold", "grad_threshold"):
         value = getattr(layer, name, None)
         row = torch.zeros(()) if value is None else value.detach()
-        rows.append((row.clamp(0, 1) if name in ("beta", "alpha") else row).expand(layer.population.n))
+        rows.append((row.clamp(*RANGES[name]) if name in RANGES else row).expand(layer.population.n))
     return torch.stack(rows).float().numpy()
 
 

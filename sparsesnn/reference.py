@@ -51,7 +51,10 @@ class Parameters:
 
     @classmethod
     def from_layer(cls, layer: Any, dtype: type = np.float64) -> Parameters:
-        """The numbers of a `sparsesnn.module.Layer`; β and α clamped to [0, 1], as its forward does."""
+        """The numbers of a `sparsesnn.module.Layer`; β and α as its forward reads them, within [0, 1].
+
+        `layer_backward` gives the gradients of these; what a parameter gets of them: `sparsesnn.bounds`.
+        """
 
         def array(name: str) -> Any:
             value = getattr(layer, name, None)

@@ -261,13 +261,18 @@ SPARSESNN_VERTEX(Regularise, counts, totals, out, settings, first_sample, shards
 // whole population shares has one value, of which every shard keeps a copy, and its gradient is summed up already.
 namespace {
 
+// Of a decay at an end of [0, 1], or beyond it, a gradient that would move it further out is 0: the rule of
+// sparsesnn/bounds.py.
 float gradient_of(const TrainedVector& v, float value, const float* rows, unsigned k) {
-  if (v.clamped && (value < 0.0f || value > 1.0f)) return 0.0f;  // as torch.clamp
-  if (v.shared) return rows[0];
-  const unsigned width = even(v.n);
   float g = 0.0f;
-  for (unsigned w = 0; w < workers; ++w) g += rows[w * width + k];
-  return g;
+  if (v.shared) {
+    g = rows[0];
+  } else {
+    const unsigned width = even(v.n);
+    for (unsigned w = 0; w < workers; ++w) g += rows[w * width + k];
+  }
+  const bool outwards = (value >= 1.0f && g < 0.0f) || (value <= 0.0f && g > 0.0f);
+  return v.clamped && outwards ? 0.0f : g;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparsesnn.bounds import RANGES, bounded
 from sparsesnn.dense import compiled, fused, unrolled
 from sparsesnn.dense.image_fused import Fold, Fused, Run, convolved, pooled
 from sparsesnn.dense.image_network import ImageNetwork, Shape, Stage
@@ -101,7 +102,7 @@ class ImageLayer(nn.Module):
     def _neuron(self) -> Neuron:
         def decay(name: str) -> Tensor | None:
             value = getattr(self, name, None)
-            return None if value is None else value.clamp(0, 1)
+            return None if value is None else bounded(value, *RANGES[name])
 
         return Neuron(
             population=self.stage.neuron,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from sparsesnn.bounds import RANGES, bounded
 from sparsesnn.dense.neuron import Neuron
 from sparsesnn.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
@@ -175,8 +176,8 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     return Call(
         neuron=Neuron(
             population,
-            beta=cast(Tensor, layer.beta).clamp(0, 1),
-            alpha=cast(Tensor, layer.alpha).clamp(0, 1) if cuba else None,
+            beta=bounded(cast(Tensor, layer.beta), *RANGES["beta"]),
+            alpha=bounded(cast(Tensor, layer.alpha), *RANGES["alpha"]) if cuba else None,
             threshold=getattr(layer, "threshold", None),
             grad_threshold=getattr(layer, "grad_threshold", None),
         ),

@@ -6,14 +6,16 @@ not averaged as DistributedDataParallel does by itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sparsesnn.bounds import RANGES, gate, ungated
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.module import Model, Output
@@ -56,16 +58,28 @@ class Replicated(nn.Module):
             model, device_ids=[device] if device.type == "cuda" else None, process_group=replicas.group
         )
         # a function with annotations as text would be refused
-        self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket))
+        last_names = ((name.rpartition(".")[2], p) for name, p in model.named_parameters())
+        ranges = {p: RANGES[name] for name, p in last_names if name in RANGES}
+        self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket, ranges))
 
     def forward(self, spikes: SpikeBatch) -> ReplicaOutput:
         """See `Model`; this rank's part of the batch in, and out."""
         run = self.parallel if torch.is_grad_enabled() else self.parallel.module
-        output = run(spikes)
+        with ungated():
+            output = run(spikes)
         return ReplicaOutput(**{f.name: getattr(output, f.name) for f in fields(output)}, replicas=self.replicas)
 
 
-def _add_up(group: Any, bucket: Any) -> Any:
-    """The sum over ranks of a bucket of gradients."""
+def _add_up(group: Any, bucket: Any, ranges: Mapping[Tensor, tuple[float, float]]) -> Any:
+    """The sum over ranks of a bucket of gradients; of parameters that have an allowed range, gated as a whole."""
+    parts = zip(bucket.parameters(), bucket.gradients(), strict=True)
+    bounded = [(p, gradient, ranges[p]) for p, gradient in parts if p in ranges]
     work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
+
+    def finish(done: Any) -> Tensor:
+        total: Tensor = done.value()[0]
+        for p, gradient, (low, high) in bounded:  # views of the total
+            gradient.copy_(gate(p.detach(), gradient, low, high))
+        return total
+
+    return work.get_future().then(finish)

@@ -14,7 +14,7 @@ class CubaLIF(Population):
 
     Args:
         alpha: decay of the synaptic current per step, in [0, 1]; one number, or one per neuron.
-        learn_alpha: train it.
+        learn_alpha: train it; see `learn_beta`.
 
     Other arguments: see `Population`. Source: snnTorch's `Synaptic`; Zenke & Ganguli 2018, eq. 1-3.
     """

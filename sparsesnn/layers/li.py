@@ -16,7 +16,7 @@ class LI:
         beta: decay per step, in [0, 1]; one number, or one per neuron.
         bias: adds a trainable constant current per neuron.
         gain: factor on the input current.
-        learn_beta: train the decay.
+        learn_beta: train the decay; outside [0, 1] it is read as 0 or 1, see `sparsesnn.bounds`.
     """
 
     n: int

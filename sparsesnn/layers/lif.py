@@ -33,7 +33,8 @@ class Population:
         gain: factor on the input current.
         capacity: at most this many ids per list; None: no limit. What does not fit is dropped and counted.
         activity: "natural", or "fixed": every list is filled to `capacity` and all of it is sent on. For benchmarks.
-        learn_beta, learn_threshold: train them (one value if `beta` is one number, else per neuron).
+        learn_beta, learn_threshold: train them (one value if `beta` is one number, else per neuron). A decay that leaves
+            [0, 1] is read as 0 or 1; its gradient there: `sparsesnn.bounds`.
     """
 
     n: int

@@ -128,6 +128,7 @@ FEED_FORWARD = {
     "fixed": ("30-75-140-10", {"capacity": 9, "activity": "fixed"}),
     "reset-gradient": ("30-150-100-10", {"capacity": 19, "learn_beta": True, "detach_reset": False}),
     "current-based": ("30-140c-70c-10", {"learn_alpha": True}),
+    "decays-at-their-ends": ("30-140c-70c-10", {"alpha": 0.0, "beta": 1.0, "learn_alpha": True, "learn_beta": True}),
 }
 RECURRENT = {
     "plain": ("30-75r-40c-10", {}),
