@@ -59,7 +59,7 @@ class Replicated(nn.Module):
         )
         # a function with annotations as text would be refused
         last_names = ((name.rpartition(".")[2], p) for name, p in model.named_parameters())
-        ranges = {p: RANGES[name] for name, p in last_names if name in RANGES}
+        ranges: dict[Tensor, tuple[float, float]] = {p: RANGES[name] for name, p in last_names if name in RANGES}
         self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket, ranges))
 
     def forward(self, spikes: SpikeBatch) -> ReplicaOutput:
