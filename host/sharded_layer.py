@@ -114,6 +114,8 @@ class ShardedLayer(nn.Module):
         whole = gather_lists(lists, self.shards, self.grid.shards, limited=bool(self.population.capacity))
         # Without values, whose graph holds the call: a circle would keep all arrays until Python looks for circles.
         call.whole = replace(whole, own_values=None)
+        if save and self.recurrent_weight is not None and self.exchange is not None:
+            call.hold_own()
         return whole, None
 
     @property
@@ -186,6 +188,7 @@ class _ShardCall:
     packed: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
     whole: ShardedSpikes | None = None
+    own: Any = None
 
     def __post_init__(self) -> None:
         first = self.sources[0]
@@ -196,6 +199,7 @@ class _ShardCall:
                     f"this layer needs T={first.n_steps}, B={first.n_samples}, N={n_pre}"
                 )
         self.n_steps, self.n_samples = first.n_steps, first.n_samples
+        self.lists_read = [engine._lists(source) for source in self.sources]
         shards = self.layer.shards
         self.readout = isinstance(self.layer.population, LI)
         self.spec = None
@@ -203,16 +207,23 @@ class _ShardCall:
             of_shard = {"n": shards.n, "population": shards.n_all, "first": shards.begin}
             self.spec = _core.LayerSpec(**{**self.arguments, **of_shard, "first_sample": self.first_sample})
 
-    def _engine_call(self, parameters: Sequence[Tensor | None], own: SpikeBatch | None = None) -> _core.LayerCall:
+    def hold_own(self) -> None:
+        """Remembers the population's lists, which the backward pass reads and must find unchanged."""
+        assert self.whole is not None
+        self.own = engine._lists(self.whole)
+        self.own.hold(self.whole.n_neurons)
+
+    def _engine_call(self, parameters: Sequence[Tensor | None], own: _core.Lists | None = None) -> _core.LayerCall:
         """The engine's view; with `own`, the population's lists, these are one source more in place of a recurrence."""
         arrays = {n: None if x is None else engine._array(x, n) for n, x in zip(self.names, parameters, strict=True)}
         weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
-        lists, delays = list(self.sources), list(self.layer.delays)
+        lists, n_pre, delays = list(self.lists_read), list(self.layer.n_pre), list(self.layer.delays)
         if own is not None:
-            weights, lists, delays = [*weights, arrays["recurrent_weight"]], [*lists, own], [*delays, 1]
+            weights, lists = [*weights, arrays["recurrent_weight"]], [*lists, own]
+            n_pre, delays = [*n_pre, self.layer.population.n], [*delays, 1]
         sources = [
-            _core.Source(engine._lists(source), source.n_neurons, delay, weight, self.packed.get(f"weight{k}"))
-            for k, (source, delay, weight) in enumerate(zip(lists, delays, weights, strict=True))
+            _core.Source(of, n, delay, weight, self.packed.get(f"weight{k}"))
+            for k, (of, n, delay, weight) in enumerate(zip(lists, n_pre, delays, weights, strict=True))
         ]
         assert self.spec is not None
         return _core.LayerCall(
@@ -303,10 +314,8 @@ def _gradients(
     wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
     steps = layer.recurrent_weight is not None and layer.exchange is not None
     if steps:
-        own = call.whole
-        assert own is not None
-        d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, engine._lists(own), d_array))
-        engine_call = call._engine_call(parameters, own)
+        d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, call.own, d_array))
+        engine_call = call._engine_call(parameters, call.own)
         wanted_weights, wanted_values = [*wanted_weights, needs["recurrent_weight"]], [*wanted_values, False]
     grads = _core.backward(
         engine_call,
@@ -372,7 +381,9 @@ def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, 
     for name, parameter, source in weights:
         if parameter is None or not needs[name]:
             continue
-        lists = source if source is not None else (call.whole or call.lists())
+        own = call.lists() if call.own is None else call.whole  # the backward pass checked them
+        lists = own if source is None else source
+        assert lists is not None
         active = np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter)))
         reduction.add(parameter, found[name], active)
     for name in ("bias", "alpha", "beta", "threshold"):

@@ -43,6 +43,11 @@ class Lists:
 
     def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]) -> None: ...
 
+    def hold(self, n_neurons: int) -> None:
+        """
+        Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they changed.
+        """
+
 class Source:
     """
     A sending population: its lists, size, delay and float32 weight [M, N].

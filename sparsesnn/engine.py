@@ -230,7 +230,8 @@ def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
 
 
 def _lists(spikes: SpikeBatch) -> _core.Lists:
-    return _core.Lists(spikes.offsets.numpy(), spikes.ids.numpy(), spikes.n_spikes.numpy())
+    """The engine's view. Detached tensors keep their memory when the batch's own get another (`set_`, `data`)."""
+    return _core.Lists(*(x.detach().numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes)))
 
 
 def _array(x: Tensor, name: str) -> np.ndarray:

@@ -24,7 +24,7 @@ namespace sparsesnn {
 namespace {
 
 struct PySource {
-  PyLists lists;
+  std::shared_ptr<PyLists> lists;
   int n_pre;
   int delay;
   In<float> weight;
@@ -56,20 +56,25 @@ PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n, const
   return floats(array, {n}, name);
 }
 
-// One layer call. Holds references to the arrays, so the pointers in `input` stay valid; they are checked when the
-// engine is first given the call, not again for its backward pass.
+// One layer call. Holds references to the arrays, so the pointers in `input` stay valid. They are checked when the
+// engine is first given the call; the backward pass checks that the lists are unchanged.
 struct PyLayer {
   LayerSpec spec;
   int n_steps, n_samples;
   std::vector<PySource> sources;
   std::optional<In<float>> recurrent_weight, alpha, beta, threshold, grad_threshold, bias, v, i_syn;
-  std::optional<PyLists> own_before;
+  std::shared_ptr<PyLists> own_before;
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
   std::optional<In<unsigned char>> packed_recurrent;
-  mutable std::optional<LayerInput> checked;
+  std::optional<LayerInput> checked;
 
-  const LayerInput& input() const {
-    if (!checked) checked = checked_input();
+  const LayerInput& input() {
+    if (checked) {
+      for (const PySource& from : sources) from.lists->check_held("input");
+      if (own_before) own_before->check_held("state history");
+    } else {
+      checked = checked_input();
+    }
     return *checked;
   }
 
@@ -83,7 +88,7 @@ struct PyLayer {
       SourceInput source;
       source.n_pre = from.n_pre;
       source.delay = from.delay;
-      source.lists = checked_lists(from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
+      source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
       check_shape(from.weight, {static_cast<std::size_t>(from.n_pre), n}, "weight");
       source.weight = from.weight.data();
@@ -109,7 +114,15 @@ struct PyLayer {
   }
 };
 
-nb::dict forward(const PyLayer& layer) {
+// The lists that a forward pass gives out, which the backward pass reads again.
+nb::object held_lists(const nb::dict& result, int n_neurons) {
+  auto lists = std::make_shared<PyLists>(nb::cast<In<std::int64_t>>(result["offsets"]), nb::cast<AnyIn>(result["ids"]),
+                                         nb::cast<In<std::int32_t>>(result["n_spikes"]));
+  lists->hold(n_neurons);
+  return nb::cast(lists);
+}
+
+nb::dict forward(PyLayer& layer) {
   const LayerInput& input = layer.input();
   LayerOutput out;
   {
@@ -124,6 +137,7 @@ nb::dict forward(const PyLayer& layer) {
   result["ids"] = ids_to_numpy(out.ids, out.wide, n_slots);
   result["offsets"] = to_numpy(out.offsets, {lists + 1});
   result["n_spikes"] = to_numpy(out.n_spikes, {lists});
+  if (layer.spec.save && layer.spec.model != Model::li) result["lists"] = held_lists(result, layer.spec.n);
   result["dropped"] = to_numpy(out.dropped, {lists});
   result["values"] = to_numpy(out.values, {n_slots});
   result["fields"] = to_numpy(out.fields, {static_cast<std::size_t>(layer.spec.n_fields()), n_slots});
@@ -146,10 +160,9 @@ struct Saved : LayerSaved {
         potentials = array(result, "potentials", float{}, {steps, samples, static_cast<std::size_t>(spec.n)});
       return;
     }
-    const PyLists own{nb::cast<In<std::int64_t>>(result["offsets"]), nb::cast<AnyIn>(result["ids"]),
-                      nb::cast<In<std::int32_t>>(result["n_spikes"])};
-    lists = checked_lists(own, spec.n, layer.n_samples, nullptr, "saved lists");
-    for (const char* key : {"offsets", "ids", "n_spikes"}) alive_.push_back(result[key]);
+    alive_.push_back(result["lists"]);
+    PyLists& own = nb::cast<PyLists&>(alive_.back());
+    lists = checked_lists(own, spec.n, layer.n_samples, nullptr, "output");
     n_slots = own.ids.size();
     if (own.n_spikes.size() != n_lists) throw InputError("ShapeError", "backward: lists are missing");
     fields = array(result, "fields", float{}, {static_cast<std::size_t>(spec.n_fields()), n_slots});
@@ -173,7 +186,7 @@ struct Saved : LayerSaved {
   std::vector<nb::object> alive_;
 };
 
-nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
+nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias, int n_batch) {
   const LayerInput& input = layer.input();
@@ -211,7 +224,7 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   const std::size_t n_blocks = tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles()).size();
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
-    const std::size_t n_values = layer.sources[k].lists.ids.size();
+    const std::size_t n_values = layer.sources[k].lists->ids.size();
     d_weight.append(
         to_numpy(out.d_weight[k], shape({static_cast<std::size_t>(input.sources[k].n_pre), n}, out.d_weight[k])));
     if (layer.exchange)
@@ -230,7 +243,7 @@ nb::dict backward(const PyLayer& layer, const nb::dict& saved, const std::option
   return result;
 }
 
-nb::object recurrent_value_grads_of(const PyLayer& layer, const nb::dict& saved, const PyLists& population,
+nb::object recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLists& population,
                                     const In<float>& d_values) {
   const LayerInput& input = layer.input();
   if (!input.exchange || !input.recurrent_weight || layer.spec.model == Model::li)
@@ -308,18 +321,21 @@ void register_engine(nb::module_& m) {
       .def_ro("save", &LayerSpec::save);
 
   nb::class_<PyLists>(m, "Lists", "Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B].")
-      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>>(), "offsets"_a, "ids"_a, "n_spikes"_a);
+      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>>(), "offsets"_a, "ids"_a, "n_spikes"_a)
+      .def("hold", &PyLists::hold, "n_neurons"_a,
+           "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
+           "changed.");
 
   nb::class_<PySource>(m, "Source", "A sending population: its lists, size, delay and float32 weight [M, N].")
-      .def(nb::init<PyLists, int, int, In<float>, std::optional<In<unsigned char>>>(), "lists"_a, "n_pre"_a, "delay"_a,
-           "weight"_a, "packed"_a.none() = nb::none());
+      .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>>(), "lists"_a,
+           "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none());
 
   nb::class_<PyLayer>(m, "LayerCall",
                       "One call of a layer: its spec, sources, parameters [N] and initial state [B, N].")
       .def(nb::init<LayerSpec, int, int, std::vector<PySource>, std::optional<In<float>>, std::optional<In<float>>,
                     std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
                     std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<PyLists>, std::shared_ptr<PyExchange>, std::optional<In<unsigned char>>>(),
+                    std::shared_ptr<PyLists>, std::shared_ptr<PyExchange>, std::optional<In<unsigned char>>>(),
            "spec"_a, "n_steps"_a, "n_samples"_a, "sources"_a, "recurrent_weight"_a.none(), "alpha"_a.none(),
            "beta"_a.none(), "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(),
            "i_syn"_a.none(), "own_before"_a.none(), "exchange"_a.none() = nb::none(),

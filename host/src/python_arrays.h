@@ -4,11 +4,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine.h"
+#include "fingerprint.h"
 
 namespace sparsesnn {
 
@@ -40,27 +42,64 @@ inline const float* floats(const std::optional<In<float>>& array, const std::vec
   return array->data();
 }
 
-// Lists as Python holds them; alive as long as the call.
+// Lists as Python holds them; alive as long as the call. NumPy and PyTorch can write to their memory at any time, so a
+// backward pass checks that they still hold what the forward pass checked and read.
 struct PyLists {
   In<std::int64_t> offsets;
   AnyIn ids;
   In<std::int32_t> n_spikes;
+  int checked_for = 0;  // neurons that the ids were checked for; 0: they were not
+  std::array<std::uint64_t, 3> fingerprints{};
+
+  PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n)
+      : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)) {}
+
+  std::array<std::uint64_t, 3> fingerprints_now() const {
+    return {fingerprint(offsets.data(), offsets.nbytes()), fingerprint(ids.data(), ids.nbytes()),
+            fingerprint(n_spikes.data(), n_spikes.nbytes())};
+  }
+
+  Lists view() const { return {offsets.data(), ids.data(), n_spikes.data(), checked_for > 65536}; }
+
+  // Remembers lists that are right for so many neurons.
+  void hold(int n_neurons) {
+    fingerprints = fingerprints_now();
+    checked_for = n_neurons;
+  }
+
+  void check_held(const char* name) const {
+    const std::array<std::uint64_t, 3> now = fingerprints_now();
+    constexpr const char* arrays[] = {"offsets", "ids", "n_spikes"};
+    for (std::size_t k = 0; k < now.size(); ++k)
+      if (now[k] != fingerprints[k])
+        throw InputError(
+            "SpikeListError",
+            std::string(name) + ": " + arrays[k] +
+                " of the spike lists changed after the forward pass; the backward pass needs the lists that "
+                "the forward pass read; write new lists to other arrays, or wait until backward() is done");
+  }
 };
 
-inline Lists checked_lists(const PyLists& from, int n_neurons, int n_samples, int* n_steps, const char* name) {
+// The first call checks the lists; later calls check that they are unchanged.
+inline Lists checked_lists(PyLists& from, int n_neurons, int n_samples, int* n_steps, const char* name) {
   const std::size_t n_lists = from.n_spikes.size();
   if (from.offsets.ndim() != 1 || from.ids.ndim() != 1 || from.n_spikes.ndim() != 1 ||
       from.offsets.size() != n_lists + 1 || (n_samples ? n_lists % n_samples : n_lists) != 0)
     throw InputError("ShapeError", std::string(name) + ": " + std::to_string(from.offsets.size()) + " offsets and " +
                                        std::to_string(n_lists) + " n_spikes do not make lists for " +
                                        std::to_string(n_samples) + " samples");
+  if (n_steps) *n_steps = n_samples ? static_cast<int>(n_lists / n_samples) : 0;
+  if (from.checked_for == n_neurons) {
+    from.check_held(name);
+    return from.view();
+  }
   const bool wide = n_neurons > 65536;
   if (wide ? from.ids.dtype() != nb::dtype<std::int32_t>() : from.ids.dtype() != nb::dtype<std::uint16_t>())
     throw InputError("ShapeError", std::string(name) + ": ids must be " + (wide ? "int32" : "uint16") + " for " +
                                        std::to_string(n_neurons) + " neurons");
   const Lists lists{from.offsets.data(), from.ids.data(), from.n_spikes.data(), wide};
   check_lists(lists, static_cast<std::int64_t>(n_lists), static_cast<std::int64_t>(from.ids.size()), n_neurons, name);
-  if (n_steps) *n_steps = n_samples ? static_cast<int>(n_lists / n_samples) : 0;
+  from.hold(n_neurons);
   return lists;
 }
 

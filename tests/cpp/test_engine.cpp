@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host/src/engine.h"
+#include "host/src/fingerprint.h"
 #include "host/src/isa.h"
 #include "host/src/thread_pool.h"
 #include "tests/cpp/check.h"
@@ -185,6 +186,28 @@ void hostile_lists() {
   CHECK_THROWS(check({0, 3, 5}, {3, 2}, 5), "to the number of ids, 4");
 }
 
+// One flipped bit anywhere changes it, at sizes that no lane and no piece divides; threads do not.
+void fingerprints() {
+  std::mt19937 random(1);
+  CHECK_EQUAL(fingerprint(nullptr, 0), fingerprint("x", 0));
+  for (const std::size_t size : {1u, 7u, 8u, 63u, 64u, 65u, 200u, (1u << 18) - 1, (1u << 18) + 1, 700'001u}) {
+    std::vector<unsigned char> bytes(size);
+    for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
+    set_num_threads(1);
+    const std::uint64_t want = fingerprint(bytes.data(), size);
+    set_num_threads(3);
+    CHECK_EQUAL(fingerprint(bytes.data(), size), want);
+    CHECK(fingerprint(bytes.data(), size - 1) != want);
+    for (std::size_t at = 0; at < size; at += 1 + size / 300) {
+      bytes[at] ^= 1 << at % 8;
+      CHECK(fingerprint(bytes.data(), size) != want);
+      bytes[at] ^= 1 << at % 8;
+    }
+    std::vector<unsigned char> zeros(size);  // as long as what they are padded with
+    CHECK(fingerprint(zeros.data(), size) != fingerprint(zeros.data(), size - 1));
+  }
+}
+
 void weights_that_are_not_finite() {
   std::mt19937 random(0);
   const OwnedLists lists = random_lists(random, 4, 3, 0.5, false);
@@ -207,6 +230,7 @@ void weights_that_are_not_finite() {
 int main() {
   every_rule();
   hostile_lists();
+  fingerprints();
   weights_that_are_not_finite();
   return check::report("engine");
 }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsesnn import _core, reference
+from sparsesnn import _core, engine, reference
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError, SpikeListError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.module import Layer, Model, Output
@@ -404,6 +404,44 @@ def test_writing_weights_between_forward_and_backward_is_caught() -> None:
         model.layers["hidden"].weights[0].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("array", ["ids", "offsets", "n_spikes"])
+@pytest.mark.parametrize("whose", ["input", "hidden", "output", "state history"])
+def test_lists_that_change_between_forward_and_backward_are_refused(
+    whose: str, array: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network.chain(Input(37), LIF(70, recurrent=True), LIF(33, grad_threshold=-1.0))
+    model = strong_model(network, 0)
+    spikes, more = random_spikes(0, 12, 3, 37), random_spikes(1, 5, 3, 37)
+    state = model(spikes).state
+    read: list[SpikeBatch] = []
+    lists_of = engine._lists
+    monkeypatch.setattr(engine, "_lists", lambda lists: read.append(lists) or lists_of(lists))
+    output = model(more, state)
+    (history,) = [lists for lists in read if lists.n_steps == 1]
+    lists = {"input": more, "state history": history, **output.spikes}[whose]
+    loss = output.counts().sum() + output.counts("hidden").sum()
+    getattr(lists, array).numpy()[:] = np.iinfo(np.uint16).max
+    with pytest.raises(SpikeListError, match=rf"{array} of the spike lists changed after the forward pass"):
+        loss.backward()
+
+
+def test_buffers_refilled_with_other_lists_before_backward_are_refused() -> None:
+    model = strong_model(parse_net("37-70-5"), 0)
+    spikes = SpikeBatch.from_lists([[[0, 1, 2], [5]], [[7], []]], 37)
+    other = SpikeBatch.from_lists([[[0, 1, 3], [5]], [[7], []]], 37)
+    loss = model(spikes).potentials.sum()
+    spikes.ids.numpy()[:] = other.ids.numpy()
+    with pytest.raises(SpikeListError, match="input: ids of the spike lists changed"):
+        loss.backward()
+    loss = model(spikes).potentials.sum()  # a new pass reads what they hold now
+    spikes.ids.set_(torch.zeros(3, dtype=torch.uint16))  # the tensor has other memory now; the pass keeps what it read
+    loss.backward()
+    got = model.layers["hidden"].weights[0].grad.clone()
+    model.zero_grad()
+    model(other).potentials.sum().backward()
+    assert_bit_equal(got, model.layers["hidden"].weights[0].grad)
 
 
 def test_frozen_weights_get_no_gradient() -> None:

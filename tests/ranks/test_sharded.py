@@ -307,6 +307,25 @@ def test_shards_cover_each_neuron_once(n_ranks):
             assert shards.owners
 
 
+@pytest.mark.parametrize("name", ["input", "hidden", "output"])
+@pytest.mark.parametrize("n_shards", [1, 2])
+def test_lists_that_change_between_forward_and_backward_are_refused(n_shards, name):
+    network = Network.chain(Input(30), LIF(70), LIF(130, recurrent=True, grad_threshold=-1.0))
+
+    def run(world: Communicator) -> None:
+        model = ShardedModel(network, make_grid(world, 1, n_shards), seed=1)
+        strengthen(model)
+        spikes = random_spikes(7, 3, 30)
+        output = model(spikes)
+        loss = output.counts().sum() + output.counts("hidden").sum()
+        lists = {"input": spikes, **output.spikes}[name]
+        lists.ids.numpy()[:] = 65535
+        loss.backward()
+
+    with pytest.raises(SpikeListError, match="ids of the spike lists changed after the forward pass"):
+        simulate(n_shards, run)
+
+
 def test_messages_of_shards_must_fit():
     lists = _core.Lists(np.array([0, 2, 2]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
     message = _core.shard_message(lists, 8, None)
