@@ -18,7 +18,7 @@ from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.dense.image_network import parse_image_net
 from sparsesnn.dense.replicas import Replicated
 from sparsesnn.host.comm.torch_group import torch_world
-from sparsesnn.launch.ipu_selftest import torch_optimiser
+from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.loss import cross_entropy
 from sparsesnn.module import Layer, Model

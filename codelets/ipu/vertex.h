@@ -92,7 +92,7 @@ const Record& record(const Numbers& numbers, unsigned k) {
   return reinterpret_cast<const Record*>(&numbers[0])[k];
 }
 
-// How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu.py.
+// How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu/spec.py.
 // `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
 enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
 // A CubaLIF keeps the synaptic current of the last step, or, where it learns α, of all steps.

@@ -59,7 +59,7 @@ def register(what: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from sparsesnn.bench.workload import Workload
-    from sparsesnn.ipu_bench import bench_ipu_model
+    from sparsesnn.ipu.bench import bench_ipu_model
 
     workload = Workload(
         net=options.net,

@@ -23,7 +23,7 @@ from sparsesnn.runtime import set_num_threads
 from sparsesnn.train.config import Config, DataConfig
 
 if TYPE_CHECKING:
-    from sparsesnn.ipu_train import IpuTrainer
+    from sparsesnn.ipu.trainer import IpuTrainer
 
 Indices = npt.NDArray[np.int64]
 
@@ -106,7 +106,7 @@ def make_device(
     """What runs whole training steps; None for the backends whose model does."""
     if config.train.backend not in IPU_BACKENDS:
         return None
-    from sparsesnn.ipu_train import IpuTrainer
+    from sparsesnn.ipu.trainer import IpuTrainer
 
     return IpuTrainer(config, model, optimizer, decoding, n_classes)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import sparsesnn as ss
+from ipu_cases import with_shards_of
 from sparsesnn import ipu
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError, SpikeListError
-from sparsesnn.launch.ipu_random import with_shards_of
-from sparsesnn.launch.ipu_selftest import torch_optimiser
+from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.memory import tile_bytes

@@ -1,4 +1,4 @@
-"""Random networks on the IPU program and on the CPU engine; `python -m sparsesnn.launch.ipu_random` runs hundreds."""
+"""Random networks on the IPU program and on the CPU engine; `./dev run python benchmarks/ipu_random.py` runs hundreds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sparsesnn.launch import ipu_random
-from sparsesnn.launch.ipu_random import random_case, run_case
+import ipu_random
+from ipu_cases import random_case
+from ipu_random import run_case
 
 #: together: one and several IPUs and replicas, shared rounds, odd shards, halves, regularisers, all losses and optimisers
 SEEDS = range(24)

@@ -1,7 +1,7 @@
 """The IPU program against the CPU engine on random networks.
 
-    python -m sparsesnn.launch.ipu_random 300              networks of seeds 0 to 299 on the emulated IPU
-    python -m sparsesnn.launch.ipu_random 1 --first 17     the network of seed 17 again
+    ./dev run python benchmarks/ipu_random.py 300              networks of seeds 0 to 299 on the emulated IPU
+    ./dev run python benchmarks/ipu_random.py 1 --first 17     the network of seed 17 again
 
 Each network is trained for 20 steps on both, from the same weights and on the same batches. The bar: weights differ by
 at most 1e-5 of the largest of their array. A network that misses it is looked at again, step by step from *equal*
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,21 +26,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsesnn.errors import ConfigError, NumericError, PlanError
-from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
-from sparsesnn.launch.ipu_selftest import torch_optimiser
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from ipu_cases import Case, random_case
+from sparsesnn.errors import NumericError
+from sparsesnn.ipu import IpuProgram, Optimiser
+from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.loss import activity_regulariser, decode
 from sparsesnn.module import Model, Output
-from sparsesnn.network import AnyPopulation, Connection, Network
-from sparsesnn.partition.layout import crossing, place_helpers
-from sparsesnn.partition.memory import tile_totals
-from sparsesnn.partition.plan import Plan, Shard
-from sparsesnn.partition.planner import make_plan
-from sparsesnn.partition.target import parse_target
-from sparsesnn.partition.vertices import loops_rounds
+from sparsesnn.partition.plan import Plan
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.surrogate import Surrogate
 
 #: largest difference of a weight after the last step, relative to the largest weight of its array
 TOLERANCE = 1e-5
@@ -51,45 +43,6 @@ N_BATCHES = 20
 VERDICTS = ("equal", "order of sums", "not finite", "fault")
 #: learning rate of the program that gradients are read from: w - lr·g in place of w, so that g outweighs w
 _PROBE_LR = 2.0**14
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network with all that is asked of the program.
-
-    Args:
-        seed: that it was made from.
-        plan: with `plan.n_samples` samples a replica.
-        n_classes: of the output's neurons, or groups of them.
-        rate: of the input's spikes, by neuron and step.
-        scale: factor on the initial weights.
-    """
-
-    seed: int
-    plan: Plan
-    decoding: str
-    n_classes: int
-    optimiser: Optimiser
-    label_smoothing: float
-    regulariser: Regulariser | None
-    rate: float
-    scale: float
-
-    @property
-    def network(self) -> Network:
-        return self.plan.network
-
-    @property
-    def n_samples(self) -> int:
-        return self.plan.replicas * self.plan.n_samples
-
-    def describe(self) -> str:
-        o, p = self.optimiser, self.plan
-        return (
-            f"seed {self.seed}: {self.network.populations} {self.network.connections} on {p.target.name} ({p.strategy}), "
-            f"B={p.n_samples}x{p.replicas} T={p.n_steps}, {p.weight_dtype}, keep every {p.keep_every}, {self.decoding} of {self.n_classes}, {o}, "
-            f"smoothing {self.label_smoothing}, {self.regulariser}, rate {self.rate:.2f}, scale {self.scale:.2f}"
-        )
 
 
 @dataclass(frozen=True)
@@ -118,148 +71,6 @@ class Finding:
         more = f", gradients by {self.worst_gradient:.1e}, engine by itself {self.control:.1e}"
         text = f"seed {self.seed:5} {self.verdict:13} weights by {self.worst:.1e}, {lists}"
         return text + (more if self.verdict != "equal" else "") + "".join(f"; {n}" for n in self.notes)
-
-
-# ---- random networks -----------------------------------------------------------------------------------------------
-
-
-def random_case(seed: int) -> Case:
-    """The case of a seed."""
-    r = random.Random(seed)
-    while True:
-        try:
-            return _draw(r, seed)
-        except (PlanError, ConfigError):  # does not fit, or crosses devices without a delay: draw again
-            continue
-
-
-def _draw(r: random.Random, seed: int) -> Case:
-    counts = r.random() < 0.25
-    n_classes = r.randint(2, 5)
-    per_class = r.choice((1, 1, 2, 3))
-    network = _network(r, n_classes * per_class, counts)
-    n_samples, n_steps = r.choice((1, 2, 5, 7, 8, 11, 13)), r.choice((1, 2, 5, 9, 12))
-    replicas = r.choice((1, 1, 1, 1, 2, 3))
-    kind = r.choice(("sgd", "adam", "adam", "adamw"))
-    devices = r.choice((1, 1, 2, 3))
-    tiles = r.choice((2, 5, 16, 16, 64))
-    plan = make_plan(
-        network,
-        n_samples,
-        n_steps,
-        parse_target(f"{r.choice(('ipu-mk2', 'ipu-bow'))}:{devices}x{tiles}"),
-        max_activity=1.0,
-        optimizer="adam" if kind == "adamw" else kind,
-        weight_dtype=r.choice(("float32",) * 4 + ("half",)),
-        strategy=r.choice(("search", "even", "bytes", "work")),
-        layout=r.choice(("auto", "contiguous", "split", "shared")) if devices > 1 else "auto",
-    )
-    if r.random() < 0.5:
-        plan = with_shards_of(plan, r.choice((1, 3, 5))) or plan
-    optimiser = Optimiser(
-        kind,
-        lr=r.choice((1e-3, 1e-2)) if kind != "sgd" else r.choice((0.02, 0.1)),
-        weight_decay=r.choice((0.0, 0.0, 0.01, 0.1)),
-        momentum=r.choice((0.0, 0.9)) if kind == "sgd" else 0.0,
-        clip_norm=r.choice((0.0, 0.0, 0.5)),
-    )
-    bounds = r.choice(((0.0, 0.0),) * 3 + ((0.3, 0.0), (0.0, 0.1), (0.3, 0.1)))
-    regulariser = Regulariser(*bounds, 20.0, 10.0) if any(bounds) else None
-    plan = replace(plan, replicas=replicas, regularises=regulariser is not None)
-    decoding = "count" if counts else r.choice(("mean", "sum", "last", "max"))
-    case = Case(
-        seed,
-        plan,
-        decoding,
-        n_classes,
-        optimiser,
-        r.choice((0.0, 0.1)),
-        regulariser,
-        rate=r.uniform(0.05, 0.4),
-        scale=r.uniform(1.0, 4.0),
-    )
-    kept = replace(plan, keep_every=r.choice((1, 1, 2, 3)))
-    return replace(case, plan=kept) if kept.keep_every < n_steps and not loops_rounds(kept) else case
-
-
-def _network(r: random.Random, n_out: int, counts: bool) -> Network:
-    n_hidden = r.randint(0 if counts else 1, 3)
-    names = [f"hidden{k}" for k in range(n_hidden)]
-    populations: dict[str, AnyPopulation] = {"input": Input(r.randint(3, 23))}
-    for name in names:
-        populations[name] = _population(r, r.randint(1, 40), may_drop=True)
-    populations["output"] = _population(r, n_out, may_drop=False) if counts else _readout(r, n_out)
-    chain = ["input", *names, "output"]
-    joined = [(chain[k], chain[k + 1]) for k in range(len(chain) - 1)]
-    for pre in range(len(chain) - 2):
-        for post in range(pre + 2, len(chain)):
-            if r.random() < 0.2:
-                joined.append((chain[pre], chain[post]))
-    delays = r.choice(((0,), (1,), (0, 1), (0, 1, 2, 3)))
-    return Network(populations, tuple(Connection(pre, post, r.choice(delays)) for pre, post in joined))
-
-
-def _per_neuron(r: random.Random, n: int, low: float, high: float) -> float | tuple[float, ...]:
-    if r.random() < 0.5:
-        return r.uniform(low, high)
-    return tuple(r.uniform(low, high) for _ in range(n))
-
-
-def _population(r: random.Random, n: int, *, may_drop: bool) -> LIF | CubaLIF:
-    reset = r.choice(("subtract", "subtract", "zero", "none"))
-    limited = may_drop and r.random() < 0.25
-    kind = r.choice(("fast_sigmoid", "fast_sigmoid", "straight_through", "sigmoid", "atan", "triangle", "boxcar"))
-    learns = r.random() < 0.3
-    common = {
-        "beta": _per_neuron(r, n, 0.5, 1.0),
-        "threshold": _per_neuron(r, n, 0.5, 1.5),
-        "grad_threshold": r.choice((-math.inf, 0.0, 0.3, 0.5)),
-        "reset": reset,
-        "reset_decays": reset == "subtract" and r.random() < 0.3,
-        "detach_reset": r.random() < 0.6,
-        "surrogate": Surrogate(kind, 1.0 if kind == "straight_through" else r.uniform(1.0, 8.0)),
-        "recurrent": r.random() < 0.4,
-        "bias": r.random() < 0.4,
-        "gain": r.choice((1.0, 1.0, 0.7)),
-        "capacity": r.randint(1, n) if limited else None,
-        "activity": "fixed" if limited and r.random() < 0.4 else "natural",
-        "learn_beta": learns and r.random() < 0.7,
-        "learn_threshold": learns and r.random() < 0.7,
-    }
-    if r.random() < 0.4:
-        return CubaLIF(n, alpha=_per_neuron(r, n, 0.3, 0.95), learn_alpha=learns and r.random() < 0.7, **common)  # type: ignore[arg-type]
-    return LIF(n, **common)  # type: ignore[arg-type]
-
-
-def _readout(r: random.Random, n: int) -> LI:
-    return LI(
-        n,
-        beta=_per_neuron(r, n, 0.5, 1.0),
-        learn_beta=r.random() < 0.3,
-        bias=r.random() < 0.4,
-        gain=r.choice((1.0, 2.0)),
-    )
-
-
-def with_shards_of(plan: Plan, n: int) -> Plan | None:
-    """The same plan with `n` neurons a shard, one shard a tile; None where it has too few tiles, or may not cross
-    devices."""
-    tile, tiles = 0, plan.target.tiles
-    populations = dict(plan.populations)
-    for name, p in plan.populations.items():
-        if not p.shards:
-            continue
-        firsts = range(0, p.n, n)
-        shards = (Shard(tile + k, first, min(n, p.n - first), (tile + k) // tiles) for k, first in enumerate(firsts))
-        populations[name] = replace(p, shards=tuple(shards))
-        tile += len(firsts)
-    if tile > plan.target.n_tiles:
-        return None
-    cut = place_helpers(replace(plan, populations=populations, strategy=f"{n} neurons a tile"))
-    return cut if crossing(cut) is None and tile_totals(cut).max() <= plan.target.bytes_per_tile else None
-
-
-# ---- training on both ----------------------------------------------------------------------------------------------
 
 
 class _Host:

@@ -1,7 +1,7 @@
 """Does the IPU program compute the right numbers here? For people with IPUs; the report is what we would like to see.
 
-    python -m sparsesnn.launch.ipu_selftest                     all machines that this installation has
-    python -m sparsesnn.launch.ipu_selftest --backend ipu --json report.json
+    python -m sparsesnn.ipu.selftest                     all machines that this installation has
+    python -m sparsesnn.ipu.selftest --backend ipu --json report.json
 
 Trains small networks that between them use every codelet, for a few steps, on each machine and on the CPU engine, and
 compares lists, losses and weights. Machines: `ipu-model` (our emulated IPU, always there), `sdk-model` (the SDK's model)

@@ -11,7 +11,7 @@ from sparsesnn.bench.workload import Workload
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram
-from sparsesnn.ipu_report import MachineReport
+from sparsesnn.ipu.report import MachineReport
 from sparsesnn.layers import Population
 from sparsesnn.module import Model
 from sparsesnn.network import Network

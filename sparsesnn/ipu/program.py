@@ -1,97 +1,25 @@
-"""The IPU program from Python: whole training steps, with loss and optimiser, on an emulated IPU or a real one.
-
-The same C++ graph and the same codelets run on both (`host/src/ipu`, `codelets/ipu`). `ipu-model` needs nothing but
-this package; `ipu` needs the Poplar SDK. The program has been checked on the emulated machine, and its calls against
-public programs that use Poplar; it has not been compiled with the SDK, and has not yet run on an IPU.
-"""
+"""A plan, compiled, with the weights of a model on the device: loading, training steps, inference, saving."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.bounds import RANGES
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError
-from sparsesnn.ipu_arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
-from sparsesnn.ipu_report import MachineReport
-from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.module import IPU_BACKENDS, Layer, Model, Output
+from sparsesnn.ipu.arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
+from sparsesnn.ipu.backends import codelets, machine_options, native_module
+from sparsesnn.ipu.report import MachineReport
+from sparsesnn.ipu.settings import Optimiser, Regulariser
+from sparsesnn.ipu.spec import LEARNT, check, make_spec, pack_parameters
+from sparsesnn.layers import LI, Input
+from sparsesnn.module import Layer, Model, Output
 from sparsesnn.partition.plan import Collector, Plan
-from sparsesnn.partition.target import Target
-from sparsesnn.partition.vertices import loops_rounds
-from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.surrogate import KINDS
-
-CHECKS = ("always", "first", "never")
-_DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
-_RESETS = {"subtract": 0, "zero": 2, "none": 3}
-_OPTIMISERS = {"none": 0, "sgd": 1, "adam": 2, "adamw": 3}
-#: bits of `Learnt` in codelets/ipu/records.h
-_LEARNT = {"beta": 1, "alpha": 2, "threshold": 4}
-
-
-@dataclass(frozen=True)
-class Optimiser:
-    """What updates the weights on the device; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`.
-
-    Args:
-        kind: "sgd", "adam", "adamw", or "none": inference only.
-        lr: learning rate; can be changed with every step.
-        weight_decay: of weights, not of biases.
-        momentum: of sgd.
-        beta1, beta2, eps: of adam and adamw.
-        clip_norm: highest norm of all gradients together; 0: no limit.
-    """
-
-    kind: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    clip_norm: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in _OPTIMISERS:
-            raise ConfigError(f"optimiser: kind is {self.kind!r}; allowed: {', '.join(_OPTIMISERS)}")
-
-    @property
-    def keeps_first_moment(self) -> bool:
-        return self.kind in ("adam", "adamw") or (self.kind == "sgd" and self.momentum > 0)
-
-    @property
-    def keeps_second_moment(self) -> bool:
-        return self.kind in ("adam", "adamw")
-
-    def settings(self, step: int, lr: float, n_samples: int) -> np.ndarray:
-        """float32[12], in the order of `Setting` in codelets/ipu/update.cpp; `step` counts from 1."""
-        correction1, correction2 = 1 - self.beta1**step, 1 - self.beta2**step
-        betas = (1 - self.beta1, self.beta2, 1 - self.beta2)
-        values = (lr, self.weight_decay, self.momentum, *betas, self.eps)
-        return np.array([*values, correction1, correction2**0.5, self.clip_norm, 1 / n_samples, n_samples], np.float32)
-
-
-@dataclass(frozen=True)
-class Regulariser:
-    """Bounds of activity, as in `sparsesnn.loss.activity_regulariser`, for all spiking populations; 0: no bound."""
-
-    lower: float = 0.0
-    upper: float = 0.0
-    strength_lower: float = 1.0
-    strength_upper: float = 1.0
-
-    @property
-    def bounds(self) -> bool:
-        """Whether there is any bound."""
-        return self.lower > 0 or self.upper > 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +51,7 @@ class IpuProgram:
         label_smoothing: in [0, 1).
         regulariser: what activities outside bounds add to the gradient; None: nothing. The plan must know of it
             (`regularises`).
-        backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.launch.ipu_selftest`.
+        backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.ipu.selftest`.
         checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
 
     Errors: `DescriptionError` for what the program has no codelet for; `PlanError` where a tile's memory overflows;
@@ -147,16 +75,16 @@ class IpuProgram:
         self.optimiser = optimiser or Optimiser(kind=plan.optimizer)
         self.n_classes = n_classes or plan.network.populations[plan.network.output].n
         self.step = 0
-        _check(plan, model, self.optimiser, decoding)
+        check(plan, model, self.optimiser, decoding)
         self.label_smoothing = label_smoothing
         regulariser = regulariser or Regulariser()
         if regulariser.bounds and not plan.regularises:
             raise ConfigError("the plan knows of no regulariser; give make_plan(…, regularises=True)")
         self.replicas, self.n_samples = plan.replicas, plan.replicas * plan.n_samples
         self._names = list(plan.populations)
-        native = _native(backend)
-        spec = _spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
-        machine = (backend, _codelets()) if backend != "ipu-model" else (_machine(native, plan.target, checks),)
+        native = native_module(backend)
+        spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
+        machine = (backend, codelets()) if backend != "ipu-model" else (machine_options(native, plan.target, checks),)
         try:
             self._program = native.Program(spec, *machine)
         except ValueError as error:
@@ -234,7 +162,7 @@ class IpuProgram:
             if isinstance(self.plan.network.populations[name], Input):
                 continue
             layer, shards = self._layer(name), self.plan.populations[name].shards
-            for key in ("bias", *_LEARNT):
+            for key in ("bias", *LEARNT):
                 value = getattr(layer, key, None)
                 if not isinstance(value, nn.Parameter) or (key != "bias" and not self.plan.trains):
                     continue
@@ -392,147 +320,6 @@ class IpuProgram:
         return layer
 
 
-def pack_parameters(layer: Layer, shards: Any) -> np.ndarray:
-    """β, α, θ, θ_grad of a layer: per shard [4, w]."""
-    return pack_columns(_neuron_parameters(layer), shards)
-
-
-def _neuron_parameters(layer: Layer) -> np.ndarray:
-    """float32[4, N]: β, α, θ, θ_grad; 0 where the model has none."""
-    rows = []
-    for name in ("beta", "alpha", "threshold", "grad_threshold"):
-        value = getattr(layer, name, None)
-        row = torch.zeros(()) if value is None else value.detach()
-        rows.append((row.clamp(*RANGES[name]) if name in RANGES else row).expand(layer.population.n))
-    return torch.stack(rows).float().numpy()
-
-
 def _numpy(x: Tensor) -> np.ndarray:
     array: np.ndarray = x.detach().contiguous().float().numpy()
     return array
-
-
-def _check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None:
-    """What the program has no codelet for."""
-    if plan.target.kind != "ipu":
-        raise ConfigError(f"the plan is for '{plan.target.name}'; make one for ipu-mk2 or ipu-bow")
-    if plan.network != model.network:
-        raise DescriptionError("the plan was made for another network than the model's; make it anew")
-    if ("adam" if optimiser.kind == "adamw" else optimiser.kind) != plan.optimizer:
-        raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
-    if decoding not in _DECODINGS:
-        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
-    for name, p in plan.network.populations.items():
-        if isinstance(p, LI) and name != plan.network.output:
-            raise DescriptionError(f"{name}: a second readout: the IPU program has one, at the end; use cpu")
-
-
-def _spec(
-    native: ModuleType,
-    plan: Plan,
-    model: Model,
-    optimiser: Optimiser,
-    decoding: str,
-    n_classes: int,
-    regulariser: Regulariser,
-) -> Any:
-    names = list(plan.populations)
-    return native.Spec(
-        devices=plan.target.devices,
-        tiles=plan.target.tiles,
-        n_samples=plan.n_samples,
-        n_steps=plan.n_steps,
-        optimiser=_OPTIMISERS[optimiser.kind],
-        momentum=optimiser.keeps_first_moment,
-        decoding=_DECODINGS[decoding],
-        n_classes=n_classes,
-        loops_rounds=loops_rounds(plan),
-        half_weights=plan.weight_dtype == "half",
-        replicas=plan.replicas,
-        keep_every=plan.keep_every if plan.keep_every > 1 else 0,
-        regulariser=(
-            regulariser.lower,
-            regulariser.upper,
-            regulariser.strength_lower,
-            regulariser.strength_upper,
-        ),
-        populations=[_population(native, plan, model, name) for name in names],
-        connections=[
-            native.Connection(
-                pre=names.index(c.pre),
-                post=names.index(c.post),
-                delay=c.delay,
-                reducers=[(r.tile, r.first_shard, r.n_shards, r.first_sample, r.n_samples) for r in c.reducers],
-            )
-            for c in plan.connections
-        ],
-    )
-
-
-def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
-    p, placed = plan.network.populations[name], plan.populations[name]
-    spiking = not isinstance(p, (Input, LI))
-    surrogate = getattr(p, "surrogate", None)
-    reset = getattr(p, "reset", "none")
-    layer = model.layers[name] if not isinstance(p, Input) else None
-    learnt = {k: getattr(layer, k) for k in _LEARNT if getattr(p, f"learn_{k}", False)}
-    return native.Population(
-        name=name,
-        model=0 if isinstance(p, Input) else 3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1,
-        n=placed.n,
-        capacity=placed.capacity,
-        shards=[(s.tile, s.first, s.n) for s in placed.shards],
-        collectors=[(c.tile, c.first, c.n) for c in placed.collectors],
-        reset=1 if getattr(p, "reset_decays", False) else _RESETS[reset],
-        detach_reset=getattr(p, "detach_reset", True),
-        surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
-        slope=surrogate.slope if surrogate else 1.0,
-        gain=getattr(p, "gain", 1.0),
-        fixed=spiking and getattr(p, "activity", "natural") == "fixed",
-        bias=getattr(p, "bias", False),
-        seed=layer.rotation_seed if isinstance(layer, Layer) else 0,
-        learns=sum(_LEARNT[k] for k in learnt),
-        shared=sum(_LEARNT[k] for k, value in learnt.items() if not value.ndim),
-        parameters=_neuron_parameters(layer).ravel().tolist() if isinstance(layer, Layer) else [],
-    )
-
-
-def _machine(native: ModuleType, target: Target, checks: str) -> Any:
-    if checks not in CHECKS:
-        raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
-    native.set_num_threads(num_threads())  # as the engine
-    return native.MachineOptions(
-        checks=checks,
-        bytes_per_tile=target.bytes_per_tile,
-        exchange_bytes_per_cycle=target.exchange.bytes_per_cycle,
-        sync_cycles=target.exchange.sync_cycles,
-        external_sync_cycles=target.links.latency_s * target.clock_hz,
-        link_bytes_per_cycle=target.links.bytes_per_s / target.clock_hz,
-        host_bytes_per_cycle=target.host_bytes_per_s / target.clock_hz,
-    )
-
-
-def _native(backend: str) -> ModuleType:
-    if backend not in (*IPU_BACKENDS, "sdk-model"):
-        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(IPU_BACKENDS)}, sdk-model")
-    if backend == "ipu-model":
-        from sparsesnn import _ipu
-
-        return _ipu
-    try:
-        from sparsesnn import _ipu_sdk  # type: ignore[attr-defined]
-    except ImportError:
-        raise ConfigError(
-            f"backend {backend!r} needs the Poplar SDK (3.3 or 3.4), and this installation was built without it; source the "
-            "SDK's enable.sh (it sets POPLAR_SDK_ENABLED), then install sparsesnn from source again; "
-            "backend 'ipu-model' runs the same program on an emulated IPU"
-        ) from None
-    native: ModuleType = _ipu_sdk
-    return native
-
-
-def _codelets() -> str:
-    """The codelets that popc compiled, installed with the package."""
-    from importlib.resources import files
-
-    return str(files("sparsesnn") / "codelets" / "ipu.gp")

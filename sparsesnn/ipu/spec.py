@@ -1,0 +1,124 @@
+"""What the graph builder is told (host/src/ipu/spec.h): a plan with every argument resolved to numbers, and what it refuses."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsesnn.bounds import RANGES
+from sparsesnn.errors import ConfigError, DescriptionError
+from sparsesnn.ipu.arrays import pack_columns
+from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
+from sparsesnn.layers import LI, CubaLIF, Input
+from sparsesnn.module import Layer, Model
+from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.vertices import loops_rounds
+from sparsesnn.surrogate import KINDS
+
+_DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
+_RESETS = {"subtract": 0, "zero": 2, "none": 3}
+#: bits of `Learnt` in codelets/ipu/records.h
+LEARNT = {"beta": 1, "alpha": 2, "threshold": 4}
+
+
+def check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None:
+    """What the program has no codelet for."""
+    if plan.target.kind != "ipu":
+        raise ConfigError(f"the plan is for '{plan.target.name}'; make one for ipu-mk2 or ipu-bow")
+    if plan.network != model.network:
+        raise DescriptionError("the plan was made for another network than the model's; make it anew")
+    if ("adam" if optimiser.kind == "adamw" else optimiser.kind) != plan.optimizer:
+        raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
+    if decoding not in _DECODINGS:
+        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
+    for name, p in plan.network.populations.items():
+        if isinstance(p, LI) and name != plan.network.output:
+            raise DescriptionError(f"{name}: a second readout: the IPU program has one, at the end; use cpu")
+
+
+def make_spec(
+    native: ModuleType,
+    plan: Plan,
+    model: Model,
+    optimiser: Optimiser,
+    decoding: str,
+    n_classes: int,
+    regulariser: Regulariser,
+) -> Any:
+    names = list(plan.populations)
+    return native.Spec(
+        devices=plan.target.devices,
+        tiles=plan.target.tiles,
+        n_samples=plan.n_samples,
+        n_steps=plan.n_steps,
+        optimiser=OPTIMISERS[optimiser.kind],
+        momentum=optimiser.keeps_first_moment,
+        decoding=_DECODINGS[decoding],
+        n_classes=n_classes,
+        loops_rounds=loops_rounds(plan),
+        half_weights=plan.weight_dtype == "half",
+        replicas=plan.replicas,
+        keep_every=plan.keep_every if plan.keep_every > 1 else 0,
+        regulariser=(
+            regulariser.lower,
+            regulariser.upper,
+            regulariser.strength_lower,
+            regulariser.strength_upper,
+        ),
+        populations=[_population(native, plan, model, name) for name in names],
+        connections=[
+            native.Connection(
+                pre=names.index(c.pre),
+                post=names.index(c.post),
+                delay=c.delay,
+                reducers=[(r.tile, r.first_shard, r.n_shards, r.first_sample, r.n_samples) for r in c.reducers],
+            )
+            for c in plan.connections
+        ],
+    )
+
+
+def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
+    p, placed = plan.network.populations[name], plan.populations[name]
+    spiking = not isinstance(p, (Input, LI))
+    surrogate = getattr(p, "surrogate", None)
+    reset = getattr(p, "reset", "none")
+    layer = model.layers[name] if not isinstance(p, Input) else None
+    learnt = {k: getattr(layer, k) for k in LEARNT if getattr(p, f"learn_{k}", False)}
+    return native.Population(
+        name=name,
+        model=0 if isinstance(p, Input) else 3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1,
+        n=placed.n,
+        capacity=placed.capacity,
+        shards=[(s.tile, s.first, s.n) for s in placed.shards],
+        collectors=[(c.tile, c.first, c.n) for c in placed.collectors],
+        reset=1 if getattr(p, "reset_decays", False) else _RESETS[reset],
+        detach_reset=getattr(p, "detach_reset", True),
+        surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
+        slope=surrogate.slope if surrogate else 1.0,
+        gain=getattr(p, "gain", 1.0),
+        fixed=spiking and getattr(p, "activity", "natural") == "fixed",
+        bias=getattr(p, "bias", False),
+        seed=layer.rotation_seed if isinstance(layer, Layer) else 0,
+        learns=sum(LEARNT[k] for k in learnt),
+        shared=sum(LEARNT[k] for k, value in learnt.items() if not value.ndim),
+        parameters=_neuron_parameters(layer).ravel().tolist() if isinstance(layer, Layer) else [],
+    )
+
+
+def pack_parameters(layer: Layer, shards: Any) -> np.ndarray:
+    """β, α, θ, θ_grad of a layer: per shard [4, w]."""
+    return pack_columns(_neuron_parameters(layer), shards)
+
+
+def _neuron_parameters(layer: Layer) -> np.ndarray:
+    """float32[4, N]: β, α, θ, θ_grad; 0 where the model has none."""
+    rows = []
+    for name in ("beta", "alpha", "threshold", "grad_threshold"):
+        value = getattr(layer, name, None)
+        row = torch.zeros(()) if value is None else value.detach()
+        rows.append((row.clamp(*RANGES[name]) if name in RANGES else row).expand(layer.population.n))
+    return torch.stack(rows).float().numpy()
