@@ -51,7 +51,7 @@ class WholeSpikes(Mapping[str, SpikeBatch]):
         return len(self.lists)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ShardedOutput(Output):
     """What a network over several ranks puts out: of this replica's samples, of all neurons.
 

@@ -71,7 +71,7 @@ def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shard
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ShardedSpikes(SpikeBatch):
     """The lists of a whole population, which every rank has, and the values of the neurons that this rank owns.
 

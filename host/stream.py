@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -202,14 +201,7 @@ class Stream:
         """Copied where batches are handed out; from page-locked memory the copy does not stop the thread."""
         if spikes.offsets.device == self.device:
             return spikes, labels
-        pinned = spikes.pin()
-        moved = replace(
-            pinned,
-            offsets=pinned.offsets.to(self.device, non_blocking=True),
-            ids=pinned.ids.to(self.device, non_blocking=True),
-            n_spikes=pinned.n_spikes.to(self.device, non_blocking=True),
-        )
-        return moved, labels.to(self.device)
+        return spikes.pin_memory().to(self.device, non_blocking=True), labels.to(self.device)
 
     def _timed(self, batches: Generator[Batch, None, None], n_batches: int) -> Generator[Batch, None, None]:
         with closing(batches):

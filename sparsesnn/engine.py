@@ -231,6 +231,10 @@ def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
 
 def _lists(spikes: SpikeBatch) -> _core.Lists:
     """The engine's view. Detached tensors keep their memory when the batch's own get another (`set_`, `data`)."""
+    if spikes.device.type != "cpu":
+        raise ShapeError(
+            f"input: spike lists are on {spikes.device}; the cpu engine reads main memory: give spikes.to('cpu')"
+        )
     return _core.Lists(*(x.detach().numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes)))
 
 

@@ -27,7 +27,7 @@ LayerOutput = SpikeBatch | Tensor
 LayerInput = LayerOutput | DenseSpikes
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen, as `SpikeBatch`
 class LayerState:
     """What a layer hands from one chunk of a sequence to the next; carries no gradient (truncated BPTT).
 
@@ -132,7 +132,7 @@ class Layer(nn.Module):
         return engine.run_layer(self, lists, state)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen, as `SpikeBatch`
 class Output:
     """What a network puts out.
 

@@ -6,8 +6,9 @@ entries are `ids[offsets[i]:offsets[i+1]]`: first `n_spikes[i]` neurons that fir
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,20 @@ def id_dtype(n_neurons: int) -> torch.dtype:
     return torch.uint16 if n_neurons <= MAX_UINT16_NEURONS else torch.int32
 
 
-@dataclass(frozen=True)
+def _signed(ids: Tensor) -> Tensor:
+    """The same memory as int16 where it is uint16, for which PyTorch has few operations and no pickling."""
+    return ids.view(torch.int16) if ids.dtype == torch.uint16 else ids
+
+
+def _unsigned(ids: Tensor) -> Tensor:
+    """The inverse of `_signed`."""
+    return ids.view(torch.uint16) if ids.dtype == torch.int16 else ids
+
+
+# Not frozen, and compared by identity: libraries such as Lightning take a dataclass apart and set its fields again.
+@dataclass(eq=False)
 class SpikeBatch:
-    """The spikes of one population, for T steps and B samples, as index lists.
+    """The spikes of one population, for T steps and B samples, as index lists; methods never change it in place.
 
     Args:
         offsets: int64[T·B + 1], where each list starts.
@@ -56,7 +68,7 @@ class SpikeBatch:
             + f", activity {100 * self.activity():.3g} %)"
         )
 
-    # ---- made from ---------------------------------------------------------------------------------------------
+    # ---- Constructors ---------------------------------------------------------------------------------------------
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
@@ -141,7 +153,17 @@ class SpikeBatch:
         )
         return batch.validate()
 
-    # ---- looked at ---------------------------------------------------------------------------------------------
+    # ---- Queries ---------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> torch.Size:
+        """[T, B, N], the shape of `to_dense()`."""
+        return torch.Size((self.n_steps, self.n_samples, self.n_neurons))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the lists lie."""
+        return self.offsets.device
 
     @property
     def n_listed(self) -> Tensor:
@@ -165,15 +187,17 @@ class SpikeBatch:
 
     def to_dense(self) -> Tensor:
         """float32[T, B, N], 1 where a neuron fired; gradients flow back to all listed neurons."""
-        flat = torch.zeros(self.n_steps * self.n_samples * self.n_neurons, device=self.offsets.device)
+        values = self.entry_values()
+        flat = values.new_zeros(self.shape.numel())
         index = self.list_index() * self.n_neurons + self.ids.long()
-        return flat.index_put((index,), self.entry_values()).view(self.n_steps, self.n_samples, self.n_neurons)
+        return flat.index_put((index,), values).view(self.shape)
 
     def counts(self) -> Tensor:
         """float32[B, N], spikes over the sequence; differentiable, so it can enter a loss."""
-        flat = torch.zeros(self.n_samples * self.n_neurons, device=self.offsets.device)
+        values = self.entry_values()
+        flat = values.new_zeros(self.n_samples * self.n_neurons)
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
-        return flat.index_add(0, index, self.entry_values()).view(self.n_samples, self.n_neurons)
+        return flat.index_add(0, index, values).view(self.n_samples, self.n_neurons)
 
     def activity(self) -> float:
         """Spikes per neuron and time step, averaged over the batch."""
@@ -186,7 +210,7 @@ class SpikeBatch:
     def __len__(self) -> int:
         return self.n_samples
 
-    # ---- made into ---------------------------------------------------------------------------------------------
+    # ---- Slices and copies ---------------------------------------------------------------------------------------------
 
     def samples(self, index: slice | Sequence[int] | Tensor) -> SpikeBatch:
         """The batch of the chosen samples, in the order asked for."""
@@ -195,8 +219,9 @@ class SpikeBatch:
             raise ShapeError(f"samples: index has shape {tuple(chosen.shape)}; give a slice or a flat list of samples")
         if chosen.numel() and (int(chosen.min()) < -self.n_samples or int(chosen.max()) >= self.n_samples):
             raise IndexError(f"samples: index {chosen.tolist()} is out of range for a batch of {self.n_samples}")
-        rows = (torch.arange(self.n_steps)[:, None] * self.n_samples + chosen % max(1, self.n_samples)).reshape(-1)
-        return self._rows(rows, self.n_steps, chosen.numel())
+        samples = chosen.to(self.device) % max(1, self.n_samples)
+        rows = torch.arange(self.n_steps, device=self.device)[:, None] * self.n_samples + samples
+        return self._rows(rows.reshape(-1), self.n_steps, chosen.numel())
 
     def __getitem__(self, index: slice | Sequence[int] | Tensor | int) -> SpikeBatch:
         return self.samples([index] if isinstance(index, int) else index)
@@ -205,18 +230,19 @@ class SpikeBatch:
         """Steps `start` to `stop - 1` of every sample."""
         if not 0 <= start <= stop <= self.n_steps:
             raise IndexError(f"steps: {start} to {stop} asked of a batch with {self.n_steps} steps")
-        rows = torch.arange(start * self.n_samples, stop * self.n_samples)
+        rows = torch.arange(start * self.n_samples, stop * self.n_samples, device=self.device)
         return self._rows(rows, stop - start, self.n_samples)
 
     def _rows(self, rows: Tensor, n_steps: int, n_samples: int) -> SpikeBatch:
         n_listed = self.n_listed[rows]
-        offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64)
+        offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=self.device)
         torch.cumsum(n_listed, 0, out=offsets[1:])
-        entry = torch.arange(int(offsets[-1])) + torch.repeat_interleave(self.offsets[rows] - offsets[:-1], n_listed)
+        shift = torch.repeat_interleave(self.offsets[rows] - offsets[:-1], n_listed)
+        entry = torch.arange(shift.numel(), device=self.device) + shift
         return replace(
             self,
             offsets=offsets,
-            ids=torch.from_numpy(self.ids.numpy()[entry.numpy()]),
+            ids=_unsigned(_signed(self.ids)[entry]),
             n_spikes=self.n_spikes[rows],
             n_steps=n_steps,
             n_samples=n_samples,
@@ -230,21 +256,33 @@ class SpikeBatch:
             raise ShapeError(
                 f"then: B={later.n_samples}, N={later.n_neurons} cannot follow B={self.n_samples}, N={self.n_neurons}"
             )
-        values = None
-        if self.values is not None or later.values is not None:
-            values = torch.cat([self.entry_values(), later.entry_values()])
-        dropped = None
-        if self.dropped is not None and later.dropped is not None:
-            dropped = torch.cat([self.dropped, later.dropped])
-        return replace(
-            self,
-            offsets=torch.cat([self.offsets, later.offsets[1:] + self.offsets[-1]]),
-            ids=torch.from_numpy(np.concatenate([self.ids.numpy(), later.ids.numpy()])),
-            n_spikes=torch.cat([self.n_spikes, later.n_spikes]),
-            n_steps=self.n_steps + later.n_steps,
-            values=values,
-            dropped=dropped,
-        )
+        return _joined((self, later), self.n_steps + later.n_steps, self.n_samples)
+
+    @staticmethod
+    def cat(batches: Sequence[SpikeBatch]) -> SpikeBatch:
+        """The samples of all batches, one batch after the other; all have the same steps and neurons.
+
+        Makes one batch of single samples in a `DataLoader`: `SpikeBatch.cat([spikes for spikes, label in rows])`.
+
+        Errors: `ShapeError` for no batch, and for batches that differ in T or N.
+        """
+        batches = list(batches)
+        if not batches:
+            raise ShapeError("cat: got no batches; give at least one, which says how many steps and neurons there are")
+        n_steps, n_neurons = batches[0].n_steps, batches[0].n_neurons
+        for k, batch in enumerate(batches):
+            if (batch.n_steps, batch.n_neurons) != (n_steps, n_neurons):
+                raise ShapeError(
+                    f"cat: batch {k} has T={batch.n_steps}, N={batch.n_neurons}, but batch 0 has T={n_steps}, "
+                    f"N={n_neurons}; give batches with the same steps and neurons"
+                )
+        # The joined lists go batch by batch, then step by step; the result's go step by step, then batch by batch.
+        sizes = [batch.n_samples for batch in batches]
+        n_samples = sum(sizes)
+        index = torch.arange(n_steps * n_samples, device=batches[0].device)
+        parts = index.split([n_steps * size for size in sizes])
+        rows = torch.cat([part.view(n_steps, size) for part, size in zip(parts, sizes, strict=True)], dim=1)
+        return _joined(batches, n_steps, n_samples)._rows(rows.reshape(-1), n_steps, n_samples)
 
     def silence(self, n_steps: int) -> SpikeBatch:
         """`n_steps` steps of empty lists, for the same samples and neurons."""
@@ -252,19 +290,48 @@ class SpikeBatch:
             np.empty(0, np.int64), np.zeros(n_steps * self.n_samples, np.int32), n_steps, self.n_samples, self.n_neurons
         )
 
-    def pin(self) -> SpikeBatch:
-        """The same lists in page-locked memory, for copies to a GPU that overlap; unchanged without CUDA."""
-        if not torch.cuda.is_available():
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> SpikeBatch:
+        """The same lists on another device; unchanged where they lie there already.
+
+        Args:
+            device: such as "cpu" or "cuda"; the backend `cpu` reads lists in main memory.
+            non_blocking: copies from page-locked memory do not wait; see `torch.Tensor.to`.
+        """
+        if isinstance(device, torch.dtype):
+            raise ShapeError(f"SpikeBatch.to: got {device}, but ids and counts have fixed types; give a device")
+        # a device without its number is the current one
+        if torch.empty(0, device=device).device == self.device:
             return self
+        return self._each(lambda x: _unsigned(_signed(x).to(device, non_blocking=non_blocking)))
+
+    def pin_memory(self) -> SpikeBatch:
+        """The same lists in page-locked memory, for copies to a GPU that overlap; unchanged without CUDA.
+
+        A `DataLoader` with `pin_memory=True` calls this.
+        """
+        return self._each(lambda x: _unsigned(_signed(x).pin_memory())) if torch.cuda.is_available() else self
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> SpikeBatch:
         return replace(
-            self, offsets=self.offsets.pin_memory(), ids=self.ids.pin_memory(), n_spikes=self.n_spikes.pin_memory()
+            self,
+            offsets=change(self.offsets),
+            ids=change(self.ids),
+            n_spikes=change(self.n_spikes),
+            values=None if self.values is None else change(self.values),
+            dropped=None if self.dropped is None else change(self.dropped),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "ids": _signed(self.ids)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update({**state, "ids": _unsigned(state["ids"])})
 
     def detach(self) -> SpikeBatch:
         """The same lists, cut from the autograd graph."""
         return replace(self, values=None if self.values is None else self.values.detach())
 
-    # ---- checked -----------------------------------------------------------------------------------------------
+    # ---- Validation -----------------------------------------------------------------------------------------------
 
     def validate(self) -> SpikeBatch:
         """Returns self; raises `ShapeError` or `SpikeListError` naming the first list that breaks an invariant."""
@@ -282,8 +349,8 @@ class SpikeBatch:
                 f"SpikeBatch: T={self.n_steps} and B={self.n_samples} need {n_lists + 1} offsets and {n_lists} n_spikes; "
                 f"got {self.offsets.numel()} and {self.n_spikes.numel()}"
             )
-        offsets, n_spikes = self.offsets.numpy(), self.n_spikes.numpy().astype(np.int64)
-        ids = self.ids.numpy().astype(np.int64)
+        offsets, n_spikes = self.offsets.cpu().numpy(), self.n_spikes.cpu().numpy().astype(np.int64)
+        ids = self.ids.cpu().numpy().astype(np.int64)
         n_listed = np.diff(offsets)
         if offsets[0] != 0 or (n_listed < 0).any() or offsets[-1] != ids.size:
             raise SpikeListError(f"SpikeBatch: offsets must rise from 0 to the number of ids ({ids.size})")
@@ -302,3 +369,25 @@ class SpikeBatch:
             bad = int(np.searchsorted(offsets, np.flatnonzero(~rising)[0], side="right")) - 1
             raise SpikeListError(f"SpikeBatch: ids of list {bad} (step {bad // self.n_samples}) do not ascend")
         return self
+
+
+def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeBatch:
+    """The lists of all parts, one part after the other; all lie on the device of the first."""
+    starts = np.cumsum([0, *(part.ids.numel() for part in parts[:-1])]).tolist()
+    ends = [part.offsets[1:] + start for part, start in zip(parts, starts, strict=True)]
+    values = dropped = None
+    if any(part.values is not None for part in parts):
+        values = torch.cat([part.entry_values() for part in parts])
+    if any(part.dropped is not None for part in parts):
+        none = [torch.zeros_like(part.n_spikes) for part in parts]
+        dropped = torch.cat([zeros if x.dropped is None else x.dropped for x, zeros in zip(parts, none, strict=True)])
+    return replace(
+        parts[0],
+        offsets=torch.cat([parts[0].offsets[:1], *ends]),
+        ids=_unsigned(torch.cat([_signed(part.ids) for part in parts])),
+        n_spikes=torch.cat([part.n_spikes for part in parts]),
+        n_steps=n_steps,
+        n_samples=n_samples,
+        values=values,
+        dropped=dropped,
+    )

@@ -22,7 +22,7 @@ from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ReplicaOutput(Output):
     """What a network puts out for this rank's part of the batch.
 

@@ -29,7 +29,7 @@ class DenseSpikes:
     def from_lists(cls, spikes: SpikeBatch, dtype: torch.dtype, device: torch.device) -> DenseSpikes:
         """From lists of a data set, which carry no gradient."""
         shape = (spikes.n_steps, spikes.n_samples, spikes.n_neurons)
-        fired = torch.zeros(shape, dtype=torch.bool)
+        fired = torch.zeros(shape, dtype=torch.bool, device=spikes.device)
         entries = spikes.fired()
         where = spikes.list_index() * spikes.n_neurons + spikes.ids.long()
         fired.view(-1)[where[entries]] = True
@@ -65,11 +65,16 @@ def no_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
 
 
 class SpikesByName(Mapping[str, Any]):
-    """Per population its spikes as a float tensor [T, B, N], made when first asked for."""
+    """Per population its spikes as a float tensor [T, B, N], made when first asked for.
 
-    def __init__(self, spikes: Mapping[str, DenseSpikes]) -> None:
-        self.packed = dict(spikes)
-        self._dense: dict[str, Tensor] = {}
+    Args:
+        spikes: tensors are taken as they are: a library that changes all tensors of an output makes it of them.
+    """
+
+    def __init__(self, spikes: Mapping[str, DenseSpikes | Tensor]) -> None:
+        self.packed = {name: x for name, x in spikes.items() if isinstance(x, DenseSpikes)}
+        self._dense: dict[str, Tensor] = {name: x for name, x in spikes.items() if isinstance(x, Tensor)}
+        self._names = list(spikes)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._dense:
@@ -77,14 +82,15 @@ class SpikesByName(Mapping[str, Any]):
         return self._dense[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.packed)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self.packed)
+        return len(self._names)
 
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step."""
-        return {k: int(s.fired.count_nonzero()) / max(1, s.fired.numel()) for k, s in self.packed.items()}
+        fired = {name: self.packed[name].fired if name in self.packed else self._dense[name] for name in self}
+        return {name: int(x.count_nonzero()) / max(1, x.numel()) for name, x in fired.items()}
 
 
 class _ToDense(torch.autograd.Function):

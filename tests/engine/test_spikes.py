@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
+import sparsesnn as ss
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.spikes import SpikeBatch, id_dtype
 
@@ -32,7 +37,7 @@ def dense_spikes(draw: st.DrawFn) -> torch.Tensor:
     return torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size))).float().reshape(shape)
 
 
-# ---- made from -----------------------------------------------------------------------------------------------------
+# ---- Constructors -----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
@@ -118,7 +123,7 @@ def test_errors_of_events() -> None:
         make([1], [-1])
 
 
-# ---- looked at -----------------------------------------------------------------------------------------------------
+# ---- Queries -----------------------------------------------------------------------------------------------------
 
 
 def test_near_spikes_are_listed_but_do_not_count() -> None:
@@ -146,7 +151,7 @@ def test_gradients_flow_to_all_listed_neurons() -> None:
     assert not batch.detach().values.requires_grad
 
 
-# ---- made into -----------------------------------------------------------------------------------------------------
+# ---- Slices and copies -----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
@@ -190,9 +195,116 @@ def test_slices_keep_near_spikes_values_and_dropped() -> None:
     assert mixed.values.tolist() == [1] * 10 + [1, 1, 0, 0, 1, 0]
 
 
-def test_pin_keeps_the_lists() -> None:
+@settings(max_examples=100, deadline=None)
+@given(dense_spikes(), st.data())
+def test_cat(dense: torch.Tensor, data: st.DataObject) -> None:
+    batch = SpikeBatch.from_dense(dense)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(batch)), max_size=4)))
+    parts = [batch[a:b] for a, b in zip([0, *cuts], [*cuts, len(batch)], strict=True)]
+    joined = SpikeBatch.cat(parts).validate()
+    assert joined.shape == batch.shape == dense.shape
+    for name in ("offsets", "ids", "n_spikes"):
+        assert torch.equal(getattr(joined, name).int(), getattr(batch, name).int())
+
+
+def test_cat_keeps_near_spikes_values_and_dropped() -> None:
     batch = with_near_spikes()
-    assert torch.equal(batch.pin().to_dense(), batch.to_dense())
+    values = batch.entry_values().requires_grad_()
+    plain = SpikeBatch.from_dense(torch.ones(2, 1, 5))
+    joined = SpikeBatch.cat([batch[[1]], plain, replace(batch, values=values)[[0]]]).validate()
+    assert joined.ids.tolist() == [0, 1, 2, 3, 4, 1, 3, 0, 4, 2, 0, 1, 2, 3, 4, 2]
+    assert joined.n_spikes.tolist() == [0, 5, 2, 0, 5, 1]
+    assert joined.dropped is not None
+    assert joined.dropped.tolist() == [3, 0, 0, 0, 0, 1]
+    assert joined.values is not None
+    assert joined.values.tolist() == [1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    joined.values.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [1, 1, 1, 1, 1, 0]
+    assert batch.then(replace(batch, dropped=None)).dropped.tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
+
+
+def test_errors_of_cat() -> None:
+    with pytest.raises(ShapeError, match="cat: got no batches"):
+        SpikeBatch.cat([])
+    for other, found in ((torch.ones(3, 1, 5), "T=3, N=5"), (torch.ones(2, 1, 6), "T=2, N=6")):
+        with pytest.raises(ShapeError, match=f"cat: batch 1 has {found}, but batch 0 has T=2, N=5"):
+            SpikeBatch.cat([with_near_spikes(), SpikeBatch.from_dense(other)])
+
+
+def test_single_samples_become_batches_in_a_data_loader() -> None:
+    dense = (torch.rand(5, 7, 70_000) < 1e-3).float()
+    batch = SpikeBatch.from_dense(dense)
+    found = list(DataLoader([batch[k] for k in range(7)], batch_size=3, collate_fn=SpikeBatch.cat, num_workers=2))
+    assert [len(x) for x in found] == [3, 3, 1]
+    assert torch.equal(SpikeBatch.cat(found).to_dense(), dense)
+
+
+@pytest.mark.parametrize("n_neurons", [5, 65_537])
+def test_to_another_device(n_neurons: int) -> None:
+    """On the device meta, which computes shapes alone."""
+    batch = replace(with_near_spikes(), n_neurons=n_neurons)
+    batch = replace(batch, ids=batch.ids.to(id_dtype(n_neurons)), values=batch.entry_values())
+    assert batch.device == torch.device("cpu")
+    assert batch.to("cpu") is batch
+    moved = batch.to(torch.device("meta"), non_blocking=True)
+    assert moved.device.type == "meta"
+    assert moved.shape == batch.shape == (2, 2, n_neurons)
+    for name in ("offsets", "ids", "n_spikes", "values", "dropped"):
+        before, after = getattr(batch, name), getattr(moved, name)
+        assert (after.device.type, after.dtype, after.shape) == ("meta", before.dtype, before.shape)
+    with pytest.raises(ShapeError, match=r"SpikeBatch\.to: got torch\.float16"):
+        batch.to(torch.float16)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="spike lists are on meta"):
+        ss.Layer(ss.LIF(3), n_pre=n_neurons)(moved)
+
+
+def test_pin_memory_keeps_the_lists() -> None:
+    batch = with_near_spikes()
+    assert torch.equal(batch.pin_memory().to_dense(), batch.to_dense())
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch.save", "deepcopy"])
+@pytest.mark.parametrize("n_neurons", [5, 65_537])
+def test_copies(how: str, n_neurons: int) -> None:
+    def copied(x: SpikeBatch) -> SpikeBatch:
+        if how == "pickle":
+            return pickle.loads(pickle.dumps(x))
+        if how == "deepcopy":
+            return copy.deepcopy(x)
+        file = io.BytesIO()
+        torch.save(x, file)
+        return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+    batch = replace(with_near_spikes(), n_neurons=n_neurons)
+    batch = replace(batch, ids=batch.ids.to(id_dtype(n_neurons)), values=batch.entry_values())
+    found = copied(batch).validate()
+    assert repr(found) == repr(batch)
+    for name in ("offsets", "ids", "n_spikes", "values", "dropped"):
+        assert getattr(found, name).tolist() == getattr(batch, name).tolist()
+        assert getattr(found, name).dtype == getattr(batch, name).dtype
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_an_output_can_be_pickled(backend: str) -> None:
+    output = ss.Model(ss.parse_net("7-5r-3"), backend=backend)(SpikeBatch.from_dense(torch.ones(4, 3, 7)))
+    found = pickle.loads(pickle.dumps(output))
+    assert repr(found) == repr(output)
+    assert torch.equal(found.counts("hidden"), output.counts("hidden"))
+    assert torch.equal(found.potentials, output.potentials)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_tensors_of_an_output_can_be_exchanged(backend: str) -> None:
+    """As Lightning does: each field of a copy is set, each mapping is made again of what its values become."""
+    output = ss.Model(ss.parse_net("7-5r-3"), backend=backend)(SpikeBatch.from_dense(torch.ones(4, 3, 7)))
+    again = copy.copy(output)
+    again.spikes = type(output.spikes)(dict(output.spikes))  # type: ignore[call-arg]
+    again.potentials = None
+    assert output.potentials is not None
+    assert again.activity() == output.activity()
+    assert again.dropped() == output.dropped()
+    assert torch.equal(again.counts("hidden"), output.counts("hidden"))
 
 
 def test_errors_of_slicing() -> None:
@@ -209,7 +321,7 @@ def test_errors_of_slicing() -> None:
         batch.then(batch.samples([0]))
 
 
-# ---- checked -------------------------------------------------------------------------------------------------------
+# ---- Validation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
