@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sparsesnn.datasets import hashing
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
+from sparsesnn.options import check, option, options_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -25,7 +26,6 @@ Ints = npt.NDArray[np.int64]
 _DROP, _TIME_STRETCH, _TIME_SHIFT, _TIME_JITTER, _WITHIN_STEP, _CHANNEL_SHIFT, _CHANNEL_JITTER = range(7)
 _TIME_CROP, _MIX, _SPATIAL_SHIFT, _FLIP, _ROTATION = range(7, 12)
 
-_WHOLE = ("time_shift", "channel_shift", "spatial_shift", "rotation")
 _SPATIAL = ("spatial_shift", "flip", "rotation")
 _CHANNELS = ("channel_shift", "channel_jitter")
 
@@ -34,72 +34,51 @@ _CHANNELS = ("channel_shift", "channel_jitter")
 class Augment:
     """How strongly each sample is changed; 0 switches a change off.
 
-    For spike (t, n) of a sample, with u uniform in [0, 1) and z normal, drawn anew for each spike, and f, Δt, Δn drawn
+    For spike (t, n) of a sample, with u uniform in [0, 1) and z normal, drawn again for each spike, and f, Δt, Δn drawn
     once for each sample and epoch, in this order: a section is exchanged (`mix`), what is outside the crop is left out,
     spikes are dropped, and the others move:
 
         t' = floor((t + u)·f + time_jitter·z) + Δt        n' = n + Δn + round(channel_jitter·z)
 
     For cameras n' is the neuron of the same polarity at the rotated, mirrored and shifted pixel. Spikes that leave the
-    window or the population are left out; those that meet in one place become one.
+    window or the population are left out; those that meet in one place become one. Δt, Δn, shifts and angles are uniform
+    in the integers between -strength and strength; f is uniform in [1 - time_stretch, 1 + time_stretch]. A crop removes a
+    uniform number of steps, up to its share of the window, split at a uniform place between beginning and end.
 
-    Args:
-        time_jitter: standard deviation, steps, of each spike's move in time.
-        time_shift: largest move of the whole sample, steps; Δt is uniform in the integers -time_shift .. time_shift.
-        time_stretch: largest change of speed; f is uniform in [1 - time_stretch, 1 + time_stretch]; below 1.
-        time_crop: largest share of the window that is silenced, below 1: a uniform number of steps up to that share is
-            cut off, split at a uniform place between beginning and end; the rest stays where it is.
-        channel_shift: largest move of the whole sample over the channels (after pooling); uniform in the integers. For
-            cochleas and other rows of channels, not for cameras.
-        channel_jitter: standard deviation, channels, of each spike's move; likewise.
-        event_drop: probability that a spike is left out, 0 to 1.
-        mix: probability that a section of the window, of uniform length and place, is that of another training sample
-            (CutMix, Yun et al. 2019, along time). The label becomes soft: each of the two classes gets the share of the
-            spikes that come from its sample, counted before anything else changes. Spikes and not steps: a silent
-            section of a recording tells nothing of its class.
-        spatial_shift: largest move of the image, pixels, along x and along y; each uniform in the integers.
-        flip: probability that the image is mirrored left to right; not for digits, letters or left and right hands.
-        rotation: largest angle, whole degrees up to 180; uniform in the whole degrees -rotation .. rotation, about the
-            centre, each spike to the nearest pixel.
+    `mix` is CutMix (Yun et al. 2019) along time: the label becomes soft, each of the two classes gets the share of the
+    spikes that come from its sample, counted before anything else changes. Spikes and not steps: a silent section of a
+    recording tells nothing of its class.
 
     Raises:
-        ConfigError: a strength is negative, not finite or too large to mean anything.
+        ConfigError: a strength is negative, not finite or too large.
     """
 
-    time_jitter: float = 0.0
-    time_shift: int = 0
-    time_stretch: float = 0.0
-    time_crop: float = 0.0
-    channel_shift: int = 0
-    channel_jitter: float = 0.0
-    event_drop: float = 0.0
-    mix: float = 0.0
-    spatial_shift: int = 0
-    flip: float = 0.0
-    rotation: int = 0
+    time_jitter: float = option(0.0, "standard deviation, in steps, of each spike's move in time", low=0)
+    time_shift: int = option(0, "largest move of the whole sample in time, steps", low=0, high=10**9)
+    time_stretch: float = option(0.0, "largest relative change of speed", low=0, below=1)
+    time_crop: float = option(0.0, "largest share of the window that is silenced at its ends", low=0, below=1)
+    channel_shift: int = option(
+        0, "largest move of the whole sample over channels, after pooling; not for cameras", low=0, high=10**9
+    )
+    channel_jitter: float = option(
+        0.0, "standard deviation, in channels, of each spike's move over channels; not for cameras", low=0
+    )
+    event_drop: float = option(0.0, "probability that a spike is left out", low=0, high=1)
+    mix: float = option(0.0, "probability that a section of the window is that of another sample", low=0, high=1)
+    spatial_shift: int = option(
+        0, "largest move of the image along x and along y, pixels; for cameras", low=0, high=10**9
+    )
+    flip: float = option(
+        0.0, "probability that the image is mirrored left to right; not for digits, letters or hands", low=0, high=1
+    )
+    rotation: int = option(0, "largest angle, whole degrees, about the center; for cameras", low=0, high=180)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-                raise ConfigError(f"augment: {field.name} is {value!r}; give a number that is 0 (off) or larger")
-        for name in _WHOLE:
-            if int(getattr(self, name)) != getattr(self, name):
-                unit = {"time_shift": "steps", "channel_shift": "channels", "spatial_shift": "pixels"}.get(
-                    name, "degrees"
-                )
-                raise ConfigError(f"augment: {name} is {getattr(self, name)}; give a whole number of {unit}")
-            object.__setattr__(self, name, int(getattr(self, name)))
-        for name in ("time_stretch", "time_crop", "event_drop", "mix", "flip"):
-            value, below = getattr(self, name), name in ("time_stretch", "time_crop")
-            if value > 1 or (value == 1 and below):
-                raise ConfigError(f"augment: {name} is {value}; allowed: 0 to {'below' if below else 'at most'} 1")
-        if self.rotation > 180:
-            raise ConfigError(f"augment: rotation is {self.rotation}; allowed: 0 to 180 degrees")
+        check(self, "augment.{}:", ConfigError)
 
     def __bool__(self) -> bool:
         """False when every strength is 0, so that nothing would change."""
-        return any(getattr(self, field.name) for field in fields(self))
+        return any(getattr(self, name) for name in options_of(Augment))
 
     def check(self, sensor: Sensor | None) -> None:
         """Raises `ConfigError` where a change has no meaning for the data: images need a sensor, channels none."""

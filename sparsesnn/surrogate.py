@@ -12,10 +12,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from sparsesnn.errors import DescriptionError
+from sparsesnn.options import check, option
 
 KINDS = ("fast_sigmoid", "straight_through", "sigmoid", "atan", "triangle", "boxcar")
 
@@ -24,15 +24,11 @@ KINDS = ("fast_sigmoid", "straight_through", "sigmoid", "atan", "triangle", "box
 class Surrogate:
     """One surrogate derivative: its kind and its single parameter (`slope`; atan calls it `alpha`)."""
 
-    kind: str = "fast_sigmoid"
-    slope: float = 10.0
+    kind: str = option("fast_sigmoid", "shape of the derivative", choices=KINDS)
+    slope: float = option(10.0, "steepness; alpha of atan", above=0)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise DescriptionError(f"surrogate: kind is {self.kind!r}; allowed: {', '.join(KINDS)}")
-        number = isinstance(self.slope, (int, float)) and not isinstance(self.slope, bool)
-        if not (number and math.isfinite(self.slope) and self.slope > 0):
-            raise DescriptionError(f"surrogate {self.kind}: slope is {self.slope!r}; give a finite number above 0")
+        check(self, "surrogate: {}", DescriptionError)
 
 
 def fast_sigmoid(slope: float = 10.0) -> Surrogate:

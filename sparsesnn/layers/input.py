@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsesnn.layers.checks import check_size
+from sparsesnn.layers.checks import check_population
 
 
 @dataclass(frozen=True)
@@ -14,4 +14,4 @@ class Input:
     n: int
 
     def __post_init__(self) -> None:
-        check_size("Input", self.n)
+        check_population(self)

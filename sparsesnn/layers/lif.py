@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Optional
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers.checks import PerNeuron, check_choice, check_finite, check_flags, check_size, per_neuron
+from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.options import option
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 
 RESETS = ("subtract", "zero", "none")
@@ -17,66 +19,42 @@ ACTIVITIES = ("natural", "fixed")
 class Population:
     """What every spiking population has; `LIF` and `CubaLIF` add their dynamics.
 
-    Args:
-        n: neurons.
-        beta: membrane decay per step, in [0, 1]; one number, or one per neuron.
-        threshold: fires when `v > threshold`, strictly; above 0.
-        grad_threshold: secondary gradient threshold. A neuron with `v > grad_threshold` is listed and receives a
-            gradient; -inf lists every neuron (dense BPTT), `threshold` lists spikes only. Absolute, not relative.
-        reset: what a spike does to the state at the next update: "subtract" the threshold, set to "zero", or "none".
-        reset_decays: with "subtract", decay after the subtraction, β·(v - θ·s), as SpikingJelly, Sinabs and NIR;
-            default β·v - θ·s, as snnTorch.
-        detach_reset: no gradient through the reset (snnTorch); False adds its exact term (at listed neurons).
-        surrogate: derivative used for the spike, see `sparsesnn.surrogate`.
-        recurrent: adds weights from the population to itself, delivered one step later.
-        bias: adds a trainable constant current per neuron.
-        gain: factor on the input current.
-        capacity: at most this many ids per list; None: no limit. What does not fit is dropped and counted.
-        activity: "natural", or "fixed": every list is filled to `capacity` and all of it is sent on. For benchmarks.
-        learn_beta, learn_threshold: train them (one value if `beta` is one number, else per neuron). A decay that leaves
-            [0, 1] is read as 0 or 1; its gradient there: `sparsesnn.bounds`.
+    A parameter (`beta`, `threshold`, …) is one number for all neurons or one per neuron, and learns in that form. A decay
+    that leaves [0, 1] as it learns is read as 0 or 1; its gradient there: `sparsesnn.bounds`. With `reset_decays` a spike
+    leads to β·(v - θ·s), as in SpikingJelly, Sinabs and NIR; without it to β·v - θ·s, as in snnTorch.
     """
 
     n: int
-    beta: PerNeuron = 0.95
-    threshold: PerNeuron = 1.0
-    grad_threshold: PerNeuron = 0.9
-    reset: str = "subtract"
-    reset_decays: bool = False
-    detach_reset: bool = True
-    surrogate: Surrogate = field(default_factory=fast_sigmoid)
-    recurrent: bool = False
-    bias: bool = False
-    gain: float = 1.0
-    capacity: int | None = None
-    activity: str = "natural"
-    learn_beta: bool = False
-    learn_threshold: bool = False
+    beta: PerNeuron = option(0.95, "membrane decay per step", low=0, high=1)
+    threshold: PerNeuron = option(1.0, "a neuron fires when v > threshold, strictly", above=0, high=3e38)
+    grad_threshold: PerNeuron = option(
+        0.9,
+        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, threshold: spikes only",
+        low=-math.inf,
+        high=3e38,
+    )
+    reset: str = option("subtract", "what a spike does to the state at the next step", choices=RESETS)
+    reset_decays: bool = option(False, "with reset 'subtract': decay after the subtraction, not before")
+    detach_reset: bool = option(True, "no gradient through the reset; false adds its exact term at listed neurons")
+    surrogate: Surrogate = option(fast_sigmoid, "derivative that stands for that of the spike")
+    recurrent: bool = option(False, "weights from the population to itself, delivered one step later")
+    bias: bool = option(False, "a trainable constant current per neuron")
+    gain: float = option(1.0, "factor on the input current")
+    capacity: Optional[int] = option(  # noqa: UP045
+        None, "at most so many ids per list; what does not fit is dropped and counted; 0: no limit", low=1, none=0
+    )
+    activity: str = option(
+        "natural", "fixed: every list is filled to its capacity and sent on, for benchmarks", choices=ACTIVITIES
+    )
+    learn_beta: bool = option(False, "train beta")
+    learn_threshold: bool = option(False, "train threshold")
 
     def __post_init__(self) -> None:
+        check_population(self)
         model = type(self).__name__
-        check_size(model, self.n)
-        tiny = 5e-324  # math.nextafter(0, 1), which Python 3.8 does not have
-        for name, low, high in (
-            ("beta", 0.0, 1.0),
-            ("threshold", tiny, 3.0e38),
-            ("grad_threshold", -math.inf, 3.0e38),
-        ):
-            object.__setattr__(self, name, per_neuron(model, name, getattr(self, name), self.n, low, high))
-        check_choice(model, "reset", self.reset, RESETS)
-        check_choice(model, "activity", self.activity, ACTIVITIES)
-        check_finite(model, "gain", self.gain)
-        if not isinstance(self.surrogate, Surrogate):
-            raise DescriptionError(f"{model}: surrogate is {self.surrogate!r}; use sparsesnn.fast_sigmoid(slope=10)")
         if self.reset_decays and self.reset != "subtract":
-            raise DescriptionError(
-                f"{model}: reset_decays has a meaning only with reset='subtract', not {self.reset!r}"
-            )
-        flags = ("reset_decays", "detach_reset", "recurrent", "bias", "learn_beta", "learn_threshold")
-        check_flags(model, **{name: getattr(self, name) for name in flags})
-        if self.capacity is not None and (
-            not isinstance(self.capacity, int) or isinstance(self.capacity, bool) or not 1 <= self.capacity <= self.n
-        ):
+            raise DescriptionError(f"{model}: reset_decays works only with reset='subtract', not {self.reset!r}")
+        if self.capacity is not None and self.capacity > self.n:
             raise DescriptionError(
                 f"{model}: capacity is {self.capacity!r}; allowed: 1 to {self.n} (its neurons), or None"
             )

@@ -174,20 +174,20 @@ def test_sorting_and_marking_agree(event_set, monkeypatch):
 @pytest.mark.parametrize(
     ("strength", "message"),
     [
-        ({"time_jitter": -1.0}, "time_jitter is -1.0; give a number that is 0"),
-        ({"time_jitter": float("nan")}, "time_jitter is nan"),
-        ({"channel_jitter": float("inf")}, "channel_jitter is inf"),
-        ({"time_shift": 1.5}, "time_shift is 1.5; give a whole number"),
-        ({"channel_shift": "2"}, "channel_shift is '2'"),
-        ({"time_stretch": 1.0}, "time_stretch is 1.0; allowed: 0 to below 1"),
-        ({"event_drop": 1.1}, "event_drop is 1.1; allowed: 0 to at most 1"),
-        ({"event_drop": True}, "event_drop is True"),
-        ({"time_crop": 1.0}, "time_crop is 1.0; allowed: 0 to below 1"),
-        ({"mix": 1.5}, "mix is 1.5; allowed: 0 to at most 1"),
-        ({"flip": 2}, "flip is 2; allowed: 0 to at most 1"),
-        ({"spatial_shift": 0.5}, "spatial_shift is 0.5; give a whole number of pixels"),
-        ({"rotation": 22.5}, "rotation is 22.5; give a whole number of degrees"),
-        ({"rotation": 181}, "rotation is 181; allowed: 0 to 180"),
+        ({"time_jitter": -1.0}, "time_jitter: is -1.0; allowed: 0 or more"),
+        ({"time_jitter": float("nan")}, "time_jitter: is nan"),
+        ({"channel_jitter": float("inf")}, "channel_jitter: is inf"),
+        ({"time_shift": 1.5}, "time_shift: is 1.5; allowed: whole numbers"),
+        ({"channel_shift": "2"}, "channel_shift: is '2'"),
+        ({"time_stretch": 1.0}, "time_stretch: is 1.0; allowed: 0 to below 1"),
+        ({"event_drop": 1.1}, "event_drop: is 1.1; allowed: 0 to 1"),
+        ({"event_drop": True}, "event_drop: is True"),
+        ({"time_crop": 1.0}, "time_crop: is 1.0; allowed: 0 to below 1"),
+        ({"mix": 1.5}, "mix: is 1.5; allowed: 0 to 1"),
+        ({"flip": 2}, "flip: is 2 .*allowed: 0 to 1"),
+        ({"spatial_shift": 0.5}, "spatial_shift: is 0.5; allowed: whole numbers"),
+        ({"rotation": 22.5}, "rotation: is 22.5; allowed: whole numbers"),
+        ({"rotation": 181}, "rotation: is 181 .*allowed: whole numbers, 0 to 180"),
     ],
 )
 def test_strengths_without_meaning_are_errors(strength, message):
@@ -198,7 +198,6 @@ def test_strengths_without_meaning_are_errors(strength, message):
 def test_truth_says_whether_anything_changes():
     assert not Augment()
     assert Augment(time_shift=1)
-    assert Augment(time_shift=2.0).time_shift == 2
 
 
 # ---- time crop -----------------------------------------------------------------------------------------------------

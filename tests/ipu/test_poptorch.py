@@ -474,7 +474,10 @@ def test_what_python_38_reads_has_its_syntax() -> None:
     files = [
         *(ROOT / "sparsesnn" / "poptorch").glob("*.py"),
         *(ROOT / "sparsesnn" / "layers").glob("*.py"),
-        *(ROOT / "sparsesnn" / f"{name}.py" for name in ("__init__", "errors", "network", "parameters", "surrogate")),
+        *(
+            ROOT / "sparsesnn" / f"{name}.py"
+            for name in ("__init__", "errors", "network", "options", "parameters", "surrogate")
+        ),
         ROOT / "examples" / "poptorch_mnist.py",
     ]
     assert len(files) > 15

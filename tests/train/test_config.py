@@ -103,7 +103,7 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"init": {"layers": {"hidden": "much"}}}, "init.layers.hidden: is 'much'"),
         ({"net": {"tau_range": [5.0]}}, r"net.tau_range: is \[5.0\]; give two time constants"),
         ({"net": {"tau_range": [9.0, 5.0]}}, r"net.tau_range: is \[9.0, 5.0\]"),
-        ({"augment": {"event_drop": 1.5}}, "event_drop is 1.5"),
+        ({"augment": {"event_drop": 1.5}}, "augment.event_drop: is 1.5; allowed: 0 to 1"),
         (
             {"net": {"populations": {"input": {"model": "Input", "n": 3}}, "beta": 0.5}},
             "populations describe the whole network, beta would",

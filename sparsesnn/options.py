@@ -1,0 +1,192 @@
+"""Options: fields of frozen dataclasses that declare what they mean and which values they allow.
+
+    lr: float = option(1e-3, "learning rate after the warm-up", low=0)
+
+Checks, error messages, the reader of configurations, command line flags and the comments of a printed configuration are
+all made from these declarations (see `sparsesnn.config`). Python 3.8 reads this file, as the neuron models that use it.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type, Union  # noqa: UP035
+
+_UNIONS = (Union, getattr(types, "UnionType", Union))
+_TABLES = (dict, Mapping)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: `option` declares it, `options_of` adds what its dataclass knows (name, type, default).
+
+    Args:
+        help: what it means, in one line.
+        low, high: bounds of a number, or of each number in a list. An infinity is allowed only where it is a bound.
+        above, below: bounds that the value itself does not reach.
+        choices: the texts that are allowed; a function where they are known later.
+        none: stands for None in a text, such as 0.
+        only: (name, values) of another option beside it: with other values of that one, this one keeps its default.
+        free: results do not depend on it, so it may differ between a run and its continuation.
+        flag: a short flag of the command line; of a switch that is on by default, the flag that turns it off.
+        metavar: what the help of the command line calls the value.
+    """
+
+    help: str
+    low: Optional[float] = None  # noqa: UP045
+    high: Optional[float] = None  # noqa: UP045
+    above: Optional[float] = None  # noqa: UP045
+    below: Optional[float] = None  # noqa: UP045
+    choices: Union[Sequence[str], Callable[[], Sequence[str]]] = ()  # noqa: UP007
+    none: Any = None
+    only: Tuple[str, Sequence[str]] = ("", ())  # noqa: UP006
+    free: bool = False
+    flag: str = ""
+    metavar: str = ""
+    name: str = ""
+    type: Any = Any
+    default: Any = None
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts that are allowed; empty where these are not listed."""
+        return self.choices() if callable(self.choices) else self.choices
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return self._words(self.type)
+
+    def check(self, value: Any, place: str, error: Type[Exception]) -> Any:  # noqa: UP006
+        """`value` in the declared type, with whole numbers as floats and lists as tuples where it says so.
+
+        Args:
+            place: where the value stands, for messages, such as "optim.lr:".
+            error: raised for a value that is not allowed.
+        """
+        try:
+            return self._fit(value, self.type)
+        except _MisfitError as misfit:
+            wrong = misfit.value
+            kind = "" if isinstance(wrong, float) or self.texts else f" ({type(wrong).__name__})"
+            raise error(f"{place} is {wrong!r}{kind}; allowed: {self.allowed}") from None
+
+    def _fit(self, value: Any, wanted: Any) -> Any:
+        origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+        if wanted is Any or (wanted is type(None) and value is None):
+            return value
+        if origin in _UNIONS:
+            wrong = value
+            for kind in inner:
+                try:
+                    return self._fit(value, kind)
+                except _MisfitError as misfit:
+                    wrong = wrong if misfit.value is value else misfit.value
+            raise _MisfitError(wrong)
+        if origin is tuple and isinstance(value, (list, tuple)):
+            return tuple(self._fit(v, inner[0]) for v in value)
+        if origin in _TABLES and isinstance(value, Mapping):
+            return {key: self._fit(v, inner[1]) for key, v in value.items()}
+        if wanted in (int, float):
+            if isinstance(value, (int, wanted)) and not isinstance(value, bool) and self._within(value):
+                return wanted(value)
+        elif isinstance(wanted, type) and isinstance(value, wanted) and (not self.texts or value in self.texts):
+            return value
+        raise _MisfitError(value)
+
+    def _within(self, x: float) -> bool:
+        if math.isnan(x) or math.isinf(x):
+            return x in (self.low, self.high)
+        return (
+            (self.low is None or x >= self.low)
+            and (self.high is None or x <= self.high)
+            and (self.above is None or x > self.above)
+            and (self.below is None or x < self.below)
+        )
+
+    def _words(self, wanted: Any) -> str:
+        origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+        if origin in _UNIONS:
+            return ", or ".join(self._words(kind) for kind in inner)
+        if origin is tuple:
+            return f"a list of {'them' if origin is not typing.get_origin(self.type) else self._words(inner[0])}"
+        if wanted is Any or origin in _TABLES:
+            return "a table"
+        if self.texts:
+            return ", ".join(self.texts)
+        if wanted in (int, float):
+            return ("whole numbers, " if wanted is int else "") + self._range()
+        if isinstance(wanted, type) and is_dataclass(wanted):
+            return f"a {wanted.__name__} ({', '.join(options_of(wanted))})"
+        return {bool: "true or false", str: "a text"}.get(wanted, "None")
+
+    def _range(self) -> str:
+        low = "" if self.low is None else _number(self.low)
+        high = "" if self.high is None else _number(self.high)
+        low = low if self.above is None else f"above {_number(self.above)}"
+        high = high if self.below is None else f"below {_number(self.below)}"
+        if low and high:
+            return f"{low} to {high}"
+        return high or (low if self.above is not None else f"{low} or more" if low else "finite numbers")
+
+
+class _MisfitError(ValueError):
+    """A value, or one in a list, that is not allowed."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def _number(x: float) -> str:
+    return f"{x:g}" if isinstance(x, float) else str(x)
+
+
+def option(default: Any, help: str, **declared: Any) -> Any:
+    """A field of a frozen dataclass with all that there is to know of it.
+
+    Args:
+        default: of the field; a function makes a new one each time.
+        help: what it means, in one line: it stands in --help and, as a comment, in a printed configuration.
+        declared: see `Option`.
+    """
+    made: Any = {"default_factory": default} if callable(default) else {"default": default}
+    return field(metadata={"option": Option(help, **declared)}, **made)
+
+
+def options_of(cls: Any) -> Mapping[str, Option]:
+    """The options that a dataclass declares, by name, in their order."""
+    if cls not in _KNOWN:
+        kinds = typing.get_type_hints(cls)
+        found = {}
+        for f in fields(cls):
+            if "option" in f.metadata:
+                default = f.default if f.default_factory is MISSING else f.default_factory()
+                found[f.name] = replace(f.metadata["option"], name=f.name, type=kinds[f.name], default=default)
+        _KNOWN[cls] = types.MappingProxyType(found)
+    return _KNOWN[cls]
+
+
+#: what `options_of` has found
+_KNOWN: Dict[Any, Mapping[str, Option]] = {}  # noqa: UP006
+
+
+def check(instance: Any, place: str, error: Type[Exception]) -> None:  # noqa: UP006
+    """Checks every option of a frozen dataclass, and converts it to its type; for `__post_init__`.
+
+    Args:
+        place: for messages, with {} where the name of the option goes: "optim.{}:" or "LIF: {}".
+        error: raised for the first value that is not allowed.
+    """
+    for name, known in options_of(type(instance)).items():
+        value = known.check(getattr(instance, name), place.format(name), error)
+        object.__setattr__(instance, name, value)
+        other, values = known.only
+        if other and value != known.default and getattr(instance, other) not in values:
+            raise error(
+                f"{place.format(name)} is {value!r}, which has no effect with {other} {getattr(instance, other)!r}; "
+                f"only {other} {' or '.join(map(repr, values))} reads it; remove it"
+            )
