@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.options import plain
 from sparsesnn.surrogate import Surrogate
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
@@ -27,6 +28,7 @@ class Connection:
     delay: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "delay", plain(self.delay))
         for end in (self.pre, self.post):
             if not isinstance(end, str):
                 raise DescriptionError(
@@ -281,5 +283,5 @@ def parse_net(text: str, **defaults: Any) -> Network:
 
 
 def _readout_beta(defaults: Mapping[str, Any]) -> float:
-    beta = defaults.get("beta", 0.95)
+    beta = plain(defaults.get("beta", 0.95))
     return float(beta) if isinstance(beta, (int, float)) else 0.95

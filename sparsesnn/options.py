@@ -63,12 +63,19 @@ class Option:
     def check(self, value: Any, place: str, error: Type[Exception]) -> Any:  # noqa: UP006
         """`value` in the declared type, with whole numbers as floats and lists as tuples where it says so.
 
+        Tensors, arrays and NumPy scalars become Python's numbers.
+
         Args:
             place: where the value stands, for messages, such as "optim.lr:".
             error: raised for a value that is not allowed.
         """
+        if getattr(value, "requires_grad", False):
+            raise error(
+                f"{place} is a tensor that requires a gradient, which a number in a description cannot carry; give the "
+                "tensor's detach(); to train a parameter, see the options learn_…"
+            )
         try:
-            return self._fit(value, self.type)
+            return self._fit(plain(value), self.type)
         except _MisfitError as misfit:
             wrong = misfit.value
             kind = "" if isinstance(wrong, float) or self.texts else f" ({type(wrong).__name__})"
@@ -87,7 +94,7 @@ class Option:
                     wrong = wrong if misfit.value is value else misfit.value
             raise _MisfitError(wrong)
         if origin is tuple and isinstance(value, (list, tuple)):
-            return tuple(self._fit(v, inner[0]) for v in value)
+            return tuple(self._fit(plain(v), inner[0]) for v in value)
         if origin in _TABLES and isinstance(value, Mapping):
             return {key: self._fit(v, inner[1]) for key, v in value.items()}
         if wanted in (int, float):
@@ -139,6 +146,11 @@ class _MisfitError(ValueError):
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self.value = value
+
+
+def plain(value: Any) -> Any:
+    """A tensor, an array or a NumPy scalar as a number or a list of numbers; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _number(x: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Tuple, Union  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.options import check, options_of
+from sparsesnn.options import check, options_of, plain
 
 #: a number for the whole population, or one per neuron
 PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
@@ -13,11 +13,16 @@ PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007  evaluated und
 
 def check_population(population: Any) -> None:
     """Its size, and every argument as declared; lists have one number per neuron. Errors: `DescriptionError`."""
-    model, n = type(population).__name__, population.n
+    model, n = type(population).__name__, plain(population.n)
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise DescriptionError(f"{model}: n is {n!r}; give a whole number of neurons, at least 1")
+    object.__setattr__(population, "n", n)
     check(population, f"{model}: {{}}", DescriptionError)
     for name in options_of(type(population)):
         value = getattr(population, name)
-        if isinstance(value, tuple) and len(value) not in (1, n):
-            raise DescriptionError(f"{model}: {name} has {len(value)} values; give one number, or one per neuron ({n})")
+        if isinstance(value, tuple) and len(value) != n:
+            if len(value) != 1:
+                raise DescriptionError(
+                    f"{model}: {name} has {len(value)} values; give one number, or one per neuron ({n})"
+                )
+            object.__setattr__(population, name, value[0])

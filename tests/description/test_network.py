@@ -5,14 +5,16 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population, decays
 from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.surrogate import KINDS, Surrogate
+from sparsesnn.surrogate import KINDS, Surrogate, fast_sigmoid
 
 
 def branched() -> Network:
@@ -33,7 +35,7 @@ def branched() -> Network:
         (lambda: LI(True), "LI: n is True"),
         (lambda: LIF(3, beta=1.1), r"LIF: beta is 1\.1; allowed: 0 to 1"),
         (lambda: LIF(3, beta=math.nan), "LIF: beta is nan"),
-        (lambda: LIF(3, beta="slow"), "LIF: beta"),
+        (lambda: LIF(3, beta="slow"), "LIF: beta is 'slow' .*allowed: 0 to 1"),
         (lambda: LIF(3, beta=(0.1, 0.2)), r"LIF: beta has 2 values; give one number, or one per neuron \(3\)"),
         (lambda: CubaLIF(3, alpha=-0.1), r"CubaLIF: alpha is -0\.1; allowed: 0 to 1"),
         (lambda: LIF(3, threshold=0.0), "LIF: threshold is 0"),
@@ -52,6 +54,50 @@ def branched() -> Network:
 def test_populations_that_have_no_meaning(make: Any, message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "number",
+    [np.float32(0.9), np.float64(0.9), np.array(0.9), torch.tensor(0.9), torch.tensor([0.9]), np.array([0.9]), [0.9]],
+    ids=repr,
+)
+def test_numbers_of_numpy_and_torch(number: Any) -> None:
+    for population in (LIF(3, beta=number), CubaLIF(3, alpha=number, beta=number), LI(3, beta=number)):
+        assert type(population.beta) is float
+        assert population.beta == pytest.approx(0.9, rel=1e-7)
+    assert (
+        LIF(np.int64(3), gain=np.float32(0.9), threshold=number, grad_threshold=-np.inf, bias=np.bool_(True)).bias
+        is True
+    )
+    if np.ndim(number) == 0:
+        assert parse_net("5-4-3", beta=number).populations["output"].beta == pytest.approx(0.9, rel=1e-7)
+    network = Network.chain(Input(np.int32(5)), LIF(torch.tensor(4), capacity=np.uint8(2)), delay=np.int64(1))
+    assert Network.from_json(network.to_json()) == network
+    assert fast_sigmoid(np.float32(0.9)).slope == pytest.approx(0.9, rel=1e-7)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array, tuple, lambda x: [torch.tensor(v) for v in x]])
+def test_arrays_of_a_number_per_neuron(make: Any) -> None:
+    population = LIF(3, beta=make([0.25, 0.5, 0.75]), grad_threshold=make([-math.inf, 0.5, 1.0]))
+    assert population.beta == (0.25, 0.5, 0.75)
+    assert population.grad_threshold == (-math.inf, 0.5, 1.0)
+    assert hash(population) == hash(LIF(3, beta=(0.25, 0.5, 0.75), grad_threshold=(-math.inf, 0.5, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("beta", "message"),
+    [
+        (torch.tensor([0.9, 0.8]), r"beta has 2 values; give one number, or one per neuron \(3\)"),
+        (np.full((3, 1), 0.9), r"beta is \[0\.9\] \(list\); allowed: 0 to 1, or a list of them"),
+        (torch.tensor(1.5), r"beta is 1\.5; allowed: 0 to 1"),
+        (np.array([0.9, np.nan, 0.9]), "beta is nan; allowed: 0 to 1"),
+        (torch.tensor(True), r"beta is True \(bool\); allowed: 0 to 1"),
+        (torch.tensor(0.9, requires_grad=True), "beta is a tensor that requires a gradient.*learn_"),
+    ],
+)
+def test_arrays_that_have_no_meaning(beta: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=f"LIF: {message}"):
+        LIF(3, beta=beta)
 
 
 def test_populations_are_values() -> None:
