@@ -18,6 +18,8 @@ from sparsesnn.errors import ShapeError, SpikeListError
 
 #: largest population whose ids fit uint16
 MAX_UINT16_NEURONS = 65_536
+#: what `SpikeBatch.from_dense` does with the gradient of its spikes
+GRADIENTS = ("none", "fired", "all")
 
 
 def id_dtype(n_neurons: int) -> torch.dtype:
@@ -88,20 +90,46 @@ class SpikeBatch:
         return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
 
     @classmethod
-    def from_dense(cls, spikes: Tensor, *, batch_first: bool = False) -> SpikeBatch:
-        """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1."""
+    def from_dense(cls, spikes: Tensor, *, batch_first: bool = False, gradient: str = "none") -> SpikeBatch:
+        """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1.
+
+        Args:
+            gradient: what layers before ours receive, where `spikes` requires a gradient. "fired": entries that are 1
+                receive that of their spike, straight through; "all": entries that are 0 are listed too, as near-spikes,
+                so that every entry receives its gradient, at the cost of dense lists. "none" is for data.
+
+        Errors: `ShapeError` for another shape; `SpikeListError` for other entries, and for spikes that require a gradient
+        where `gradient` is "none".
+        """
         if spikes.ndim != 3:
             raise ShapeError(
                 f"from_dense: shape is {tuple(spikes.shape)}; give [T, B, N], or [B, T, N] with batch_first"
             )
-        dense = spikes.detach().transpose(0, 1) if batch_first else spikes.detach()
-        if not bool(((dense == 0) | (dense == 1)).all()):
+        if gradient not in GRADIENTS:
+            raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
+        learns = spikes.requires_grad and torch.is_grad_enabled()
+        if learns and gradient == "none":
+            raise SpikeListError(
+                "from_dense: spikes require a gradient, but gradient is 'none', which would cut the layers before off from "
+                "learning; give gradient='all' or 'fired' to pass it on, or spikes.detach()"
+            )
+        spikes = spikes.transpose(0, 1) if batch_first else spikes
+        if not bool(((spikes == 0) | (spikes == 1)).all()):
             raise SpikeListError("from_dense: entries must be 0 or 1; a list says who fired, not how often")
-        n_steps, n_samples, n_neurons = dense.shape
-        flat = dense.reshape(n_steps * n_samples, n_neurons)
-        row, neuron = torch.nonzero(flat, as_tuple=True)
-        n_spikes = torch.bincount(row, minlength=n_steps * n_samples).numpy()
-        return cls._from_flat(neuron.numpy(), n_spikes, n_steps, n_samples, n_neurons)
+        n_steps, n_samples, n_neurons = spikes.shape
+        flat = spikes.reshape(n_steps * n_samples, n_neurons)
+        fired = flat.detach() != 0
+        if learns and gradient == "all":
+            neuron = torch.argsort(~fired, dim=1, stable=True)  # who fired, then the others, each ascending
+            row = torch.arange(len(flat), device=flat.device)[:, None].expand_as(neuron).reshape(-1)
+            neuron = neuron.reshape(-1)
+        else:
+            row, neuron = torch.nonzero(fired, as_tuple=True)
+        n_listed = torch.bincount(row, minlength=len(flat))
+        batch = cls._from_flat(
+            neuron.cpu().numpy(), n_listed.cpu().numpy(), n_steps, n_samples, n_neurons, fired.sum(1).cpu().numpy()
+        ).to(spikes.device)
+        return replace(batch, values=flat[row, neuron].float()) if learns else batch
 
     @classmethod
     def from_events(
@@ -136,17 +164,23 @@ class SpikeBatch:
 
     @classmethod
     def _from_flat(
-        cls, ids: np.ndarray, n_spikes: np.ndarray, n_steps: int, n_samples: int, n_neurons: int
+        cls,
+        ids: np.ndarray,
+        n_listed: np.ndarray,
+        n_steps: int,
+        n_samples: int,
+        n_neurons: int,
+        n_spikes: np.ndarray | None = None,
     ) -> SpikeBatch:
-        """From ids concatenated in list order and the length of each list; checked."""
+        """From ids concatenated in list order, the length of each list, and how many of each fired (None: all); checked."""
         if ids.size and (ids.min() < 0 or ids.max() >= n_neurons):
             raise SpikeListError(f"spike ids run from {ids.min()} to {ids.max()}; allowed: 0 to {n_neurons - 1}")
         offsets = np.zeros(n_steps * n_samples + 1, np.int64)
-        np.cumsum(n_spikes, out=offsets[1:])
+        np.cumsum(n_listed, out=offsets[1:])
         batch = cls(
             offsets=torch.from_numpy(offsets),
             ids=torch.from_numpy(ids.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32)),
-            n_spikes=torch.from_numpy(np.asarray(n_spikes).astype(np.int32)),
+            n_spikes=torch.from_numpy(np.asarray(n_listed if n_spikes is None else n_spikes).astype(np.int32)),
             n_steps=n_steps,
             n_samples=n_samples,
             n_neurons=n_neurons,

@@ -73,6 +73,44 @@ def test_batch_first_and_non_contiguous() -> None:
         assert torch.equal(got.ids.int(), want.ids.int())
 
 
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+@pytest.mark.parametrize("gradient", ["fired", "all"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_gradients_of_layers_before(backend: str, gradient: str, batch_first: bool) -> None:
+    """Against the dense backend, which reads the same spikes as a tensor."""
+    n_steps, n_samples, n_neurons = 6, 5, 13
+    spikes = (torch.rand(n_steps, n_samples, n_neurons) < 0.3).float()
+    network = ss.Network.chain(ss.Input(n_neurons), ss.LIF(11, recurrent=True, grad_threshold=-np.inf), ss.LI(3))
+    model = ss.Model(network, backend=backend)
+    weight = torch.randn(n_steps, n_samples, 3)
+
+    before = spikes.clone().requires_grad_()
+    layer, readout = ss.Model(network, backend="dense", dense_mode="step").layers.values()
+    (readout(layer(before)[0])[0] * weight).sum().backward()
+    want = before.grad
+
+    before = (spikes.transpose(0, 1) if batch_first else spikes).clone().requires_grad_()
+    batch = SpikeBatch.from_dense(before, batch_first=batch_first, gradient=gradient).validate()
+    assert torch.equal(batch.to_dense(), spikes)
+    assert batch.ids.numel() == (spikes.numel() if gradient == "all" else spikes.sum())
+    (model(batch).potentials * weight).sum().backward()
+    found = before.grad.transpose(0, 1) if batch_first else before.grad
+    torch.testing.assert_close(found, want if gradient == "all" else want * spikes, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_layers_before_are_not_cut_without_a_warning() -> None:
+    spikes = torch.ones(2, 3, 4, requires_grad=True)
+    with pytest.raises(SpikeListError, match=r"require a gradient.*'none'.*gradient='all' or 'fired'.*detach"):
+        SpikeBatch.from_dense(spikes)
+    with pytest.raises(SpikeListError, match="gradient is 'some'; allowed: 'none', 'fired', 'all'"):
+        SpikeBatch.from_dense(spikes, gradient="some")
+    for batch in (SpikeBatch.from_dense(spikes.detach()), SpikeBatch.from_dense(spikes.detach(), gradient="all")):
+        assert batch.values is None
+    with torch.no_grad():
+        assert SpikeBatch.from_dense(spikes).values is None
+        assert SpikeBatch.from_dense(spikes, gradient="all").values is None
+
+
 def test_ids_are_uint16_while_they_fit() -> None:
     for n, dtype in [(65_536, torch.uint16), (65_537, torch.int32)]:
         batch = SpikeBatch.from_lists([[[n - 1, 0]]], n)
