@@ -2,7 +2,8 @@
 # unreferenced objects of a static one out. C++17, as the Poplar SDK's host compiler has it.
 file(GLOB ipu_codelets CONFIGURE_DEPENDS codelets/ipu/*.cpp)
 file(GLOB emulator_sources CONFIGURE_DEPENDS host/src/emulator/*.cpp)
-set(ipu_sources host/src/ipu/spec.cpp host/src/ipu/program.cpp)
+file(GLOB ipu_sources CONFIGURE_DEPENDS host/src/ipu/*.cpp)
+list(FILTER ipu_sources EXCLUDE REGEX "_module\\.cpp$")
 add_library(sparsesnn_ipu OBJECT ${ipu_codelets} ${emulator_sources} ${ipu_sources})
 target_include_directories(sparsesnn_ipu PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/host/src/emulator/include")
 target_compile_options(sparsesnn_ipu PUBLIC -ffp-contract=off PRIVATE -Wall -Wextra -Wpedantic)

@@ -19,7 +19,7 @@ what its longest worker costs, times the six workers that take turns (a tile iss
     batch          loss; counts and regulariser of activity; all-reduce of replicas; norm of the gradient, optimiser; lists
                    and labels from the host
 
-as the graph builder (host/src/ipu/program.cpp) lays them out. Populations joined by delay 0 take rounds one after another
+as the graph builder (host/src/ipu) lays them out. Populations joined by delay 0 take rounds one after another
 (`Plan.stages`); with delay 1 all share one. A tile has one vertex a phase, whatever it holds. The counts are those of the emulated machine (host/src/emulator/work.h), under the
 same names: on it, a prediction differs from what is counted only by the activity that was assumed.
 """

@@ -19,7 +19,7 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | code, reserved | estimates, see `MemoryAssumptions` | every tile in use |
 
 w is n, up to a pair. A list is K ids of 2 bytes, K even, and two counts of 2 bytes
-(`n_spikes`, `n_listed`). The variables are those of the graph builder (host/src/ipu/program.cpp).
+(`n_spikes`, `n_listed`). The variables are those of the graph builder (host/src/ipu/variables.cpp).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many vertices the graph builder makes of a plan (host/src/ipu/program.cpp), which compile time grows with.
+"""How many vertices the graph builder makes of a plan (host/src/ipu), which compile time grows with.
 
 A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, loss; fetch, list gradient, reduce, sum,
 state gradient, once more the list gradient for the input; square sums, norm, update. Where populations are joined by delay 0,

@@ -26,7 +26,7 @@ def commands(source: Path, folder: Path) -> List[List[str]]:  # noqa: UP006
     """The two command lines: codelets, then library."""
     codelets = sorted(str(p) for p in (source / "codelets" / "ipu").glob("*.cpp"))
     ops = sorted(str(p) for p in (source / "host" / "src" / "popart").glob("*.cpp"))
-    builder = [str(source / "host" / "src" / "ipu" / name) for name in ("program.cpp", "spec.cpp")]
+    builder = sorted(str(p) for p in (source / "host" / "src" / "ipu").glob("*.cpp") if "_module" not in p.name)
     if not codelets or not ops:
         raise ConfigError(
             f"sparsesnn.poptorch.build: {source} holds no codelets/ipu and host/src/popart; give --source, the root of "

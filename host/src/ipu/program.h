@@ -7,6 +7,20 @@
 //
 // Populations joined by delay 0 run in rounds, one after another; those joined by a delay share one. The loop body is
 // the same for all t: vertices keep t themselves.
+//
+// The graph builder is one class (builder.h) with a file for each phase:
+//
+//   program.cpp     device, the five programs, the host's end of the streams
+//   rounds.cpp      what runs when; clocks
+//   variables.cpp   what lies on which tile
+//   streams.cpp     streams between host and device
+//   forward.cpp     forward steps: fetch, step, compact
+//   loss.cpp        loss, activity regulariser
+//   backward.cpp    backward steps: list gradients, sums, state gradients
+//   update.cpp      replicas, norm, optimiser
+//   passes.cpp      one pass as a part of somebody else's graph (passes.h)
+//
+// vertices.h and parted.h hold what all phases use; spec.h is the description that they read.
 #pragma once
 
 #include <map>

@@ -27,8 +27,7 @@ SOURCES = (
     "host/src/openmp.cpp",
     "host/src/thread_pool.cpp",
     "codelets/ipu/*.cpp",
-    "host/src/ipu/program.cpp",
-    "host/src/ipu/spec.cpp",
+    "host/src/ipu/*.cpp",
     "host/src/popart/*.cpp",
     "tests/fakes/popart/*.cpp",
 )
@@ -45,7 +44,8 @@ class PopartError(RuntimeError):
 
 def build(folder: Path) -> Path:
     """The library, compiled unless these very sources were compiled before."""
-    sources = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
+    found = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
+    sources = [path for path in found if "_module" not in path.name]  # bindings for Python
     headers = sorted(path for pattern in HEADERS for path in ROOT.glob(pattern))
     compiler = os.environ.get("CXX", "g++")
     key = hashlib.sha256(" ".join([compiler, *FLAGS]).encode())

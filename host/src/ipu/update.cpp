@@ -1,0 +1,161 @@
+// Once a batch, after the backward steps: gradients of replicas are added, then norm and optimiser.
+#include <gcl/Collectives.hpp>
+#include <iterator>
+
+#include "builder.h"
+#include "codelets/ipu/records.h"
+
+namespace sparsesnn::ipu {
+
+namespace {
+// tiles of an IPU whose sums of squares one worker adds; MAX_DIRECT_SUMS in sparsesnn/partition
+constexpr std::size_t max_direct_sums = 16;
+}  // namespace
+
+void Builder::add_update(Sequence& pass) {
+  add_up_replicas(pass);
+  add_totals(pass);
+  const ComputeSet squares = graph_.addComputeSet("square sums"), update = graph_.addComputeSet("update");
+  Vertices square_sums(graph_, squares, "SquareSum"), updates(graph_, update, "Update");
+  for (std::size_t index = 0; index < populations_.size(); ++index) {
+    const Population& p = spec_.populations[index];
+    for (std::size_t k = 0; k < p.shards.size(); ++k) {
+      Vertices::OfTile &x = square_sums.on(p.shards[k].tile), &y = updates.on(p.shards[k].tile);
+      for (const unsigned i : populations_[index].incoming) {
+        const Joined& j = joined_[i];
+        const unsigned tile = p.shards[k].tile;
+        y.lists["weights"].push_back(j.weights.part(k));
+        y.lists["rounded"].push_back(spec_.half_weights ? j.rounded.part(k) : pad(HALF, tile));
+        y.lists["moments1"].push_back(spec_.momentum ? j.moments1.part(k) : pad(FLOAT, tile));
+        y.lists["moments2"].push_back(adam() ? j.moments2.part(k) : pad(FLOAT, tile));
+        for (Vertices::OfTile* z : {&x, &y}) {
+          z->lists["gradients"].push_back(j.gradients.part(k));
+          z->numbers["sizes"].push_back(static_cast<unsigned>(j.weights.part(k).numElements()));
+          ++z->scalars["n_arrays"];
+        }
+      }
+      for (const Vector& vector : populations_[index].vectors) add_vector(p, index, k, vector, x, y);
+    }
+  }
+  std::vector<std::vector<Tensor>> sums(spec_.devices);
+  for (auto& [tile, x] : square_sums.tiles()) {
+    const Tensor sum = alone(FLOAT, 6, tile, "square_sums");
+    x.tensors["sums"] = sum;
+    sums[tile / spec_.tiles].push_back(sum);
+    fill_vectors(x, tile, {"values", "d_vectors"});
+  }
+  for (auto& [tile, y] : updates.tiles()) {
+    y.tensors["settings"] = settings_;
+    y.tensors["norm"] = norm_;
+    y.scalars["kind"] = spec_.optimiser == Optimiser::sgd ? 0 : spec_.optimiser == Optimiser::adam ? 1 : 2;
+    y.scalars["has_momentum"] = spec_.momentum;
+    y.scalars["rounds"] = spec_.half_weights;
+    fill_vectors(y, tile, {"values", "d_vectors", "value_moments1", "value_moments2", "used"});
+  }
+  square_sums.add_to_graph();
+  updates.add_to_graph();
+  pass.add(Execute(squares));
+  add_norm(sums, pass);
+  pass.add(Execute(update));
+}
+
+// A tile without vectors still has the fields connected.
+void Builder::fill_vectors(Vertices::OfTile& x, unsigned tile, const std::vector<const char*>& fields) {
+  x.scalars["n_vectors"] = static_cast<unsigned>(x.numbers["vectors"].size() / (sizeof(TrainedVector) / 4));
+  if (x.scalars["n_vectors"]) return;
+  x.numbers["vectors"].push_back(0);
+  for (const char* field : fields) x.lists[field].push_back(pad(FLOAT, tile));
+}
+
+void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, const Vector& vector,
+                         Vertices::OfTile& x, Vertices::OfTile& y) {
+  const Shard& s = p.shards[k];
+  const Placed& v = populations_[index];
+  const bool is_bias = vector.row == 4;
+  const unsigned n = vector.shared ? 1 : s.n;
+  const TrainedVector record{n, vector.shared, !vector.shared || k == 0, vector.row < 2, is_bias ? 0 : s.n};
+  const std::size_t rows = 6 * width(s);
+  const Tensor d =
+      vector.shared ? vector.total : v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows);
+  for (Vertices::OfTile* z : {&x, &y}) {
+    z->push("vectors", record);
+    z->lists["values"].push_back(vector.value.part(k));
+    z->lists["d_vectors"].push_back(d);
+  }
+  y.lists["value_moments1"].push_back(spec_.momentum ? vector.moment1.part(k) : pad(FLOAT, s.tile));
+  y.lists["value_moments2"].push_back(adam() ? vector.moment2.part(k) : pad(FLOAT, s.tile));
+  y.lists["used"].push_back(is_bias ? pad(FLOAT, s.tile)
+                                    : v.parameters.part(k).slice(vector.row * width(s), vector.row * width(s) + s.n));
+}
+
+// Gradients of all replicas: each then updates its weights alike.
+void Builder::add_up_replicas(Sequence& pass) {
+  std::vector<Tensor> gradients;
+  for (const Joined& j : joined_) gradients.push_back(j.gradients.all());
+  for (const Placed& v : populations_)
+    if (!v.vectors.empty()) gradients.push_back(v.d_vectors.all());
+  add_up(gradients, "gradients of replicas", pass);
+}
+
+// Sums over replicas take the place of what each of them has.
+void Builder::add_up(const std::vector<Tensor>& tensors, const char* name, Sequence& pass) {
+  if (spec_.replicas == 1) return;
+  Tensor all = concat(tensors);
+  gcl::allReduceInPlaceCrossReplica(graph_, all, gcl::CollectiveOperator::ADD, pass,
+                                    gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, spec_.replicas, 1), {name}, {});
+}
+
+// Gradients of values that a whole population shares.
+void Builder::add_totals(Sequence& pass) {
+  const ComputeSet totals = graph_.addComputeSet("totals");
+  bool any = false;
+  for (std::size_t index = 0; index < populations_.size(); ++index) {
+    const Population& p = spec_.populations[index];
+    const Placed& v = populations_[index];
+    for (const Vector& vector : v.vectors) {
+      if (!vector.shared) continue;
+      any = true;
+      Vertices one(graph_, totals, "Total");
+      Vertices::OfTile& x = one.on(p.shards[0].tile);
+      for (std::size_t k = 0; k < p.shards.size(); ++k) {
+        const std::size_t rows = 6 * width(p.shards[k]);
+        x.lists["rows"].push_back(v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows));
+        x.numbers["sizes"].push_back(p.shards[k].n);
+      }
+      x.tensors["total"] = vector.total;
+      x.scalars["n_shards"] = static_cast<unsigned>(p.shards.size());
+      one.add_to_graph();
+    }
+  }
+  if (any) pass.add(Execute(totals));
+}
+
+// Sums of squares: of the tiles of each IPU, where they are many; then of all.
+void Builder::add_norm(const std::vector<std::vector<Tensor>>& sums, Sequence& pass) {
+  const ComputeSet devices = graph_.addComputeSet("device norms"), norm = graph_.addComputeSet("norm");
+  Vertices device_norms(graph_, devices, "DeviceNorm"), norms(graph_, norm, "Norm");
+  std::vector<Tensor> all;
+  for (unsigned d = 0; d < spec_.devices; ++d) {
+    if (sums[d].size() <= max_direct_sums) {
+      all.insert(all.end(), sums[d].begin(), sums[d].end());
+      continue;
+    }
+    const unsigned tile = d * spec_.tiles;
+    Vertices::OfTile& x = device_norms.on(tile);
+    all.push_back(alone(FLOAT, 6, tile, "device_norm"));
+    x.tensors["parts"] = concat(sums[d]);
+    x.tensors["sums"] = all.back();
+    x.scalars["n_parts"] = static_cast<unsigned>(x.tensors["parts"].numElements());
+  }
+  Vertices::OfTile& x = norms.on(0);
+  x.tensors["sums"] = concat(all);
+  x.tensors["settings"] = settings_;
+  x.tensors["norm"] = norm_;
+  x.scalars["n_sums"] = static_cast<unsigned>(x.tensors["sums"].numElements());
+  device_norms.add_to_graph();
+  norms.add_to_graph();
+  if (!device_norms.empty()) pass.add(Execute(devices));
+  pass.add(Execute(norm));
+}
+
+}  // namespace sparsesnn::ipu

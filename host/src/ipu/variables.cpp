@@ -1,0 +1,145 @@
+// What lies on the tiles: variables of shards, collectors and connections, and how many steps of them are kept.
+#include <algorithm>
+
+#include "builder.h"
+#include "codelets/ipu/records.h"
+
+namespace sparsesnn::ipu {
+
+Parted Builder::on_collectors(const Population& p, const poplar::Type& type, const std::string& name,
+                              std::size_t per_sample) {
+  std::vector<std::size_t> sizes;
+  std::vector<unsigned> tiles;
+  for (const Collector& c : p.collectors) sizes.push_back(c.n * per_sample), tiles.push_back(c.tile);
+  return Parted(graph_, type, sizes, tiles, p.name + "." + name);
+}
+
+Tensor Builder::alone(const poplar::Type& type, std::size_t n, unsigned tile, const std::string& name) {
+  const Tensor t = graph_.addVariable(type, {n}, name);
+  graph_.setTileMapping(t, tile);
+  return t;
+}
+
+void Builder::make_variables() {
+  const std::size_t b = spec_.n_samples, t = spec_.n_steps;
+  const bool forward = part_ != Part::backward;
+  for (std::size_t k = 0; k < populations_.size(); ++k) {
+    const Population& p = spec_.populations[k];
+    Placed& v = populations_[k];
+    if (spikes_or_input(p)) {
+      v.slots = even(p.capacity);
+      v.stride = 2 + v.slots;
+      v.bucket_stride = 12 + even(p.capacity + 6);
+      v.kept = on_collectors(p, UNSIGNED_SHORT, "kept", t * v.stride);
+      for (const unsigned l : v.lags)
+        if (forward || l == v.lags[0])
+          v.sent[l] = on_collectors(p, UNSIGNED_SHORT, "sent" + std::to_string(l), v.stride).all();
+      if (learns_) v.buckets = on_collectors(p, UNSIGNED_SHORT, "buckets", v.bucket_stride);
+      if (learns_ && hears_back(p)) v.e = on_collectors(p, FLOAT, "e", v.slots);
+    }
+    if (p.model == Model::input) continue;
+    const auto per_sample = [&](const Shard& s) { return b * width(s); };
+    v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return 4 * width(s); });
+    if (forward || p.spikes())
+      v.history = on_shards(p, FLOAT, "history", [&](const Shard& s) { return history_rows(p) * b * width(s); });
+    if (forward) {
+      v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
+      if (p.model == Model::cuba_lif) {
+        const std::size_t kept = learns(p, learns_alpha) ? history_rows(p) : every(p) ? 1 + n_ends() : 1;
+        v.memory = on_shards(p, FLOAT, "i_syn", [&](const Shard& s) { return kept * b * width(s); });
+      } else if (p.model == Model::li && !spec_.maximum_of_means()) {
+        v.memory = on_shards(p, FLOAT, "value", [&](const Shard& s) { return 2 * b * width(s); });
+      }
+      if (p.spikes()) {
+        v.masks = on_shards(p, UNSIGNED_INT, "masks", [&](const Shard& s) { return b * words(s); });
+        v.dropped = on_collectors(p, UNSIGNED_INT, "dropped", t);
+      }
+    }
+    if (!learns_) continue;
+    v.d_v = on_shards(p, FLOAT, "d_v", per_sample);
+    if (p.model == Model::cuba_lif) v.d_i_syn = on_shards(p, FLOAT, "d_i_syn", per_sample);
+    v.d_current = on_shards(p, FLOAT, "d_current", [&](const Shard& s) { return v.ring * b * width(s); });
+    if (!p.spikes())
+      v.d_value = on_shards(p, FLOAT, "d_value", [&](const Shard& s) { return d_value_rows() * b * width(s); });
+    make_vectors(p, v);
+  }
+  for (const Connection& c : spec_.connections) {
+    const Population &pre = spec_.populations[c.pre], &post = spec_.populations[c.post];
+    const std::string name = "from_" + pre.name + ".";
+    const auto like_weights = [&](const Shard& s) { return pre.n * width(s); };
+    Joined j;
+    if (has_floats()) j.weights = on_shards(post, FLOAT, name + "weights", like_weights);
+    if (spec_.half_weights) j.rounded = on_shards(post, HALF, name + "rounded", like_weights);
+    if (learns_) {
+      j.gradients = on_shards(post, FLOAT, name + "gradients", like_weights);
+      if (spec_.momentum) j.moments1 = on_shards(post, FLOAT, name + "moments1", like_weights);
+      if (adam()) j.moments2 = on_shards(post, FLOAT, name + "moments2", like_weights);
+      if (hears_back(pre))
+        j.shares = on_shards(post, FLOAT, name + "shares",
+                             [&](const Shard&) { return spec_.n_samples * populations_[c.pre].slots; });
+    }
+    joined_.push_back(j);
+  }
+  if (part_ != Part::whole) return;
+  const Population& output = spec_.populations.back();
+  targets_ = on_collectors(output, FLOAT, "targets", spec_.n_classes);
+  losses_ = on_collectors(output, FLOAT, "losses", 1);
+  logits_ = on_collectors(output, FLOAT, "logits", spec_.n_classes);
+  d_logits_ = on_collectors(output, FLOAT, "d_logits", spec_.n_classes);
+  if (spec_.maximum_of_means())
+    over_time_ = on_collectors(output, FLOAT, "over_time", t * output.n);
+  else
+    d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
+  settings_ = alone(FLOAT, 12, 0, "settings");
+  if (spec_.replicas > 1) first_sample_ = alone(UNSIGNED_INT, 1, 0, "first_sample");
+  norm_ = alone(FLOAT, 2, 0, "norm");
+}
+
+// Potentials that are kept: of all steps, or of two.
+std::size_t Builder::history_rows(const Population& p) const {
+  const bool read_later = keeps_history_ || part_ == Part::backward || (p.model == Model::li && !decodes());
+  return !read_later ? 2 : every(p) ? every(p) + n_ends() : spec_.n_steps;
+}
+
+// Bias, β, α and θ where they train; rows of their gradients stand in this order, those of the bias always.
+void Builder::make_vectors(const Population& p, Placed& v) {
+  const struct {
+    const char* name;
+    unsigned row, bit;
+  } candidates[] = {
+      {"bias", 4, 0}, {"beta", 0, learns_beta}, {"alpha", 1, learns_alpha}, {"threshold", 2, learns_threshold}};
+  unsigned n = 0;
+  for (const auto& c : candidates) {
+    const bool is_bias = c.row == 4;
+    if (!is_bias && !learns(p, c.bit)) continue;
+    const unsigned of_shard = n++;
+    if (is_bias && !p.bias) continue;
+    const bool shared = !is_bias && (p.shared & c.bit);
+    const auto size = [&](const Shard& s) { return shared ? std::size_t{2} : width(s); };
+    const std::string name = c.name;
+    if (part_ != Part::whole) continue;  // whoever owns the weights updates them
+    Vector x{c.name, c.row, shared, of_shard, is_bias ? v.bias : on_shards(p, FLOAT, name, size), {}, {}, {}};
+    if (spec_.momentum) x.moment1 = on_shards(p, FLOAT, name + "_moment1", size);
+    if (adam()) x.moment2 = on_shards(p, FLOAT, name + "_moment2", size);
+    if (shared) x.total = alone(FLOAT, 2, p.shards[0].tile, p.name + "." + name + "_total");
+    v.vectors.push_back(x);
+  }
+  v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * 6 * width(s); });
+}
+
+// Weights as spikes and gradients read them.
+Tensor Builder::read_weights(unsigned connection, std::size_t shard) const {
+  const Joined& j = joined_[connection];
+  return (spec_.half_weights ? j.rounded : j.weights).part(shard);
+}
+
+std::string Builder::of_weights(const std::string& vertex) const {
+  return vertex + (spec_.half_weights ? "<half>" : "<float>");
+}
+
+Tensor Builder::of_samples(const Tensor& all, std::size_t first, std::size_t n) const {
+  const std::size_t per_sample = all.numElements() / spec_.n_samples;
+  return all.slice(first * per_sample, (first + n) * per_sample);
+}
+
+}  // namespace sparsesnn::ipu
