@@ -23,6 +23,7 @@ from sparsesnn.host.sharded_layer import ShardedLayer
 from sparsesnn.host.shards import ShardedSpikes, Shards, make_shards, whole_values
 from sparsesnn.module import LayerState, Output
 from sparsesnn.network import Network
+from sparsesnn.parameters import incoming_of
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
@@ -108,11 +109,10 @@ class ShardedModel(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         room = torch.empty(AT_ONCE)
         self.layers = nn.ModuleDict()
-        for name, population, n_pre, delays in receivers:
+        for name, population in receivers.items():
             layer = ShardedLayer(
                 population,
-                n_pre,
-                delays,
+                incoming_of(network, name),
                 self.shards[name],
                 grid,
                 weight_dtype=weight_dtype,
@@ -135,7 +135,7 @@ class ShardedModel(nn.Module):
             raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
         outputs: dict[str, Any] = {source: spikes}
         for name, layer in self.layers.items():
-            inputs = [outputs[c.pre] for c in self.network.incoming(name)]
+            inputs = [outputs[c.pre] for c in self.network.senders(name)]
             outputs[name] = layer(inputs, first_sample, self.reduction)[0]
         lists = {name: x for name, x in outputs.items() if isinstance(x, ShardedSpikes)}
         last = outputs[self.network.output]

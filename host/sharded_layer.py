@@ -24,34 +24,32 @@ from sparsesnn.host.reduction import Reduction
 from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
+from sparsesnn.parameters import Incoming, PopulationModule
 from sparsesnn.partition.plan import cpu_tile_width
 from sparsesnn.spikes import SpikeBatch
 
 #: tag of list gradients on their way to the owners of the neurons
 LIST_GRADIENTS = 3
-#: parameters of a layer that hold one number a neuron, or one for all
-PER_NEURON = ("beta", "alpha", "threshold", "grad_threshold")
 
 
-class ShardedLayer(nn.Module):
+class ShardedLayer(PopulationModule):
     """One population with the incoming weights of the neurons that this rank owns; see `sparsesnn.module.Layer`.
 
     Args:
         population: the whole one.
-        n_pre, delays: of its sources, whole populations.
+        incoming: its connections; the senders are whole populations.
         shards: who owns which neurons.
         grid: the ranks.
         room: where initial weights are drawn; one for all layers, or the heap is left in pieces.
 
-    Parameters: `weights[k]` float32[n_pre_k, n], `recurrent_weight` float32[N, n], `bias` [n]; N the population, n this
+    Parameters: `weights[k]` float32[n_pre_k, n], `bias` [n]; N the population, n this
     rank's part, which may be none. Decays and thresholds are [n], or [] where one number is for all neurons.
     """
 
     def __init__(
         self,
         population: LI | Population,
-        n_pre: Sequence[int],
-        delays: Sequence[int],
+        incoming: Sequence[Incoming],
         shards: Shards,
         grid: Grid,
         *,
@@ -59,31 +57,19 @@ class ShardedLayer(nn.Module):
         generator: torch.Generator,
         room: Tensor,
     ) -> None:
-        super().__init__()
-        self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
+        def draw(c: Incoming) -> Tensor:
+            return _columns(c.n_pre, shards, generator, room).mul_(c.synapses.fan_in(c.n_pre, population.n) ** -0.5)
+
+        super().__init__(population, incoming, draw, lambda whole: whole[shards.begin : shards.end])
         self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
         self.rotation_seed = 0
         owners = grid.shards.split(int(shards.n > 0))
         spans_ranks = len(shards.owners) > 1
         self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
-        self.tile_folds = _tile_folds(population, sum(n_pre), shards) if spans_ranks else [[0]] * grid.n_shards
+        self.tile_folds = (
+            _tile_folds(population, sum(c.n_pre for c in incoming), shards) if spans_ranks else [[0]] * grid.n_shards
+        )
         self.common_weights: CommonWeights | None = None
-
-        def uniform(rows: int) -> nn.Parameter:
-            return nn.Parameter(_columns(rows, shards, generator, room).mul_(rows**-0.5))
-
-        recurrent = bool(getattr(population, "recurrent", False))
-        self.weights = nn.ParameterList([uniform(rows) for rows in self.n_pre])
-        self.recurrent_weight = uniform(population.n) if recurrent else None
-        self.bias = nn.Parameter(torch.zeros(shards.n)) if population.bias else None
-        for name in PER_NEURON:
-            if hasattr(population, name):
-                value = torch.tensor(getattr(population, name), dtype=torch.float32)
-                value = value[shards.begin : shards.end].clone() if value.ndim else value
-                if getattr(population, f"learn_{name}", False):
-                    self.register_parameter(name, nn.Parameter(value))
-                else:
-                    self.register_buffer(name, value)
 
     def forward(
         self, inputs: SpikeBatch | Sequence[SpikeBatch], first_sample: int = 0, reduction: Reduction | None = None
@@ -126,9 +112,9 @@ class ShardedLayer(nn.Module):
         """The weights in the one copy that replicas on this host read."""
         if self.common_weights is None:
             self.common_weights = CommonWeights(reduction.memory)
-        weights = {f"weight{k}": weight for k, weight in enumerate(self.weights)}
-        if self.recurrent_weight is not None:
-            weights["recurrent_weight"] = self.recurrent_weight
+        weights = {f"weight{k}": weight for k, weight in enumerate(self.sender_weights)}
+        if self.loop_weight is not None:
+            weights["recurrent_weight"] = self.loop_weight
         return self.common_weights.pack(spec, {n: engine._array(x.detach(), n) for n, x in weights.items()})
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:
@@ -144,8 +130,8 @@ class ShardedLayer(nn.Module):
             return _own_neurons(value, self.shards, self.grid.shards)
 
         return {
-            **{f"weight{k}": weight for k, weight in enumerate(self.weights)},
-            "recurrent_weight": self.recurrent_weight,
+            **{f"weight{k}": weight for k, weight in enumerate(self.sender_weights)},
+            "recurrent_weight": self.loop_weight,
             "bias": self.bias,
             "alpha": per_neuron("alpha"),
             "beta": per_neuron("beta"),
@@ -156,7 +142,6 @@ class ShardedLayer(nn.Module):
 
 def _tile_folds(population: LI | Population, n_pre: int, shards: Shards) -> list[list[int]]:
     """How the sums over each rank's tiles, a few a rank, add up to the sum over all; see `_core.tile_folds`."""
-    n_pre += population.n if getattr(population, "recurrent", False) else 0
     width = cpu_tile_width(population.n, n_pre)
     return _core.tile_folds([-(-first // width) for first in shards.first])
 
@@ -312,7 +297,7 @@ def _gradients(
     d_array = engine._array(d_out, "gradient")
     engine_call = call.engine_call
     wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
-    steps = layer.recurrent_weight is not None and layer.exchange is not None
+    steps = layer.loop_weight is not None and layer.exchange is not None
     if steps:
         d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, call.own, d_array))
         engine_call = call._engine_call(parameters, call.own)
@@ -375,9 +360,9 @@ def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, 
     totals = {}
     weights: list[tuple[str, nn.Parameter | None, SpikeBatch | None]] = [
         (f"weight{k}", weight, source)
-        for k, (weight, source) in enumerate(zip(layer.weights, call.sources, strict=True))
+        for k, (weight, source) in enumerate(zip(layer.sender_weights, call.sources, strict=True))
     ]
-    weights.append(("recurrent_weight", layer.recurrent_weight, None))
+    weights.append(("recurrent_weight", layer.loop_weight, None))
     for name, parameter, source in weights:
         if parameter is None or not needs[name]:
             continue

@@ -144,10 +144,10 @@ def calibrate(model: Any, network: Network, spikes: SpikeBatch, activity: float)
     """
     outputs: dict[str, Any] = {"input": spikes}
     for name, layer in model.layers.items():
-        inputs = [outputs[c.pre] for c in network.incoming(name)]
+        inputs = [outputs[c.pre] for c in network.senders(name)]
         if isinstance(network.populations[name], LI):
             continue
-        weights = [*layer.weights, *([layer.recurrent_weight] if layer.recurrent_weight is not None else [])]
+        weights = list(layer.weights)
         originals = [weight.detach().clone() for weight in weights]
 
         def fire(gain: float, run: Callable[[], Any], weights: list[nn.Parameter], from_: list[Tensor]) -> Any:
@@ -189,7 +189,6 @@ def events_of(network: Network, activity: dict[str, float], listed: dict[str, fl
     to a weight backward, and to the gradient of a listed sender."""
     size = {name: p.n for name, p in network.populations.items()}
     pairs = [(c.pre, c.post) for c in network.connections]
-    pairs += [(name, name) for name, p in network.populations.items() if getattr(p, "recurrent", False)]
     return sum((2 * activity[pre] + listed.get(pre, 0.0)) * size[pre] * size[post] for pre, post in pairs)
 
 

@@ -175,8 +175,10 @@ class _RunLayer(torch.autograd.Function):
 
 def layer_tensors(layer: Layer) -> dict[str, Tensor]:
     """All tensors that define the layer, under the engine's names; learnt decays within [0, 1]."""
-    found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.weights)}
-    for name in ("recurrent_weight", "bias", "alpha", "beta", "threshold", "grad_threshold"):
+    found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.sender_weights)}
+    if layer.loop_weight is not None:
+        found["recurrent_weight"] = layer.loop_weight
+    for name in ("bias", "alpha", "beta", "threshold", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is None:
             continue
@@ -194,7 +196,7 @@ def _spec(layer: Layer, save: bool, learnt: frozenset[str], first_step: int) -> 
 def spec_arguments(layer: Layer, save: bool, learnt: Collection[str], first_step: int = 0) -> dict[str, Any]:
     """What the engine must know of a layer beside its arrays."""
     population = layer.population
-    n_pre = sum(layer.n_pre) + (population.n if layer.recurrent_weight is not None else 0)
+    n_pre = sum(c.n_pre for c in layer.incoming)
 
     common: dict[str, Any] = {
         "gain": population.gain,
@@ -224,7 +226,7 @@ def spec_arguments(layer: Layer, save: bool, learnt: Collection[str], first_step
 
 
 def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
-    if layer.recurrent_weight is None or state is None or not isinstance(state.history, SpikeBatch):
+    if layer.loop_weight is None or state is None or not isinstance(state.history, SpikeBatch):
         return None
     return _lists(state.history.steps(state.history.n_steps - 1, state.history.n_steps))
 

@@ -73,13 +73,13 @@ def init_activity(
     outputs: dict[str, list[LayerOutput]] = {network.inputs[0]: first}
     for name, layer in model.layers.items():
         assert isinstance(layer, (Layer, ShardedLayer))
-        sources = [outputs[c.pre] for c in network.incoming(name)]
+        sources = [outputs[c.pre] for c in network.senders(name)]
         inputs = list(zip(*sources, strict=True))
         reads = isinstance(layer.population, LI)
         if name in targets or (reads and readout_std is not None):
             _check_input(name, layer, sources)
             if mean_shift:
-                for weight in layer.weights:
+                for weight in layer.sender_weights:
                     weight += mean_shift * _spread(layer, weight)
         if reads and readout_std is not None:
             _scale_readout(name, layer, inputs, readout_std)
@@ -99,7 +99,7 @@ def _bisect(
     max_passes: int,
 ) -> None:
     """Leaves the layer with the gain whose activity is closest to the target."""
-    weights = [*layer.weights, *([] if layer.recurrent_weight is None else [layer.recurrent_weight])]
+    weights = layer.weights
     originals = [weight.clone() for weight in weights]
 
     def activity(log_gain: float) -> float:
@@ -165,9 +165,9 @@ def _check_input(name: str, layer: Layer | ShardedLayer, sources: Sequence[Seque
             f"init_activity: {name!r} receives no spikes in {len(sources[0])} batches, so no gain makes it fire; "
             "give data with spikes, or a target for the populations before it"
         )
-    if _total(layer, sum(int((~weight.isfinite()).sum()) for weight in layer.weights)):
+    if _total(layer, sum(int((~weight.isfinite()).sum()) for weight in layer.sender_weights)):
         raise NumericError(f"init_activity: weights into {name!r} hold NaN or infinity; set finite initial weights")
-    if not _total(layer, sum(int(weight.count_nonzero()) for weight in layer.weights)):
+    if not _total(layer, sum(int(weight.count_nonzero()) for weight in layer.sender_weights)):
         raise DescriptionError(
             f"init_activity: weights into {name!r} are all zero; set initial weights that a gain can scale"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from sparsesnn.dense import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
-from sparsesnn.parameters import add_parameters
+from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("cpu", "dense")
@@ -44,14 +45,14 @@ class LayerState:
     step: int = 0
 
 
-class Layer(nn.Module):
+class Layer(PopulationModule):
     """One population with its incoming weights; usable alone.
 
     `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`; chunks: pass `state` on.
 
     Args:
         population: `LIF`, `CubaLIF` or `LI`.
-        n_pre: neurons of the source population, or one number per source.
+        n_pre: neurons of the source population, or one number per source; or the `Incoming` connections of a network.
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
         dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
@@ -60,18 +61,15 @@ class Layer(nn.Module):
             weights that learn stay float32; backend "cpu" only.
         generator: source of the random initial weights, U(±1/√n_pre).
 
-    Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron; `recurrent_weight` float32[n, n]; `bias`;
-    `beta`, `alpha`, `threshold` (parameters if learnt, else buffers; [] or [n]); buffer `grad_threshold`.
+    Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
+    `state_dict` a weight is called after its connection, `input->hidden`. `bias`; `beta`, `alpha`, `threshold`
+    (parameters if they are trained, else buffers; [] or [n]); buffer `grad_threshold`.
     """
-
-    weights: nn.ParameterList
-    recurrent_weight: nn.Parameter | None
-    bias: nn.Parameter | None
 
     def __init__(
         self,
         population: LI | Population,
-        n_pre: int | Sequence[int],
+        n_pre: Sources,
         *,
         delays: Sequence[int] | None = None,
         backend: str = "cpu",
@@ -80,7 +78,6 @@ class Layer(nn.Module):
         weight_dtype: str = "float32",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
         if weight_dtype not in WEIGHT_DTYPES:
             raise DescriptionError(f"weight_dtype is {weight_dtype!r}; allowed: {', '.join(WEIGHT_DTYPES)}")
         if weight_dtype != "float32" and backend != "cpu":
@@ -88,19 +85,15 @@ class Layer(nn.Module):
         if backend not in BACKENDS:
             raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
         dense.check_mode(dense_mode, backend)
-        self.population = population
+        super().__init__(population, incoming(population, n_pre, delays), uniform(generator, population.n))
         self.backend = backend
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
-        self.n_pre = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
-        self.delays = tuple(delays) if delays is not None else (0,) * len(self.n_pre)
-        recurrent = bool(getattr(population, "recurrent", False))
-        self.n_history = int(recurrent) if history is None else max(history, int(recurrent))
+        self.n_history = max([history or 0, *(c.delay for c in self.incoming if c.is_recurrent)])
         self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
-        add_parameters(self, population, self.n_pre, generator)
 
     def extra_repr(self) -> str:
-        return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, backend={self.backend!r}"
+        return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
 
     def forward(
         self,
@@ -217,11 +210,10 @@ class Model(nn.Module):
         self.dense_mode = dense_mode
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
-        for name, population, n_pre, delays in receivers:
+        for name, population in receivers.items():
             layer = Layer(
                 population,
-                n_pre,
-                delays=delays,
+                incoming_of(network, name),
                 backend=backend,
                 dense_mode=dense_mode,
                 history=network.history(name),
@@ -246,7 +238,7 @@ class Model(nn.Module):
         states: dict[str, LayerState] = {}
         for name, layer in self.layers.items():
             inputs = []
-            for c in self.network.incoming(name):
+            for c in self.network.senders(name):
                 before = past[c.pre].history if c.pre in past else None
                 inputs.append(
                     outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay)
@@ -269,6 +261,13 @@ class Model(nn.Module):
             state=states,
             output=self.network.output,
         )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Reads weights under the names that they had in version 0.1 too."""
+        for name, before in stable_names(self.network).items():
+            if prefix + before in state_dict:
+                state_dict[prefix + name] = state_dict.pop(prefix + before)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _input(self, spikes: SpikeBatch | DenseSpikes) -> LayerInput:
         """The data in the form that the first layer reads fastest."""

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Union
 
@@ -14,6 +14,7 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.options import plain
 from sparsesnn.surrogate import Surrogate
+from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 MODELS: Mapping[str, type] = MappingProxyType({"Input": Input, "LIF": LIF, "CubaLIF": CubaLIF, "LI": LI})
@@ -21,21 +22,53 @@ MODELS: Mapping[str, type] = MappingProxyType({"Input": Input, "LIF": LIF, "Cuba
 
 @dataclass(frozen=True)
 class Connection:
-    """All synapses from population `pre` to population `post`, delivered `delay` steps after the spike (0 or more)."""
+    """The synapses from population `pre` to population `post`.
+
+    Args:
+        pre, post: names of the populations; the same name twice is a recurrent connection.
+        delay: steps between a spike and its arrival; 0 or more, of a recurrent connection 1 or more. None: 0, of a
+            recurrent connection 1.
+        synapses: their kind, see `sparsesnn.synapses`.
+
+    Two populations may be joined several times, with different delays.
+    """
 
     pre: str
     post: str
-    delay: int = 0
+    delay: int = None  # type: ignore[assignment]  # a number once the connection is made
+    synapses: Synapses = field(default_factory=Dense)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delay", plain(self.delay))
+        object.__setattr__(self, "delay", self.least_delay if self.delay is None else plain(self.delay))
         for end in (self.pre, self.post):
             if not isinstance(end, str):
                 raise DescriptionError(
                     f"connection {self.pre}->{self.post}: {end!r} is no name of a population; give text"
                 )
-        if not isinstance(self.delay, int) or isinstance(self.delay, bool) or self.delay < 0:
-            raise DescriptionError(f"connection {self.pre}->{self.post}: delay is {self.delay!r}; give 0, 1, 2, …")
+        least = self.least_delay
+        if not isinstance(self.delay, int) or isinstance(self.delay, bool) or self.delay < least:
+            why = "; a recurrent connection needs at least 1" if least else ""
+            raise DescriptionError(
+                f"connection {self.pre}->{self.post}: delay is {self.delay!r}; give {least}, {least + 1}, {least + 2}, …{why}"
+            )
+        if not isinstance(self.synapses, Synapses):
+            raise DescriptionError(
+                f"connection {self.pre}->{self.post}: synapses is {self.synapses!r}; give a kind such as Dense()"
+            )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it joins a population to itself."""
+        return self.pre == self.post
+
+    @property
+    def least_delay(self) -> int:
+        return int(self.is_recurrent)
+
+    @property
+    def name(self) -> str:
+        """`pre->post`, with `@delay` where the delay is not the least one; its weight has this name."""
+        return f"{self.pre}->{self.post}" + (f"@{self.delay}" if self.delay != self.least_delay else "")
 
 
 @dataclass(frozen=True)
@@ -44,7 +77,8 @@ class Network:
 
     Args:
         populations: name → `Input`, `LIF`, `CubaLIF` or `LI`, each after the populations it reads from.
-        connections: all connections but the recurrent ones, which a population declares by `recurrent=True`.
+        connections: in any order; a population's currents are summed in this order, its recurrent connections last.
+            `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 
     Errors: `DescriptionError` for unknown names, cycles, readouts that are read from, populations without input.
     """
@@ -53,8 +87,9 @@ class Network:
     connections: tuple[Connection, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "populations", MappingProxyType(dict(self.populations)))
-        object.__setattr__(self, "connections", tuple(self.connections))
+        populations, connections = _with_loops(dict(self.populations), tuple(self.connections))
+        object.__setattr__(self, "populations", MappingProxyType(populations))
+        object.__setattr__(self, "connections", connections)
         order = {name: position for position, name in enumerate(self.populations)}
         for name, population in self.populations.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -63,7 +98,7 @@ class Network:
                 )
             if not isinstance(population, (Input, LI, Population)):
                 raise DescriptionError(f"population {name!r} is {population!r}; allowed: {', '.join(MODELS)}")
-            if not isinstance(population, Input) and not self.incoming(name):
+            if not isinstance(population, Input) and all(c.is_recurrent for c in self.incoming(name)):
                 raise DescriptionError(f"population {name!r} has no incoming connection; connect it or remove it")
         if not self.inputs:
             raise DescriptionError("the network has no Input population")
@@ -77,16 +112,17 @@ class Network:
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an Input receives nothing")
             if isinstance(self.populations[c.pre], LI):
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an LI readout does not fire")
-            if c.pre == c.post:
-                raise DescriptionError(f"connection {c.pre}->{c.post}: say recurrent=True on the population instead")
             if order[c.pre] > order[c.post]:
                 raise DescriptionError(
                     f"connection {c.pre}->{c.post} points backwards; list {c.pre!r} before {c.post!r} "
-                    "(only recurrent=True may feed back)"
+                    "(only a population itself may feed back, by recurrent=True)"
                 )
-        pairs = [(c.pre, c.post) for c in self.connections]
-        if len(set(pairs)) != len(pairs):
-            raise DescriptionError("two connections join the same two populations; merge them")
+        names = [c.name for c in self.connections]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DescriptionError(
+                f"connection {twice[0]}: is there twice; connections between the same two populations need different "
+                "delays: merge them, or change a delay"
+            )
 
     def __reduce__(self) -> tuple[type[Network], tuple[dict[str, AnyPopulation], tuple[Connection, ...]]]:
         """For `copy.deepcopy` of a model, and processes that are handed one: a view of a table cannot be copied."""
@@ -124,33 +160,35 @@ class Network:
         """Connections into a population, in the order of their description: the order in which currents are summed."""
         return tuple(c for c in self.connections if c.post == name)
 
-    def receivers(self) -> list[tuple[str, LI | Population, list[int], list[int]]]:
-        """All populations but the input, in their order: what a model makes its layers from.
+    def senders(self, name: str) -> tuple[Connection, ...]:
+        """Connections into a population from other populations."""
+        return tuple(c for c in self.incoming(name) if not c.is_recurrent)
 
-        Returns: of each the name, the description, and per incoming connection the sender's neurons and the delay.
+    def is_recurrent(self, name: str) -> bool:
+        """Whether a population has a connection to itself."""
+        return any(c.is_recurrent for c in self.incoming(name))
+
+    def receivers(self) -> dict[str, LI | Population]:
+        """All populations but the input, by name: what a model makes its layers from.
 
         Errors: `DescriptionError` unless there is one `Input`.
         """
         if len(self.inputs) != 1:
             raise DescriptionError(f"Model takes one Input population; the network has {list(self.inputs)}")
-        found = []
-        for name, population in self.populations.items():
-            if not isinstance(population, Input):
-                incoming = self.incoming(name)
-                n_pre = [self.populations[c.pre].n for c in incoming]
-                found.append((name, population, n_pre, [c.delay for c in incoming]))
-        return found
+        return {name: p for name, p in self.populations.items() if not isinstance(p, Input)}
 
     def history(self, name: str) -> int:
         """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
-        own = 1 if getattr(self.populations[name], "recurrent", False) else 0
-        return max([own, *(c.delay for c in self.connections if c.pre == name)])
+        return max((c.delay for c in self.connections if c.pre == name), default=0)
 
     def n_weights(self) -> int:
         """Weights of all connections, recurrent ones included."""
-        size = {name: p.n for name, p in self.populations.items()}
-        recurrent = sum(p.n * p.n for p in self.populations.values() if getattr(p, "recurrent", False))
-        return recurrent + sum(size[c.pre] * size[c.post] for c in self.connections)
+        return sum(self.n_weights_of(c) for c in self.connections)
+
+    def n_weights_of(self, connection: Connection) -> int:
+        """Weights of one connection."""
+        ends = self.populations[connection.pre].n, self.populations[connection.post].n
+        return math.prod(connection.synapses.weight_shape(*ends))
 
     def with_population(self, name: str, **changes: Any) -> Network:
         """The same network with some arguments of one population changed."""
@@ -159,7 +197,20 @@ class Network:
         known = {f.name for f in fields(self.populations[name])}
         if unknown := set(changes) - known:
             raise DescriptionError(f"{name}: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")
-        return Network({**self.populations, name: replace(self.populations[name], **changes)}, self.connections)
+        connections = self.connections
+        if "recurrent" in changes:
+            connections = tuple(c for c in connections if not (c.is_recurrent and c.pre == name))
+        return Network({**self.populations, name: replace(self.populations[name], **changes)}, connections)
+
+    def with_delay(self, delay: int, *, from_inputs: bool = True) -> Network:
+        """The same network with one delay between populations; recurrent connections keep theirs.
+
+        Args:
+            from_inputs: False leaves connections from the input as they are.
+        """
+        kept = () if from_inputs else self.inputs
+        changed = (c if c.is_recurrent or c.pre in kept else replace(c, delay=delay) for c in self.connections)
+        return Network(self.populations, tuple(changed))
 
     # ---- JSON --------------------------------------------------------------------------------------------------
 
@@ -167,10 +218,13 @@ class Network:
         """Plain data: numbers, strings, lists and dicts; -inf is the string "-inf"."""
         return {
             "populations": {
-                name: {"model": type(p).__name__, **{k: _plain(v) for k, v in asdict(p).items()}}
+                name: {"model": type(p).__name__, **{k: _plain(v) for k, v in asdict(p).items() if k != "recurrent"}}
                 for name, p in self.populations.items()
             },
-            "connections": [asdict(c) for c in self.connections],
+            "connections": [
+                {"pre": c.pre, "post": c.post, "delay": c.delay, "synapses": c.synapses.to_dict()}
+                for c in self.connections
+            ],
         }
 
     @classmethod
@@ -184,11 +238,7 @@ class Network:
                     f"network: {key!r} is {data[key]!r}; give {'an object' if kind is Mapping else 'a list'}"
                 )
         populations = {name: _population(name, fields_) for name, fields_ in data["populations"].items()}
-        try:
-            connections = tuple(Connection(**c) for c in data["connections"])
-        except TypeError as error:
-            raise DescriptionError(f"connection: {error}; allowed: pre, post, delay") from None
-        return cls(populations, connections)
+        return cls(populations, tuple(_connection(c) for c in data["connections"]))
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
@@ -202,6 +252,29 @@ class Network:
         if not isinstance(data, dict):
             raise DescriptionError(f"network: the JSON is a {type(data).__name__}; give an object")
         return cls.from_dict(data)
+
+
+def _with_loops(
+    populations: dict[str, AnyPopulation], connections: tuple[Connection, ...]
+) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
+    """`recurrent=True` becomes a connection; recurrent connections go last, in the order of their populations."""
+    wants = [name for name, p in populations.items() if getattr(p, "recurrent", False)]
+    loops = [*(c for c in connections if c.is_recurrent), *(Connection(name, name) for name in wants)]
+    loops.sort(key=lambda c: list(populations).index(c.pre) if c.pre in populations else -1)
+    found = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[call-arg]
+    return found, (*(c for c in connections if not c.is_recurrent), *loops)
+
+
+def _connection(data: Any) -> Connection:
+    if not isinstance(data, Mapping):
+        raise DescriptionError(f"connection is {data!r}; give an object with pre and post")
+    arguments = dict(data)
+    if "synapses" in arguments:
+        arguments["synapses"] = synapses_from_dict(arguments["synapses"])
+    try:
+        return Connection(**arguments)
+    except TypeError as error:
+        raise DescriptionError(f"connection: {error}; allowed: pre, post, delay, synapses") from None
 
 
 def _plain(value: Any) -> Any:

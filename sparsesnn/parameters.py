@@ -1,38 +1,169 @@
-"""The parameters that a layer has, under the names that every backend gives them.
+"""A population's parameters as a module: what the layers of every engine have, under the same names.
 
 Runs under Python 3.8 and torch 2.0 too, for `sparsesnn.poptorch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Mapping, NamedTuple, Union  # noqa: UP035
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.network import Connection, Network
+from sparsesnn.synapses import Dense, Synapses
+
+#: what a population may have one number of for every neuron, or one for all
+PER_NEURON = ("beta", "alpha", "threshold", "grad_threshold")
 
 
-def add_parameters(layer: Any, population: Any, n_pre: Sequence[int], generator: torch.Generator | None) -> None:
-    """Gives a module its `weights`, `recurrent_weight`, `bias`, decays and thresholds.
+class Incoming(NamedTuple):
+    """A connection as its receiver sees it.
 
     Args:
-        population: `LIF`, `CubaLIF` or `LI`.
-        n_pre: neurons of each source.
-        generator: source of the random initial weights, U(±1/√n_pre).
+        name: of the weight.
+        n_pre: neurons of the sender.
+        delay: steps between a spike and its arrival.
+        is_recurrent: whether the receiver is the sender.
+        synapses: their kind.
     """
-    n = population.n
 
-    def uniform(rows: int) -> nn.Parameter:
-        bound = rows**-0.5
-        return nn.Parameter((torch.rand(rows, n, generator=generator) * 2 - 1) * bound)
+    name: str
+    n_pre: int
+    delay: int = 0
+    is_recurrent: bool = False
+    synapses: Synapses = Dense()
 
-    layer.weights = nn.ParameterList([uniform(rows) for rows in n_pre])
-    layer.recurrent_weight = uniform(n) if getattr(population, "recurrent", False) else None
-    layer.bias = nn.Parameter(torch.zeros(n)) if population.bias else None
-    for name in ("beta", "alpha", "threshold", "grad_threshold"):
-        if hasattr(population, name):
-            value = torch.tensor(getattr(population, name), dtype=torch.float32)
-            if getattr(population, f"learn_{name}", False):
-                layer.register_parameter(name, nn.Parameter(value))
-            else:
-                layer.register_buffer(name, value)
+
+#: neurons of the source or of each source, or the connections themselves
+Sources = Union[int, Sequence[int], Sequence[Incoming]]  # noqa: UP007  evaluated under Python 3.8
+
+
+def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
+    """What a population of a network receives, in the order in which its currents are summed."""
+
+    def seen(c: Connection) -> Incoming:
+        return Incoming(c.name, network.populations[c.pre].n, c.delay, c.is_recurrent, c.synapses)
+
+    return tuple(seen(c) for c in network.incoming(name))
+
+
+def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) -> tuple[Incoming, ...]:
+    """The same of a layer that stands alone: its sources are called 0, 1, …, itself `self`."""
+    several = (sources,) if isinstance(sources, int) else tuple(sources)
+    if all(isinstance(source, Incoming) for source in several):
+        return several  # type: ignore[return-value]
+    when = (0,) * len(several) if delays is None else tuple(delays)
+    found = [
+        Incoming(f"{k}->self", n_pre, delay)  # type: ignore[arg-type]
+        for k, (n_pre, delay) in enumerate(zip(several, when))  # noqa: B905  Python 3.8 knows no strict
+    ]
+    loop = [Incoming("self->self", population.n, 1, True)] if getattr(population, "recurrent", False) else []
+    return (*found, *loop)
+
+
+class PopulationModule(nn.Module):
+    """One population and its incoming connections; subclasses say how it runs.
+
+    Parameters, in this order: the weights of recurrent connections, each under the connection's name; `bias` [n]; decays
+    and thresholds ([] or [n]; buffers where they are not trained); the other weights.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        population: Any,
+        incoming: Sequence[Incoming],
+        uniform: Callable[[Incoming], Tensor],
+        own: Callable[[Tensor], Tensor] = lambda whole: whole,
+    ) -> None:
+        """`uniform`: draws the initial weight of a connection; `own`: the part of [N] numbers that this process holds."""
+        super().__init__()
+        self.population = population
+        self.incoming = tuple(incoming)
+        weights = {c.name: nn.Parameter(uniform(c)) for c in self.incoming}
+        for c in self.incoming:
+            if c.is_recurrent:
+                self.register_parameter(c.name, weights[c.name])
+        self.bias = nn.Parameter(own(torch.zeros(population.n))) if population.bias else None
+        for name in PER_NEURON:
+            if hasattr(population, name):
+                value = torch.tensor(getattr(population, name), dtype=torch.float32)
+                value = own(value).clone() if value.ndim else value
+                if getattr(population, f"learn_{name}", False):
+                    self.register_parameter(name, nn.Parameter(value))
+                else:
+                    self.register_buffer(name, value)
+        for c in self.incoming:
+            if not c.is_recurrent:
+                self.register_parameter(c.name, weights[c.name])
+
+    @property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """One for each of `incoming`; dense ones are [n_pre, n], a row per sending neuron."""
+        return tuple(getattr(self, c.name) for c in self.incoming)
+
+    @property
+    def senders(self) -> tuple[Incoming, ...]:
+        """Connections from other populations."""
+        return tuple(c for c in self.incoming if not c.is_recurrent)
+
+    @property
+    def sender_weights(self) -> tuple[nn.Parameter, ...]:
+        """The weights of `senders`."""
+        return tuple(getattr(self, c.name) for c in self.senders)
+
+    @property
+    def n_pre(self) -> tuple[int, ...]:
+        return tuple(c.n_pre for c in self.senders)
+
+    @property
+    def delays(self) -> tuple[int, ...]:
+        return tuple(c.delay for c in self.senders)
+
+    @property
+    def loop_weight(self) -> nn.Parameter | None:
+        """The weight [n, n] of the recurrent connection, where there is one.
+
+        Errors: `DescriptionError` for several recurrent connections, or one whose delay is not 1.
+        """
+        loops = [c for c in self.incoming if c.is_recurrent]
+        if not loops:
+            return None
+        if len(loops) > 1 or loops[0].delay != 1:
+            raise DescriptionError(
+                f"{', '.join(c.name for c in loops)}: this engine runs one recurrent connection of a population, with delay 1"
+            )
+        found: nn.Parameter = getattr(self, loops[0].name)
+        return found
+
+
+def uniform(generator: torch.Generator | None, n: int) -> Callable[[Incoming], Tensor]:
+    """Draws initial weights for `n` neurons: U(±1/√fan-in)."""
+
+    def draw(c: Incoming) -> Tensor:
+        shape = c.synapses.weight_shape(c.n_pre, n)
+        return (torch.rand(shape, generator=generator) * 2 - 1) * c.synapses.fan_in(c.n_pre, n) ** -0.5
+
+    return draw
+
+
+def stable_names(network: Network) -> dict[str, str]:
+    """The names that weights had before they were called after their connections, by the name they have now.
+
+    `layers.<population>.weights.<k>` of the k-th connection from another population, `layers.<population>.recurrent_weight`.
+    Digests of weights are taken under these names, so that they outlive a change of names; files that hold them are read.
+    """
+    found: dict[str, str] = {}
+    for name in network.receivers():
+        counts: Mapping[bool, list[Connection]] = {False: [], True: []}
+        for c in network.incoming(name):
+            counts[c.is_recurrent].append(c)
+        for k, c in enumerate(counts[False]):
+            found[f"layers.{name}.{c.name}"] = f"layers.{name}.weights.{k}"
+        for k, c in enumerate(counts[True]):
+            found[f"layers.{name}.{c.name}"] = f"layers.{name}.recurrent_weight" + (f".{k}" if k else "")
+    return found

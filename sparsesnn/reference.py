@@ -63,9 +63,11 @@ class Parameters:
         alpha = array("alpha")
         return cls(
             population=layer.population,
-            weights=tuple(w.detach().cpu().numpy().astype(dtype) for w in layer.weights),
+            weights=tuple(w.detach().cpu().numpy().astype(dtype) for w in layer.sender_weights),
             delays=tuple(layer.delays),
-            recurrent_weight=array("recurrent_weight"),
+            recurrent_weight=None
+            if layer.loop_weight is None
+            else layer.loop_weight.detach().cpu().numpy().astype(dtype),
             bias=array("bias"),
             beta=array("beta").clip(0, 1),
             alpha=None if alpha is None else alpha.clip(0, 1),
@@ -372,7 +374,7 @@ def network_forward(
     sent = {network.inputs[0]: spikes}
     records = {}
     for name, p in parameters.items():
-        records[name] = layer_forward(p, [sent[c.pre] for c in network.incoming(name)], seed=seed, smooth=smooth)
+        records[name] = layer_forward(p, [sent[c.pre] for c in network.senders(name)], seed=seed, smooth=smooth)
         sent[name] = records[name].spikes[:-1]
     return records
 
@@ -385,7 +387,7 @@ def network_backward(
     gradients = {}
     for name in reversed(list(records)):
         gradients[name] = layer_backward(parameters[name], records[name], sums[name])
-        for c, d_input in zip(network.incoming(name), gradients[name].inputs, strict=True):
+        for c, d_input in zip(network.senders(name), gradients[name].inputs, strict=True):
             if c.pre in sums:
                 sums[c.pre] += d_input
     return gradients

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -22,10 +21,7 @@ VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
     "subtract": lambda net: net,
     "at once": lambda net: _with_hidden(net, reset_decays=True),
     "zero": lambda net: _with_hidden(net, reset="zero"),
-    "late": lambda net: ss.Network(
-        net.populations,
-        tuple(c if c.pre in net.inputs else dataclasses.replace(c, delay=1) for c in net.connections),
-    ),
+    "late": lambda net: net.with_delay(1, from_inputs=False),
 }
 
 
@@ -38,9 +34,7 @@ def make_task(workload: Workload) -> Task:
         spikes=spikes.to_dense().numpy().astype(np.uint8),
         labels=workload.labels().numpy(),
         weights=[layer.weights[0].detach().numpy() for layer in layers],
-        recurrent=[
-            None if layer.recurrent_weight is None else layer.recurrent_weight.detach().numpy() for layer in layers[:-1]
-        ],
+        recurrent=[None if layer.loop_weight is None else layer.loop_weight.detach().numpy() for layer in layers[:-1]],
         losses={},
         activity={},
     )

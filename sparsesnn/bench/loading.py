@@ -166,7 +166,7 @@ def bench_loading(
     if network is not None:
         description = network(event_set.n_neurons, event_set.n_classes)
         net = "-".join(
-            f"{p.n}{'r' if getattr(p, 'recurrent', False) else ''}" for p in description.populations.values()
+            f"{p.n}{'r' if description.is_recurrent(name) else ''}" for name, p in description.populations.items()
         )
         model = _model(description, event_set, batch)
         for label, changes in {"not augmented": None, **({"augmented": augment} if augment else {})}.items():

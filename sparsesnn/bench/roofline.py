@@ -94,8 +94,8 @@ def streams(model: Model, spikes: SpikeBatch, output: Output, machine: Machine) 
     lists |= {name: x for name, x in output.spikes.items() if isinstance(x, SpikeBatch)}
     for name, layer in model.layers.items():
         assert isinstance(layer, Layer)
-        senders = [lists[connection.pre] for connection in model.network.incoming(name)]
-        wanted = [connection.pre in output.spikes for connection in model.network.incoming(name)]
+        senders = [lists[connection.pre] for connection in model.network.senders(name)]
+        wanted = [connection.pre in output.spikes for connection in model.network.senders(name)]
         yield from _layer_streams(layer, senders, wanted, lists.get(name), machine)
     n_parameters = sum(p.numel() for p in model.parameters())
     yield Stream("optimiser", machine.level_of(16 * n_parameters), update=True, n_bytes=28 * n_parameters)
@@ -106,9 +106,9 @@ def _layer_streams(
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
     n_chunks = _n_chunks(senders[0].n_steps, senders[0].n_samples)
-    recurrent = layer.recurrent_weight is not None
+    recurrent = layer.loop_weight is not None
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
-    n_pre = sum(layer.n_pre) + (n if recurrent else 0)
+    n_pre = sum(c.n_pre for c in layer.incoming)
     # feed-forward: the columns of one tile; recurrent: all weights at every step
     columns = machine.level_of(weight_bytes * n_pre * (n if recurrent else min(n, 64)))
     n_spikes = [int(s.n_spikes.sum()) for s in senders]

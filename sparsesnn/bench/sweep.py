@@ -31,7 +31,7 @@ from sparsesnn.dense.image_model import ImageModel, scale_to_activity
 from sparsesnn.dense.image_network import parse_image_net
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
@@ -283,7 +283,6 @@ def _work(network: Network, spikes: SpikeBatch, output: Output, backend: str) ->
         listed[name] = float(lists.ids.numel()) if isinstance(lists, SpikeBatch) else sent[name]
     events = flops = 0.0
     pairs = [(c.pre, c.post) for c in network.connections]
-    pairs += [(k, k) for k, p in network.populations.items() if isinstance(p, Population) and p.recurrent]
     for pre, post in pairs:
         n_pre, n_post = network.populations[pre].n, network.populations[post].n
         events += sent[pre] * n_post

@@ -120,12 +120,12 @@ def _read(options: argparse.Namespace) -> Any:
 def _show(options: argparse.Namespace) -> int:
     network = _read(options).network
     for name, population in network.populations.items():
-        incoming = ", ".join(c.pre + (f" (delay {c.delay})" if c.delay else "") for c in network.incoming(name))
+        incoming = ", ".join(c.pre + (f" (delay {c.delay})" if c.delay else "") for c in network.senders(name))
         values = {
             key: _short(getattr(population, key, None)) for key in ("alpha", "beta", "threshold", "reset", "gain")
         }
         said = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
-        loop = ", itself" if getattr(population, "recurrent", False) else ""
+        loop = ", itself" if network.is_recurrent(name) else ""
         print(
             f"{name}: {type(population).__name__}({population.n}) {said}{f' <- {incoming}{loop}' if incoming else ''}"
         )

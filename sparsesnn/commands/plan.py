@@ -230,12 +230,7 @@ def _network(options: argparse.Namespace, target: Target) -> Network:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--network: {options.network} cannot be read: {error}") from None
         delay = options.delay
-    if delay is None:
-        return network
-    return Network(
-        network.populations,
-        tuple(c if c.pre in network.inputs else replace(c, delay=delay) for c in network.connections),
-    )
+    return network if delay is None else network.with_delay(delay, from_inputs=False)
 
 
 def _activity(text: str) -> Any:

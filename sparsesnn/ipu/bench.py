@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsesnn.bench.workload import Workload
@@ -14,7 +14,6 @@ from sparsesnn.ipu import IpuProgram
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.layers import Population
 from sparsesnn.module import Model
-from sparsesnn.network import Network
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 
@@ -68,9 +67,7 @@ def bench_ipu_model(
     """Plans, builds and runs one training step (Adam, cross-entropy of the readout's mean); replicas share the batch."""
     if replicas < 1:
         raise ConfigError(f"bench: replicas is {replicas}; give a whole number, at least 1")
-    described = workload.network()
-    connections = tuple(replace(c, delay=delay) for c in described.connections)
-    network = Network(described.populations, connections)
+    network = workload.network().with_delay(delay)
     spikes, labels = workload.spikes(), workload.labels()
     model = Model(network, seed=workload.seed)
     hidden = {k: workload.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}

@@ -152,11 +152,7 @@ class IpuProgram:
         found: list[tuple[str, Tensor, Any]] = []
         for k, c in enumerate(self.plan.connections):
             layer, shards = self._layer(c.post), self.plan.populations[c.post].shards
-            if c.recurrent:
-                weight: Any = layer.recurrent_weight
-            else:
-                senders = [x.pre for x in self.plan.network.incoming(c.post)]
-                weight = layer.weights[senders.index(c.pre)]
+            weight = getattr(layer, self.plan.network.connections[k].name)
             found.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
         for k, name in enumerate(self._names):
             if isinstance(self.plan.network.populations[name], Input):

@@ -34,6 +34,13 @@ def check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None
         raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
     if decoding not in _DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
+    pairs = [(c.pre, c.post) for c in plan.network.connections]
+    if several := [c.name for c in plan.network.connections if pairs.count((c.pre, c.post)) > 1]:
+        raise DescriptionError(
+            f"{', '.join(several)}: join the same populations; the IPU program has one connection of each pair: use cpu"
+        )
+    if late := [c.name for c in plan.network.connections if c.is_recurrent and c.delay > 1]:
+        raise DescriptionError(f"{', '.join(late)}: the IPU program has recurrent connections of delay 1: use cpu")
     for name, p in plan.network.populations.items():
         if isinstance(p, LI) and name != plan.network.output:
             raise DescriptionError(f"{name}: a second readout: the IPU program has one, at the end; use cpu")

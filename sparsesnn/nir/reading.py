@@ -90,11 +90,12 @@ def from_nir(
             )
         for route in sorted(feeds, key=lambda r: -1 if r.source == graphs.INPUT else order.index(r.source)):
             late = convention.late if route.source != graphs.INPUT else 0
-            connections.append(Connection(names[route.source], names[node], how.steps(route.delay, node) + late))
-            key = f"layers.{names[node]}.weights.{sum(c.post == names[node] for c in connections) - 1}"
-            weights[key] = made.columns(route.weights(sizes[route.source]))
+            made_of = Connection(names[route.source], names[node], how.steps(route.delay, node) + late)
+            connections.append(made_of)
+            weights[f"layers.{names[node]}.{made_of.name}"] = made.columns(route.weights(sizes[route.source]))
         for route in loops:
-            weights[f"layers.{names[node]}.recurrent_weight"] = made.columns(route.weights(sizes[node]))
+            loop = Connection(names[node], names[node])
+            weights[f"layers.{names[node]}.{loop.name}"] = made.columns(route.weights(sizes[node]))
         if made.bias is not None:
             weights[f"layers.{names[node]}.bias"] = made.bias
     model = Model(Network(populations, tuple(connections)), backend=backend)

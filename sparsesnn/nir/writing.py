@@ -82,12 +82,14 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
             nodes[name] = nir.Input({"input": np.array([population.n])})
             continue
         layer: Layer = model.layers[name]  # type: ignore[assignment]
-        _check(name, population, target, reader, keep_reset)
+        _check(name, population, network.is_recurrent(name), target, reader, keep_reset)
         neuron, factor = _neuron(nir, name, layer, target, reader, dt)
         bias = None if layer.bias is None else _array(layer.bias) * factor
-        for k, c in enumerate(network.incoming(name)):
-            weight = np.ascontiguousarray((_array(layer.weights[k]) * factor).T)
+        for c in network.senders(name):
+            weight = np.ascontiguousarray((_array(getattr(layer, c.name)) * factor).T)
             synapses = f"{c.pre}_to_{name}"
+            if synapses in nodes:
+                synapses += f"_{c.delay}"
             nodes[synapses] = nir.Linear(weight) if bias is None else nir.Affine(weight, bias)
             bias = None
             source = c.pre
@@ -97,8 +99,8 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
                 edges.append((c.pre, source))
             edges += [(source, synapses), (synapses, name)]
         nodes[name] = neuron
-        if layer.recurrent_weight is not None:
-            nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray((_array(layer.recurrent_weight) * factor).T))
+        if layer.loop_weight is not None:
+            nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray((_array(layer.loop_weight) * factor).T))
             edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", name)]
     read = {c.pre for c in network.connections}
     for name in [k for k in network.populations if k not in read]:
@@ -108,7 +110,9 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
     return nir.NIRGraph(nodes=nodes, edges=edges)
 
 
-def _check(name: str, population: LI | Population, target: str, reader: Target, keep_reset: bool) -> None:
+def _check(
+    name: str, population: LI | Population, recurrent: bool, target: str, reader: Target, keep_reset: bool
+) -> None:
     kind = "CubaLIF" if isinstance(population, CubaLIF) else "LI" if isinstance(population, LI) else "LIF"
     if kind not in reader.neurons:
         raise DescriptionError(
@@ -116,7 +120,7 @@ def _check(name: str, population: LI | Population, target: str, reader: Target, 
         )
     if isinstance(population, LI):
         return
-    if population.recurrent and not reader.recurrent:
+    if recurrent and not reader.recurrent:
         raise ArgumentError(
             f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use ", Argument("target", "nir")
         )

@@ -93,7 +93,7 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         seen |= {name, *(c.pre for c in incoming)}
         peak = {
             "packed": (2 if plan.weight_dtype == "half" else 4) * _packed(plan, incoming) * padded,
-            "state": 4 * plan.n_samples * padded * _states(population, plan.trains),
+            "state": 4 * plan.n_samples * padded * _states(population, plan.trains and plan.network.is_recurrent(name)),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
             "shares": sum(_shares(plan, c.pre, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
@@ -130,9 +130,9 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
     return out
 
 
-def _states(population: Input | LI | Population, trains: bool) -> int:
+def _states(population: Input | LI | Population, learns_by_step: bool) -> int:
     """Arrays [B, n] that run through the steps of a layer, in the pass that has more of them."""
-    return 1 + isinstance(population, CubaLIF) + (trains and bool(getattr(population, "recurrent", False)))
+    return 1 + isinstance(population, CubaLIF) + learns_by_step
 
 
 def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:

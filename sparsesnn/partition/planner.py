@@ -125,10 +125,7 @@ def _skeleton(
         populations[name] = PopulationPlan(p.n, _capacity(p, most, max_activity, expected[name]), ())
     if given:
         raise ConfigError(f"plan: capacity of {sorted(given)}: no such population; there are {list(populations)}")
-    connections = [
-        *(ConnectionPlan(c.pre, c.post, c.delay) for c in network.connections),
-        *(ConnectionPlan(k, k, 1) for k, p in network.populations.items() if getattr(p, "recurrent", False)),
-    ]
+    connections = [ConnectionPlan(c.pre, c.post, c.delay) for c in network.connections]
     return Plan(
         network, target, n_samples, n_steps, optimizer, weight_dtype, expected, populations, tuple(connections), ""
     )

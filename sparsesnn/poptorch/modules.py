@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, Input
 from sparsesnn.network import Connection, Network
-from sparsesnn.parameters import add_parameters
+from sparsesnn.parameters import Incoming, PopulationModule, incoming, incoming_of, uniform
 from sparsesnn.poptorch.attributes import check
 from sparsesnn.poptorch.backends import on_ipu, run_engine, run_op
 from sparsesnn.poptorch.spikes import Spikes, from_data
@@ -20,7 +20,7 @@ from sparsesnn.poptorch.spikes import Spikes, from_data
 TILES = 1472
 
 
-class Layer(nn.Module):
+class Layer(PopulationModule):
     """One population with its incoming weights: `hidden = Layer(LIF(1000), n_pre=784)`, `spikes = hidden(spikes)`.
 
     On an IPU the op `sparsesnn::Layer`: all T steps and the gradient by hand; on a CPU the event-sparse engine.
@@ -32,13 +32,9 @@ class Layer(nn.Module):
         generator: source of the random initial weights, U(±1/√n_pre).
         tiles: of the IPU that neurons are spread over.
 
-    Parameters: as `sparsesnn.Layer`: `weights[0]` float32[n_pre, n], `recurrent_weight` float32[n, n], `bias`.
+    Parameters: as `sparsesnn.Layer`.
     Errors: `DescriptionError` for what the op has no codelet for, on both backends alike.
     """
-
-    weights: nn.ParameterList
-    recurrent_weight: nn.Parameter | None
-    bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -49,23 +45,21 @@ class Layer(nn.Module):
         generator: torch.Generator | None = None,
         tiles: int = TILES,
     ) -> None:
-        super().__init__()
-        self.n_pre = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
-        self.delays = (0,) * len(self.n_pre) if delays is None else tuple(delays)
-        if len(self.n_pre) != 1 or len(self.delays) != 1:
+        sizes = (n_pre,) if isinstance(n_pre, int) else tuple(n_pre)
+        when = (0,) * len(sizes) if delays is None else tuple(delays)
+        if len(sizes) != 1 or len(when) != 1:
             raise DescriptionError(
-                f"poptorch.Layer: {len(self.n_pre)} sources with {len(self.delays)} delays; the op has one source; "
+                f"poptorch.Layer: {len(sizes)} sources with {len(when)} delays; the op has one source; "
                 "describe a network of several as sparsesnn.Network and use poptorch.Model"
             )
+        super().__init__(population, incoming(population, sizes, when), uniform(generator, population.n))
         self.network = Network(
             {"input": Input(self.n_pre[0]), "output": population}, (Connection("input", "output", self.delays[0]),)
         )
         check(self.network)
-        self.population = population
         self.tiles = tiles
         self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
         self.weight_dtype, self.n_history = "float32", 0  # what the engine asks every layer
-        add_parameters(self, population, self.n_pre, generator)
 
     def extra_repr(self) -> str:
         return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, tiles={self.tiles}"
@@ -85,7 +79,7 @@ class Layer(nn.Module):
             "Layer",
             self.network,
             spikes,
-            weights_of(self),
+            list(self.weights),
             [] if self.bias is None else [self.bias],
             seed=self.rotation_seed,
             saves=self.training,
@@ -131,8 +125,8 @@ class Model(nn.Module):
         self.network, self.tiles, self.plan, self.rotation_seed = network, tiles, plan, seed
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
-        for name, population, n_pre, delays in network.receivers():
-            self.layers[name] = _Part(population, n_pre, delays, seed, generator)
+        for name, population in network.receivers().items():
+            self.layers[name] = _Part(population, incoming_of(network, name), seed, generator)
 
     def forward(self, spikes: Spikes | Tensor) -> Output:
         """Runs T steps from silence; `spikes`: `Spikes`, or data, int32[B, T, 2 + K]."""
@@ -142,14 +136,12 @@ class Model(nn.Module):
         if not on_ipu():
             return self._on_engine(source)
         parts = {name: self._part(name) for name in self.layers}
-        feed_forward = [parts[c.post].weights[_position(self.network, c)] for c in self.network.connections]
-        recurrent = [p.recurrent_weight for p in parts.values() if p.recurrent_weight is not None]
         biases = [p.bias for p in parts.values() if p.bias is not None]
         out, found = run_op(
             "Stack",
             self.network,
             source,
-            [*feed_forward, *recurrent],
+            [getattr(parts[c.post], c.name) for c in self.network.connections],
             biases,
             seed=self.rotation_seed,
             saves=self.training,
@@ -167,7 +159,7 @@ class Model(nn.Module):
     def _on_engine(self, source: Spikes) -> Output:
         outputs: dict[str, Any] = {self.network.inputs[0]: source}
         for name, layer in self.layers.items():
-            outputs[name] = run_engine(layer, [outputs[c.pre] for c in self.network.incoming(name)])
+            outputs[name] = run_engine(layer, [outputs[c.pre] for c in self.network.senders(name)])
         last = outputs[self.network.output]
         fired = {
             k: v if k == self.network.output else v._replace(values=None)
@@ -177,30 +169,12 @@ class Model(nn.Module):
         return Output(last if isinstance(last, Tensor) else None, fired, self.network.output)
 
 
-class _Part(nn.Module):
+class _Part(PopulationModule):
     """The parameters of one population of a `Model`, and what the engine asks of a layer."""
 
-    weights: nn.ParameterList
-    recurrent_weight: nn.Parameter | None
-    bias: nn.Parameter | None
-
-    def __init__(
-        self, population: Any, n_pre: Sequence[int], delays: Sequence[int], seed: int, generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        self.population, self.n_pre, self.delays = population, tuple(n_pre), tuple(delays)
+    def __init__(self, population: Any, connections: Sequence[Incoming], seed: int, generator: torch.Generator) -> None:
+        super().__init__(population, connections, uniform(generator, population.n))
         self.rotation_seed, self.weight_dtype, self.n_history = seed, "float32", 0
-        add_parameters(self, population, self.n_pre, generator)
-
-
-def _position(network: Network, connection: Connection) -> int:
-    """Which of the weights of its target a connection has."""
-    return network.incoming(connection.post).index(connection)
-
-
-def weights_of(layer: Layer) -> list[Tensor]:
-    """In the order of the network's connections: the recurrent ones last."""
-    return [*layer.weights, *([] if layer.recurrent_weight is None else [layer.recurrent_weight])]
 
 
 def check_source(spikes: Spikes, n: int) -> None:

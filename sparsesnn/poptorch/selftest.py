@@ -66,11 +66,9 @@ def dense(network: Network, parameters: Dict[str, nn.Module], spikes: Tensor) ->
         out[name] = []
         for t in range(len(spikes)):
             i = torch.zeros_like(v) if own.bias is None else own.bias.expand(len(v), -1)
-            for weight, c in ((own.weights[k], c) for k, c in enumerate(network.incoming(name))):
+            for c in network.incoming(name):
                 if t >= c.delay:
-                    i = i + out[c.pre][t - c.delay] @ weight
-            if own.recurrent_weight is not None:
-                i = i + fired @ own.recurrent_weight
+                    i = i + out[c.pre][t - c.delay] @ getattr(own, c.name)
             if isinstance(population, CubaLIF):
                 i = i_syn = p.alpha * i_syn + i
             v = p.beta * v + p.gain * i - (0 if isinstance(population, LI) else _reset(p, v, fired))

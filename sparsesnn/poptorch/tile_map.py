@@ -36,9 +36,7 @@ class TileMap:
 def connections(network: Network) -> list[tuple[int, int, int]]:
     """(pre, post, delay) in the order in which currents are summed, populations by position."""
     position = {name: k for k, name in enumerate(network.populations)}
-    found = [(position[c.pre], position[c.post], c.delay) for c in network.connections]
-    recurrent = [k for k, p in enumerate(network.populations.values()) if getattr(p, "recurrent", False)]
-    return [*found, *((k, k, 1) for k in recurrent)]
+    return [(position[c.pre], position[c.post], c.delay) for c in network.connections]
 
 
 def spread(network: Network, n_samples: int, tiles: int, input_gradient: bool) -> TileMap:

@@ -31,12 +31,13 @@ from torch import Tensor, nn
 from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.sharded import ShardedModel
+from sparsesnn.parameters import stable_names
 from sparsesnn.train.files import TEMPORARY, read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
 
 NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"
-FORMAT_VERSION = 2  # 1 had one tensor file for each name
+FORMAT_VERSION = 3  # 1 had one tensor file for each name; until 2 weights had the names of `stable_names`
 _TENSOR_FILE = re.compile(r"(ckpt|best)-[0-9]{1,18}(-[0-9]{1,9}of[0-9]{1,9})?\.safetensors")
 _POPULATION = re.compile(r"(?:model|optim)/layers\.([^./]+)\.")
 
@@ -182,10 +183,10 @@ class CheckpointStore:
         where = str(self.path)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CheckpointError(f"{where}: is not a checkpoint of sparsesnn (no format {FORMAT!r})")
-        if document.get("format_version") not in (1, FORMAT_VERSION):
+        if document.get("format_version") not in range(1, FORMAT_VERSION + 1):
             raise CheckpointError(
                 f"{where}: format version is {document.get('format_version')!r}; "
-                f"this sparsesnn reads 1 and {FORMAT_VERSION}; use the version of sparsesnn that wrote it"
+                f"this sparsesnn reads 1 to {FORMAT_VERSION}; use the version of sparsesnn that wrote it"
             )
         body = document.get("body")
         try:
@@ -316,7 +317,7 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Puts `model/<name>` tensors into a model; names, shapes and dtypes must be those of the model, values finite."""
     wanted = model.state_dict()
-    given = {name[len("model/") :]: t for name, t in tensors.items() if name.startswith("model/")}
+    given = {name[len("model/") :]: t for name, t in _renamed(model, tensors).items() if name.startswith("model/")}
     if set(given) != set(wanted):
         missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
         raise CheckpointError(f"{where}: belongs to another network: missing {missing}, unknown {extra}")
@@ -325,6 +326,17 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -
     with torch.no_grad():
         for name, tensor in given.items():
             wanted[name].copy_(tensor)
+
+
+def _renamed(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under the names of a file of format version 1 or 2 get those that they have now."""
+    now = {before: name for name, before in stable_names(model.network).items()}
+    found = {}
+    for full_name, tensor in tensors.items():
+        kind, _, name = full_name.partition("/")
+        name, slash, key = name.partition("/")
+        found[f"{kind}/{now.get(name, name)}{slash}{key}"] = tensor
+    return found
 
 
 def restore_optimiser(
@@ -336,7 +348,7 @@ def restore_optimiser(
 ) -> None:
     """Puts `optim/<parameter>/<key>` tensors into an optimiser that keeps `state_keys` for a parameter."""
     parameters = dict(model.named_parameters())
-    for full_name, tensor in tensors.items():
+    for full_name, tensor in _renamed(model, tensors).items():
         if not full_name.startswith("optim/"):
             continue
         name, _, key = full_name[len("optim/") :].rpartition("/")
@@ -365,16 +377,20 @@ def _check_like(name: str, tensor: Tensor, wanted: Tensor, where: str) -> None:
 def weights_sha256(model: nn.Module) -> str:
     """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, in the order of their names.
 
+    The names are those of `sparsesnn.parameters.stable_names`.
+
     Of a network over several ranks the whole tensors count: it does not depend on the number of ranks.
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    before = stable_names(model.network)
+    for name, tensor in sorted(model.state_dict().items(), key=lambda item: before.get(item[0], item[0])):
+        stable = before.get(name, name)
         if isinstance(model, ShardedModel):
             shape = model.whole_shape(name, tensor)
-            digest.update(f"{name} {tensor.dtype} {shape}\n".encode())
+            digest.update(f"{stable} {tensor.dtype} {shape}\n".encode())
             for block in model.whole_rows(name, tensor):
                 digest.update(block.tobytes())
             continue
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(f"{stable} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

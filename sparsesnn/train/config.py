@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sparsesnn import datasets
@@ -139,7 +139,7 @@ class NetConfig:
             network = network.with_population(
                 network.output, beta=self.readout_beta, bias=self.readout_bias, learn_beta=self.readout_learn_beta
             )
-        return Network(network.populations, tuple(replace(c, delay=self.delay) for c in network.connections))
+        return network.with_delay(self.delay)
 
     def _misfit(self, network: Network, n_in: int, n_out: int, n_neurons: int, n_classes: int) -> str:
         has = f"the data has {n_neurons} neurons and {n_classes} classes"

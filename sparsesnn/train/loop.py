@@ -30,6 +30,7 @@ from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
 from sparsesnn.loss import activity_regulariser, decode
 from sparsesnn.module import IPU_BACKENDS, Model, Output
+from sparsesnn.network import Network
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks, schema
@@ -267,7 +268,7 @@ class Run:
         parts = self.parts
         n_parameters = self._n_parameters()
         sizes = " → ".join(
-            f"{name} {p.n:,}{' recurrent' if getattr(p, 'recurrent', False) else ''}"
+            f"{name} {p.n:,}{' recurrent' if self.network.is_recurrent(name) else ''}"
             for name, p in self.network.populations.items()
         )
         n_valid = len(parts.valid) if parts.valid else 0
@@ -324,7 +325,7 @@ class Run:
                 f"{where}: was made with other data ({_first_difference(saved.data, self.fingerprint)}); "
                 "give the same data, or start anew in another --out"
             )
-        if saved.network != self.network.to_dict():
+        if Network.from_dict(saved.network) != self.network:
             raise CheckpointError(f"{where}: belongs to another network; start anew in another --out")
         try:
             self.progress = schema.build(Progress, saved.progress, "progress")

@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from sparsesnn import _core
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.host.sharded import ShardedModel
+from sparsesnn.parameters import PopulationModule
 from sparsesnn.train.config import OptimConfig
 
 
 def make_optimiser(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """The optimiser; weight decay acts on weights only, never on biases, decays and thresholds."""
-    weights = [
-        p for name, p in model.named_parameters() if "weight" in name.rpartition(".")[0] or name.endswith("weight")
-    ]
-    chosen = {id(p) for p in weights}
+    chosen = {
+        id(weight) for layer in model.modules() if isinstance(layer, PopulationModule) for weight in layer.weights
+    }
+    weights = [p for p in model.parameters() if id(p) in chosen]
     others = [p for p in model.parameters() if id(p) not in chosen]
     groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]

@@ -81,12 +81,12 @@ def test_network_gradients_are_the_reference() -> None:
         network, parameters, records, {"out": d_out.numpy(), "a": d_counts.expand(11, 3, 9).numpy()}
     )
     for name, layer in model.layers.items():
-        for k, weight in enumerate(layer.weights):
+        for k, weight in enumerate(layer.sender_weights):
             gradient = want[name].weights[k]
             assert np.abs(gradient).max() > 0
             np.testing.assert_allclose(weight.grad.numpy(), gradient, rtol=1e-9, atol=1e-10 * np.abs(gradient).max())
     gradient = want["a"].recurrent_weight
-    got = model.layers["a"].recurrent_weight.grad.numpy()
+    got = model.layers["a"].loop_weight.grad.numpy()
     np.testing.assert_allclose(got, gradient, rtol=1e-9, atol=1e-10 * np.abs(gradient).max())
 
 

@@ -59,11 +59,11 @@ def check_against_reference(layer: Layer, n_steps: int = 11, n_samples: int = 3,
     out.backward(d_out)
     want = reference.layer_backward(p, record, d_out.numpy())
     pairs = {
-        **{f"weight {k}": (w.grad, g) for k, (w, g) in enumerate(zip(layer.weights, want.weights, strict=True))},
+        **{f"weight {k}": (w.grad, g) for k, (w, g) in enumerate(zip(layer.sender_weights, want.weights, strict=True))},
         **{f"source {k}": (x.grad, g) for k, (x, g) in enumerate(zip(sources, want.inputs, strict=True))},
     }
     for name in ("recurrent_weight", "bias", "alpha", "beta", "threshold"):
-        parameter = getattr(layer, name, None)
+        parameter = layer.loop_weight if name == "recurrent_weight" else getattr(layer, name, None)
         if parameter is not None and parameter.requires_grad:
             pairs[name] = (parameter.grad, getattr(want, name))
     for name, (got, gradient) in pairs.items():
@@ -200,7 +200,7 @@ def strong(network: Network, mode: str, dtype: torch.dtype) -> Model:
     model = Model(network, backend="dense", dense_mode=mode, seed=1).to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "weight" in name:
+            if "->" in name:
                 parameter.mul_(2)
     return model
 

@@ -122,9 +122,9 @@ def test_populations_are_values() -> None:
         ({"i": Input(3)}, [("i", "x")], r"connection i->x: no population 'x'; there are \['i'\]"),
         ({"i": Input(3), "j": Input(3)}, [("i", "j")], "i->j: an Input receives nothing"),
         ({"i": Input(3), "o": LI(3), "p": LI(3)}, [("i", "o"), ("o", "p")], "o->p: an LI readout does not fire"),
-        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("a", "a")], "a->a: say recurrent=True"),
+        ({"i": Input(3), "a": LIF(3)}, [("a", "a")], "'a' has no incoming connection"),
         ({"i": Input(3), "a": LIF(3), "b": LIF(3)}, [("i", "a"), ("i", "b"), ("b", "a")], "b->a points backwards"),
-        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("i", "a")], "two connections join the same two populations"),
+        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("i", "a")], "connection i->a: is there twice.*different delays"),
     ],
 )
 def test_networks_that_have_no_meaning(populations: Any, connections: Any, message: str) -> None:
@@ -161,9 +161,11 @@ def test_chain() -> None:
 
 def test_with_population() -> None:
     network = branched().with_population("a", beta=0.5, capacity=3)
-    assert network.populations["a"] == LIF(9, recurrent=True, beta=0.5, capacity=3)
+    assert network.populations["a"] == LIF(9, beta=0.5, capacity=3)
+    assert network.is_recurrent("a")
     assert network.populations["b"] == CubaLIF(5)
     assert network.connections == branched().connections
+    assert not network.with_population("a", recurrent=False).is_recurrent("a")
     with pytest.raises(DescriptionError, match="no population 'c'; there are"):
         branched().with_population("c", beta=0.5)
     with pytest.raises(DescriptionError, match=r"a: unknown arguments \['alpha'\]; allowed: \["):
@@ -329,3 +331,57 @@ def test_decays_spread_time_constants_on_a_logarithmic_scale() -> None:
     assert tau == pytest.approx([8 * 2**0.5, 16 * 2**0.5, 32 * 2**0.5, 64 * 2**0.5])
     with pytest.raises(DescriptionError, match=r"tau_range is \[5, 2\]; give 0 < low <= high"):
         decays((5, 2), 3)
+
+
+def test_recurrence_is_a_connection() -> None:
+    sugar = Network.chain(Input(3), LIF(4, recurrent=True), CubaLIF(5), LIF(6, recurrent=True), LI(2))
+    plain = Network.chain(Input(3), LIF(4), CubaLIF(5), LIF(6), LI(2))
+    loops = (Connection("hidden1", "hidden1"), Connection("hidden3", "hidden3", delay=1))
+    assert sugar == Network(plain.populations, (loops[1], *plain.connections, loops[0]))
+    assert sugar.connections[-2:] == loops
+    assert [c.name for c in sugar.incoming("hidden1")] == ["input->hidden1", "hidden1->hidden1"]
+    assert [c.name for c in sugar.senders("hidden1")] == ["input->hidden1"]
+    assert [sugar.is_recurrent(name) for name in sugar.populations] == [False, True, False, True, False]
+    assert sugar.history("hidden1") == 1
+    assert sugar.n_weights() == 3 * 4 + 4 * 5 + 5 * 6 + 6 * 2 + 4 * 4 + 6 * 6
+    assert Network.from_json(sugar.to_json()) == sugar
+    with pytest.raises(DescriptionError, match="delay is 0; give 1, 2, 3, .*recurrent"):
+        Connection("hidden1", "hidden1", delay=0)
+    with pytest.raises(DescriptionError, match="hidden1->hidden1: is there twice"):
+        Network({**plain.populations, "hidden1": LIF(4, recurrent=True)}, (*plain.connections, loops[0]))
+
+
+def test_several_connections_of_different_delays() -> None:
+    several = tuple(Connection("i", "a", delay=d) for d in (0, 3, 12))
+    network = Network({"i": Input(3), "a": LIF(4), "o": LI(2)}, (*several, Connection("a", "o")))
+    assert [c.name for c in network.incoming("a")] == ["i->a", "i->a@3", "i->a@12"]
+    assert network.history("i") == 12
+    late = network.with_delay(2, from_inputs=False)
+    assert [c.delay for c in late.connections] == [0, 3, 12, 2]
+
+
+def test_a_network_of_version_0_1_is_read() -> None:
+    text = (
+        '{"populations": {"i": {"model": "Input", "n": 3}, "a": {"model": "LIF", "n": 4, "recurrent": true}, '
+        '"o": {"model": "LI", "n": 2}}, "connections": [{"pre": "i", "post": "a", "delay": 0}, '
+        '{"pre": "a", "post": "o", "delay": 2}]}'
+    )
+    wanted = Network(
+        {"i": Input(3), "a": LIF(4, recurrent=True), "o": LI(2)}, (Connection("i", "a"), Connection("a", "o", 2))
+    )
+    assert Network.from_json(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("synapses", "message"),
+    [
+        (7, "synapses: is 7; give an object whose 'kind' is one of .*Dense"),
+        ({"kind": "Wheel"}, "'Wheel'.*one of .*Dense"),
+        ({"kind": "Dense", "size": 3}, r"Dense: unknown \['size'\]"),
+    ],
+)
+def test_synapses_that_cannot_be_read(synapses: object, message: str) -> None:
+    data = Network.chain(Input(3), LI(2)).to_dict()
+    data["connections"][0]["synapses"] = synapses
+    with pytest.raises(DescriptionError, match=message):
+        Network.from_dict(data)

@@ -176,7 +176,7 @@ def test_spyx_writes_the_input_of_a_loop_into_its_weights() -> None:
     g = graph(9, "input>a>rnn>output", a=nir.Linear(w.astype(np.float32)), rnn=inner)
     layer: Any = from_nir(g, source="spyx", reset="subtract").layers["output"]
     np.testing.assert_array_equal(layer.weights[0].detach().numpy(), w.astype(np.float32).T)
-    np.testing.assert_array_equal(layer.recurrent_weight.detach().numpy(), v.astype(np.float32).T)
+    np.testing.assert_array_equal(layer.loop_weight.detach().numpy(), v.astype(np.float32).T)
 
 
 def test_spikingjelly_resets_to_its_rest() -> None:
@@ -202,7 +202,7 @@ def test_a_gain_for_each_neuron_goes_into_the_weights() -> None:
     assert layer.population.gain == 1.0
     factor = np.array([0.1, 0.3])
     np.testing.assert_allclose(layer.weights[0].detach().numpy(), w.weight.T * factor, rtol=1e-6)
-    np.testing.assert_allclose(layer.recurrent_weight.detach().numpy(), loop.weight.T * factor, rtol=1e-6)
+    np.testing.assert_allclose(layer.loop_weight.detach().numpy(), loop.weight.T * factor, rtol=1e-6)
     np.testing.assert_allclose(layer.bias.detach().numpy(), w.bias * factor, rtol=1e-6)
 
 
@@ -242,15 +242,15 @@ def test_skips_delays_loops_and_a_plain_sum_at_the_end() -> None:
     model = from_nir(g, source="nir", dt=1e-4)
     network = model.network
     assert list(network.populations) == ["input", "hidden1", "hidden2", "output"]
-    found = {(c.pre, c.post): c.delay for c in network.connections}
+    found = {(c.pre, c.post): c.delay for c in network.connections if not c.is_recurrent}
     assert found == {("input", "hidden1"): 0, ("input", "hidden2"): 0, ("hidden1", "hidden2"): 3,
                      ("hidden2", "output"): 0, ("hidden1", "output"): 0}  # fmt: skip
     assert isinstance(network.populations["output"], LI)
     assert network.populations["output"].beta == 0.0
     layers: Any = model.layers
     np.testing.assert_array_equal(layers["hidden2"].bias.detach().numpy(), nodes["loop"].bias)
-    np.testing.assert_array_equal(layers["hidden2"].recurrent_weight.detach().numpy(), nodes["loop"].weight.T)
-    by_source = dict(zip([c.pre for c in network.incoming("hidden2")], layers["hidden2"].weights, strict=True))
+    np.testing.assert_array_equal(layers["hidden2"].loop_weight.detach().numpy(), nodes["loop"].weight.T)
+    by_source = dict(zip([c.pre for c in network.senders("hidden2")], layers["hidden2"].sender_weights, strict=True))
     np.testing.assert_array_equal(by_source["input"].detach().numpy(), nodes["skip"].weight.T)
     np.testing.assert_array_equal(by_source["hidden1"].detach().numpy(), nodes["b"].weight.T)
     x = (RNG.random((30, 3)) < 0.3).astype(np.float32)
@@ -266,8 +266,11 @@ def test_inner_graphs_are_taken_apart() -> None:
     inner = graph(4, "input>n>output n>w>n", n=lif(4), w=linear(4, 4), output=nir.Output({"output": np.array([4])}))
     g = graph(3, "input>a>rnn>b>o>output", a=affine(4, 3), rnn=inner, b=linear(2, 4), o=lif(2))
     model = from_nir(g, source="nir", dt=1e-4)
-    assert model.network.populations["hidden"].recurrent  # type: ignore[union-attr]
-    assert [(c.pre, c.post) for c in model.network.connections] == [("input", "hidden"), ("hidden", "output")]
+    assert model.network.is_recurrent("hidden")
+    assert [(c.pre, c.post) for c in model.network.connections if not c.is_recurrent] == [
+        ("input", "hidden"),
+        ("hidden", "output"),
+    ]
 
 
 def test_neurons_without_weights_before_them() -> None:
@@ -317,7 +320,7 @@ def test_refused(edges: str, nodes: dict[str, Any], options: dict[str, Any], mes
     if options["source"] != "nir" or message == "dt: graphs of 'nir' have no usual step; give dt":
         del options["dt"]
     if message is None:  # a loop over one neuron and two matrices is a recurrent population
-        assert from_nir(g, **options).network.populations["output"].recurrent  # type: ignore[union-attr]
+        assert from_nir(g, **options).network.is_recurrent("output")
         return
     with pytest.raises(DescriptionError, match=message):
         from_nir(g, **options)

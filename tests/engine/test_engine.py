@@ -34,7 +34,7 @@ def strong_model(network: Network, seed: int, backend: str = "cpu", scale: float
     model = Model(network, seed=seed, backend=backend)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "weight" in name:
+            if "->" in name:
                 parameter.mul_(scale)
             if name.endswith("bias"):
                 parameter.copy_(torch.linspace(-0.1, 0.2, parameter.numel()))
@@ -127,10 +127,12 @@ def assert_equals_reference(network: Network, module: Model, spikes: SpikeBatch,
     want_all = reference.network_backward(network, parameters, records, d_out)
     for name, layer in module.layers.items():
         want = want_all[name]
-        pairs = [(w.grad, d) for w, d in zip(layer.weights, want.weights, strict=True)]
+        pairs = [(w.grad, d) for w, d in zip(layer.sender_weights, want.weights, strict=True)]
+        if layer.loop_weight is not None and layer.loop_weight.requires_grad:
+            pairs.append((layer.loop_weight.grad, want.recurrent_weight))
         pairs += [
             (getattr(layer, key).grad, getattr(want, key))
-            for key in ("recurrent_weight", "bias", "beta", "alpha", "threshold")
+            for key in ("bias", "beta", "alpha", "threshold")
             if isinstance(getattr(layer, key, None), torch.nn.Parameter) and getattr(layer, key).requires_grad
         ]
         for k, (got, expected) in enumerate(pairs):
@@ -138,6 +140,16 @@ def assert_equals_reference(network: Network, module: Model, spikes: SpikeBatch,
             tolerance = 2e-5 if got.ndim else 1e-4
             assert relative_error(got, torch.as_tensor(expected)) <= tolerance, (case, name, k)
     return output
+
+
+@pytest.mark.parametrize("rules", LIST_RULES, ids=str)
+def test_several_connections_between_two_populations(rules: dict) -> None:
+    populations = {"i": Input(19), "a": LIF(33, **rules), "b": CubaLIF(20, recurrent=True, **rules), "o": LI(5)}
+    delays = {("i", "a"): (0, 2, 5), ("a", "b"): (1, 0), ("b", "o"): (0, 3)}
+    connections = [Connection(*pair, delay) for pair, all_ in delays.items() for delay in all_]
+    network = Network(populations, tuple(connections))
+    model = strong_model(network, 3)
+    assert_equals_reference(network, model, random_spikes(3, 8, 3, 19), 3)
 
 
 @pytest.mark.parametrize("rules", LIST_RULES, ids=str)
@@ -272,7 +284,7 @@ def test_bfloat16_weights_are_float32_weights_rounded(net: str) -> None:
     rounded, half = (strong_model(network, 5) for _ in range(2))
     with torch.no_grad():
         for name, parameter in rounded.named_parameters():
-            if "weight" in name:
+            if "->" in name:
                 parameter.copy_(parameter.bfloat16())
     for layer in half.layers.values():
         layer.weight_dtype = "bfloat16"
@@ -303,7 +315,7 @@ def test_chunks_equal_one_call(net: str, delay: int, capacity: int | None, backe
     if backend == "dense" and capacity:
         pytest.skip("the dense backend has no lists that could be full")
     network = parse_net(net, capacity=capacity)
-    network = Network(network.populations, tuple(Connection(c.pre, c.post, delay) for c in network.connections))
+    network = network.with_delay(delay)
     model = strong_model(network, 1, backend)
     spikes = random_spikes(2, 12, 3, 20)
     assert_chunks_equal_one_call(model, spikes)
@@ -456,11 +468,11 @@ def test_non_contiguous_weights_are_read_right() -> None:
     layer = Layer(LIF(8), n_pre=5)
     spikes = random_spikes(0, 6, 2, 5, 0.6)
     weight = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
-    layer.weights[0] = torch.nn.Parameter(weight.T)
+    setattr(layer, layer.incoming[0].name, torch.nn.Parameter(weight.T))
     assert not layer.weights[0].is_contiguous()
     out, _ = layer(spikes)
     straight = Layer(LIF(8), n_pre=5)
-    straight.weights[0] = torch.nn.Parameter(weight.T.contiguous())
+    setattr(straight, layer.incoming[0].name, torch.nn.Parameter(weight.T.contiguous()))
     assert torch.equal(out.to_dense(), straight(spikes)[0].to_dense())
 
 
@@ -503,7 +515,7 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         layer(spikes)
     with torch.no_grad():
         layer.weights[0].zero_()
-        layer.recurrent_weight[0, 2] = math.inf
+        layer.loop_weight[0, 2] = math.inf
     with pytest.raises(NumericError, match=r"recurrent_weight holds infinity at \[0, 2\]"):
         layer(spikes)
 

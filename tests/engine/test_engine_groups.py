@@ -31,7 +31,7 @@ def strong_model(net: str, **rules: Any) -> Model:
     model = Model(parse_net(net, bias=True, **rules), seed=1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "weight" in name:
+            if "->" in name:
                 parameter.mul_(3)
     return model
 

@@ -169,9 +169,11 @@ def dense_layer(p: Parameters) -> Layer:
     """A float64 dense layer with the numbers of `p`; β, α and θ are leaves that collect a gradient."""
     layer = Layer(p.population, [len(w) for w in p.weights], delays=p.delays, backend="dense").double()
     with torch.no_grad():
-        for weight, value in zip(layer.weights, p.weights, strict=True):
+        for weight, value in zip(layer.sender_weights, p.weights, strict=True):
             weight.copy_(torch.from_numpy(value))
-    for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold", "grad_threshold"):
+        if layer.loop_weight is not None:
+            layer.loop_weight.copy_(torch.from_numpy(p.recurrent_weight))
+    for name in ("bias", "beta", "alpha", "threshold", "grad_threshold"):
         value = getattr(p, name)
         if value is None:
             continue
@@ -217,13 +219,14 @@ def test_backward_against_autograd(model: type[Population], reset: str, reset_de
         out, _ = layer(sources)
         np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
         (out * torch.from_numpy(d_out)).sum().backward()
-        got = {f"weight {k}": w.grad for k, w in enumerate(layer.weights)}
+        got = {f"weight {k}": w.grad for k, w in enumerate(layer.sender_weights)}
         got |= {f"input {k}": x.grad for k, x in enumerate(sources)}
         expected = {f"weight {k}": g for k, g in enumerate(want.weights)}
         expected |= {f"input {k}": g for k, g in enumerate(want.inputs)}
         for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
             if getattr(p, name) is not None:
-                got[name], expected[name] = getattr(layer, name).grad, getattr(want, name)
+                parameter = layer.loop_weight if name == "recurrent_weight" else getattr(layer, name)
+                got[name], expected[name] = parameter.grad, getattr(want, name)
         for name, gradient in got.items():
             assert gradient is not None, name
             error = worst(gradient.numpy(), expected[name])
@@ -279,8 +282,9 @@ def test_backward_after_a_state_against_autograd(model: type[Population], reset:
     np.testing.assert_allclose(after.v.numpy(), record.state().v, rtol=1e-12, atol=1e-14)
     (out * torch.from_numpy(d_out)).sum().backward()
     assert given.v.grad is None
-    for name in ("recurrent_weight", "bias", "beta", "threshold"):
+    for name in ("bias", "beta", "threshold"):
         assert worst(getattr(layer, name).grad.numpy(), getattr(want, name)) <= 1e-10, name
+    assert worst(layer.loop_weight.grad.numpy(), want.recurrent_weight) <= 1e-10
     assert worst(layer.weights[0].grad.numpy(), want.weights[0]) <= 1e-10
 
 

@@ -70,7 +70,7 @@ def test_network_of_a_point() -> None:
     assert list(network.populations) == ["input", "hidden1", "hidden2", "output"]
     hidden = network.populations["hidden2"]
     assert isinstance(hidden, LIF)
-    assert (hidden.n, hidden.capacity, hidden.recurrent) == (256, 26, True)
+    assert (hidden.n, hidden.capacity, network.is_recurrent("hidden2")) == (256, 26, True)
 
 
 # ---- what ranks measure ---------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def strengthen(model: nn.Module) -> None:
     """Weights with which neurons fire."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "weight" in name:
+            if "->" in name:
                 parameter.mul_(3)
 
 

@@ -213,7 +213,7 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
     layer = next(iter(Model(parse_net("30-70r-10"), weight_dtype=weight_dtype).layers.values()))
     arguments = {**engine.spec_arguments(layer, True, set()), "tile_width": 32}
     spec = _core.LayerSpec(**arguments)
-    weight = layer.recurrent_weight.detach().numpy()
+    weight = layer.loop_weight.detach().numpy()
     out = np.full(_core.packed_bytes(spec, 70), 255, np.uint8)
     for begin, end in [(31, 70), (0, 31), (31, 31)]:
         _core.pack_rows(spec, recurrent, weight, begin, end, out, "weight")

@@ -27,7 +27,9 @@ from sparsesnn.train.checkpoint import (
     restore_optimiser,
     weights_sha256,
 )
+from sparsesnn.train.config import Config
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+from sparsesnn.train.optim import make_optimiser, state_keys
 
 ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
@@ -205,7 +207,7 @@ def test_a_tensor_file_with_the_right_digest_and_no_tensors(store: CheckpointSto
 
 def test_tensors_of_another_network() -> None:
     tensors = model_tensors(make_model())
-    with pytest.raises(CheckpointError, match=r"weight is .*the network needs"):
+    with pytest.raises(CheckpointError, match=r"hidden is .*the network needs"):
         restore_model(make_model(6), tensors, "here")
     with pytest.raises(CheckpointError, match=r"belongs to another network: missing \['layers.hidden.bias'\]"):
         restore_model(make_model(), {k: v for k, v in tensors.items() if not k.endswith("bias")}, "here")
@@ -292,3 +294,23 @@ def test_pickles_are_not_read(store: CheckpointStore) -> None:
     forged = [TensorFile(made.tensors[0].file, len(data), hashlib.sha256(data).hexdigest())]
     with pytest.raises(CheckpointError, match="is not a safetensors file"):
         store.tensors(forged)
+
+
+def test_a_run_of_version_0_1_is_read(tmp_path: Path) -> None:
+    """Made by version 0.1.0: `sparsesnn train digits --net 128-6r-10 --set net.learn_beta=true --set net.bias=true …`."""
+    old = Path(__file__).parent / "run-0.1.0"
+    wanted = json.loads((old / "result.json").read_text())
+    store = CheckpointStore(old)
+    saved = store.read()
+    network = Network.from_dict(saved.network)
+    assert network.is_recurrent("hidden")
+    model = Model(network, seed=5)
+    optimiser = make_optimiser(model, Config.from_dict(saved.config).optim)
+    tensors = store.tensors(saved.tensors)
+    restore_model(model, tensors, "here")
+    restore_optimiser(model, optimiser, tensors, state_keys(Config.from_dict(saved.config).optim), "here")
+    assert weights_sha256(model) == wanted["weights_sha256"]
+    assert all(optimiser.state[p]["exp_avg"].shape == p.shape for p in model.parameters())
+    other = Model(network, seed=6)  # what a user kept by torch.save
+    other.load_state_dict({k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")})
+    assert weights_sha256(other) == wanted["weights_sha256"]

@@ -131,7 +131,7 @@ def test_a_text_becomes_a_network_with_the_arguments_of_the_section() -> None:
     assert populations["input"] == Input(7)
     hidden = populations["hidden1"], populations["hidden2"]
     assert isinstance(hidden[0], LIF)
-    assert hidden[0].recurrent
+    assert network.is_recurrent("hidden1")
     assert (hidden[0].beta, hidden[0].capacity, hidden[0].surrogate.kind) == (0.5, 3, "atan")
     assert isinstance(hidden[1], CubaLIF)
     assert hidden[1].alpha == 0.25

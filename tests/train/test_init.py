@@ -46,9 +46,9 @@ def test_one_gain_for_incoming_and_recurrent_weights() -> None:
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     init_activity(model, [poisson(60, 0.05)], 0.1)
     gains = {name: (p / before[name]).detach() for name, p in model.named_parameters()}
-    gain = gains["layers.hidden1.weights.0"]
+    gain = gains["layers.hidden1.input->hidden1"]
     torch.testing.assert_close(gain, torch.full_like(gain, float(gain[0, 0])))
-    recurrent = gains["layers.hidden1.recurrent_weight"]
+    recurrent = gains["layers.hidden1.hidden1->hidden1"]
     torch.testing.assert_close(recurrent, torch.full_like(recurrent, float(gain[0, 0])))
     assert float(gain[0, 0]) != pytest.approx(1)
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
@@ -61,7 +61,7 @@ def test_dict_scales_the_named_populations_only() -> None:
     assert reached["hidden2"] == pytest.approx(0.2, rel=0.1)
     assert set(reached) == {"hidden1", "hidden2", "output"}
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
-    assert changed == {"layers.hidden2.weights.0"}
+    assert changed == {"layers.hidden2.hidden1->hidden2"}
 
 
 def test_mean_shift_makes_the_drive_common() -> None:

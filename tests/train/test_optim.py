@@ -58,7 +58,7 @@ def test_weight_decay_acts_on_weights_only(name: str) -> None:
     decayed = {id(p) for group in optimiser.param_groups if group["weight_decay"] for p in group["params"]}
     every = {id(p) for group in optimiser.param_groups for p in group["params"]}
     names = {n for n, p in model.named_parameters() if id(p) in decayed}
-    assert names == {"layers.hidden.weights.0", "layers.hidden.recurrent_weight", "layers.output.weights.0"}
+    assert names == {"layers.hidden.input->hidden", "layers.hidden.hidden->hidden", "layers.output.hidden->output"}
     assert every == {id(p) for p in model.parameters()}
 
 

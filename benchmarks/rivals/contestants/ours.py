@@ -17,15 +17,11 @@ from sparsesnn.train.prepare import set_threads
 def make(task: Task, grad_threshold: float, backend: str = "cpu") -> Callable[[], float]:
     set_threads(torch.get_num_threads(), backend)
     model = ss.Model(network(task, grad_threshold), backend=backend)
-    weights = {f"layers.{name}.weights.0": w for name, w in zip(model.layers, task.weights, strict=True)}
-    weights |= {
-        f"layers.{name}.recurrent_weight": w
-        for name, w in zip(model.layers, task.recurrent, strict=False)
-        if w is not None
-    }
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(weights[name]))
+        for layer, *weights in zip(model.layers.values(), task.weights, [*task.recurrent, None], strict=True):
+            given = [w for w in weights if w is not None]
+            for parameter, weight in zip(layer.weights, given, strict=True):  # type: ignore[arg-type]
+                parameter.copy_(torch.from_numpy(weight))
     spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
     adam = own_adam if backend == "cpu" else fused_adam
     return step_of(lambda: model(spikes).potentials.mean(0), model.parameters(), task.labels, adam)
