@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.event_times import warn_of_units
 from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 Array = npt.NDArray[Any]
@@ -130,6 +131,8 @@ def bin_events(
         DataError: NaN or infinite times, units that are not integers in 0 .. n_units-1, unequal lengths; the message
             names the sample.
         ConfigError: a parameter without meaning.
+
+    Warns where no event lies in the window, or all of them in its first step: the times may be in another unit.
     """
     n_events = [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)]
     # float64 before any arithmetic: SHD keeps seconds as float16, whose steps are 0.5 ms after the first half second
@@ -177,6 +180,7 @@ def bin_flat(
     allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
     _check_all((unit >= 0) & (unit < n_units), unit, sample, source, first_sample, "units", allowed)
 
+    warn_of_units(t_us, n_steps=n_steps, dt_us=dt_us, what=source)
     with np.errstate(over="ignore"):  # a time so late that its step is infinite is beyond the window
         step = np.floor(t_us / dt_us)
     inside = (step >= 0) & (step < n_steps)

@@ -110,17 +110,29 @@ class EventSet:
         groups: Mapping[str, npt.ArrayLike] | None = None,
         description: Mapping[str, Any] | None = None,
     ) -> EventSet:
-        """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens."""
+        """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens.
+
+        Args:
+            events, n_units, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
+            labels: integer [n], class of each sample, from 0.
+            n_classes: number of classes; None: the largest label and one.
+            groups: for each name, integer [n]: which group a sample belongs to.
+            description: what made it, JSON values.
+
+        Raises:
+            DataError: events that `bin_events` refuses; labels or groups that are not whole numbers.
+            ConfigError: a window without meaning.
+        """
         window: dict[str, Any] = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
         binned = bin_events(events, **window, duplicates=duplicates, source="from_events")
-        classes = np.asarray(labels).astype(np.int64)
+        classes = _whole_numbers(labels, "labels")
         return cls(
             ids=binned.ids,
             n_spikes=binned.n_spikes,
             labels=classes,
             n_neurons=binned.n_neurons,
             n_classes=(int(classes.max()) + 1 if classes.size else 0) if n_classes is None else n_classes,
-            groups={name: np.asarray(group).astype(np.int64) for name, group in (groups or {}).items()},
+            groups={name: _whole_numbers(group, f"groups[{name!r}]") for name, group in (groups or {}).items()},
             n_lost=binned.n_lost,
             n_merged=binned.n_merged,
             description={**({} if max_count(duplicates) == 1 else {"duplicates": duplicates}), **(description or {})},
@@ -284,6 +296,17 @@ class EventSet:
             n_samples=n_samples,
             n_neurons=self.n_neurons,
         )
+
+
+def _whole_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:
+    """int64[n]; `DataError` for texts, and for floats, which would be truncated."""
+    numbers = np.asarray(values)
+    if numbers.size and numbers.dtype.kind not in "biu":
+        raise DataError(
+            f"from_events: {what} are {numbers.dtype}, such as {numbers.reshape(-1)[0]!r}; give whole numbers from 0, one per "
+            "sample, as np.unique(names, return_inverse=True)[1] makes of names"
+        )
+    return numbers.astype(np.int64)
 
 
 def _distinct(cell: npt.NDArray[np.int64], n_cells: int) -> npt.NDArray[np.int64]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsesnn import dense, engine
 from sparsesnn.dense import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.layer_inputs import layer_sources
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
@@ -112,11 +113,7 @@ class Layer(PopulationModule):
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
-        sources = [inputs] if isinstance(inputs, (SpikeBatch, Tensor, DenseSpikes)) else list(inputs)
-        if len(sources) != len(self.n_pre):
-            raise ShapeError(
-                f"{type(self.population).__name__}: {len(sources)} inputs; it has {len(self.n_pre)} sources"
-            )
+        sources = layer_sources(inputs, len(self.n_pre), type(self.population).__name__)
         if self.backend == "dense":
             return dense.run_layer(self, sources, state, packed=packed)
         lists = [source for source in sources if isinstance(source, SpikeBatch)]

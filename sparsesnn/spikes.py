@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.errors import ShapeError, SpikeListError
+from sparsesnn.event_times import warn_of_units
 
 #: largest population whose ids fit uint16
 MAX_UINT16_NEURONS = 65_536
@@ -137,11 +138,15 @@ class SpikeBatch:
     ) -> SpikeBatch:
         """From raw events: one `(t_us, unit)` pair of arrays per sample.
 
-        An event at `t_us` falls into step floor(t_us / dt_us). Events before 0 or in step `n_steps` and later are
-        left out; several events of one unit in one step make one spike.
+        An event at `t_us`, in microseconds, falls into step floor(t_us / dt_us). Events before 0 or in step `n_steps` and
+        later are left out; several events of one unit in one step make one spike. Warns where no event lies in the
+        window, or all of them in its first step: the times may be in another unit.
         """
+        if not dt_us > 0:
+            raise SpikeListError(f"from_events: dt_us is {dt_us!r}; give the width of a step in microseconds, above 0")
         n_samples = len(events)
         keys = []
+        times = [np.empty(0)]
         for b, (t_us, unit) in enumerate(events):
             t_us, unit = np.asarray(t_us, dtype=np.float64), np.asarray(unit)
             if t_us.shape != unit.shape or t_us.ndim != 1:
@@ -150,14 +155,18 @@ class SpikeBatch:
                 )
             if not np.isfinite(t_us).all():
                 raise SpikeListError(f"from_events: sample {b} has times that are NaN or infinite; remove those events")
+            if unit.size and unit.dtype.kind not in "iu":
+                raise SpikeListError(f"from_events: sample {b} has units of type {unit.dtype}; give integers")
             if unit.size and (unit.min() < 0 or unit.max() >= n_neurons):
                 raise SpikeListError(
                     f"from_events: sample {b} has units {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}"
                 )
+            times.append(t_us)
             step = np.floor(t_us / dt_us)
             inside = (step >= 0) & (step < n_steps)
             row = step[inside].astype(np.int64) * n_samples + b
             keys.append(row * n_neurons + unit[inside].astype(np.int64))
+        warn_of_units(np.concatenate(times), n_steps=n_steps, dt_us=dt_us, what="from_events")
         key = np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
         n_spikes = np.bincount(key // n_neurons, minlength=n_steps * n_samples)
         return cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)

@@ -123,6 +123,7 @@ def test_rules_for_duplicates():
             max_count(bad)
 
 
+@pytest.mark.filterwarnings("ignore:.*Times are in microseconds")
 @given(
     data=st.data(),
     dt_us=st.sampled_from([1, 7, 1000, 5000]),

@@ -125,6 +125,26 @@ def test_arrays_that_do_not_fit_together_are_errors(change, message):
         EventSet(**{**fields, **change})
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["yes", "no"], r"labels are <U3, such as .*'yes'.*np\.unique"),
+        ([0.0, 1.5], r"labels are float64, such as .*0\.0.*whole numbers"),
+        (np.array([1, None]), "labels are object"),
+    ],
+)
+def test_labels_that_are_no_numbers_are_errors(labels, message):
+    events = [([1.0, 2.0], [0, 1])] * 2
+    with pytest.raises(DataError, match=f"from_events: {message}"):
+        EventSet.from_events(events, labels, n_units=3, n_steps=4, dt_us=1.0)
+    with pytest.raises(DataError, match=message.replace("labels are", r"groups\['who'\] are")):
+        EventSet.from_events(events, [0, 1], n_units=3, n_steps=4, dt_us=1.0, groups={"who": labels})
+    numbers = np.unique(["yes", "no"], return_inverse=True)[1]
+    for good in (numbers, numbers.astype(bool), numbers.tolist()):
+        assert EventSet.from_events(events, good, n_units=3, n_steps=4, dt_us=1.0).labels.tolist() == [1, 0]
+    assert len(EventSet.from_events([], [], n_units=3, n_steps=4, dt_us=1.0)) == 0
+
+
 def test_is_frozen():
     event_set = make([[[0]]], 1, 1)
     with pytest.raises(dataclasses.FrozenInstanceError):

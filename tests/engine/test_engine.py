@@ -520,11 +520,31 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         layer(spikes)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_what_a_layer_returns_is_refused_as_its_input(backend: str) -> None:
+    chain = torch.nn.Sequential(Layer(LIF(8), n_pre=5, backend=backend), Layer(LI(3), n_pre=8, backend=backend))
+    spikes = random_spikes(0, 3, 2, 5)
+    given = spikes if backend == "cpu" else spikes.to_dense()
+    kind = "SpikeBatch" if backend == "cpu" else "Tensor"
+    with pytest.raises(
+        ShapeError, match=rf"LI: got a tuple\({kind}, LayerState\).*its output and its state.*Sequential"
+    ):
+        chain(given)
+    for bad, name in (
+        (None, "NoneType"),
+        ("spikes", "str"),
+        (np.zeros(3), "ndarray"),
+        ([spikes, 3], r"list\(SpikeBatch, int\)"),
+    ):
+        with pytest.raises(ShapeError, match=f"LIF: got a {name}; give the spikes"):
+            chain[0](bad)
+
+
 def test_wrong_shapes_and_dtypes_are_refused() -> None:
     layer = Layer(LIF(8), n_pre=5)
     with pytest.raises(ShapeError, match="input has T=3, B=2, N=6; this layer needs T=3, B=2, N=5"):
         layer(random_spikes(0, 3, 2, 6))
-    with pytest.raises(ShapeError, match="2 inputs; it has 1 sources"):
+    with pytest.raises(ShapeError, match=r"LIF: got the spikes of 2 sources; it has 1 \(n_pre\)"):
         layer([random_spikes(0, 3, 2, 5)] * 2)
     with pytest.raises(ShapeError, match="is torch.float64 on cpu; the cpu engine computes in float32"):
         layer.double()(random_spikes(0, 3, 2, 5))

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import sparsesnn as ss
+from sparsesnn.datasets import bin_events
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.spikes import SpikeBatch, id_dtype
 
@@ -145,6 +147,30 @@ def test_errors_of_the_constructors() -> None:
             SpikeBatch.from_dense(torch.full((1, 1, 1), bad))
 
 
+@pytest.mark.parametrize("make", [SpikeBatch.from_events, bin_events])
+def test_times_in_another_unit_are_noticed(make: Any) -> None:
+    """Of a second of events in 100 steps of 10 ms."""
+    seconds = np.random.default_rng(0).uniform(0, 1, 70)
+    n_neurons = {"n_neurons": 7} if make == SpikeBatch.from_events else {"n_units": 7}
+
+    def binned(*times: Any) -> Any:
+        events = [(t, np.arange(len(t)) % 7) for t in times]
+        return make(events, n_steps=100, dt_us=1e4, **n_neurons)
+
+    for factor in (1, 1e3):
+        with pytest.warns(
+            UserWarning, match="all 70 events.* fall into the first of 100 steps of 10000 us.*microseconds"
+        ):
+            binned(seconds[:30] * factor, seconds[30:] * factor)
+    for times in (seconds * 1e9 + 1e6, seconds * 1e6 - 2e6):
+        with pytest.warns(UserWarning, match="all 70 events.* lie outside the window of 100 steps"):
+            binned(times)
+    binned(seconds * 1e6, seconds)  # the set as a whole is plausible
+    binned(seconds[:5])  # so few say nothing
+    binned(np.zeros(70))  # one time: a still picture
+    binned()
+
+
 def test_errors_of_events() -> None:
     def make(t_us: list[float], unit: list[int]) -> SpikeBatch:
         good = (np.zeros(1), np.zeros(1, int))
@@ -159,6 +185,10 @@ def test_errors_of_events() -> None:
         make([1, 2], [0, 5])
     with pytest.raises(SpikeListError, match="sample 1 has units -1 to -1"):
         make([1], [-1])
+    with pytest.raises(SpikeListError, match="sample 1 has units of type float64; give integers"):
+        make([1], [1.5])  # type: ignore[list-item]
+    with pytest.raises(SpikeListError, match="dt_us is 0; give"):
+        SpikeBatch.from_events([], n_steps=3, n_neurons=5, dt_us=0)
 
 
 # ---- Queries -----------------------------------------------------------------------------------------------------
