@@ -5,8 +5,8 @@ Runs under Python 3.8 and torch 2.0 too, for `sparsesnn.poptorch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Mapping, NamedTuple, Union  # noqa: UP035
+from collections.abc import Callable
+from typing import Any, Mapping, NamedTuple, Sequence, Union  # noqa: UP035
 
 import torch
 from torch import Tensor, nn
