@@ -240,7 +240,11 @@ class _ShardCall:
 
     def lists(self) -> SpikeBatch:
         """This rank's lists, ids from 0, without values."""
-        shape = {"n_steps": self.n_steps, "n_samples": self.n_samples, "n_neurons": max(1, self.layer.shards.n)}
+        shape: dict[str, Any] = {
+            "n_steps": self.n_steps,
+            "n_samples": self.n_samples,
+            "n_neurons": max(1, self.layer.shards.n),
+        }
         if self.result is None:
             silent = np.zeros(self.n_steps * self.n_samples, np.int32)
             return SpikeBatch._from_flat(np.empty(0, np.int64), silent, **shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class Layer(PopulationModule):
         history: how many of its last output steps the state keeps.
         weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes), sums and the
             weights that learn stay float32; backend "cpu" only.
-        generator: source of the random initial weights, U(±1/√n_pre).
+        generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
     `state_dict` a weight is called after its connection, `input->hidden`. `bias`; `beta`, `alpha`, `threshold`
@@ -95,6 +95,12 @@ class Layer(PopulationModule):
 
     def extra_repr(self) -> str:
         return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
+
+    if TYPE_CHECKING:  # of `nn.Module` it returns Any; the output is of `SpikeBatch`, or a tensor: see `forward`
+
+        def __call__(
+            self, inputs: LayerInput | Sequence[LayerInput], state: LayerState | None = None, *, packed: bool = False
+        ) -> tuple[Any, LayerState]: ...
 
     def forward(
         self,
@@ -185,7 +191,8 @@ class Model(nn.Module):
         network: the description.
         backend: "cpu" or "dense"; both have the same parameters and `state_dict`.
         dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
-        seed: of the initial weights.
+        seed: of the initial weights, which follow from it alone: the same in every session, whatever `torch.manual_seed`
+            was given. None draws a seed from PyTorch's generator, which `torch.manual_seed` sets.
         weight_dtype: how the weights of every layer are read; see `Layer`.
     """
 
@@ -195,10 +202,11 @@ class Model(nn.Module):
         *,
         backend: str = "cpu",
         dense_mode: str = "auto",
-        seed: int = 0,
+        seed: int | None = 0,
         weight_dtype: str = "float32",
     ) -> None:
         super().__init__()
+        seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
         if not isinstance(network, Network):
             raise DescriptionError(f"Model: network is {network!r}; give a Network, such as parse_net('700-256r-20')")
         receivers = network.receivers()
@@ -219,6 +227,12 @@ class Model(nn.Module):
             )
             layer.rotation_seed = seed
             self.layers[name] = layer
+
+    if TYPE_CHECKING:  # of `nn.Module` it returns Any
+
+        def __call__(
+            self, spikes: SpikeBatch | DenseSpikes, state: Mapping[str, LayerState] | None = None
+        ) -> Output: ...
 
     def forward(self, spikes: SpikeBatch | DenseSpikes, state: Mapping[str, LayerState] | None = None) -> Output:
         """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`).

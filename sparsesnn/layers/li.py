@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsesnn.documented import documented
 from sparsesnn.layers.checks import PerNeuron, check_population
 from sparsesnn.options import option
 
 
+@documented(n="number of outputs; with a population code, k neurons a class, class by class.")
 @dataclass(frozen=True)
 class LI:
     """Leaky integrator that never fires: v[t] = β·v[t-1] + gain·i[t]. Its potentials are the network's output.
 
-    `n` outputs; with a population code, k neurons a class, class by class. A decay that leaves [0, 1] as it
-    learns is read as 0 or 1, see `sparsesnn.bounds`.
+    A decay that leaves [0, 1] as it learns is read as 0 or 1, see `sparsesnn.bounds`.
     """
 
     n: int

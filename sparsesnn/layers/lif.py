@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Optional
 
+from sparsesnn.documented import documented
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import PerNeuron, check_population
 from sparsesnn.options import option
@@ -17,7 +18,7 @@ ACTIVITIES = ("natural", "fixed")
 
 @dataclass(frozen=True)
 class Population:
-    """What every spiking population has; `LIF` and `CubaLIF` add their dynamics.
+    """Every spiking population has a threshold, a reset and a surrogate derivative; `LIF` and `CubaLIF` add dynamics.
 
     A parameter (`beta`, `threshold`, …) is one number for all neurons or one per neuron, and learns in that form. A decay
     that leaves [0, 1] as it learns is read as 0 or 1; its gradient there: `sparsesnn.bounds`. With `reset_decays` a spike
@@ -62,10 +63,11 @@ class Population:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
 
 
+@documented(n="number of neurons.")
 @dataclass(frozen=True)
 class LIF(Population):
     """Leaky integrate-and-fire: v[t] = ρ(v[t-1]) + gain·i[t], with the reset inside ρ.
 
     ρ(v) = β·v - θ·s (subtract), β·(v - θ·s) (subtract with reset_decays), β·v·(1 - s) (zero), β·v (none), where
-    s = v > θ. Arguments: see `Population`. Source: snnTorch's `Leaky`; Eshraghian et al. 2023, eq. 4.
+    s = v > θ. Source: snnTorch's `Leaky`; Eshraghian et al. 2023, eq. 4.
     """

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -518,6 +519,27 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         layer.loop_weight[0, 2] = math.inf
     with pytest.raises(NumericError, match=r"recurrent_weight holds infinity at \[0, 2\]"):
         layer(spikes)
+
+
+def test_seeds_of_initial_weights() -> None:
+    """A model's weights follow from its seed alone; with None, and those of a layer, from PyTorch's generator."""
+    network = parse_net("5-4r-3", capacity=2)
+
+    def weights(torch_seed: int, **arguments: Any) -> torch.Tensor:
+        torch.manual_seed(torch_seed)
+        return torch.cat([p.detach().flatten() for p in Model(network, **arguments).parameters()])
+
+    assert torch.equal(weights(1), weights(2))
+    assert torch.equal(weights(1), weights(1, seed=0))
+    assert not torch.equal(weights(1), weights(1, seed=1))
+    assert torch.equal(weights(1, seed=None), weights(1, seed=None))
+    assert not torch.equal(weights(1, seed=None), weights(2, seed=None))
+    layers = []
+    for torch_seed in (1, 1, 2):
+        torch.manual_seed(torch_seed)
+        layers.append(Layer(LIF(4), n_pre=5).weights[0])
+    assert torch.equal(layers[0], layers[1])
+    assert not torch.equal(layers[0], layers[2])
 
 
 @pytest.mark.parametrize("backend", ["cpu", "dense"])

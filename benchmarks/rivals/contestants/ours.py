@@ -24,7 +24,13 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu") -> Callable[[]
                 parameter.copy_(torch.from_numpy(weight))
     spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
     adam = own_adam if backend == "cpu" else fused_adam
-    return step_of(lambda: model(spikes).potentials.mean(0), model.parameters(), task.labels, adam)
+
+    def logits() -> Tensor:
+        potentials = model(spikes).potentials
+        assert potentials is not None, "the last population is a readout"
+        return potentials.mean(0)
+
+    return step_of(logits, model.parameters(), task.labels, adam)
 
 
 def own_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
