@@ -51,7 +51,7 @@ def init_activity(
             0 it gives the neurons a common drive, so that fewer of them stay silent.
         readout_std: None leaves the readout as it is.
 
-    Returns: per spiking population the activity reached; for an LI readout the standard deviation of its potentials.
+    Returns: the activity reached, per spiking population.
     Errors: `DescriptionError` if no data is given, a population receives no spikes, its weights are all zero, or no
     gain reaches the target; `NumericError` for weights that are NaN or infinite. Warns if the activity jumps over
     the target. After an error the populations before the one it names are already scaled.
@@ -86,7 +86,8 @@ def init_activity(
         elif name in targets:
             _bisect(name, layer, inputs, targets[name], tolerance, max_passes)
         outputs[name] = [layer(x)[0] for x in inputs]
-        reached[name] = _std(outputs[name]) if reads else _activity(outputs[name])
+        if not reads:
+            reached[name] = _activity(outputs[name])
     return reached
 
 

@@ -461,13 +461,8 @@ class Run:
         p.epoch, p.batch = p.epoch + 1, 0
         if self.device is not None:
             self.device.pull()
-        better = valid is not None and (
-            p.best_epoch == 0
-            or valid.accuracy > p.best_accuracy
-            or (valid.accuracy == p.best_accuracy and valid.loss < p.best_loss)
-        )
-        if valid is not None and better:
-            p.best_epoch, p.best_accuracy, p.best_loss = p.epoch, valid.accuracy, valid.loss
+        better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
+        if better:
             self.best = self.store.write_best(p.epoch, ckpt.model_tensors(self.model))
         record = {
             "epoch": p.epoch,
@@ -551,6 +546,7 @@ class Run:
             test_accuracy_last=last.accuracy,
             test_loss=chosen.loss,
             valid_accuracy=p.best_accuracy if self.best is not None else None,
+            valid_loss=p.best_loss if self.best is not None else None,
             best_epoch=p.best_epoch if self.best is not None else p.epoch,
             n_epochs=p.epoch,
             samples_per_s=p.trained_samples / p.trained_s if p.trained_s > 0 else 0.0,
@@ -575,7 +571,7 @@ class Run:
             result.write(self.folder)
         if self.tensorboard:
             self.tensorboard.close()
-        by = "validation" if self.best is not None else "being the last"
+        by = "the highest validation accuracy, then the lowest loss" if self.best is not None else "being the last"
         self.report.note(
             f"test    {percent(result.test_accuracy)} with epoch {result.best_epoch}, chosen by {by}"
             f" (valid {percent(result.valid_accuracy)}; last epoch: test {percent(result.test_accuracy_last)})"

@@ -107,6 +107,9 @@ class Progress:
         seconds: wall time of training and validation, over all finished epochs.
         metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
         init: activity per population after the initialisation.
+
+    The best epoch is the one with the highest validation accuracy; among equal ones that with the lowest validation loss;
+    among these the first.
     """
 
     epoch: int = 0
@@ -123,16 +126,24 @@ class Progress:
     metrics_position: int = 0
     init: dict[str, float] = field(default_factory=dict)
 
+    def note_validation(self, accuracy: float, loss: float) -> bool:
+        """Whether the epoch that was just finished is the best so far, which is then kept."""
+        better = (accuracy, -loss) > (self.best_accuracy, -self.best_loss) or self.best_epoch == 0
+        if better:
+            self.best_epoch, self.best_accuracy, self.best_loss = self.epoch, accuracy, loss
+        return better
+
 
 @dataclass(frozen=True)
 class Result:
     """What a run ends with, and `result.json` holds.
 
     Args:
-        test_accuracy: on the test part, of the epoch that validation chose (of the last one without validation).
+        test_accuracy: on the test part, of the epoch that validation chose: the highest accuracy, among equal ones the
+            lowest loss. Without a validation part it is the last epoch.
         test_accuracy_last: the same after the last epoch; it takes no part in any choice.
         test_loss: mean loss on the test part, of the chosen epoch.
-        valid_accuracy: best on the validation part; None without one.
+        valid_accuracy, valid_loss: of the chosen epoch on the validation part; None without one.
         best_epoch: the chosen epoch, counted from 1.
         n_epochs: epochs trained.
         samples_per_s: training samples per second, validation and test left out.
@@ -170,6 +181,7 @@ class Result:
     version: str
     wait_share: float = 0.0
     ranks: Mapping[str, Any] = field(default_factory=dict)
+    valid_loss: float | None = None
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

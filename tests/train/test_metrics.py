@@ -11,7 +11,7 @@ import torch
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.module import Output
-from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.summary import write_summary
 
 RESULT_EXAMPLE = Result(
@@ -113,3 +113,14 @@ def test_tensorboard_files(tmp_path: Path) -> None:
     data = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
     assert b"activity/hidden" in data
     assert b"valid_loss" not in data
+
+
+def test_validation_chooses_the_highest_accuracy_and_then_the_lowest_loss() -> None:
+    progress = Progress()
+    validations = [(0.0, 9.0), (0.5, 2.0), (0.5, 2.0), (0.5, 1.5), (0.5, 1.7), (0.4, 0.1), (0.6, 3.0)]
+    chosen = []
+    for accuracy, loss in validations:
+        progress.epoch += 1
+        chosen.append(progress.note_validation(accuracy, loss))
+    assert chosen == [True, True, False, True, False, False, True]
+    assert (progress.best_epoch, progress.best_accuracy, progress.best_loss) == (7, 0.6, 3.0)

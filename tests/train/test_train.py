@@ -140,6 +140,7 @@ def test_validation_chooses_and_the_test_part_does_not(tmp_path: Path) -> None:
     best = max(records, key=lambda r: (r["valid_accuracy"], -r["valid_loss"], -r["epoch"]))
     assert result.best_epoch == best["epoch"]
     assert result.valid_accuracy == best["valid_accuracy"]
+    assert result.valid_loss == best["valid_loss"]
     for weights, wanted in (("best", result.test_accuracy), ("last", result.test_accuracy_last)):
         assert evaluate_run(tmp_path, weights=weights)["accuracy"] == wanted
     assert evaluate_run(tmp_path / "checkpoint.json", split="valid")["accuracy"] == result.valid_accuracy
