@@ -10,12 +10,12 @@ from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.ipu import Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import AnyPopulation, Connection, Network
-from sparsesnn.partition.layout import crossing, place_helpers
-from sparsesnn.partition.memory import tile_totals
+from sparsesnn.partition.ipu.layout import crossing, place_helpers
+from sparsesnn.partition.ipu.memory import tile_totals
+from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan, Shard
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
-from sparsesnn.partition.vertices import loops_rounds
 from sparsesnn.surrogate import Surrogate
 
 

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from sparsesnn.partition import sweep_tables, sweeps
+from sparsesnn.partition.ipu import sweep_tables, sweeps
 from sparsesnn.train.files import write_atomically
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -25,7 +25,7 @@ from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
 from sparsesnn.parameters import Incoming, PopulationModule
-from sparsesnn.partition.plan import cpu_tile_width
+from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.spikes import SpikeBatch
 
 #: tag of list gradients on their way to the owners of the neurons

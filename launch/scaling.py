@@ -190,7 +190,7 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
 
 def predict_step(point: Point, threads: int, links: Links | None) -> float:
     """Seconds of a step by the plan's cost model, on cores as `partition.target` describes them."""
-    from sparsesnn.partition.cost_cpu import predict_replicas
+    from sparsesnn.partition.cpu.cost import predict_replicas
     from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.target import parse_target
 
@@ -205,7 +205,7 @@ def predict_step(point: Point, threads: int, links: Links | None) -> float:
 
 def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
     """Predicted weak scaling on IPUs, batch 48: never measured."""
-    from sparsesnn.partition.sweeps import weak_scaling
+    from sparsesnn.partition.ipu.sweeps import weak_scaling
 
     rows = [asdict(row) for row in weak_scaling(ipus, target, batches=(48,))]
     for row in rows:

@@ -7,38 +7,35 @@ is what goes in. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.los
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
+from sparsesnn import errors
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
+from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
+
+_missing = ""  # why networks can be described and planned here, but not run
 if sys.version_info >= (3, 10):  # noqa: UP036
     try:
         from sparsesnn._core import version as __version__
     except ModuleNotFoundError as error:
         if error.name != "sparsesnn._core":
             raise
-        raise ImportError(
-            f"sparsesnn was imported from {__path__[0]}, which has no compiled engine (sparsesnn._core). In the source "
-            "tree run: pip install -e . (or ./dev test), which builds it; if sparsesnn is installed already, this folder hides "
-            "the installation: start Python from another directory"
-        ) from error
-
-    from sparsesnn import errors
-    from sparsesnn.adam import Adam, AdamW
-    from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
-    from sparsesnn.module import Layer, LayerState, Model, Output
-    from sparsesnn.network import Connection, Network, parse_net
-    from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
-    from sparsesnn.spikes import SpikeBatch
-    from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
-else:  # PopTorch's Python 3.8: descriptions, and sparsesnn.poptorch
-    from sparsesnn import errors
-    from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
-    from sparsesnn.network import Connection, Network, parse_net
-    from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
-
-    def __getattr__(name: str) -> None:
-        raise AttributeError(
-            f"sparsesnn.{name} needs Python 3.10 and torch 2.4; this is Python {sys.version.split()[0]}, where sparsesnn "
-            "describes networks and trains them by sparsesnn.poptorch"
+        _missing = (
+            f"needs the compiled engine (sparsesnn._core), which {__path__[0]} does not have; without it sparsesnn describes "
+            "and plans networks. In the source tree run: pip install -e . (or ./dev test), which builds it; if sparsesnn is "
+            "installed already, this folder hides the installation: start Python from another directory"
         )
+    else:
+        from sparsesnn.adam import Adam, AdamW
+        from sparsesnn.module import Layer, LayerState, Model, Output
+        from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
+        from sparsesnn.spikes import SpikeBatch
+else:  # PopTorch's Python 3.8
+    _missing = (
+        f"needs Python 3.10 and torch 2.4; this is Python {sys.version.split()[0]}, where sparsesnn describes networks and "
+        "trains them by sparsesnn.poptorch"
+    )
 
 
 __all__ = [
@@ -74,3 +71,10 @@ __all__ = [
     "errors",
     "__version__",
 ]
+
+if not TYPE_CHECKING and _missing:
+
+    def __getattr__(name: str) -> None:
+        if name in (*__all__, "_core"):
+            raise ImportError(f"sparsesnn.{name} {_missing}")
+        raise AttributeError(f"module 'sparsesnn' has no attribute {name!r}")

@@ -19,7 +19,7 @@ from sparsesnn import _core
 from sparsesnn.bounds import RANGES, bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI, CubaLIF
-from sparsesnn.partition.plan import cpu_tile_width
+from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from sparsesnn import _core
 from sparsesnn.layers import CubaLIF
 from sparsesnn.module import Layer, Model, Output
-from sparsesnn.partition.memory_cpu import CHUNK_ROWS
+from sparsesnn.partition.cpu.memory import CHUNK_ROWS
 from sparsesnn.spikes import SpikeBatch
 
 LEVELS = ("L1", "L2", "L3", "memory")

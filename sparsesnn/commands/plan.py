@@ -147,7 +147,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from sparsesnn.partition import sweep_tables, sweeps
+    from sparsesnn.partition.ipu import sweep_tables, sweeps
 
     if options.net is not None or options.network is not None:
         raise ConfigError("--sweep: has networks of its own; leave --net and --network away")

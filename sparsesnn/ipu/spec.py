@@ -14,8 +14,8 @@ from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.module import Layer, Model
+from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan
-from sparsesnn.partition.vertices import loops_rounds
 from sparsesnn.surrogate import KINDS
 
 _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}

@@ -7,11 +7,12 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from sparsesnn.partition import memory, memory_cpu
+from sparsesnn.partition.cpu import memory as cpu_memory
+from sparsesnn.partition.ipu import memory as ipu_memory
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, predict
 
-#: items of `memory` and `memory_cpu`, in groups that share a colour; from the bottom of the stack to its top
+#: items of `ipu/memory.py` and `cpu/memory.py`, in groups that share a colour; from the bottom of the stack to its top
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "weights": ("#1b4f72", ("weights", "masters", "packed")),
     "gradient": ("#2e86c1", ("gradient",)),
@@ -53,10 +54,10 @@ def svg(plan: Plan, prediction: Prediction | None = None) -> str:
 def _columns(plan: Plan) -> dict[str, np.ndarray]:
     """group → bytes on every tile, or rank."""
     if plan.target.kind == "ipu":
-        items: Mapping[str, np.ndarray] = memory.tile_bytes(plan)
+        items: Mapping[str, np.ndarray] = ipu_memory.tile_bytes(plan)
     else:
-        ranks = memory_cpu.rank_bytes(plan)
-        items = {k: np.array([r[k] for r in ranks], np.int64) for k in memory_cpu.ITEMS}
+        ranks = cpu_memory.rank_bytes(plan)
+        items = {k: np.array([r[k] for r in ranks], np.int64) for k in cpu_memory.ITEMS}
     zero = np.zeros_like(next(iter(items.values())))
     return {group: sum((items[k] for k in members if k in items), zero) for group, (_, members) in GROUPS.items()}
 

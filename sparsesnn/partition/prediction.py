@@ -128,11 +128,11 @@ class Prediction:
 
 
 def predict(plan: Plan) -> Prediction:
-    """Cost of a plan on its target, by the default assumptions of `cost` (IPUs) or `cost_cpu` (cores and ranks)."""
+    """Cost of a plan on its target, by the default assumptions of `ipu/work.py` or of `cpu/cost.py` (cores and ranks)."""
     if plan.target.kind == "ipu":
-        from sparsesnn.partition.cost import predict_ipu
+        from sparsesnn.partition.ipu.cost import predict_ipu
 
         return predict_ipu(plan)
-    from sparsesnn.partition.cost_cpu import predict_cpu
+    from sparsesnn.partition.cpu.cost import predict_cpu
 
     return predict_cpu(plan)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsesnn.partition import memory, memory_cpu
+from sparsesnn.partition.cpu import memory as cpu_memory
+from sparsesnn.partition.ipu import memory as ipu_memory
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, predict
 from sparsesnn.wording import count
@@ -89,11 +90,11 @@ def _population(plan: Plan, name: str) -> dict[str, Any]:
 def _memory(plan: Plan) -> dict[str, Any]:
     """The fullest tile, or rank, item by item, and the mean over those in use."""
     if plan.target.kind == "ipu":
-        by_item, limit = memory.tile_bytes(plan), plan.target.bytes_per_tile
+        by_item, limit = ipu_memory.tile_bytes(plan), plan.target.bytes_per_tile
         where = "tile"
     else:
-        ranks = memory_cpu.rank_bytes(plan)
-        by_item = {k: np.array([r[k] for r in ranks], np.int64) for k in memory_cpu.ITEMS}
+        ranks = cpu_memory.rank_bytes(plan)
+        by_item = {k: np.array([r[k] for r in ranks], np.int64) for k in cpu_memory.ITEMS}
         limit = plan.target.bytes_per_device or 0
         where = "rank"
     totals = np.array(list(by_item.values())).sum(0)
@@ -215,11 +216,11 @@ def _foot(plan: Plan, prediction: Prediction) -> list[str]:
     ]
     if plan.target.kind == "ipu":
         lines.append(
-            "a prediction by sparsesnn/partition/cost.py, not a measurement: nothing here has run on an IPU yet"
+            "a prediction by sparsesnn/partition/ipu/cost.py, not a measurement: nothing here has run on an IPU yet"
         )
     else:
         lines.append(
-            "a prediction by sparsesnn/partition/cost_cpu.py, fitted to one machine; measure with: sparsesnn bench"
+            "a prediction by sparsesnn/partition/cpu/cost.py, fitted to one machine; measure with: sparsesnn bench"
         )
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,16 +114,18 @@ def test_set_isa_refuses(name: object) -> None:
         sparsesnn.set_isa(name)  # type: ignore[arg-type]
 
 
-def test_source_tree_without_engine_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "use", ["import sparsesnn; sparsesnn.Model", "from sparsesnn import Model", "import sparsesnn.runtime"]
+)
+def test_source_tree_without_engine_says_what_to_do(use: str, tmp_path: Path) -> None:
     """A copy of the package without _core, first on the path, as the source tree is for an ordinary installation."""
     package = tmp_path / "sparsesnn"
-    package.mkdir()
-    (package / "__init__.py").write_text((ROOT / "sparsesnn" / "__init__.py").read_text())
+    shutil.copytree(ROOT / "sparsesnn", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     # -S: without site-packages an editable installation does not come first
     result = subprocess.run(
-        [sys.executable, "-S", "-c", "import sparsesnn"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-S", "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert f"ImportError: sparsesnn was imported from {package}" in result.stderr
+    assert f"needs the compiled engine (sparsesnn._core), which {package} does not have" in result.stderr
     assert "pip install -e ." in result.stderr
     assert "start Python from another directory" in result.stderr
 

@@ -16,11 +16,11 @@ from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeErro
 from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
-from sparsesnn.partition.memory import tile_bytes
+from sparsesnn.partition.ipu.memory import tile_bytes
+from sparsesnn.partition.ipu.vertices import MAX_PER_TILE, loops_rounds, n_vertices
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
-from sparsesnn.partition.vertices import MAX_PER_TILE, loops_rounds, n_vertices
 from sparsesnn.reference import Parameters, network_forward, to_lists
 
 

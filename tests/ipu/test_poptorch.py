@@ -455,7 +455,7 @@ assert all(value != [] for value in told.values())
 for broken in (lambda: ss.Model, lambda: run_engine(None, [])):
     try:
         broken()
-    except (AttributeError, ValueError) as error:
+    except (ImportError, ValueError) as error:
         print(error)
 """
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}

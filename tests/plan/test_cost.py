@@ -15,18 +15,11 @@ from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.module import Model
 from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.partition import cost, cost_cpu, memory, sweep_tables, sweeps
-from sparsesnn.partition.cost import (
-    ASSUMPTIONS,
-    CycleAssumptions,
-    Lengths,
-    collector_cycles,
-    expected_lengths,
-    gradient_cycles,
-    predict_ipu,
-    shard_cycles,
-)
-from sparsesnn.partition.memory import (
+from sparsesnn.partition.cpu import cost as cpu_cost
+from sparsesnn.partition.cpu.memory import rank_bytes
+from sparsesnn.partition.ipu import memory, sweep_tables, sweeps
+from sparsesnn.partition.ipu.cost import predict_ipu
+from sparsesnn.partition.ipu.memory import (
     collector_bytes,
     collector_receives,
     list_bytes,
@@ -37,12 +30,13 @@ from sparsesnn.partition.memory import (
     tile_bytes,
     tile_totals,
 )
-from sparsesnn.partition.memory_cpu import rank_bytes
+from sparsesnn.partition.ipu.vertices import n_vertices
+from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions, collector_cycles, gradient_cycles, shard_cycles
+from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.prediction import Prediction, predict
 from sparsesnn.partition.target import parse_target
-from sparsesnn.partition.vertices import n_vertices
 from sparsesnn.spikes import SpikeBatch
 
 
@@ -154,7 +148,7 @@ def test_cycles_of_a_shard_by_hand() -> None:
     """4 neurons, 20 inputs that fire 0.1 each: 2 spikes a list; 12 samples are 2 a worker."""
     a = CycleAssumptions(worker_spread=1.5)
     plan = planned(chain(20, 8), b=12, activity={"input": 0.1}, optimizer="none")
-    cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
+    cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a.near_per_spike), a)
     busiest = 2 + 1.5 * math.sqrt(2 / 2)  # 2 lists of 2 spikes: 4 spikes ± 2
     a_list = a.deliver_list + busiest * (a.deliver_id + 2 * a.deliver_pair)
     assert cycles["deliver"] == pytest.approx(a.supervisor + 6 * (a.vertex + 2 * a_list))
@@ -186,7 +180,7 @@ def test_weight_gradient_by_hand() -> None:
     """Every worker walks its bucket, a sixth of the spikes, of all 12 samples."""
     a = CycleAssumptions(worker_spread=0)
     plan = planned(chain(20, 8), b=12, activity={"input": 0.3})
-    cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a), a)
+    cycles = shard_cycles(plan, "output", 4, expected_lengths(plan, a.near_per_spike), a)
     walk = 12 * (a.weight_list + 6 / 6 * (a.weight_id + 2 * a.weight_pair))
     assert cycles["input gradient"] == pytest.approx(a.supervisor + 6 * (a.vertex + walk))
     assert "list gradient" not in cycles  # the input needs none
@@ -213,7 +207,7 @@ def test_expected_lengths() -> None:
         (Connection("input", "near"), Connection("near", "fixed", 1), Connection("fixed", "all", 1)),
     )
     plan = planned(network, activity=0.1)
-    found = expected_lengths(plan, CycleAssumptions(near_per_spike=0.5))
+    found = expected_lengths(plan, near_per_spike=0.5)
     assert (found["input"].spikes, found["input"].listed) == (10, 10)
     assert [found[k].busiest(10, 1, 2.0) for k in ("fixed", "near")] == [12, 10 + 2 * math.sqrt(10)]
     assert (found["near"].spikes, found["near"].listed) == (10, 15)
@@ -304,7 +298,7 @@ def test_every_assumption_counts(name: str) -> None:
         {"input": Input(60), "a": CubaLIF(60, recurrent=True), "b": LIF(40), "out": LIF(4)},
         (Connection("input", "a"), Connection("a", "b", 1), Connection("b", "out", 1)),
     )
-    a = cost.ASSUMPTIONS
+    a = ASSUMPTIONS
     value = getattr(a, name)
     changes: dict[str, Any] = {name: 0.5 if name == "host_overlap" else 2 * value}
     changed = replace(a, **changes)
@@ -317,7 +311,7 @@ def test_every_assumption_counts(name: str) -> None:
 
 
 def test_a_docstring_names_every_assumption() -> None:
-    for cls in (CycleAssumptions, memory.MemoryAssumptions, cost_cpu.CpuAssumptions):
+    for cls in (CycleAssumptions, memory.MemoryAssumptions, cpu_cost.CpuAssumptions):
         for f in fields(cls):
             assert f.name in (cls.__doc__ or ""), f.name
 
@@ -530,4 +524,4 @@ def test_one_rank_sends_nothing_and_recurrence_sends_each_step() -> None:
 def test_more_cores_are_faster_until_the_framework_is_what_is_left() -> None:
     speeds = [on_ranks(f"cpu:{n}")[1].samples_per_s for n in (1, 2, 4, 8, 64)]
     assert speeds == sorted(speeds)
-    assert speeds[-1] < 48 / cost_cpu.ASSUMPTIONS.framework_s
+    assert speeds[-1] < 48 / cpu_cost.ASSUMPTIONS.framework_s

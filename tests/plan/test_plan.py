@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsesnn import _core
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
-from sparsesnn.partition.cost import ASSUMPTIONS
-from sparsesnn.partition.layout import LAYOUTS, crossing
-from sparsesnn.partition.memory import shard_bytes, tile_totals
-from sparsesnn.partition.plan import CPU_TILE_WIDTHS, Plan, cpu_shards
+from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, cpu_shards, n_blocks
+from sparsesnn.partition.ipu.layout import LAYOUTS, crossing
+from sparsesnn.partition.ipu.memory import shard_bytes, tile_totals
+from sparsesnn.partition.ipu.strategies import STRATEGIES, Sizing
+from sparsesnn.partition.ipu.work import ASSUMPTIONS
+from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.prediction import predict
 from sparsesnn.partition.report import notes
-from sparsesnn.partition.strategies import STRATEGIES, Sizing
 from sparsesnn.partition.target import parse_target
 
 
@@ -399,3 +404,40 @@ def test_the_width_of_a_slab_is_a_function_of_the_network(n_pre: int) -> None:
         assert len(widths) == 1
         assert widths <= set(CPU_TILE_WIDTHS)
         assert sum(s.n for s in cpu_shards(n, n_pre)) == n
+
+
+def test_blocks_of_tiles_are_those_of_the_engine() -> None:
+    """Over how many sums ranks tell one another the gradients of lists: host/src/tile_sums.h decides."""
+    edges = [0, 1, 3, 3, 8, 13, 29, 64, 71]
+    assert [n_blocks(a, b) for a, b in pairwise(edges)] == [len(x) for x in _core.tile_folds(edges)]
+
+
+# ---- what a plan needs -------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_needs_no_compiled_engine(tmp_path: Path) -> None:
+    """Neither the engine nor the emulated IPU: whoever has only a description of a machine can plan for it."""
+    code = """
+import sys
+for module in ("_core", "_ipu", "_ipu_sdk"):
+    sys.modules[f"sparsesnn.{module}"] = None
+from sparsesnn.network import parse_net
+from sparsesnn.partition import Plan, make_plan, parse_target, predict
+from sparsesnn.partition.drawing import svg
+from sparsesnn.partition.report import table
+for target in ("ipu-mk2:2x64", "cpu:3", "mpi:5x2"):
+    plan = make_plan(parse_net("31-97r-53-7"), 5, 9, parse_target(target))
+    assert Plan.from_json(plan.to_json()) == plan
+    print(target, predict(plan).samples_per_s > 0, "predict" in table(plan), "<svg" in svg(plan))
+import sparsesnn
+try:
+    sparsesnn.Model
+except ImportError as error:
+    print(error)
+"""
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[:3] == [f"{k} True True True" for k in ("ipu-mk2:2x64", "cpu:3", "mpi:5x2")]
+    assert "sparsesnn.Model needs the compiled engine (sparsesnn._core)" in found.stdout

@@ -21,7 +21,7 @@ from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import Point, Settings, points
 from sparsesnn.launch.scaling_worker import draw_spikes, measure, samples_of
 from sparsesnn.layers import LIF
-from sparsesnn.partition.cost_cpu import predict_cpu, predict_replicas
+from sparsesnn.partition.cpu.cost import predict_cpu, predict_replicas
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import Links, parse_target
 

@@ -1,7 +1,7 @@
 // What codelets cost, in bundles: issue slots of one worker, in each of which it can load or store beside one float
 // operation. None is measured on an IPU. They are read off the inner loops and poplibs' published estimators, and each
 // is a name of its own, so that a measurement can replace it. The planner predicts with the same names and numbers
-// (`CycleAssumptions` in sparsesnn/partition/cost.py).
+// (`CycleAssumptions` in sparsesnn/partition/ipu/work.py).
 #pragma once
 
 #include <cstdint>

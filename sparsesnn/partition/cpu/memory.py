@@ -35,9 +35,10 @@ from __future__ import annotations
 import math
 
 from sparsesnn.layers import LI, CubaLIF, Input, Population
-from sparsesnn.partition.cost import Lengths, expected_lengths
-from sparsesnn.partition.cost_cpu import tile_blocks
-from sparsesnn.partition.plan import ConnectionPlan, Plan, cpu_tile_width
+from sparsesnn.partition.cpu.cost import tile_blocks
+from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.partition.lengths import Lengths, expected_lengths
+from sparsesnn.partition.plan import ConnectionPlan, Plan
 
 ITEMS = (
     "weights",

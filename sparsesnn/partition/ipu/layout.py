@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from sparsesnn.layers import Input
-from sparsesnn.partition.memory import shard_items
+from sparsesnn.partition.ipu.memory import shard_items
 from sparsesnn.partition.plan import Collector, Plan, PopulationPlan, Reducer, Shard
 
 LAYOUTS = ("contiguous", "split", "shared")

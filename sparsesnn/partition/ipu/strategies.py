@@ -17,14 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-from sparsesnn.partition.cost import (
-    FORWARD,
-    CycleAssumptions,
-    collector_cycles,
-    expected_lengths,
-    shard_cycles,
-)
-from sparsesnn.partition.memory import PACKED_NEURONS, mask_words, padded, shard_bytes
+from sparsesnn.partition.ipu.memory import PACKED_NEURONS, mask_words, padded, shard_bytes
+from sparsesnn.partition.ipu.work import FORWARD, CycleAssumptions, collector_cycles, shard_cycles
+from sparsesnn.partition.lengths import expected_lengths
 from sparsesnn.partition.plan import Plan
 
 STRATEGIES = ("even", "bytes", "work", "search")
@@ -42,7 +37,7 @@ class Sizing:
         self.names = [k for k in plan.populations if k not in plan.inputs]
         self.n = {k: plan.populations[k].n for k in self.names}
         self.step = padded(1, plan.weight_dtype)
-        self.lengths = expected_lengths(plan, a)
+        self.lengths = expected_lengths(plan, a.near_per_spike)
         self.stage = plan.stages
         self.bytes: Callable[[str, int], int] = cache(lambda name, n: shard_bytes(plan, name, n))
         self.cycles: Callable[[str, int], Mapping[str, float]] = cache(

@@ -26,10 +26,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparsesnn import _core
 from sparsesnn.layers import LI
-from sparsesnn.partition.cost import Lengths, expected_lengths
-from sparsesnn.partition.plan import Plan, cpu_tile_width
+from sparsesnn.partition.cpu.tiles import cpu_tile_width, n_blocks
+from sparsesnn.partition.lengths import Lengths, expected_lengths
+from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 
 
@@ -148,7 +148,8 @@ def tile_blocks(plan: Plan, name: str) -> list[int]:
         n_tiles[shard.rank] += 1
     if max(n_tiles) == sum(n_tiles):
         return [min(1, n) for n in n_tiles]
-    return [len(folds) for folds in _core.tile_folds([0, *itertools.accumulate(n_tiles)])]
+    bounds = [0, *itertools.accumulate(n_tiles)]
+    return [n_blocks(begin, end) for begin, end in itertools.pairwise(bounds)]
 
 
 def _superstep(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparsesnn.errors import MissingDependencyError
-from sparsesnn.partition import cost, memory
-from sparsesnn.partition.sweeps import Row, Sensitivity
+from sparsesnn.partition.ipu import memory, work
+from sparsesnn.partition.ipu.sweeps import Row, Sensitivity
 from sparsesnn.partition.target import IPU_MK2
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def sensitivity_table(base: float, rows: Sequence[Sensitivity]) -> str:
 def assumptions_table() -> str:
     """Every assumption that the predictions rest on, with its value."""
     lines = [["assumption", "value"]]
-    for instance in (cost.ASSUMPTIONS, memory.ASSUMPTIONS, IPU_MK2.exchange, IPU_MK2.links):
+    for instance in (work.ASSUMPTIONS, memory.ASSUMPTIONS, IPU_MK2.exchange, IPU_MK2.links):
         lines += [[f"`{type(instance).__name__}.{f.name}`", f"{getattr(instance, f.name):g}"] for f in fields(instance)]
     lines += [[f"`Target.{name}`", f"{getattr(IPU_MK2, name):g}"] for name in ("clock_hz", "host_bytes_per_s")]
     return _markdown(lines)

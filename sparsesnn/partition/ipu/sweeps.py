@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from sparsesnn.layers import LIF, Input
 from sparsesnn.network import Connection, Network
-from sparsesnn.partition.cost import ASSUMPTIONS, CycleAssumptions, predict_ipu
+from sparsesnn.partition.ipu.cost import predict_ipu
+from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.prediction import Prediction
@@ -125,7 +126,7 @@ def _planned(network: Network, n_samples: int, target: Target, activity: float) 
 
 
 def _summary(series: str, x: float, plan: Plan, p: Prediction) -> Row:
-    from sparsesnn.partition.memory import tile_totals
+    from sparsesnn.partition.ipu.memory import tile_totals
 
     phases = p.phases()
     total = sum(phases.values())

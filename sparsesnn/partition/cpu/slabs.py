@@ -1,0 +1,47 @@
+"""Shards on a CPU: slabs of a population that the engine works through, dealt to ranks and cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparsesnn.errors import PlanError
+from sparsesnn.layers import Input
+from sparsesnn.partition.cpu.memory import rank_bytes
+from sparsesnn.partition.cpu.tiles import cpu_shards
+from sparsesnn.partition.plan import Plan, Shard
+
+
+def place_slabs(plan: Plan) -> Plan:
+    """Slabs of the engine's own width. Layers run one after another, so each is dealt to all ranks, in contiguous runs;
+    who gets a slab more is who holds the fewest weights so far."""
+    target = plan.target
+    populations = {}
+    held = [0] * target.devices
+    for name, p in plan.populations.items():
+        populations[name] = p
+        if isinstance(plan.network.populations[name], Input):
+            continue
+        n_pre = sum(plan.populations[c.pre].n for c in plan.incoming(name))
+        slabs = cpu_shards(p.n, n_pre)
+        each, left = divmod(len(slabs), target.devices)
+        more = set(sorted(range(target.devices), key=held.__getitem__)[:left])
+        shards: list[Shard] = []
+        for rank in range(target.devices):
+            mine = slabs[len(shards) : len(shards) + each + (rank in more)]
+            held[rank] += n_pre * sum(s.n for s in mine)
+            shards += [
+                replace(s, device=rank, rank=rank, worker=k * target.tiles // len(mine)) for k, s in enumerate(mine)
+            ]
+        populations[name] = replace(p, shards=tuple(shards))
+    plan = replace(plan, populations=populations, strategy="slabs of the engine's width, each layer over all ranks")
+    ranks = [sum(items.values()) for items in rank_bytes(plan)]
+    worst = max(range(target.devices), key=ranks.__getitem__)
+    if target.bytes_per_device is not None and ranks[worst] > target.bytes_per_device:
+        needed = -(-sum(ranks) // target.bytes_per_device)
+        raise PlanError(
+            f"plan: needs {ranks[worst]:,} bytes on rank {worst} but target '{target.name}' has "
+            f"{target.bytes_per_device:,}; use {max(needed, target.devices + 1)} ranks or more, or a smaller batch",
+            needed=ranks[worst],
+            available=target.bytes_per_device,
+        )
+    return plan

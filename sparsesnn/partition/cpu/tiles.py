@@ -1,0 +1,40 @@
+"""Tiles of the CPU engine: how wide they are, and in which order what they give is added."""
+
+from __future__ import annotations
+
+from sparsesnn.partition.plan import Shard
+
+#: widths of a CPU tile that the kernels are built for
+CPU_TILE_WIDTHS = (16, 32, 64)
+#: bytes of weight and weight gradient that one tile should keep in its core's L2 cache; half of the smallest usual L2
+CPU_TILE_BYTES = 1024 * 1024
+
+
+def cpu_tile_width(n: int, n_pre: int) -> int:
+    """Neurons a CPU tile holds, for a population of `n` neurons that read `n_pre` sources altogether.
+
+    The widest vector-friendly slab whose weight columns stay in L2; in the backward pass columns and their gradient
+    stream by, once in a few samples. A pure function of the network, never of the machine: the width decides the order
+    of sums in a dot product, and so the last bit of a gradient.
+    """
+    for width in reversed(CPU_TILE_WIDTHS):
+        if width < 2 * n and 4 * width * n_pre <= CPU_TILE_BYTES:
+            return width
+    return CPU_TILE_WIDTHS[0]
+
+
+def cpu_shards(n: int, n_pre: int) -> tuple[Shard, ...]:
+    """The shards of one population on the CPU, in ascending order; they cover each neuron once."""
+    width = cpu_tile_width(n, n_pre)
+    return tuple(Shard(tile, first, min(width, n - first)) for tile, first in enumerate(range(0, n, width)))
+
+
+def n_blocks(begin: int, end: int) -> int:
+    """To how many sums the tiles `begin` to `end - 1` of a population add up: aligned blocks of a power of two, as few as
+    possible (host/src/tile_sums.h)."""
+    n = 0
+    while begin < end:
+        fits = 1 << ((end - begin).bit_length() - 1)
+        begin += min(fits, begin & -begin or fits)
+        n += 1
+    return n

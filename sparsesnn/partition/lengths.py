@@ -1,0 +1,41 @@
+"""How long the lists of a plan are expected to be: what cost and memory of every machine rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsesnn.layers import Input
+from sparsesnn.partition.plan import Plan
+
+#: near-spikes listed per spike, measured by `sparsesnn bench step` at threshold 1, grad_threshold 0.9, activity 2 %
+NEAR_PER_SPIKE = 0.64
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Expected ids in a list: all that fire, and all that are listed; `most`: its capacity."""
+
+    spikes: float
+    listed: float
+    most: float = np.inf
+
+    def busiest(self, mean: float, n_lists: float, deviations: float) -> float:
+        """Ids a list of the busiest of several that hold `n_lists` lists of `mean` ids each; variance = mean."""
+        return min(self.most, mean + deviations * float(np.sqrt(mean / n_lists)))
+
+
+def expected_lengths(plan: Plan, near_per_spike: float = NEAR_PER_SPIKE) -> dict[str, Lengths]:
+    """By population; with fixed activity lists are full, and all of it is sent."""
+    found = {}
+    for name, p in plan.populations.items():
+        population = plan.network.populations[name]
+        spikes = min(float(p.capacity), plan.activity[name] * p.n)
+        listed = spikes if isinstance(population, Input) else spikes * (1 + near_per_spike)
+        if getattr(population, "grad_threshold", 0.0) == -np.inf:
+            listed = p.n
+        if getattr(population, "activity", "natural") == "fixed":
+            spikes = listed = p.capacity
+        found[name] = Lengths(spikes, min(float(p.capacity), listed), float(p.capacity))
+    return found
