@@ -1,9 +1,14 @@
 """A line between all ranks beside MPI, by which each learns at once that another one has failed.
 
 A rank that waits for a message of MPI hears nothing of one that died, and what the launcher does about it depends on the
-launcher. So every rank keeps a TCP connection to a small process beside rank 0 (`watch.py`), over which nothing goes while
-all is well. A rank that fails says why; of one that is killed the kernel closes the connection. The process prints a
-message that names the rank, and tells all others to end, which they do without asking Python or MPI.
+launcher. So every rank keeps a TCP connection to a small process on its host (`watch.py`), and each of these one to the process
+beside rank 0, over which nothing goes while all is well. A rank that fails says why; of one that is killed the kernel closes the
+connection. The process beside rank 0 prints a message that names the rank, and all ranks are told to end, which they do
+without asking Python or MPI.
+
+These processes listen on the host's own loop; the one beside rank 0, where there are other hosts, on all its addresses, until the
+ranks have come. Whoever connects must know a secret, which MPI brings to the ranks, and which they send to no address that is
+one of their own host where another host is meant.
 
 Where no connection comes about (a firewall between hosts) rank 0 says so, and the launcher remains: mpirun and
 srun --kill-on-bad-exit end all ranks when one ends badly. The same holds from the moment when somebody kills the process.
@@ -11,6 +16,7 @@ srun --kill-on-bad-exit end all ranks when one ends badly. The same holds from t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -25,6 +31,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -40,7 +47,8 @@ CONNECT_S = 20.0
 MOMENT_S = 0.5
 #: seconds that a failed rank waits to be told to end
 PATIENCE_S = 5.0
-LOST = "the process that watches all ranks was killed; the run goes on, but if a rank fails, only the launcher can end the others"
+LOOP = "127.0.0.1"
+LOST = "the process that watches the ranks of this host was killed; the run goes on, but if a rank fails, only the launcher can end the others"
 
 
 class Lifeline:
@@ -49,18 +57,37 @@ class Lifeline:
     Args:
         world: all ranks; the constructor is collective.
         ends: called with the exit code where this process must end because a rank failed; by default it does not return.
+
+    Attributes:
+        line: the connection; None where there is none.
+        started: the process that watches this host, on the rank that started it; None on others.
     """
 
     def __init__(self, world: Communicator, ends: Callable[[int], Any] = os._exit) -> None:
         self.rank, self.size, self.ends = world.rank, world.size, ends
         self.over = False
-        secret = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
-        world.broadcast(secret)
-        place = json.dumps([_addresses(), _start_watch(secret.tobytes(), self.size)]) if self.rank == 0 else ""
+        secret = _secret(world)
+        hosts = world.all_texts(_host())
+        leaders = dict(reversed([(host, r) for r, host in enumerate(hosts)]))  # the first rank of each host
+        leader, n_here = leaders[hosts[self.rank]], hosts.count(hosts[self.rank])
+        self.leads = self.rank == leader
+        self.started: _Started | None = None
+        above = None
+        if self.rank == 0:
+            several = len(leaders) > 1
+            self.started = _Started(secret, self.size, n_here + len(leaders) - 1, "" if several else LOOP)
+        place = json.dumps([_addresses(), self.started.port]) if self.started else ""
         addresses, port = json.loads(world.all_texts(place)[0])
-        self.line = _connect(addresses, port, secret.tobytes(), self.rank)
-        connected = world.all_gather(np.array([self.line is not None], np.int64))  # nobody ends before all are
-        lost = [str(r) for r, one in enumerate(connected) if not one[0]]
+        if self.leads and self.rank:
+            own = _addresses()  # at these anybody may listen but rank 0's host
+            above = _connect([a for a in addresses if a not in own], port, secret, self.rank | watch.OF_HOST)
+            self.started = _Started(secret, self.size, n_here, LOOP, above)
+        ports = world.all_gather(np.array([self.started.port if self.started else 0], np.int64))
+        self.line = _connect([LOOP], int(ports[leader][0]), secret, self.rank)
+        reached = world.all_gather(np.array([self.line is not None, self.rank == 0 or above is not None], np.int64))
+        if self.started is not None:  # all are connected that can
+            self.started.close_door()
+        lost = [str(r) for r, host in enumerate(hosts) if not (reached[r][0] and reached[leaders[host]][1])]
         if lost and self.rank == 0:
             warnings.warn(
                 f"rank{'s' * (len(lost) > 1)} {', '.join(lost[:8])}{' …' * (len(lost) > 8)} of {self.size} cannot reach "
@@ -96,13 +123,10 @@ class Lifeline:
         line = self.line
         if line is None:
             return
-        text = json.dumps({"end": code, "message": message[: watch.MAX_MESSAGE // 8]}).encode()
-        try:
-            line.sendall(struct.pack(">I", len(text)) + text)
-            if not code:
+        watch.send(line, self.rank, code, message)
+        if not code:
+            with contextlib.suppress(OSError):  # there is nobody any more
                 line.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # there is nobody any more
 
     def _listen(self) -> None:
         """Waits for the exit code; without one the process that watches is gone, and the rank goes on."""
@@ -115,31 +139,59 @@ class Lifeline:
             return
         self.line.close()
         self.line = None
-        watch.say(watch.named(self.rank, self.size, LOST), kind="warning")
+        if self.leads:
+            watch.say(watch.named(self.rank, self.size, LOST), kind="warning")
 
 
-def _start_watch(secret: bytes, size: int) -> int:
-    """Starts the process that watches, in a session of its own, so that it outlives the ranks by a moment; its port."""
-    with socket.create_server(("", 0), backlog=size) as listener:
-        fd = listener.fileno()
-        # A new process has its parent's mask: no signal ends this one before it can ignore them.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, watch.SIGNALS)
-        try:
-            # neither -m nor this package: both would import PyTorch
-            process = subprocess.Popen(
-                [sys.executable, "-S", "-E", watch.__file__, str(fd)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(fd,),
-                start_new_session=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _secret(world: Communicator) -> bytes:
+    """The same random bytes on all ranks."""
+    secret = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
+    world.broadcast(secret)
+    return secret.tobytes()
+
+
+class _Started:
+    """The process that watches this host, in a session of its own, so that it outlives the ranks by a moment.
+
+    Args:
+        secret, size, expected: what it is told; see `watch.Watch`.
+        address: where it listens; "" for all addresses of this host.
+        above: this host's connection to the process beside rank 0, which is given away; None there, and where there is none.
+
+    Attributes:
+        port, pid: where it listens, and its number.
+    """
+
+    def __init__(
+        self, secret: bytes, size: int, expected: int, address: str, above: socket.socket | None = None
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.create_server((address, 0), backlog=expected))
+            given = [listener] if above is None else [listener, stack.enter_context(above)]
+            self.port = int(listener.getsockname()[1])
+            # A new process has its parent's mask: no signal ends this one before it can ignore them.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, watch.SIGNALS)
+            try:
+                # neither -m nor this package: both would import PyTorch
+                process = subprocess.Popen(
+                    [sys.executable, "-S", "-E", watch.__file__, *(str(one.fileno()) for one in given)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[one.fileno() for one in given],
+                    start_new_session=True,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         assert process.stdin is not None
-        process.stdin.write(secret + struct.pack(">I", size))
-        process.stdin.close()
+        self.input = process.stdin
+        self.input.write(secret + struct.pack(">II", size, expected))
+        self.input.flush()
+        self.pid = process.pid
         process.returncode = 0  # it ends by itself, after this process: nobody waits for it
-        return int(listener.getsockname()[1])
+
+    def close_door(self) -> None:
+        """Nobody else will connect."""
+        self.input.close()
 
 
 def _connect(addresses: list[str], port: int, secret: bytes, rank: int) -> socket.socket | None:
@@ -204,7 +256,7 @@ def _read(line: socket.socket, n: int) -> bytes | None:
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses under which this host may be reached; its own loop first, for ranks of the same host."""
+    """IPv4 addresses under which this host may be reached; its own loop first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -214,3 +266,12 @@ def _addresses() -> list[str]:
                 continue  # an interface without an address
             found.append(socket.inet_ntoa(answer[20:24]))
     return sorted(dict.fromkeys(found), key=lambda address: not address.startswith("127."))
+
+
+def _host() -> str:
+    """The same text on processes that share a loop (127.0.0.1), another one on others: containers of a host may have their own."""
+    texts = _addresses()
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"):
+        with contextlib.suppress(OSError):
+            texts.append(str(Path(path).stat().st_ino) if path.endswith("net") else Path(path).read_text().strip())
+    return " ".join([socket.gethostname(), *texts])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import re
+import resource
 import signal
 import socket
 import struct
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,28 +31,37 @@ def fates(n_ranks: int, end: Any, told: Any = lambda rank: True) -> list[Any]:
         codes: queue.Queue[int] = queue.Queue()
         line = Lifeline(world, ends=codes.put)
         assert line.line is not None
-        end(world.rank, line)
+        world.barrier()
         try:
+            end(world.rank, line)
             return codes.get(timeout=60 if told(world.rank) else 0.3)
         except queue.Empty:
             return None
         finally:
-            line.over = True
+            line.close()
             if line.line is not None:
+                line.listener.join(60)
                 line.line.close()
 
     return simulate(n_ranks, run)
 
 
-def watch_process() -> int:
-    """The process that this one started to watch ranks."""
-    children = [
-        int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-    ]
-    (found,) = (
-        pid for pid in children if watch.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    )
-    return found
+def dies(line: Lifeline) -> None:
+    """Does what the kernel does for a process that is no more."""
+    assert line.line is not None
+    line.over = True
+    line.line.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks 0 and 1 share a host, the others another one: each with an address of its own, of this machine's loop."""
+
+    def addresses() -> list[str]:
+        rank = int(threading.current_thread().name.rpartition("-")[2])
+        return ["127.0.0.1", "127.0.0.2" if rank < 2 else "127.0.0.3"]
+
+    monkeypatch.setattr(module, "_addresses", addresses)
 
 
 def test_a_run_that_ends_well_says_nothing(capfd):
@@ -63,8 +73,7 @@ def test_a_run_that_ends_well_says_nothing(capfd):
 def test_a_rank_that_is_killed(gone, capfd):
     def end(rank: int, line: Lifeline) -> None:
         if rank == gone:
-            line.over = True
-            line.line.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that is no more
+            dies(line)
 
     codes = fates(3, end, told=lambda rank: rank != gone)
     assert codes == [None if rank == gone else 1 for rank in range(3)]
@@ -91,12 +100,11 @@ def test_a_signal_to_every_process_leaves_the_watch_alive(number, capfd):
     signalled = threading.Barrier(3)
 
     def end(rank: int, line: Lifeline) -> None:
-        if rank == 0:
-            os.kill(watch_process(), number)
+        if line.started:
+            os.kill(line.started.pid, number)
         signalled.wait(60)
         if rank == 2:
-            line.over = True
-            line.line.shutdown(socket.SHUT_RDWR)
+            dies(line)
 
     assert fates(3, end, told=lambda rank: rank < 2) == [1, 1, None]
     assert re.fullmatch(r"sparsesnn: error: rank 2/3: exited without an error message .*\n", _said(capfd))
@@ -106,8 +114,8 @@ def test_ranks_go_on_without_the_watch(capfd):
     lost = threading.Barrier(3)
 
     def end(rank: int, line: Lifeline) -> None:
-        if rank == 0:
-            os.kill(watch_process(), signal.SIGKILL)
+        if line.started:
+            os.kill(line.started.pid, signal.SIGKILL)
         line.listener.join(60)
         lost.wait(60)
         if rank == 1:
@@ -115,8 +123,245 @@ def test_ranks_go_on_without_the_watch(capfd):
 
     assert fates(3, end, told=lambda rank: rank == 1) == [None, 2, None]
     said = _said(capfd).splitlines()
-    assert said.pop() == "sparsesnn: error: rank 1/3: loss: is NaN"
-    assert [line for line in said if "warning" not in line or "was killed; the run goes on" not in line] == []
+    assert len(said) == 2
+    assert re.match(r"sparsesnn: warning: rank 0/3: the process that watches .* was killed; the run goes on", said[0])
+    assert said[1] == "sparsesnn: error: rank 1/3: loss: is NaN"
+
+
+# ---- over hosts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("two_hosts")
+class TestTwoHosts:
+    @pytest.mark.parametrize("gone", [0, 1, 2, 4])
+    def test_a_rank_that_is_killed(self, gone, capfd):
+        codes = fates(5, lambda rank, line: rank == gone and dies(line), told=lambda rank: rank != gone)
+        assert codes == [None if rank == gone else 1 for rank in range(5)]
+        assert f"error: rank {gone}/5: exited without an error message (killed" in _said(capfd)
+
+    @pytest.mark.parametrize("failing", [1, 3])
+    def test_a_rank_that_fails_says_why(self, failing, capfd):
+        assert fates(5, lambda rank, line: rank == failing and line.fail(2, "loss: is NaN")) == [2] * 5
+        assert _said(capfd) == f"sparsesnn: error: rank {failing}/5: loss: is NaN\n"
+
+    def test_what_all_ranks_say_is_said_once(self, capfd):
+        assert fates(5, lambda rank, line: line.fail(2, "loss: is NaN")) == [2] * 5
+        assert _said(capfd) == "sparsesnn: error: loss: is NaN\n"
+
+    def test_a_run_that_ends_well_says_nothing(self, capfd):
+        assert fates(5, lambda rank, line: line.close(), told=lambda rank: False) == [None] * 5
+        assert _said(capfd) == ""
+
+    @pytest.mark.parametrize(("host", "failing"), [(0, 1), (0, 3), (1, 1), (1, 3)])
+    def test_a_watch_that_is_killed(self, host, failing, capfd):
+        """The ranks go on. Those of the failing rank's host end together; others do where a process of theirs hears of it."""
+        lost = threading.Barrier(5)
+        watched = [rank for rank in range(5) if (rank >= 2) != host]
+
+        def end(rank: int, line: Lifeline) -> None:
+            if rank == 2 * host:
+                os.kill(line.started.pid, signal.SIGKILL)
+            if rank not in watched:
+                line.listener.join(60)
+            lost.wait(60)
+            time.sleep(0.2)  # the other host's process hears it too
+            if rank == failing:
+                line.fail(2, "loss: is NaN")
+
+        told = [rank == failing or (rank in watched and failing in watched) for rank in range(5)]
+        assert fates(5, end, told=lambda rank: told[rank]) == [2 if one else None for one in told]
+        said = _said(capfd).splitlines()
+        assert len(said) == 2
+        assert re.match(
+            rf"sparsesnn: warning: rank {2 * host}/5: the process that watches the ranks of this host", said[0]
+        )
+        assert said[1] == f"sparsesnn: error: rank {failing}/5: loss: is NaN"
+
+    def test_a_host_that_cannot_reach_rank_0_is_named(self, monkeypatch, capfd):
+        connect, tried = module._connect, []
+        monkeypatch.setattr(module, "_connect", lambda *a: tried.append(a[0]) if a[3] >> 31 else connect(*a))
+
+        def run(world: Communicator) -> list[int]:
+            codes: list[int] = []
+            line = Lifeline(world, ends=codes.append)
+            world.barrier()
+            if world.rank == 3:  # the others of that host are told all the same
+                line.fail(2, "loss: is NaN")
+            if world.rank >= 2:
+                line.listener.join(60)
+            world.barrier()
+            line.over = True
+            line.line.close()
+            return codes
+
+        with pytest.warns(UserWarning, match=r"^ranks 2, 3, 4 of 5 cannot reach .*, addresses 127.0.0.2\)") as said:
+            assert [codes[:1] for codes in simulate(5, run)] == [[], [], [2], [2], [2]]
+        assert len(said) == 1
+        assert tried == [["127.0.0.2"]]  # the secret goes to no address at which somebody on the own host may listen
+        assert _said(capfd) == "sparsesnn: error: rank 3/5: loss: is NaN\n"
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_run_on_one_host_listens_on_its_loop(hosts, monkeypatch, request):
+    """And nobody listens once all ranks have come."""
+    if hosts == 2:
+        request.getfixturevalue("two_hosts")
+    started: list[tuple[str, int]] = []
+
+    class Started(module._Started):
+        def __init__(self, secret: bytes, size: int, expected: int, address: str, above: Any = None) -> None:
+            super().__init__(secret, size, expected, address, above)
+            started.append((address, self.port))
+
+    monkeypatch.setattr(module, "_Started", Started)
+
+    def end(rank: int, line: Lifeline) -> None:
+        limit = time.monotonic() + 60
+        while any(_answers(port) for _, port in started):
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+
+    assert fates(3, end, told=lambda rank: False) == [None] * 3
+    assert [address for address, _ in started] == (["127.0.0.1"] if hosts == 1 else ["", "127.0.0.1"])
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as line:
+        return line.connect_ex(("127.0.0.1", port)) == 0
+
+
+# ---- who connects ---------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A `Watch` in a thread of this process, and what it is told."""
+
+    def __init__(self, size: int = 2, listener: Any = None) -> None:
+        self.secret, (door, self.open_door) = b"s" * 16, os.pipe()
+        self.listener = listener or socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.watch = watch.Watch(self.listener, self.secret, size, size, door)
+        self.thread = threading.Thread(target=self.watch.run)
+        self.door = door
+
+    def __enter__(self) -> Watched:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_door()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        os.close(self.door)
+
+    def close_door(self) -> None:
+        if self.open_door >= 0:
+            os.close(self.open_door)
+        self.open_door = -1
+
+    def connect(self, hello: bytes = b"") -> socket.socket:
+        line = socket.create_connection(("127.0.0.1", self.port), 60)
+        line.sendall(hello)
+        return line
+
+    def join(self, rank: int) -> socket.socket:
+        line = self.connect(self.secret + struct.pack(">I", rank))
+        assert line.recv(1) == b"+"
+        line.sendall(b"+")
+        assert line.recv(1) == b"+"
+        return line
+
+
+def is_hung_up(line: socket.socket) -> bool:
+    """Waits for what the other end does."""
+    try:
+        return line.recv(1) == b""
+    except ConnectionResetError:  # it had not read all
+        return True
+
+
+def leave(line: socket.socket) -> None:
+    watch.send(line, -1, 0, "")
+    line.close()
+
+
+def test_strangers_are_not_heard(capfd):
+    """Somebody who does not know the secret can neither end the run nor take a rank's place."""
+    with Watched() as watched:
+        good = watched.join(0)
+        for hello in (
+            b"x" * 16 + struct.pack(">I", 1),
+            watched.secret + struct.pack(">I", 2),
+            b"GET / HTTP/1.0\r\n\r\n.......",
+        ):
+            line = watched.connect(hello)
+            assert is_hung_up(line)
+            line.close()
+        silent = watched.connect(b"s")
+        watched.close_door()
+        assert is_hung_up(silent)  # the deadline of those who do not speak
+        silent.close()
+        leave(good)
+    assert _said(capfd) == ""
+
+
+def test_only_so_many_strangers_wait(monkeypatch, capfd):
+    """The one who waits longest makes room; ranks come in all the same."""
+    monkeypatch.setattr(watch, "MAX_STRANGERS", 3)
+    with Watched(size=2) as watched:
+        strangers = [watched.connect() for _ in range(3 + 2)]
+        more = watched.connect()
+        assert is_hung_up(strangers[0])
+        ranks = [watched.join(rank) for rank in range(2)]
+        assert is_hung_up(strangers[1])
+        for line in ranks:
+            leave(line)
+        for line in [*strangers, more]:
+            line.close()
+    assert _said(capfd) == ""
+
+
+class Exhausted:
+    """A listener that has no file descriptor left for a while."""
+
+    def __init__(self, listener: socket.socket, failures: int) -> None:
+        self.listener, self.failures = listener, failures
+
+    def accept(self) -> Any:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise OSError(errno.EMFILE if self.failures % 2 else errno.ECONNABORTED, "no")
+        return self.listener.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.listener, name)
+
+
+def test_errors_of_accept_are_survived(capfd):
+    with Watched(listener=Exhausted(socket.create_server(("127.0.0.1", 0)), 7)) as watched:
+        for line in [watched.join(0), watched.join(1)]:
+            leave(line)
+    assert _said(capfd) == ""
+
+
+def test_more_ranks_than_the_usual_limit_of_files(capfd):
+    """As of rank 1,020, by a limit of 64 here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    secret, n = b"s" * 16, 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        started = module._Started(secret, n, n, "127.0.0.1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    lines = [module._connect(["127.0.0.1"], started.port, secret, rank) for rank in range(n)]
+    started.close_door()
+    assert None not in lines
+    dead = lines.pop()
+    dead.close()
+    assert all(module._read(line, 4) == struct.pack(">I", 1) for line in lines)
+    for line in lines:
+        line.close()
+    assert f"rank {n - 1}/{n}: exited without" in _said(capfd)
 
 
 def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
@@ -129,74 +374,34 @@ def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
         line.fail(1, "too late")
         return codes
 
-    monkeypatch.setattr(watch, "FIRST_S", 0.1)
     with pytest.warns(UserWarning, match="ranks 0, 1 of 2 cannot reach"):
         assert simulate(2, run) == [[1], [1]]
     assert sorted(_said(capfd).splitlines()) == [f"sparsesnn: error: rank {r}/2: too late" for r in range(2)]
 
 
-def test_strangers_are_not_heard(capfd):
-    """Somebody who does not know the secret can neither end the run nor take a rank's place."""
-    secret = b"s" * 16
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    thread = threading.Thread(target=watch.Watch(listener, secret, 2).run)
-    thread.start()
-
-    def connect(hello: bytes) -> socket.socket:
-        line = socket.create_connection(("127.0.0.1", port), 60)
-        line.sendall(hello)
-        return line
-
-    good = connect(secret + struct.pack(">I", 0))
-    assert good.recv(1) == b"+"
-    good.sendall(b"+")
-    assert good.recv(1) == b"+"
-    for hello in (b"x" * 16 + struct.pack(">I", 1), secret + struct.pack(">I", 2), b"GET / HTTP/1.0\r\n\r\n......."):
-        line = connect(hello)
-        assert line.recv(1) == b""
-        line.close()
-    text = b'{"end": 0, "message": ""}'
-    good.sendall(struct.pack(">I", len(text)) + text)
-    thread.join(60)
-    assert not thread.is_alive()
-    good.close()
-    listener.close()
-    assert _said(capfd) == ""
-
-
 def test_an_address_that_is_slow_is_not_given_up(monkeypatch, capfd):
     """A connection that a rank tried and left is no rank that ended, whenever it is heard of."""
-    secret = b"s" * 16
-    listener = socket.create_server(("", 0))
-    port = listener.getsockname()[1]
-    watched = watch.Watch(listener, secret, 2)
     monkeypatch.setattr(module, "MOMENT_S", 0.05)
     lines: queue.Queue[Any] = queue.Queue()
+    watched = Watched(listener=socket.create_server(("", 0)))
 
     def connect(rank: int) -> None:
-        lines.put(module._connect(["127.0.0.1", "127.0.0.2", "127.0.0.3"], port, secret, rank))
+        lines.put(module._connect(["127.0.0.1", "127.0.0.2", "127.0.0.3"], watched.port, watched.secret, rank))
 
     ranks = [threading.Thread(target=connect, args=(rank,)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     time.sleep(0.5)  # the process that answers starts late: all addresses have been tried
-    thread = threading.Thread(target=watched.run)
-    thread.start()
-    for rank in ranks:
-        rank.join(60)
-    chosen = [lines.get(timeout=60) for _ in range(2)]
-    assert None not in chosen
-    time.sleep(0.3)  # what was left is heard of
-    assert sorted(watched.lines) == [0, 1]
-    assert not watched.said
-    for line in chosen:
-        text = b'{"end": 0, "message": ""}'
-        line.sendall(struct.pack(">I", len(text)) + text)
-        line.close()
-    thread.join(60)
-    assert not thread.is_alive()
-    listener.close()
+    with watched:
+        for rank in ranks:
+            rank.join(60)
+        chosen = [lines.get(timeout=60) for _ in range(2)]
+        assert None not in chosen
+        time.sleep(0.3)  # what was left is heard of
+        assert sorted(watched.watch.lines) == [0, 1]
+        assert not watched.watch.said
+        for line in chosen:
+            leave(line)
     assert _said(capfd) == ""
 
 
