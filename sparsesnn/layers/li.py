@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from sparsesnn.documented import documented
 from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
 
 
 @documented(n="number of outputs; with a population code, k neurons a class, class by class.")
 @dataclass(frozen=True)
-class LI:
+class LI(HasDecays):
     """Leaky integrator that never fires: v[t] = β·v[t-1] + gain·i[t]. Its potentials are the network's output.
 
     A decay that leaves [0, 1] as it learns is read as 0 or 1, see `sparsesnn.bounds`.

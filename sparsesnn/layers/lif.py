@@ -9,6 +9,7 @@ from typing import Optional
 from sparsesnn.documented import documented
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 
@@ -17,7 +18,7 @@ ACTIVITIES = ("natural", "fixed")
 
 
 @dataclass(frozen=True)
-class Population:
+class Population(HasDecays):
     """Every spiking population has a threshold, a reset and a surrogate derivative; `LIF` and `CubaLIF` add dynamics.
 
     A parameter (`beta`, `threshold`, …) is one number for all neurons or one per neuron, and learns in that form. A decay
