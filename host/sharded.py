@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.errors import ShapeError
-from sparsesnn.host.comm import Communicator, Grid
+from sparsesnn.host.comm import Grid
 from sparsesnn.host.reduction import Reduction
 from sparsesnn.host.sharded_layer import ShardedLayer
 from sparsesnn.host.shards import ShardedSpikes, Shards, make_shards, whole_values
@@ -54,34 +54,17 @@ class WholeSpikes(Mapping[str, SpikeBatch]):
 
 @dataclass(eq=False)
 class ShardedOutput(Output):
-    """What a network over several ranks puts out: of this replica's samples, of all neurons.
-
-    Args:
-        replicas: the ranks that run the other samples of the batch.
-    """
-
-    replicas: Communicator
+    """What a network over several ranks puts out: of this replica's samples, of all neurons."""
 
     def activity(self) -> dict[str, float]:
-        return {name: lists.activity() for name, lists in _lists_of(self).items()}
+        return {name: lists.activity() for name, lists in lists_of(self).items()}
 
     def dropped(self) -> dict[str, int]:
-        return {name: lists.n_dropped() for name, lists in _lists_of(self).items()}
-
-    def totals(self, n_samples: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        """Of the whole batch: samples, samples classified right, activity and dropped of every spiking population."""
-        lists = _lists_of(self)
-        own = [int(x.n_spikes.sum()) for x in lists.values()]
-        counts = self.replicas.sum_counts([n_samples, n_correct, *own, *self.dropped().values()])
-        n, spikes, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]
-        activity = {
-            name: float(total) / max(1, x.n_steps * n * x.n_neurons)
-            for (name, x), total in zip(lists.items(), spikes, strict=True)
-        }
-        return n, counts[1], activity, dict(zip(lists, dropped, strict=True))
+        return {name: lists.n_dropped() for name, lists in lists_of(self).items()}
 
 
-def _lists_of(output: Output) -> Mapping[str, ShardedSpikes]:
+def lists_of(output: Output) -> Mapping[str, ShardedSpikes]:
+    """The lists of every spiking population, without the values that a loss reads."""
     assert isinstance(output.spikes, WholeSpikes)
     return output.spikes.lists
 
@@ -145,8 +128,11 @@ class ShardedModel(nn.Module):
             spikes=WholeSpikes(lists),
             state=state,
             output=self.network.output,
-            replicas=self.grid.replicas,
         )
+
+    def readable(self, spikes: SpikeBatch) -> SpikeBatch:
+        """Spikes in the form that single layers read."""
+        return spikes
 
     # ---- the whole, of which this rank holds a part ------------------------------------------------------------
 

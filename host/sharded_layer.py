@@ -100,9 +100,13 @@ class ShardedLayer(PopulationModule):
         whole = gather_lists(lists, self.shards, self.grid.shards, limited=bool(self.population.capacity))
         # Without values, whose graph holds the call: a circle would keep all arrays until Python looks for circles.
         call.whole = replace(whole, own_values=None)
-        if save and self.recurrent_weight is not None and self.exchange is not None:
+        if save and self.loop_weight is not None and self.exchange is not None:
             call.hold_own()
         return whole, None
+
+    def whole_neurons(self, own: Tensor) -> Tensor:
+        """Numbers of this rank's neurons [..., n] with those of the other ranks [..., N]; all ranks call it together."""
+        return _whole(own, self.shards, self.grid.shards) if self._shared else own
 
     @property
     def _shared(self) -> bool:
@@ -403,18 +407,20 @@ class _OwnNeurons(torch.autograd.Function):
         return torch.from_numpy(np.concatenate(parts)), None, None
 
 
+def _whole(own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
+    """Numbers [..., N] from those [..., n] of all shards."""
+    parts = comm.all_gather(own.contiguous().numpy().reshape(-1))
+    shape, sizes = own.shape[:-1], np.diff(shards.first)
+    return torch.cat([torch.from_numpy(p).reshape(*shape, int(n)) for p, n in zip(parts, sizes, strict=True)], -1)
+
+
 class _WholePotentials(torch.autograd.Function):
     """Potentials [T, B, N] from those of all shards."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
         ctx.shards = shards
-        parts = comm.all_gather(own.contiguous().numpy().reshape(-1))
-        sizes = np.diff(shards.first)
-        shape = own.shape[:2]
-        return torch.cat(
-            [torch.from_numpy(part).reshape(*shape, int(n)) for part, n in zip(parts, sizes, strict=True)], 2
-        )
+        return _whole(own, shards, comm)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -23,6 +23,20 @@ class NumericError(SparseSnnError, ValueError):
     """NaN or infinity where a finite number is needed."""
 
 
+class NotFiniteError(NumericError):
+    """A training step came to NaN or infinity, and changed nothing.
+
+    Attributes:
+        what: "loss" or "norm of the gradients".
+        value: the number.
+    """
+
+    def __init__(self, what: str, value: float) -> None:
+        super().__init__(f"the {what} is {value}")
+        self.what = what
+        self.value = value
+
+
 class DataError(SparseSnnError):
     """A data file is missing, damaged or not in the format it claims."""
 

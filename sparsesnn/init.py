@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,8 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, NumericError
-from sparsesnn.host.sharded import ShardedModel
-from sparsesnn.host.sharded_layer import ShardedLayer
 from sparsesnn.layers import LI, Population
-from sparsesnn.module import Layer, LayerOutput, Model
+from sparsesnn.module import LayerOutput
 from sparsesnn.spikes import SpikeBatch
 
 #: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the weights found
@@ -24,7 +23,7 @@ MAX_GAIN = 2.0**20
 
 @torch.no_grad()
 def init_activity(
-    model: Model | ShardedModel,
+    model: Any,
     batches: Iterable[SpikeBatch],
     target: float | Mapping[str, float],
     *,
@@ -41,7 +40,8 @@ def init_activity(
     samples and neurons, have standard deviation `readout_std`; the bias is left as it is.
 
     Args:
-        model: of either backend, or over several ranks, which must then call this together, with the same data.
+        model: a `sparsesnn.Model` of either backend, or a network over several ranks, which must then call this together,
+            with the same data.
         batches: data to measure on; all of it is kept in memory, so give a few batches.
         target: spikes per neuron and step, above 0 and below 1, for all spiking populations; or a dict for those
             named, the others keep their weights.
@@ -69,10 +69,9 @@ def init_activity(
         if not 0 < value < 1:
             raise DescriptionError(f"init_activity: target of {name!r} is {value!r}; allowed: above 0, below 1")
     reached: dict[str, float] = {}
-    first: list[LayerOutput] = [x if model.backend == "cpu" else x.to_dense() for x in data]
+    first: list[LayerOutput] = [model.readable(x) for x in data]
     outputs: dict[str, list[LayerOutput]] = {network.inputs[0]: first}
     for name, layer in model.layers.items():
-        assert isinstance(layer, (Layer, ShardedLayer))
         sources = [outputs[c.pre] for c in network.senders(name)]
         inputs = list(zip(*sources, strict=True))
         reads = isinstance(layer.population, LI)
@@ -93,7 +92,7 @@ def init_activity(
 
 def _bisect(
     name: str,
-    layer: Layer | ShardedLayer,
+    layer: Any,
     inputs: Sequence[tuple[LayerOutput, ...]],
     target: float,
     tolerance: float,
@@ -146,9 +145,7 @@ def _bisect(
     )
 
 
-def _scale_readout(
-    name: str, layer: Layer | ShardedLayer, inputs: Sequence[tuple[LayerOutput, ...]], wanted: float
-) -> None:
+def _scale_readout(name: str, layer: Any, inputs: Sequence[tuple[LayerOutput, ...]], wanted: float) -> None:
     """Potentials are linear in the weights, so one division is enough (up to the bias)."""
     std = _std([layer(x)[0] for x in inputs])
     if std == 0:
@@ -160,35 +157,28 @@ def _scale_readout(
         weight *= wanted / std
 
 
-def _check_input(name: str, layer: Layer | ShardedLayer, sources: Sequence[Sequence[LayerOutput]]) -> None:
+def _check_input(name: str, layer: Any, sources: Sequence[Sequence[LayerOutput]]) -> None:
     if not any(_activity(batches) for batches in sources):
         raise DescriptionError(
             f"init_activity: {name!r} receives no spikes in {len(sources[0])} batches, so no gain makes it fire; "
             "give data with spikes, or a target for the populations before it"
         )
-    if _total(layer, sum(int((~weight.isfinite()).sum()) for weight in layer.sender_weights)):
+    if any(layer.whole_neurons((~weight.isfinite()).sum(0)).any() for weight in layer.sender_weights):
         raise NumericError(f"init_activity: weights into {name!r} hold NaN or infinity; set finite initial weights")
-    if not _total(layer, sum(int(weight.count_nonzero()) for weight in layer.sender_weights)):
+    if not any(layer.whole_neurons(weight.count_nonzero(0)).any() for weight in layer.sender_weights):
         raise DescriptionError(
             f"init_activity: weights into {name!r} are all zero; set initial weights that a gain can scale"
         )
 
 
-def _total(layer: Layer | ShardedLayer, n: int) -> int:
-    """Of all ranks that hold a part of the layer."""
-    return layer.grid.shards.sum_counts([n])[0] if isinstance(layer, ShardedLayer) else n
-
-
-def _spread(layer: Layer | ShardedLayer, weight: Tensor) -> float:
+def _spread(layer: Any, weight: Tensor) -> float:
     """Standard deviation of a weight [M, N]; summed neuron by neuron first, as ranks that share the neurons do."""
     array = weight.detach().cpu().numpy()
     sums = np.zeros(array.shape[1])
     for row in range(0, len(array), 1024):
         sums += np.add.reduce(array[row : row + 1024].astype(np.float64), axis=0)
     both = np.stack([sums, np.asarray(_core.column_squares(np.ascontiguousarray(array)))])
-    if isinstance(layer, ShardedLayer):
-        parts = layer.grid.shards.all_gather(both.reshape(-1))
-        both = np.concatenate([part.reshape(2, part.size // 2) for part in parts], axis=1)
+    both = layer.whole_neurons(torch.from_numpy(both)).numpy()
     n = len(array) * both.shape[1]
     mean, mean_square = both.sum(axis=1) / n
     return math.sqrt(max(0.0, mean_square - mean * mean))

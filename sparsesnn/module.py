@@ -93,6 +93,10 @@ class Layer(PopulationModule):
         self.n_history = max([history or 0, *(c.delay for c in self.incoming if c.is_recurrent)])
         self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
 
+    def whole_neurons(self, own: Tensor) -> Tensor:
+        """Numbers of this layer's neurons [..., n] for the whole population [..., N]; here they are all."""
+        return own
+
     def extra_repr(self) -> str:
         return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
 
@@ -279,6 +283,10 @@ class Model(nn.Module):
             if prefix + before in state_dict:
                 state_dict[prefix + name] = state_dict.pop(prefix + before)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def readable(self, spikes: SpikeBatch) -> LayerOutput:
+        """Spikes in the form that single layers read."""
+        return spikes if self.backend == "cpu" else spikes.to_dense()
 
     def _input(self, spikes: SpikeBatch | DenseSpikes) -> LayerInput:
         """The data in the form that the first layer reads fastest."""

@@ -68,12 +68,14 @@ class Communicator(ABC):
         rank, size: r and R.
         traffic: counters, shared with the groups that were split off.
         ranks_on_host: how many of them share this host, and its cores.
+        launcher: what starts such ranks.
     """
 
     rank: int
     size: int
     traffic: Traffic
     ranks_on_host: int = 1
+    launcher: str = "mpirun"
 
     @abstractmethod
     def send(self, array: Array, to: int, tag: int = 0) -> Request:

@@ -37,6 +37,8 @@ def torch_world(local_rank: int | None, ranks_on_host: int | None) -> TorchGroup
 class TorchGroup(Communicator):
     """A group of torch.distributed; `group` is for DistributedDataParallel."""
 
+    launcher = "torchrun"
+
     def __init__(self, group: dist.ProcessGroup | None, traffic: Traffic, ranks_on_host: int) -> None:
         self.group, self.traffic, self.ranks_on_host = group, traffic, ranks_on_host
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)

@@ -21,11 +21,11 @@ from sparsesnn.bench.workload import Workload
 from sparsesnn.dense import MODES, check_mode
 from sparsesnn.dense.device import check_precision, device_name, find_device, joules, peak_memory
 from sparsesnn.dense.image_model import ImageModel
+from sparsesnn.engines import Options, set_threads
 from sparsesnn.errors import ConfigError, NumericError
 from sparsesnn.module import Model
 from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.train.prepare import set_threads
 from sparsesnn.wording import count
 
 #: modes that are measured unless others are asked for
@@ -222,7 +222,7 @@ def _load_product_code(spikes: SpikeBatch) -> None:
 
 def _main(text: str) -> int:
     asked: dict[str, Any] = json.loads(text)
-    set_threads(asked["n_threads"], "dense", asked["mode"])
+    set_threads("dense", asked["n_threads"], Options(dense_mode=asked["mode"]))
     print(json.dumps(_peak(Workload(**asked["workload"]), asked["mode"], asked["n_threads"], asked["precision"])))
     return 0
 

@@ -12,9 +12,9 @@ from sparsesnn.bench.step import still_adam, train_step
 from sparsesnn.dense.device import synchronise
 from sparsesnn.dense.graphs import CapturedStep
 from sparsesnn.dense.image_model import ImageModel
+from sparsesnn.engines import Options, set_threads
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.train.prepare import set_threads
 
 
 class Trainee:
@@ -38,7 +38,7 @@ class Trainee:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
         # convolutions are PyTorch's in every mode, and want its threads
         mode = "hoist" if isinstance(self.model, ImageModel) else self.model.dense_mode
-        set_threads(self.n_threads, self.model.backend, mode)
+        set_threads(self.model.backend, self.n_threads, Options(dense_mode=mode))
         output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 

@@ -56,10 +56,10 @@ def register(what: Any) -> None:
 
 def _loading(options: argparse.Namespace) -> int:
     from sparsesnn.bench.loading import bench_loading
+    from sparsesnn.engines import set_threads
     from sparsesnn.errors import ConfigError
     from sparsesnn.train import Config
     from sparsesnn.train.config import NetConfig
-    from sparsesnn.train.prepare import set_threads
     from sparsesnn.train.schema import read_toml
 
     name, parameters, augment, batch = options.dataset, None, None, 48
@@ -78,7 +78,7 @@ def _loading(options: argparse.Namespace) -> int:
         network = None if options.hidden == "none" else NetConfig(f"auto-{options.hidden}-auto").network
     if name is None:
         raise ConfigError("bench loading: which data set? give shd, ssc or nmnist, or --config FILE")
-    set_threads(options.threads, "cpu")
+    set_threads("cpu", options.threads)
     result = bench_loading(
         name,
         options.data,

@@ -51,9 +51,9 @@ def register(what: Any) -> None:
 
 def _step(options: argparse.Namespace) -> int:
     from sparsesnn.bench import Workload, bench_step
-    from sparsesnn.train.prepare import set_threads
+    from sparsesnn.engines import set_threads
 
-    set_threads(options.threads, options.backend)
+    set_threads(options.backend, options.threads)
     workload = Workload(
         net=options.net,
         n_steps=options.steps,

@@ -7,7 +7,6 @@ not averaged as DistributedDataParallel does by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,30 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparsesnn.bounds import RANGES, gate, ungated
-from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.module import Model, Output
 from sparsesnn.spikes import SpikeBatch
-
-
-@dataclass(eq=False)
-class ReplicaOutput(Output):
-    """What a network puts out for this rank's part of the batch.
-
-    Args:
-        replicas: the ranks that run the other samples.
-    """
-
-    replicas: Communicator
-
-    def totals(self, n_samples: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        """Of the whole batch: samples, samples classified right, activity and dropped of every spiking population."""
-        own = self.activity()
-        n, correct = self.replicas.sum_counts([n_samples, n_correct])
-        parts = [torch.tensor([a * n_samples for a in own.values()], dtype=torch.float64)]
-        parts = [torch.from_numpy(part) for part in self.replicas.all_gather(parts[0].numpy())]
-        means = (torch.stack(parts).sum(0) / max(1, n)).tolist()
-        return n, correct, dict(zip(own, means, strict=True)), dict.fromkeys(own, 0)
 
 
 class Replicated(nn.Module):
@@ -52,7 +30,6 @@ class Replicated(nn.Module):
 
     def __init__(self, model: Model, replicas: TorchGroup) -> None:
         super().__init__()
-        self.replicas = replicas
         device = next(model.parameters()).device
         self.parallel = DistributedDataParallel(
             model, device_ids=[device] if device.type == "cuda" else None, process_group=replicas.group
@@ -62,12 +39,12 @@ class Replicated(nn.Module):
         ranges: dict[Tensor, tuple[float, float]] = {p: RANGES[name] for name, p in last_names if name in RANGES}
         self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket, ranges))
 
-    def forward(self, spikes: SpikeBatch) -> ReplicaOutput:
+    def forward(self, spikes: SpikeBatch) -> Output:
         """See `Model`; this rank's part of the batch in, and out."""
         run = self.parallel if torch.is_grad_enabled() else self.parallel.module
         with ungated():
-            output = run(spikes)
-        return ReplicaOutput(**{f.name: getattr(output, f.name) for f in fields(output)}, replicas=self.replicas)
+            output: Output = run(spikes)
+        return output
 
 
 def _add_up(group: Any, bucket: Any, ranges: Mapping[Tensor, tuple[float, float]]) -> Any:

@@ -4,6 +4,8 @@ The same C++ graph and the same codelets run on both (`host/src/ipu`, `codelets/
 this package; `ipu` needs the Poplar SDK. The program has been checked on the emulated machine, and its calls against
 public programs that use Poplar; it has not been compiled with the SDK, and has not yet run on an IPU.
 
+`sparsesnn.engines.ipu` trains with it (`sparsesnn train --backend ipu-model`).
+
 | file | holds |
 |---|---|
 | `program.py` | `IpuProgram`: a compiled plan, loading, training steps, inference, saving |
@@ -12,7 +14,6 @@ public programs that use Poplar; it has not been compiled with the SDK, and has 
 | `backends.py` | the machines: emulated, the SDK's model, hardware |
 | `arrays.py` | how arrays lie in the program's streams |
 | `report.py` | what the emulated machine counted |
-| `trainer.py` | training runs (`sparsesnn train --backend ipu-model`) |
 | `bench.py` | `sparsesnn bench ipu-model` |
 | `selftest.py` | `python -m sparsesnn.ipu.selftest`: does the program compute the right numbers here? |
 """

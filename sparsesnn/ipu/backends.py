@@ -30,6 +30,7 @@ def machine_options(native: ModuleType, target: Target, checks: str) -> Any:
 
 
 def native_module(backend: str) -> ModuleType:
+    """The compiled program for a machine; `ConfigError` where this installation has none."""
     if backend not in (*IPU_BACKENDS, "sdk-model"):
         raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(IPU_BACKENDS)}, sdk-model")
     if backend == "ipu-model":

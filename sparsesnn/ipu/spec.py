@@ -14,6 +14,7 @@ from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.module import Layer, Model
+from sparsesnn.network import Network
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan
 from sparsesnn.surrogate import KINDS
@@ -32,18 +33,26 @@ def check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None
         raise DescriptionError("the plan was made for another network than the model's; make it anew")
     if ("adam" if optimiser.kind == "adamw" else optimiser.kind) != plan.optimizer:
         raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
+    check_network(plan.network, decoding)
+
+
+def check_network(network: Network, decoding: str) -> None:
+    """`DescriptionError` that names what the program has no codelet for."""
     if decoding not in _DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
-    pairs = [(c.pre, c.post) for c in plan.network.connections]
-    if several := [c.name for c in plan.network.connections if pairs.count((c.pre, c.post)) > 1]:
+    pairs = [(c.pre, c.post) for c in network.connections]
+    if several := [c.name for c in network.connections if pairs.count((c.pre, c.post)) > 1]:
         raise DescriptionError(
             f"{', '.join(several)}: join the same populations; the IPU program has one connection of each pair: use cpu"
         )
-    if late := [c.name for c in plan.network.connections if c.is_recurrent and c.delay > 1]:
+    if late := [c.name for c in network.connections if c.is_recurrent and c.delay > 1]:
         raise DescriptionError(f"{', '.join(late)}: the IPU program has recurrent connections of delay 1: use cpu")
-    for name, p in plan.network.populations.items():
-        if isinstance(p, LI) and name != plan.network.output:
-            raise DescriptionError(f"{name}: a second readout: the IPU program has one, at the end; use cpu")
+    for name, p in network.populations.items():
+        if isinstance(p, LI) and name != network.output:
+            raise DescriptionError(
+                f"{name}: is a second readout; the IPU program has one, {network.output!r} at the end; "
+                "remove it, or use backend 'cpu'"
+            )
 
 
 def make_spec(

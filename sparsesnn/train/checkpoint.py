@@ -26,12 +26,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
-from sparsesnn.host.sharded import ShardedModel
-from sparsesnn.parameters import stable_names
 from sparsesnn.train.files import TEMPORARY, read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
 
@@ -294,103 +292,3 @@ def _are_columns(columns: Any) -> bool:
 
 def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-# ---- a model and an optimiser as named tensors -------------------------------------------------------------------
-
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """`model/<name>` → parameter or buffer; copies, for the next step changes the originals."""
-    return {f"model/{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """`optim/<parameter>/<key>` → state of the optimiser; states that are None are left out."""
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
-            if value is not None:
-                tensors[f"optim/{name}/{key}"] = torch.as_tensor(value).detach().clone()
-    return tensors
-
-
-def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Puts `model/<name>` tensors into a model; names, shapes and dtypes must be those of the model, values finite."""
-    wanted = model.state_dict()
-    given = {name[len("model/") :]: t for name, t in _renamed(model, tensors).items() if name.startswith("model/")}
-    if set(given) != set(wanted):
-        missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-        raise CheckpointError(f"{where}: belongs to another network: missing {missing}, unknown {extra}")
-    for name, tensor in given.items():
-        _check_like(name, tensor, wanted[name], where)
-    with torch.no_grad():
-        for name, tensor in given.items():
-            wanted[name].copy_(tensor)
-
-
-def _renamed(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights under the names of a file of format version 1 or 2 get those that they have now."""
-    now = {before: name for name, before in stable_names(model.network).items()}
-    found = {}
-    for full_name, tensor in tensors.items():
-        kind, _, name = full_name.partition("/")
-        name, slash, key = name.partition("/")
-        found[f"{kind}/{now.get(name, name)}{slash}{key}"] = tensor
-    return found
-
-
-def restore_optimiser(
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    tensors: Mapping[str, Tensor],
-    state_keys: frozenset[str],
-    where: str,
-) -> None:
-    """Puts `optim/<parameter>/<key>` tensors into an optimiser that keeps `state_keys` for a parameter."""
-    parameters = dict(model.named_parameters())
-    for full_name, tensor in _renamed(model, tensors).items():
-        if not full_name.startswith("optim/"):
-            continue
-        name, _, key = full_name[len("optim/") :].rpartition("/")
-        if name not in parameters:
-            raise CheckpointError(f"{where}: holds optimiser state of {name!r}; the network has no such parameter")
-        if tensor.ndim:
-            _check_like(f"{name}/{key}", tensor, parameters[name], where)
-        optimiser.state[parameters[name]][key] = tensor.to(parameters[name].device, copy=True)
-    for name, parameter in parameters.items():
-        keys = set(optimiser.state.get(parameter, {}))
-        if keys and keys != state_keys:
-            raise CheckpointError(f"{where}: optimiser state of {name} is {sorted(keys)}; needed: {sorted(state_keys)}")
-
-
-def _check_like(name: str, tensor: Tensor, wanted: Tensor, where: str) -> None:
-    if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
-        raise CheckpointError(
-            f"{where}: {name} is {tensor.dtype}{list(tensor.shape)}; "
-            f"the network needs {wanted.dtype}{list(wanted.shape)}"
-        )
-    # thresholds may be -inf on purpose; NaN is never meant
-    if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-        raise CheckpointError(f"{where}: {name} holds NaN; the checkpoint cannot be used")
-
-
-def weights_sha256(model: nn.Module) -> str:
-    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, in the order of their names.
-
-    The names are those of `sparsesnn.parameters.stable_names`.
-
-    Of a network over several ranks the whole tensors count: it does not depend on the number of ranks.
-    """
-    digest = hashlib.sha256()
-    before = stable_names(model.network)
-    for name, tensor in sorted(model.state_dict().items(), key=lambda item: before.get(item[0], item[0])):
-        stable = before.get(name, name)
-        if isinstance(model, ShardedModel):
-            shape = model.whole_shape(name, tensor)
-            digest.update(f"{stable} {tensor.dtype} {shape}\n".encode())
-            for block in model.whole_rows(name, tensor):
-                digest.update(block.tobytes())
-            continue
-        digest.update(f"{stable} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -12,17 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sparsesnn import datasets
+from sparsesnn import datasets, engines
 from sparsesnn.datasets import Augment
-from sparsesnn.dense import MODES
-from sparsesnn.dense.device import check_precision
+from sparsesnn.engines import Options
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Population, decays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.loss import OVER_TIME
-from sparsesnn.module import BACKENDS, IPU_BACKENDS, WEIGHT_DTYPES
 from sparsesnn.network import Network, parse_net
-from sparsesnn.partition.target import parse_target
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 from sparsesnn.train import schema
 
@@ -311,36 +308,8 @@ class TrainConfig:
     plots: bool = True
 
     def __post_init__(self) -> None:
-        _choice("train.backend", self.backend, (*BACKENDS, *IPU_BACKENDS))
-        if parse_target(self.target).kind != "ipu":
-            raise ConfigError(f"train.target: is {self.target!r}; give an IPU, such as ipu-mk2:1x64 or ipu-mk2")
-        _choice("train.weight_dtype", self.weight_dtype, (*WEIGHT_DTYPES, "float16"))
-        readers = {"float32": (*BACKENDS, *IPU_BACKENDS), "float16": IPU_BACKENDS}.get(self.weight_dtype, ("cpu",))
-        if self.backend not in readers:
-            raise ConfigError(
-                f"train.weight_dtype: is {self.weight_dtype!r} with backend {self.backend!r}; "
-                f"only backend {' or '.join(map(repr, readers))} reads it"
-            )
-        if self.keep_every != 1 and self.backend not in IPU_BACKENDS:
-            raise ConfigError(
-                f"train.keep_every: is {self.keep_every} with backend {self.backend!r}; only "
-                f"{' and '.join(map(repr, IPU_BACKENDS))} keep potentials; remove it"
-            )
-        _choice("train.dense_mode", self.dense_mode, MODES)
-        if self.dense_mode != "auto" and self.backend != "dense":
-            raise ConfigError(
-                f"train.dense_mode: is {self.dense_mode!r}, which has no effect with backend {self.backend!r}; "
-                "remove it, or set train.backend to 'dense'"
-            )
-        if self.device != "cpu" and self.backend != "dense":
-            raise ConfigError(
-                f"train.device: is {self.device!r} with backend {self.backend!r}; only backend 'dense' runs elsewhere"
-            )
-        check_precision(self.precision, self.backend)
-        if self.precision == "float16":
-            raise ConfigError(
-                "train.precision: is 'float16', whose small gradients become 0 without a scaled loss; use 'bfloat16'"
-            )
+        _choice("train.backend", self.backend, engines.NAMES)
+        engines.check_options(self.backend, self.engine_options(), where="train.")
         for name, low, high in (
             ("epochs", 1, 1_000_000),
             ("batch", 1, 1_000_000),
@@ -353,6 +322,10 @@ class TrainConfig:
             ("checkpoint_batches", 0, 1_000_000_000),
         ):
             _between(f"train.{name}", getattr(self, name), low, high)
+
+    def engine_options(self) -> Options:
+        """The options that single engines read."""
+        return Options(**{f.name: getattr(self, f.name) for f in fields(Options)})
 
 
 @dataclass(frozen=True)
@@ -491,7 +464,7 @@ def differences(old: Config, new: Config) -> list[str]:
     """
     before, after = schema.flatten(old.to_dict()), schema.flatten(new.to_dict())
     free = set(FREE_KEYS)
-    if new.train.backend in IPU_BACKENDS:
+    if engines.replicas_count(new.train.backend):
         free.discard("parallel.replicas")
     if new.optim.schedule == "constant" and new.train.epochs >= old.train.epochs:
         free.add("train.epochs")

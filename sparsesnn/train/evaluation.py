@@ -5,45 +5,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional
 
-from sparsesnn.dense.replicas import ReplicaOutput
+from sparsesnn import engines
+from sparsesnn.engines import Batch, Engine, Options
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
-from sparsesnn.host.sharded import ShardedModel, ShardedOutput
 from sparsesnn.host.stream import Stream
-from sparsesnn.loss import decode
-from sparsesnn.module import BACKENDS, Model, Output
+from sparsesnn.module import Model
 from sparsesnn.network import Network
-from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare, schema
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.config import Config
 from sparsesnn.train.metrics import Progress, Tally
-from sparsesnn.train.ranks import gather
 
 
-@torch.no_grad()
-def evaluate(
-    model: Callable[[SpikeBatch], Output],
-    stream: Stream,
-    *,
-    decoding: str,
-    n_classes: int,
-    after_batch: Callable[[], None] | None = None,
-) -> Tally:
+def evaluate(engine: Engine, stream: Stream, *, after_batch: Callable[[], None] | None = None) -> Tally:
     """One pass over a stream without learning: loss (plain cross-entropy), accuracy, activity and dropped.
 
     Args:
-        model: or another function of spikes, such as the IPU program.
-        stream: not changed, as the model; the order of batches is that of epoch 0.
-        decoding, n_classes: see `sparsesnn.loss.decode`.
+        engine: its weights are not changed.
+        stream: not changed either; the order of batches is that of epoch 0.
         after_batch: called after every batch; may raise to stop.
 
     Errors: `NumericError` if the outputs are not finite.
@@ -51,16 +37,12 @@ def evaluate(
     tally = Tally()
     mark = time.perf_counter()
     for k, (spikes, labels) in enumerate(stream.epoch(0)):
-        output = model(spikes, stream.place(k)[0]) if isinstance(model, ShardedModel) else model(spikes)
-        logits = decode(output, decoding, n_classes)
-        losses = functional.cross_entropy(logits, labels.to(logits.device), reduction="none")
-        whole = gather(output.replicas, losses) if isinstance(output, (ShardedOutput, ReplicaOutput)) else losses
-        loss = float(whole.sum() / len(whole))
-        if not math.isfinite(loss):
+        step = engine.infer(Batch(spikes, labels, *stream.place(k)))
+        if not math.isfinite(step.loss):
             raise NumericError(
-                f"evaluation: the loss is {loss} after {tally.n_samples} samples; the weights are of no use"
+                f"evaluation: the loss is {step.loss} after {tally.n_samples} samples; the weights are of no use"
             )
-        tally.add(output, logits, labels, loss)
+        tally.add(step)
         tally.seconds = time.perf_counter() - mark
         if after_batch is not None:
             after_batch()
@@ -72,18 +54,24 @@ class SavedRun:
     """A trained network read back from its run folder.
 
     Args:
-        model: with the weights that were asked for.
+        engine: with the weights that were asked for.
         config: of the run.
         network: that the model runs.
         n_classes: of its data.
         epoch: after which the weights were taken, counted from 1.
     """
 
-    model: Model
+    engine: Engine
     config: Config
     network: Network
     n_classes: int
     epoch: int
+
+    @property
+    def model(self) -> Model:
+        """The network as a module."""
+        model: Model = self.engine.model
+        return model
 
 
 def load_run(folder: str | Path, *, weights: str = "best", backend: str | None = None) -> SavedRun:
@@ -97,8 +85,9 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     """
     if weights not in ("best", "last"):
         raise ConfigError(f"weights: is {weights!r}; allowed: best, last")
-    if backend is not None and backend not in BACKENDS:
-        raise ConfigError(f"backend: is {backend!r}; allowed: {', '.join(BACKENDS)}")
+    if backend is not None and engines.on_host(backend) != backend:
+        allowed = ", ".join(name for name in engines.NAMES if engines.on_host(name) == name)
+        raise ConfigError(f"backend: is {backend!r}; allowed: {allowed}")
     path = Path(folder)
     store = CheckpointStore(path.parent if path.name == ckpt.NAME else path)
     saved = store.read()
@@ -112,13 +101,14 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
-    backend = backend or prepare.host_backend(config.train.backend)
-    weight_dtype = prepare.host_weight_dtype(config) if backend == "cpu" else "float32"
-    dense_mode = config.train.dense_mode if backend == "dense" else "auto"
-    model = Model(network, backend=backend, dense_mode=dense_mode, weight_dtype=weight_dtype)
-    ckpt.restore_model(model, tensors, str(store.folder / files[0].file))
+    backend = backend or engines.on_host(config.train.backend)
+    training = prepare.make_training(config, network, n_classes)
+    here = replace(training.options, device=Options.device, precision=Options.precision)
+    engine = engines.make_engine(backend, network, replace(training, options=engines.options_for(backend, here)))
+    engine.load_weights(tensors, str(store.folder / files[0].file))
+    engine.start()
     epoch = progress.best_epoch if files is saved.best else progress.epoch
-    return SavedRun(model, config, network, n_classes, epoch)
+    return SavedRun(engine, config, network, n_classes, epoch)
 
 
 def evaluate_run(
@@ -141,7 +131,7 @@ def evaluate_run(
     Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
     """
     run = load_run(folder, weights=weights, backend=backend)
-    prepare.set_threads(threads, backend or prepare.host_backend(run.config.train.backend))
+    engines.set_threads(run.engine.name, threads)
     config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
     part = _part(config, split)
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
@@ -151,12 +141,7 @@ def evaluate_run(
             f"{config.data.name}: the data has {n_neurons} neurons and {n_classes} classes, the network {n_input} and "
             f"{run.n_classes}; give the data it was trained on (--data)"
         )
-    tally = evaluate(
-        run.model,
-        prepare.eval_stream(config, part),
-        decoding=config.loss.decoding_for(run.network),
-        n_classes=run.n_classes,
-    )
+    tally = evaluate(run.engine, prepare.eval_stream(config, part))
     return {
         "split": split,
         "weights": weights,

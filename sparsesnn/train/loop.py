@@ -6,7 +6,6 @@ a run that was stopped, or killed, at any moment ends with the same bits as one 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,27 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
-from sparsesnn import __version__
-from sparsesnn.dense.device import autocast, find_device
-from sparsesnn.dense.replicas import Replicated
-from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NumericError
-from sparsesnn.host.comm import Communicator, Grid, Local, make_grid
-from sparsesnn.host.comm.torch_group import TorchGroup
-from sparsesnn.host.sharded import ShardedModel
+from sparsesnn import __version__, engines
+from sparsesnn.engines import Batch, Step
+from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NotFiniteError, NumericError
+from sparsesnn.host.comm import Communicator, Grid, Local
 from sparsesnn.host.stream import Stream
-from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
-from sparsesnn.loss import activity_regulariser, decode
-from sparsesnn.module import IPU_BACKENDS, Model, Output
+from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks, schema
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
-from sparsesnn.train.config import Config, LossConfig, differences
+from sparsesnn.train.config import Config, differences
 from sparsesnn.train.evaluation import evaluate
 from sparsesnn.train.files import LOCK, locked, write_atomically
 from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
@@ -73,9 +65,7 @@ def train(
         config = config.with_values({"data": {"dir": str(data_dir)}})
     world = world or Local()
     ranks.check_equal(world, "the configuration", _comparable(config, resume), "start all ranks alike")
-    on_device = config.train.backend in IPU_BACKENDS  # whose replicas are no ranks
-    grid = make_grid(world, 0 if on_device else config.parallel.replicas, config.parallel.shards)
-    _check_ranks(world, grid, config.train.backend)
+    grid = engines.engine_grid(config.train.backend, world, config.parallel.replicas, config.parallel.shards)
     report = report if report is not None and grid.is_first else Report(quiet=True)
     # the folder's default name holds the time, which ranks may read differently
     folder = Path(world.all_texts(str(Path(out) if out is not None else default_folder(config)))[0])
@@ -85,26 +75,14 @@ def train(
             report.note(f"{folder}: the run is finished; its result stands")
             return Result.read(folder)
         saved = read_folder(folder, resume=resume, world=world)
-        train_config = config.train
-        prepare.set_threads(train_config.threads, train_config.backend, train_config.dense_mode, world.ranks_on_host)
+        t = config.train
+        engines.set_threads(t.backend, t.threads, t.engine_options(), world.ranks_on_host)
         parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
         ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
         with stop_on_signals() as stop:
             run = Run(config, parts, folder, saved, report, grid)
             run.train(stop)
             return run.finish(stop)
-
-
-def _check_ranks(world: Communicator, grid: Grid, backend: str) -> None:
-    """`ConfigError` for ranks that a backend does not run on."""
-    by_torchrun = isinstance(world, TorchGroup)
-    if world.size > 1 and backend != ("dense" if by_torchrun else "cpu"):
-        raise ConfigError(
-            f"train.backend: is {backend!r} on {world.size} ranks of {'torchrun' if by_torchrun else 'MPI'}; backend 'cpu' "
-            "runs on ranks of mpirun, backend 'dense' on ranks of torchrun, others on one rank"
-        )
-    if by_torchrun and grid.n_shards > 1:
-        raise ConfigError(f"parallel.shards: is {grid.n_shards} with backend 'dense', which is not cut; set it to 1")
 
 
 def _comparable(config: Config, resume: bool) -> dict[str, Any]:
@@ -218,38 +196,20 @@ class Run:
         torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
         self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
-        self.decoding = config.loss.decoding_for(self.network)
         self.fingerprint = self.parts.fingerprint()
         self.stream = prepare.train_stream(config, self.parts.train, self.replicas)
         self.progress = Progress()
         self.best: tuple[ckpt.TensorFile, ...] | None = None
-        t = config.train
-        self.model: Model | ShardedModel
-        if self.world.size > 1 and t.backend == "cpu":
-            self.model = ShardedModel(self.network, grid, seed=t.seed, weight_dtype=t.weight_dtype)
-            self.store = CheckpointStore(folder, grid, self.model.columns)
-        else:
-            self.model = Model(
-                self.network,
-                backend=prepare.host_backend(t.backend),
-                dense_mode=t.dense_mode,
-                seed=t.seed,
-                weight_dtype=prepare.host_weight_dtype(config),
-            ).to(find_device(t.device, t.backend))
-            self.store = CheckpointStore(folder, grid)
-        self.optimiser = optim.make_optimiser(self.model, config.optim)
-        self.device = None
-        if isinstance(self.model, Model):
-            self.device = prepare.make_device(config, self.model, self.optimiser, self.decoding, parts.n_classes)
+        self.training = prepare.make_training(config, self.network, parts.n_classes)
+        self.engine = engines.make_engine(config.train.backend, self.network, self.training, grid)
+        self.store = CheckpointStore(folder, grid, self.engine.columns)
         self._introduce()
         if saved is None:
             self._initialise()
         else:
             ranks.together(self.world, partial(self._restore, saved))
-        self.replicated: Replicated | None = None
-        if isinstance(self.model, Model) and isinstance(self.replicas, TorchGroup):
-            self.replicated = Replicated(self.model, self.replicas)
-        ranks.check_replicas(grid, self.model)
+        self.engine.start()
+        ranks.check_replicas(self.engine)
         self.first_step = self.progress.step
         self.traffic = self.world.traffic.copy()  # training alone counts, not what came before
         self.epoch_traffic = self.traffic.copy()
@@ -266,7 +226,6 @@ class Run:
 
     def _introduce(self) -> None:
         parts = self.parts
-        n_parameters = self._n_parameters()
         sizes = " → ".join(
             f"{name} {p.n:,}{' recurrent' if self.network.is_recurrent(name) else ''}"
             for name, p in self.network.populations.items()
@@ -279,19 +238,15 @@ class Run:
             f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
             + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
         )
-        self.report.note(f"net     {sizes}, {n_parameters:,} parameters, readout '{self.decoding}'")
+        self.report.note(
+            f"net     {sizes}, {self.engine.n_parameters:,} parameters, readout '{self.training.decoding}'"
+        )
         self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
         if self.world.size > 1:
             self.report.note(
                 f"ranks   {self.world.size}: {count(self.grid.n_replicas, 'replica')} × "
                 f"{count(self.grid.n_shards, 'shard')}, {count(num_threads(), 'thread')} each"
             )
-
-    def _n_parameters(self) -> int:
-        """Of the whole network."""
-        if isinstance(self.model, ShardedModel):
-            return self.model.n_parameters()
-        return sum(parameter.numel() for parameter in self.model.parameters())
 
     # ---- state -------------------------------------------------------------------------------------------------
 
@@ -307,8 +262,7 @@ class Run:
             stream.event_set, stream.indices, stream.batch_size, shuffle=True, seed=stream.seed, prefetch=0
         )
         batches = [spikes for _, (spikes, _) in zip(range(init.n_batches), shuffled.epoch(0), strict=False)]
-        self.progress.init = init_activity(
-            self.model,
+        self.progress.init = self.engine.initialize(
             batches,
             wanted,
             tolerance=init.tolerance,
@@ -335,8 +289,7 @@ class Run:
         if min(p.epoch, p.batch, p.step, p.metrics_position) < 0 or p.batch > len(self.stream):
             raise CheckpointError(f"{where}: stands at epoch {p.epoch}, batch {p.batch}, step {p.step}: out of range")
         tensors = self.store.tensors(saved.tensors)
-        ckpt.restore_model(self.model, tensors, where)
-        ckpt.restore_optimiser(self.model, self.optimiser, tensors, optim.state_keys(self.config.optim), where)
+        self.engine.load(tensors, where)
         try:
             torch.set_rng_state(tensors["rng/torch"])
         except (KeyError, RuntimeError, TypeError) as error:
@@ -349,20 +302,13 @@ class Run:
 
     def _save(self) -> None:
         """Writes a checkpoint of this moment."""
-        if self.device is not None:
-            self.device.pull()
-        tensors = {
-            **ckpt.model_tensors(self.model),
-            **ckpt.optimiser_tensors(self.model, self.optimiser),
-            "rng/torch": torch.get_rng_state(),
-        }
         self.store.write(
             config=self.config.to_dict(),
             progress=schema.plain(self.progress),
             network=self.network.to_dict(),
             data=self.fingerprint,
             step=self.progress.step,
-            tensors=tensors,
+            tensors={**self.engine.state(), "rng/torch": torch.get_rng_state()},
             best=self.best,
             version=__version__,
         )
@@ -385,12 +331,10 @@ class Run:
     def _train_epoch(self, stop: StopRequest) -> None:
         p, n_batches = self.progress, len(self.stream)
         self.report.begin_epoch(p.epoch + 1, self.config.train.epochs, p.batch, n_batches)
-        self.model.train()
         waited_before = self.stream.wait_s - p.tally.waited_s
         mark = time.perf_counter()
         for spikes, labels in self.stream.epoch(p.epoch, p.batch):
-            output, logits, loss, norm = self._step(spikes, labels)
-            p.tally.gradient_norm_sum += norm * p.tally.add(output, logits, labels, loss)
+            p.tally.add(self._step(Batch(spikes, labels, *self.stream.place(p.batch))))
             p.batch, p.step = p.batch + 1, p.step + 1
             p.tally.seconds += time.perf_counter() - mark
             p.tally.waited_s = self.stream.wait_s - waited_before
@@ -401,53 +345,21 @@ class Run:
                 self._save()
             mark = time.perf_counter()
 
-    def _step(self, spikes: Any, labels: Tensor) -> tuple[Output, Tensor, float, float]:
-        """One optimiser step; the loss and the gradients are finite or nothing is changed."""
-        p, c = self.progress, self.config
-        if self.device is not None:
-            output, logits, value, norm = self.device.step(spikes, labels, self._learning_rate(p.step))
-            for what, number in (("loss", value), ("norm of the gradients", norm)):
-                if not math.isfinite(number):
-                    raise self._not_finite(what, number)
-            return output, logits, value, norm
-        optim.set_learning_rate(self.optimiser, self._learning_rate(p.step))
-        self.optimiser.zero_grad(set_to_none=True)
-        first, n_samples = self.stream.place(p.batch)
-        with autocast(torch.device(c.train.device), c.train.precision):
-            output = self._run_model(spikes, first)
-        logits = decode(output, self.decoding, self.parts.n_classes)
-        labels = labels.to(logits.device)
-        loss, value = total_loss(output, logits, labels, c.loss, n_samples, self.replicas)
-        if not math.isfinite(value):
-            raise self._not_finite("loss", value)
-        loss.backward()
-        if isinstance(self.model, ShardedModel):
-            self.model.finish_backward()
-        norm = optim.gradient_norm(self.model, c.optim.clip_norm)
-        if not math.isfinite(norm):
-            raise self._not_finite("norm of the gradients", norm)
-        self.optimiser.step()
-        return output, logits, value, norm
-
-    def _run_model(self, spikes: Any, first: int) -> Output:
-        """This rank's part of a batch; `first` is the number of its first sample in the batch."""
-        if isinstance(self.model, ShardedModel):
-            output: Output = self.model(spikes, first)
-        else:
-            output = (self.replicated or self.model)(spikes)
-        return output
+    def _step(self, batch: Batch) -> Step:
+        """One training step; the loss and the gradients are finite or the run ends."""
+        p, o = self.progress, self.config.optim
+        try:
+            return self.engine.step(batch, self._learning_rate(p.step))
+        except NotFiniteError as error:
+            clip = f"a lower optim.clip_norm ({o.clip_norm:g})" if o.clip_norm else "optim.clip_norm = 1"
+            raise NumericError(
+                f"{error} in epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1}); the weights of the last "
+                f"checkpoint are finite. Try a lower optim.lr ({o.lr:g}), {clip}, optim.warmup_epochs, "
+                "or a flatter surrogate (net.surrogate)"
+            ) from None
 
     def _learning_rate(self, step: int) -> float:
         return optim.learning_rate(self.config.optim, step, len(self.stream), self.config.train.epochs)
-
-    def _not_finite(self, what: str, value: float) -> NumericError:
-        p, o = self.progress, self.config.optim
-        clip = f"a lower optim.clip_norm ({o.clip_norm:g})" if o.clip_norm else "optim.clip_norm = 1"
-        return NumericError(
-            f"the {what} is {value} in epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1}); the weights of "
-            f"the last checkpoint are finite. Try a lower optim.lr ({o.lr:g}), {clip}, optim.warmup_epochs, "
-            "or a flatter surrogate (net.surrogate)"
-        )
 
     def _checkpoint_due(self) -> bool:
         c = self.config.train
@@ -459,11 +371,9 @@ class Run:
         """Validation chooses, the epoch is written down, and the checkpoint stands at the beginning of the next."""
         p, t = self.progress, self.progress.tally
         p.epoch, p.batch = p.epoch + 1, 0
-        if self.device is not None:
-            self.device.pull()
         better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
         if better:
-            self.best = self.store.write_best(p.epoch, ckpt.model_tensors(self.model))
+            self.best = self.store.write_best(p.epoch, self.engine.weights())
         record = {
             "epoch": p.epoch,
             "step": p.step,
@@ -502,13 +412,7 @@ class Run:
         def check() -> None:
             self._stop_if_asked(stop, [signal for (signal,) in ranks.agree(self.world, [stop.signal])])
 
-        return evaluate(
-            self.device or self.replicated or self.model,
-            prepare.eval_stream(self.config, part, self.replicas),
-            decoding=self.decoding,
-            n_classes=self.parts.n_classes,
-            after_batch=check,
-        )
+        return evaluate(self.engine, prepare.eval_stream(self.config, part, self.replicas), after_batch=check)
 
     def _stop_if_asked(self, stop: StopRequest, signals: Sequence[int]) -> None:
         """Ends the run where a signal has come, to any rank."""
@@ -534,12 +438,10 @@ class Run:
         if self.world.size > 1:
             grid = {"replicas": self.grid.n_replicas, "shards": self.grid.n_shards}
             traffic = {**grid, **ranks.rank_traffic(self.world, self.traffic), "n_steps": p.step - self.first_step}
-        sha256 = ckpt.weights_sha256(self.model)
+        sha256 = self.engine.weights_sha256()
         last = chosen = self._evaluate(self.parts.test, stop)
         if self.best is not None and p.best_epoch != p.epoch:
-            ckpt.restore_model(self.model, self.store.tensors(self.best), self.best[0].file)
-            if self.device is not None:
-                self.device.push()
+            self.engine.load_weights(self.store.tensors(self.best), self.best[0].file)
             chosen = self._evaluate(self.parts.test, stop)
         result = Result(
             test_accuracy=chosen.accuracy,
@@ -557,7 +459,7 @@ class Run:
             n_valid=len(self.parts.valid) if self.parts.valid else 0,
             n_train=len(self.parts.train),
             n_lost=self.fingerprint["n_lost"],
-            n_parameters=self._n_parameters(),
+            n_parameters=self.engine.n_parameters,
             weights_sha256=sha256,
             config=self.config.to_dict(),
             data=self.fingerprint,
@@ -584,9 +486,8 @@ class Run:
 
         test = self.parts.test
         spikes = test.event_set.batch(test.indices[:1])
-        with torch.no_grad():
-            output = self.model(spikes)  # on all ranks
-            logits = decode(output, self.decoding, self.parts.n_classes)[0].tolist()
+        output = self.engine.output(spikes)  # on all ranks
+        logits = decode(output, self.training.decoding, self.parts.n_classes)[0].tolist()
         if not self.grid.is_first:
             return
         records = read_metrics(self.folder)
@@ -599,36 +500,6 @@ class Run:
             plots.plot_raster(self.network, spikes, output, label, logits, path, title="first test sample")
         except MissingDependencyError as error:
             self.report.note(f"plots   none: {error}")
-
-
-def total_loss(
-    output: Output, logits: Tensor, labels: Tensor, config: LossConfig, n_samples: int, replicas: Communicator
-) -> tuple[Tensor, float]:
-    """Cross-entropy, and the activity regulariser where a bound is set.
-
-    Labels are int64[B], or float32[B, C]: -Σ_c label[b,c]·log softmax(logits)[b,c], the mean over the batch.
-
-    Args:
-        n_samples: of the whole batch, of which each replica has a part.
-
-    Returns: what to differentiate, float32[], whose gradient is that of the whole batch's loss by this part; and the
-    loss of the whole batch.
-    """
-    losses = functional.cross_entropy(logits, labels, label_smoothing=config.label_smoothing, reduction="none")
-    loss = losses.sum() / n_samples
-    whole = ranks.gather(replicas, losses).sum() / n_samples
-    if config.lower or config.upper:
-        regulariser = activity_regulariser(
-            output,
-            lower=config.lower or None,
-            upper=config.upper or None,
-            strength_lower=config.strength_lower,
-            strength_upper=config.strength_upper,
-            n_samples=n_samples,
-            over_batch=partial(ranks.sum_whole, replicas),
-        )
-        loss, whole = loss + regulariser, whole + regulariser.detach().cpu()
-    return loss, float(whole)
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

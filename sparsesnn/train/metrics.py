@@ -10,12 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from sparsesnn.dense.replicas import ReplicaOutput
+from sparsesnn.engines import Step
 from sparsesnn.errors import CheckpointError
-from sparsesnn.host.sharded import ShardedOutput
-from sparsesnn.module import Output
 from sparsesnn.train.files import read_json, strict_json, write_atomically
 
 METRICS = "metrics.jsonl"
@@ -46,28 +42,17 @@ class Tally:
     waited_s: float = 0.0
     gradient_norm_sum: float = 0.0
 
-    def add(self, output: Output, logits: Tensor, labels: Tensor, loss: float) -> int:
-        """Counts one batch, of which each replica has a part, and returns its samples.
-
-        Args:
-            labels: int64[B] or float32[B, C].
-            loss: of the whole batch.
-        """
-        n, labels = len(labels), labels.to(logits.device)
-        classes = labels if labels.ndim == 1 else labels.argmax(1)
-        n_correct = int((logits.detach().argmax(1) == classes).sum()) if n else 0
-        if isinstance(output, (ShardedOutput, ReplicaOutput)):
-            n, n_correct, activities, all_dropped = output.totals(n, n_correct)
-        else:
-            activities, all_dropped = output.activity(), output.dropped()
+    def add(self, step: Step) -> None:
+        """Counts one batch."""
+        n = step.n_samples
         self.n_samples += n
-        self.n_correct += n_correct
-        self.loss_sum += loss * n
-        for name, activity in activities.items():
+        self.n_correct += step.n_correct
+        self.loss_sum += step.loss * n
+        self.gradient_norm_sum += step.gradient_norm * n
+        for name, activity in step.activity.items():
             self.activity_sum[name] = self.activity_sum.get(name, 0.0) + activity * n
-        for name, dropped in all_dropped.items():
+        for name, dropped in step.dropped.items():
             self.dropped[name] = self.dropped.get(name, 0) + dropped
-        return n
 
     @property
     def loss(self) -> float:

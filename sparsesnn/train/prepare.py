@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sparsesnn import datasets
 from sparsesnn.datasets import EventSet
-from sparsesnn.dense import products_are_ours
+from sparsesnn.engines import Objective, Training, Updates
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
-from sparsesnn.module import IPU_BACKENDS, Model
 from sparsesnn.network import Network
-from sparsesnn.runtime import set_num_threads
 from sparsesnn.train.config import Config, DataConfig
 
-if TYPE_CHECKING:
-    from sparsesnn.ipu.trainer import IpuTrainer
-
 Indices = npt.NDArray[np.int64]
-
-#: what PyTorch uses by itself: all cores, or what OMP_NUM_THREADS says
-ALL_TORCH_THREADS = torch.get_num_threads()
 
 
 @dataclass(frozen=True)
@@ -71,44 +61,6 @@ class Parts:
             "n_train": len(self.train),
             "n_valid": len(self.valid) if self.valid else 0,
         }
-
-
-def set_threads(n_threads: int, backend: str, dense_mode: str = "auto", ranks_on_host: int = 1) -> None:
-    """Worker threads of the backend, in this process; 0: all cores, shared by the ranks of this host.
-
-    Beside the event-sparse engine, and beside dense products of our own, PyTorch runs on one thread. What is left to it
-    is small: less than starting its threads again after every pass (host/src/openmp.h); and the sums of its reductions
-    depend on their number.
-    """
-    ours = host_backend(backend) == "cpu" or (dense_mode in ("auto", "fused") and products_are_ours())
-    torch.set_num_threads(1 if ours else n_threads or ALL_TORCH_THREADS)
-    mine = len(os.sched_getaffinity(0))
-    if mine == os.cpu_count():  # else the launcher bound this rank to cores of its own
-        mine = max(1, mine // ranks_on_host)
-    if n_threads or ranks_on_host > 1:
-        set_num_threads(n_threads or mine)
-
-
-def host_backend(backend: str) -> str:
-    """What runs layers one by one: an IPU backend leaves that (initial weights, pictures) to the engine."""
-    return "cpu" if backend in IPU_BACKENDS else backend
-
-
-def host_weight_dtype(config: Config) -> str:
-    """How the host's model reads its weights: halves are for IPUs alone."""
-    dtype = config.train.weight_dtype
-    return "float32" if dtype == "float16" else dtype
-
-
-def make_device(
-    config: Config, model: Model, optimizer: torch.optim.Optimizer, decoding: str, n_classes: int
-) -> IpuTrainer | None:
-    """What runs whole training steps; None for the backends whose model does."""
-    if config.train.backend not in IPU_BACKENDS:
-        return None
-    from sparsesnn.ipu.trainer import IpuTrainer
-
-    return IpuTrainer(config, model, optimizer, decoding, n_classes)
 
 
 def load_split(config: DataConfig, split: str) -> EventSet:
@@ -163,6 +115,21 @@ def _check_fit(name: str, whole: EventSet, test: EventSet) -> None:
 def make_network(config: Config, parts: Parts) -> Network:
     """The network that the configuration describes; `ConfigError` if it does not fit the data."""
     return config.net.network(parts.n_neurons, parts.n_classes)
+
+
+def make_training(config: Config, network: Network, n_classes: int) -> Training:
+    """What the configuration asks of an engine."""
+    c, o = config.loss, config.optim
+    return Training(
+        n_classes=n_classes,
+        decoding=c.decoding_for(network),
+        batch=config.train.batch,
+        seed=config.train.seed,
+        objective=Objective(c.label_smoothing, c.lower, c.upper, c.strength_lower, c.strength_upper),
+        updates=Updates(o.name, o.lr, o.weight_decay, o.momentum, o.beta1, o.beta2, o.eps, o.clip_norm),
+        options=config.train.engine_options(),
+        replicas=config.parallel.replicas,
+    )
 
 
 def train_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:

@@ -1,4 +1,4 @@
-"""What the ranks of a run do together: agree, compare, and add up what belongs to the whole batch."""
+"""What the ranks of a run do together: agree, and compare."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from sparsesnn.engines import Engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, SparseSnnError
-from sparsesnn.host.comm import Communicator, Grid, Traffic
+from sparsesnn.host.comm import Communicator, Traffic
 from sparsesnn.train import schema
 
 #: separates kind and text of what a rank says in `together`
@@ -67,32 +66,6 @@ def check_equal(world: Communicator, what: str, table: Mapping[str, Any], hint: 
         )
 
 
-def gather(comm: Communicator, x: Tensor) -> Tensor:
-    """The parts [b] of all ranks, one after another; no gradient."""
-    if comm.size == 1:
-        return x.detach()
-    return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().cpu().contiguous().numpy())))
-
-
-def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:
-    """The sum over ranks of whole numbers, exact in float32 below 2²⁴; every rank computes the same from it."""
-    if comm.size == 1:
-        return counts
-    total: Tensor = _SumWhole.apply(counts, comm)
-    return total
-
-
-class _SumWhole(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, counts: Tensor, comm: Communicator) -> Tensor:
-        parts = comm.all_gather(counts.detach().cpu().contiguous().numpy().reshape(-1))
-        return torch.from_numpy(np.sum(parts, axis=0, dtype=np.float32)).reshape(counts.shape).to(counts.device)
-
-    @staticmethod
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, None]:
-        return d_total, None
-
-
 def agree(world: Communicator, numbers: Sequence[int]) -> list[list[int]]:
     """The numbers of every rank."""
     if world.size == 1:
@@ -107,13 +80,14 @@ def rank_traffic(world: Communicator, before: Traffic) -> dict[str, list[float]]
     return {key: [float(part[k]) if key == "seconds" else int(part[k]) for part in parts] for k, key in enumerate(own)}
 
 
-def check_replicas(grid: Grid, model: nn.Module) -> None:
+def check_replicas(engine: Engine) -> None:
     """`ConfigError` on all ranks, naming the first one whose weights differ from those of the first replica."""
+    grid = engine.grid
     if grid.world.size == 1:
         return
     digest = hashlib.sha256()
-    for _, tensor in sorted(model.state_dict().items()):
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    for _, tensor in sorted(engine.weights().items()):
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     of_replicas = grid.replicas.all_texts(digest.hexdigest())
     differ = [int(of_replicas[grid.replicas.rank] != of_replicas[0])]
     strange = [r for r, (flag,) in enumerate(agree(grid.world, differ)) if flag]

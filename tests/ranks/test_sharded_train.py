@@ -13,7 +13,7 @@ import pytest
 from sparsesnn.errors import CheckpointError, ConfigError, DataError
 from sparsesnn.host.comm import Communicator, simulate
 from sparsesnn.train import Config, Report, Result, load_run, prepare, train
-from sparsesnn.train.checkpoint import CheckpointStore, weights_sha256
+from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.metrics import Tally, read_metrics
 
 GRIDS = {"2 replicas": (2, 1), "2 shards": (1, 2), "3 shards": (1, 3), "2 x 2": (2, 2)}
@@ -66,7 +66,7 @@ def test_a_run_is_that_of_one_rank(grid, alone, tmp_path):
     assert all(n > 0 for n in ranks["bytes_sent"])
     assert len(read_metrics(tmp_path)[0]["communication_s"]) == grid[0] * grid[1]
     # the checkpoint is read by one rank
-    assert weights_sha256(load_run(tmp_path, weights="last").model) == whole.weights_sha256
+    assert load_run(tmp_path, weights="last").engine.weights_sha256() == whole.weights_sha256
 
 
 @pytest.mark.parametrize("optim", [{"name": "sgd"}, {"name": "adam"}])
@@ -171,7 +171,7 @@ def test_grids_and_backends_that_cannot_be(tmp_path):
     with pytest.raises(ConfigError, match="2 replicas × any number of shards do not make 1 rank; .* or start 2 ranks"):
         train(make_config(parallel={"replicas": 2}), out=tmp_path)
     with pytest.raises(
-        ConfigError, match="train.backend: is 'dense' on 2 ranks of MPI; backend 'cpu' runs on ranks of mpirun"
+        ConfigError, match="train.backend: is 'dense' on 2 ranks of mpirun; allowed: 'cpu' on ranks of mpirun"
     ):
         train_on(make_config(train={"backend": "dense"}), (2, 1), tmp_path)
     with pytest.raises(ConfigError, match="parallel.shards: is -1; allowed: 0 to"):

@@ -12,24 +12,27 @@ from typing import Any
 import pytest
 import torch
 
+from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.tensors import (
+    model_tensors,
+    optimizer_tensors,
+    restore_model,
+    restore_optimizer,
+    weights_sha256,
+)
 from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.module import Model
 from sparsesnn.network import Network
+from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import (
     FORMAT,
     Checkpoint,
     CheckpointStore,
     TensorFile,
-    model_tensors,
-    optimiser_tensors,
-    restore_model,
-    restore_optimiser,
-    weights_sha256,
 )
 from sparsesnn.train.config import Config
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
-from sparsesnn.train.optim import make_optimiser, state_keys
 
 ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
@@ -231,11 +234,11 @@ def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
     for k in range(3):
         step(model, optimiser, k)
-    tensors = {**model_tensors(model), **optimiser_tensors(model, optimiser)}
+    tensors = {**model_tensors(model), **optimizer_tensors(model, optimiser)}
     assert {key.rpartition("/")[2] for key in tensors if key.startswith("optim/")} == ADAM_KEYS
     restored = torch.optim.AdamW(copy.parameters(), lr=0.01)
     restore_model(copy, tensors, "here")
-    restore_optimiser(copy, restored, tensors, ADAM_KEYS, "here")
+    restore_optimizer(copy, restored, tensors, ADAM_KEYS, "here")
     for k in range(3):
         step(model, optimiser, k)
         step(copy, restored, k)
@@ -253,7 +256,7 @@ def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:
 def test_optimiser_state_that_does_not_fit(tensors: dict[str, torch.Tensor], message: str) -> None:
     model = make_model()
     with pytest.raises(CheckpointError, match=message):
-        restore_optimiser(model, torch.optim.AdamW(model.parameters()), tensors, ADAM_KEYS, "here")
+        restore_optimizer(model, torch.optim.AdamW(model.parameters()), tensors, ADAM_KEYS, "here")
 
 
 def test_the_digest_sees_the_last_bit() -> None:
@@ -305,12 +308,13 @@ def test_a_run_of_version_0_1_is_read(tmp_path: Path) -> None:
     network = Network.from_dict(saved.network)
     assert network.is_recurrent("hidden")
     model = Model(network, seed=5)
-    optimiser = make_optimiser(model, Config.from_dict(saved.config).optim)
+    updates = prepare.make_training(Config.from_dict(saved.config), network, 10).updates
+    optimizer = make_optimizer(model, updates)
     tensors = store.tensors(saved.tensors)
     restore_model(model, tensors, "here")
-    restore_optimiser(model, optimiser, tensors, state_keys(Config.from_dict(saved.config).optim), "here")
+    restore_optimizer(model, optimizer, tensors, updates.state_keys, "here")
     assert weights_sha256(model) == wanted["weights_sha256"]
-    assert all(optimiser.state[p]["exp_avg"].shape == p.shape for p in model.parameters())
+    assert all(optimizer.state[p]["exp_avg"].shape == p.shape for p in model.parameters())
     other = Model(network, seed=6)  # what a user kept by torch.save
     other.load_state_dict({k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")})
     assert weights_sha256(other) == wanted["weights_sha256"]

@@ -93,7 +93,10 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"train": {"tensorboard": 1}}, "train.tensorboard: is 1 .*give true or false"),
         ({"train": {"backend": "cuda"}}, "train.backend: is 'cuda'; allowed: cpu, dense"),
         ({"train": {"dense_mode": "slow"}}, "train.dense_mode: is 'slow'; allowed: auto, step, hoist, fused, compile"),
-        ({"train": {"dense_mode": "step"}}, "train.dense_mode: is 'step', which has no effect with backend 'cpu'"),
+        (
+            {"train": {"dense_mode": "step"}},
+            "train.dense_mode: is 'step' with backend 'cpu'; only backend 'dense' reads it",
+        ),
         ({"optim": {"lr": math.nan}}, "optim.lr: is NaN"),
         ({"optim": {"lr": math.inf}}, "optim.lr: is inf; allowed: 0 to below inf"),
         ({"optim": {"lr": -1.0}}, "optim.lr: is -1.0"),

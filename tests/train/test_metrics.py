@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
+from sparsesnn.engines import Step
 from sparsesnn.errors import CheckpointError
-from sparsesnn.module import Output
 from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.summary import write_summary
 
@@ -21,26 +20,15 @@ RESULT_EXAMPLE = Result(
 )  # fmt: skip
 
 
-def output(spikes: torch.Tensor) -> Output:
-    return Output(potentials=None, spikes={"output": spikes}, state={}, output="output")
-
-
 def test_a_tally_weighs_batches_by_their_samples() -> None:
     tally = Tally()
-    first, second = torch.zeros(5, 3, 2), torch.ones(5, 1, 2)
-    tally.add(output(first), torch.tensor([[1.0, 0], [0, 1], [1, 0]]), torch.tensor([0, 1, 1]), loss=1.0)
-    tally.add(output(second), torch.tensor([[0.0, 1]]), torch.tensor([1]), loss=5.0)
+    tally.add(Step(1.0, 3, 2, {"hidden": 0.0}, {"hidden": 5}, gradient_norm=4.0))
+    tally.add(Step(5.0, 1, 1, {"hidden": 1.0}, {"hidden": 2}))
     assert (tally.n_samples, tally.n_correct, tally.accuracy, tally.loss) == (4, 3, 0.75, 2.0)
-    assert tally.activity == {"output": 0.25}
-    assert tally.dropped == {"output": 0}
-
-
-def test_a_mixed_sample_counts_as_its_larger_share() -> None:
-    tally = Tally(seconds=4.0, waited_s=1.0)
-    shares = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
-    tally.add(output(torch.zeros(5, 3, 2)), torch.tensor([[1.0, 0], [0, 1], [0, 1]]), shares, loss=1.0)
-    assert (tally.n_samples, tally.n_correct, tally.loss) == (3, 2, 1.0)
-    assert tally.wait_share == 0.25
+    assert tally.activity == {"hidden": 0.25}
+    assert tally.dropped == {"hidden": 7}
+    assert tally.gradient_norm_sum == 12.0
+    assert Tally(seconds=4.0, waited_s=1.0).wait_share == 0.25
 
 
 def test_an_empty_tally_has_no_nan() -> None:

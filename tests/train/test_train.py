@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from sparsesnn.engines import make_engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
 from sparsesnn.train import Config, Report, Result, StoppedError, evaluate, evaluate_run, load_run, prepare, train
-from sparsesnn.train import loop as loop_module
-from sparsesnn.train.checkpoint import CheckpointStore, weights_sha256
+from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.files import locked
 from sparsesnn.train.loop import Run
 from sparsesnn.train.metrics import Tally, read_metrics
@@ -146,7 +146,7 @@ def test_validation_chooses_and_the_test_part_does_not(tmp_path: Path) -> None:
     assert evaluate_run(tmp_path / "checkpoint.json", split="valid")["accuracy"] == result.valid_accuracy
     assert evaluate_run(tmp_path, split="train")["n_samples"] == result.n_train
     assert evaluate_run(tmp_path, backend="dense")["accuracy"] == pytest.approx(result.test_accuracy, abs=0.05)
-    assert weights_sha256(load_run(tmp_path, weights="last").model) == result.weights_sha256
+    assert load_run(tmp_path, weights="last").engine.weights_sha256() == result.weights_sha256
 
 
 def test_equal_accuracies_go_to_the_lower_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,15 +173,15 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
     config = make_config()
     parts = prepare.load_parts(config.data)
     network = prepare.make_network(config, parts)
-    model = loop_module.Model(network, seed=3)
+    engine = make_engine("cpu", network, prepare.make_training(config, network, 3))
     tallies = [
-        evaluate(model, prepare.eval_stream(c, parts.test), decoding="max", n_classes=3)
+        evaluate(engine, prepare.eval_stream(c, parts.test))
         for c in (config, config.with_values({"train": {"batch": 1}}))
     ]
     assert [t.n_samples for t in tallies] == [70, 70]
     assert tallies[0].n_correct == tallies[1].n_correct
     assert tallies[0].loss == pytest.approx(tallies[1].loss, rel=1e-5)
-    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is None for p in engine.model.parameters())
 
 
 # ---- options that must have an effect ------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import sparsesnn as ss
 from rivals.contestants.torch_tools import fused_adam, step_of
 from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
-from sparsesnn.train.prepare import set_threads
+from sparsesnn.engines import set_threads
 
 
 def make(task: Task, grad_threshold: float, backend: str = "cpu") -> Callable[[], float]:
-    set_threads(torch.get_num_threads(), backend)
+    set_threads(backend, torch.get_num_threads())
     model = ss.Model(network(task, grad_threshold), backend=backend)
     with torch.no_grad():
         for layer, *weights in zip(model.layers.values(), task.weights, [*task.recurrent, None], strict=True):

@@ -1,0 +1,172 @@
+"""Engines: what runs a network, in whole training steps. One interface (`base.Engine`), one table (`ENGINES`).
+
+    base.py          the interface; what a run asks for (Training), gives (Batch) and gets back (Step)
+    torch_engine.py  what engines share whose network is a torch.nn.Module
+    objective.py     the loss; optimizers.py: updates; tensors.py: weights and moments by name
+    cpu/ dense/ ranks/ ipu/
+        engine.py    the engine
+
+The engine `cpu` over several ranks is in `ranks`; the engines `ipu` and `ipu-model` are one, on two machines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
+from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.dense.engine import DenseEngine
+from sparsesnn.engines.ipu.engine import IpuEngine
+from sparsesnn.engines.objective import Objective
+from sparsesnn.engines.optimizers import Updates
+from sparsesnn.engines.ranks.engine import RanksEngine
+from sparsesnn.errors import ConfigError
+from sparsesnn.host.comm import Communicator, Grid, make_grid
+from sparsesnn.network import Network
+from sparsesnn.runtime import set_num_threads
+
+#: by the name that users give: on one rank, and on several
+ENGINES: Mapping[str, tuple[type[Engine], type[Engine]]] = {
+    "cpu": (CpuEngine, RanksEngine),
+    "dense": (DenseEngine, DenseEngine),
+    "ipu-model": (IpuEngine, IpuEngine),
+    "ipu": (IpuEngine, IpuEngine),
+}
+NAMES = tuple(ENGINES)
+
+#: what PyTorch uses by itself: all cores, or what OMP_NUM_THREADS says
+ALL_TORCH_THREADS = torch.get_num_threads()
+
+
+def make_engine(name: str, network: Network, training: Training, grid: Grid | None = None) -> Engine:
+    """The engine of a name, with the network's initial weights.
+
+    Args:
+        name: see `NAMES`.
+        network: the description.
+        training: what the run asks for.
+        grid: the ranks, see `engine_grid`; None: this process alone.
+
+    Errors: `ConfigError` or `DescriptionError` that names what the engine does not support.
+    """
+    check_options(name, training.options)
+    grid = grid or Grid.alone()
+    _check_launcher(name, grid.world)
+    alone, on_ranks = _named(name)
+    kind = alone if grid.world.size == 1 else on_ranks
+    return kind(name, network, training, grid)
+
+
+def engine_grid(name: str, world: Communicator, n_replicas: int = 0, n_shards: int = 0) -> Grid:
+    """How ranks share the work of an engine; 0: as many as there are ranks for.
+
+    Errors: `ConfigError` for ranks that the engine does not run on, and where replicas × shards are not the ranks.
+    """
+    kind = _named(name)[0]
+    _check_launcher(name, world)
+    grid = make_grid(world, 0 if kind.makes_replicas else n_replicas, n_shards)
+    if grid.n_shards > 1 and not kind.takes_shards:
+        raise ConfigError(
+            f"parallel: {n_replicas} replicas × {n_shards} shards on {world.size} ranks are {grid.n_shards} shards with "
+            f"backend {name!r}, whose network is not cut; set parallel.shards to 1 and parallel.replicas to 0"
+        )
+    return grid
+
+
+def check_options(name: str, options: Options, where: str = "") -> None:
+    """`ConfigError` for an option that the engine does not read, or a value that no engine takes.
+
+    Args:
+        where: stands before the names of options in a message, such as "train.".
+    """
+    kind = _named(name)[0]
+    for field in fields(Options):
+        value = getattr(options, field.name)
+        if kind.takes(field.name, value):
+            continue
+        readers = [other for other in NAMES if ENGINES[other][0].takes(field.name, value)]
+        if not readers:
+            of_all = [v for other, _ in ENGINES.values() for v in other.reads.get(field.name) or ()]
+            values = dict.fromkeys([field.default, *of_all])
+            raise ConfigError(f"{where}{field.name}: is {value!r}; allowed: {', '.join(map(str, values))}")
+        raise ConfigError(
+            f"{where}{field.name}: is {value!r} with backend {name!r}; "
+            f"only backend {' or '.join(map(repr, readers))} reads it; remove it, or change the backend"
+        )
+    kind.check_options(options, where)
+
+
+def options_for(name: str, options: Options) -> Options:
+    """The same options without those that the engine does not read."""
+    kind = _named(name)[0]
+    defaults: dict[str, Any] = {
+        f.name: f.default for f in fields(Options) if not kind.takes(f.name, getattr(options, f.name))
+    }
+    return replace(options, **defaults)
+
+
+def on_host(name: str) -> str:
+    """The engine that runs the networks of this one layer by layer, on any machine."""
+    return _named(name)[0].on_host or name
+
+
+def replicas_count(name: str) -> bool:
+    """Whether the last bits of weights depend on the number of replicas."""
+    return _named(name)[0].makes_replicas
+
+
+def set_threads(name: str, n_threads: int, options: Options | None = None, ranks_on_host: int = 1) -> None:
+    """Worker threads of the engine, in this process; 0: all cores, shared by the ranks of this host.
+
+    Next to the event-sparse engine, and next to dense products of our own, PyTorch runs on one thread. What is left to it
+    is small: less than starting its threads again after every pass (host/src/openmp.h); and the sums of its reductions
+    depend on their number.
+    """
+    by_torch = _named(name)[0].uses_torch_threads(options or Options())
+    torch.set_num_threads((n_threads or ALL_TORCH_THREADS) if by_torch else 1)
+    mine = len(os.sched_getaffinity(0))
+    if mine == os.cpu_count():  # else the launcher bound this rank to cores of its own
+        mine = max(1, mine // ranks_on_host)
+    if n_threads or ranks_on_host > 1:
+        set_num_threads(n_threads or mine)
+
+
+def _named(name: str) -> tuple[type[Engine], type[Engine]]:
+    if name not in ENGINES:
+        raise ConfigError(f"backend: is {name!r}; allowed: {', '.join(NAMES)}")
+    return ENGINES[name]
+
+
+def _check_launcher(name: str, world: Communicator) -> None:
+    """`ConfigError` for ranks that the engine does not run on."""
+    if world.size == 1 or world.launcher == _named(name)[0].launcher:
+        return
+    allowed = [f"{other!r} on ranks of {kind.launcher}" for other, (kind, _) in ENGINES.items() if kind.launcher]
+    raise ConfigError(
+        f"train.backend: is {name!r} on {world.size} ranks of {world.launcher}; allowed: {', '.join(allowed)}, others on "
+        "one rank; change the backend, or start it that way"
+    )
+
+
+__all__ = [
+    "NAMES",
+    "Batch",
+    "Engine",
+    "Objective",
+    "Options",
+    "Step",
+    "Training",
+    "Updates",
+    "check_options",
+    "engine_grid",
+    "make_engine",
+    "on_host",
+    "options_for",
+    "replicas_count",
+    "set_threads",
+]

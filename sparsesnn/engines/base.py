@@ -1,0 +1,265 @@
+"""What an engine is: it runs one network on one kind of machine, in whole training steps.
+
+The trainer, evaluation, initialization, metrics and checkpoints hold one `Engine` and never ask which one it is.
+`sparsesnn.engines` has the table from names to engines.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsesnn.engines.objective import Objective, gather
+from sparsesnn.engines.optimizers import Updates
+from sparsesnn.errors import NotFiniteError
+from sparsesnn.host.comm import Grid
+from sparsesnn.loss import decode
+from sparsesnn.module import Output
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run may ask of single engines; an engine refuses an option that it does not read.
+
+    Args:
+        weight_dtype: "float32", or "bfloat16" (cpu) or "float16" (IPU): weights are read rounded, half the bytes; those
+            that learn stay float32.
+        dense_mode: how dense computes, see `sparsesnn.dense`.
+        device: of dense: "cpu", "cuda", "cuda:0", …
+        precision: of the products of dense: "float32" or "bfloat16".
+        target: the IPUs of one replica, as `sparsesnn.partition.target` names them.
+        keep_every: of the IPU: potentials are kept of so many steps at a time, and computed again for the others.
+    """
+
+    weight_dtype: str = "float32"
+    dense_mode: str = "auto"
+    device: str = "cpu"
+    precision: str = "float32"
+    target: str = "ipu-mk2:1x64"
+    keep_every: int = 1
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run asks of an engine in addition to the network.
+
+    Args:
+        n_classes: C.
+        decoding: of the readout, see `sparsesnn.loss.decode`.
+        batch: samples per step, of all replicas together.
+        seed: of the initial weights.
+        objective: the loss.
+        updates: the optimizer.
+        options: for single engines.
+        replicas: of an engine that makes its replicas itself; 0: one.
+    """
+
+    n_classes: int
+    decoding: str
+    batch: int = 1
+    seed: int = 0
+    objective: Objective = field(default_factory=Objective)
+    updates: Updates = field(default_factory=Updates)
+    options: Options = field(default_factory=Options)
+    replicas: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This replica's part of a batch.
+
+    Args:
+        spikes: T steps of B samples.
+        labels: int64[B], or float32[B, C], the share of each class in a mixed sample.
+        first_sample: samples of the batch that other replicas run before these.
+        n_samples: of the whole batch; None: these are all.
+    """
+
+    spikes: SpikeBatch
+    labels: Tensor
+    first_sample: int = 0
+    n_samples: int | None = None
+
+    @property
+    def n_whole(self) -> int:
+        """Samples of the whole batch."""
+        return len(self.labels) if self.n_samples is None else self.n_samples
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a batch gave; of the whole batch, whichever replicas ran its samples.
+
+    Args:
+        loss: mean over the samples.
+        n_samples, n_correct: samples seen, and classified right (as the class of the largest share).
+        activity: spikes per neuron and time step, per spiking population.
+        dropped: candidates that found no slot, per spiking population.
+        gradient_norm: of all gradients together before clipping; 0 without training.
+    """
+
+    loss: float
+    n_samples: int
+    n_correct: int
+    activity: Mapping[str, float]
+    dropped: Mapping[str, int]
+    gradient_norm: float = 0.0
+
+
+class Engine(ABC):
+    """One network on one kind of machine.
+
+    Args:
+        name: of the engine, one of `sparsesnn.engines.NAMES`.
+        network: the description.
+        training: what the run asks for.
+        grid: the ranks, as replicas × shards. Every rank makes an engine, and calls its methods together with the others.
+
+    Attributes:
+        model: the network as a `torch.nn.Module` of this process, with this rank's weights as of the last `weights`.
+
+    Errors: `ConfigError` or `DescriptionError` for what the engine does not support, before anything runs.
+    """
+
+    model: Any
+
+    #: the options that this engine reads, and the values that it takes; None: any value
+    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {}
+    #: what starts its ranks; "": it runs on one rank
+    launcher: ClassVar[str] = ""
+    #: whether ranks can share the neurons of a replica
+    takes_shards: ClassVar[bool] = False
+    #: whether its replicas are copies that it makes itself, not ranks; their number then changes the last bits of weights
+    makes_replicas: ClassVar[bool] = False
+    #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
+    on_host: ClassVar[str] = ""
+
+    def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
+        self.check(name, network, training)
+        self.name, self.network, self.training, self.grid = name, network, training, grid
+
+    # ---- what it supports --------------------------------------------------------------------------------------
+
+    @classmethod
+    def takes(cls, option: str, value: Any) -> bool:
+        """Whether the engine reads this value of an option; a default is always fine."""
+        default = {f.name: f.default for f in fields(Options)}[option]
+        values = cls.reads.get(option, ())
+        return bool(value == default or values is None or value in values)
+
+    @classmethod
+    @abstractmethod
+    def check_options(cls, options: Options, where: str) -> None:
+        """`ConfigError` for a value that `takes` lets pass; `where` stands before the names of options."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, name: str, network: Network, training: Training) -> None:
+        """`ConfigError` or `DescriptionError` that names the part of the network or the setting that is not supported."""
+
+    @classmethod
+    def uses_torch_threads(cls, options: Options) -> bool:
+        """Whether PyTorch does the bulk of the work; else it runs on one thread, next to those of the engine."""
+        return False
+
+    # ---- batches -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, batch: Batch, lr: float) -> Step:
+        """One training step.
+
+        Errors: `NotFiniteError` where the loss or the norm of the gradients is not finite; nothing is changed then, except
+        on an IPU, which has made the step already.
+        """
+
+    @torch.no_grad()
+    def infer(self, batch: Batch) -> Step:
+        """The same without learning; the loss is the plain cross-entropy, and may be not finite."""
+        output = self.run(batch)
+        logits = decode(output, self.training.decoding, self.training.n_classes)
+        losses = gather(
+            self.grid.replicas, functional.cross_entropy(logits, batch.labels.to(logits.device), reduction="none")
+        )
+        return self._measured(output, logits, batch.labels, float(losses.sum() / len(losses)))
+
+    @abstractmethod
+    def run(self, batch: Batch) -> Output:
+        """What the network puts out for this replica's samples: enough for `sparsesnn.loss.decode`."""
+
+    @abstractmethod
+    def output(self, spikes: SpikeBatch) -> Output:
+        """Everything that the network puts out for samples that all ranks have, without gradient: for pictures."""
+
+    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+        """Over all replicas: samples, samples classified right, activity and dropped of every spiking population."""
+        return n, n_correct, output.activity(), output.dropped()
+
+    def _measured(self, output: Output, logits: Tensor, labels: Tensor, loss: float, norm: float = 0.0) -> Step:
+        """Of the whole batch, from this replica's output and labels."""
+        n = len(labels)
+        classes = (labels if labels.ndim == 1 else labels.argmax(1)).to(logits.device)
+        n_correct = int((logits.detach().argmax(1) == classes).sum()) if n else 0
+        return Step(loss, *self._totals(output, n, n_correct), gradient_norm=norm)
+
+    # ---- weights -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def initialize(
+        self,
+        batches: Iterable[SpikeBatch],
+        target: Mapping[str, float],
+        *,
+        tolerance: float,
+        mean_shift: float,
+        readout_std: float | None,
+    ) -> dict[str, float]:
+        """Scales the initial weights on data that all ranks have; see `sparsesnn.init.init_activity`."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Called once, after the weights are there and before the first batch."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """`model/<name>` → parameter or buffer, of the neurons of this rank; copies."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """`weights`, and `optim/<parameter>/<key>` → state of the optimizer: all that a checkpoint needs."""
+
+    @abstractmethod
+    def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        """Takes the `model/<name>` tensors; `CheckpointError`, which names `where`, if they are not the network's."""
+
+    @abstractmethod
+    def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        """`load_weights`, and the same for the state of the optimizer."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[int, int]] | None:
+        """Per population first and last + 1 of the neurons whose columns this rank holds; None: all of all populations."""
+        return None
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Trained numbers of the whole network."""
+
+    @abstractmethod
+    def weights_sha256(self) -> str:
+        """SHA-256 over name, dtype, shape and bytes of every parameter and buffer of the whole network."""
+
+
+def check_finite(what: str, value: float) -> None:
+    """`NotFiniteError` for NaN and infinity."""
+    if not math.isfinite(value):
+        raise NotFiniteError(what, value)

@@ -1,0 +1,53 @@
+"""The event-sparse engine on the cores of this machine, in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from sparsesnn import _core
+from sparsesnn.adam import Adam, AdamW
+from sparsesnn.engines.base import Training
+from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.torch_engine import TorchEngine
+from sparsesnn.module import WEIGHT_DTYPES, Model
+from sparsesnn.network import Network
+
+
+class CpuEngine(TorchEngine):
+    """Spike lists, tiles of neurons, all cores. Bit-equal over threads, instruction sets and repeats."""
+
+    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES}
+    launcher = "mpirun"
+    takes_shards = True
+
+    @classmethod
+    def check(cls, name: str, network: Network, training: Training) -> None:
+        """The reference for all others: whatever can be described runs."""
+
+    def _make_model(self) -> nn.Module:
+        return Model(self.network, seed=self.training.seed, weight_dtype=self.training.options.weight_dtype)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        updates = self.training.updates
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam)
+
+    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
+        """Squares are summed neuron by neuron first: the same for any number of ranks that share the neurons."""
+        squares = {
+            name: np.asarray(_core.column_squares(g.contiguous().view(math.prod(g.shape[:-1]), g.shape[-1]).numpy()))
+            for name, g in gradients.items()
+            if g.ndim
+        }
+        whole = self._whole_neurons(squares)
+        return math.sqrt(sum(float(whole[n].sum()) if g.ndim else float(g) ** 2 for n, g in gradients.items()))
+
+    def _whole_neurons(self, named: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
+        """Numbers of this rank's neurons, [n] by parameter, with those of the other ranks: [N]."""
+        return named

@@ -1,0 +1,93 @@
+"""Every neuron of every step, by PyTorch: on the cores of this machine, or on CUDA devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.dense import MODES, products_are_ours
+from sparsesnn.dense.device import PRECISIONS, autocast, find_device
+from sparsesnn.dense.replicas import Replicated
+from sparsesnn.engines.base import Batch, Options, Training
+from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.torch_engine import TorchEngine
+from sparsesnn.errors import ConfigError
+from sparsesnn.host.comm import Grid
+from sparsesnn.host.comm.torch_group import TorchGroup
+from sparsesnn.layers import Population
+from sparsesnn.module import Model, Output
+from sparsesnn.network import Network
+
+
+class DenseEngine(TorchEngine):
+    """The baseline; over ranks of torchrun by DistributedDataParallel, replicas only."""
+
+    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"dense_mode": MODES, "device": None, "precision": PRECISIONS}
+    launcher = "torchrun"
+
+    def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
+        self.device = find_device(training.options.device)
+        super().__init__(name, network, training, grid)
+        self.replicated: Replicated | None = None
+
+    @classmethod
+    def check_options(cls, options: Options, where: str) -> None:
+        if options.precision == "float16":
+            raise ConfigError(
+                f"{where}precision: is 'float16', whose small gradients become 0 without a scaled loss; use 'bfloat16'"
+            )
+
+    @classmethod
+    def check(cls, name: str, network: Network, training: Training) -> None:
+        for population_name, population in network.populations.items():
+            if isinstance(population, Population) and population.capacity is not None:
+                raise ConfigError(
+                    f"{population_name}: capacity is {population.capacity}, but backend {name!r} has no lists that could "
+                    "fill up; allowed: no capacity; remove it, or use backend 'cpu'"
+                )
+
+    @classmethod
+    def uses_torch_threads(cls, options: Options) -> bool:
+        return not (options.dense_mode in ("auto", "fused") and products_are_ours())
+
+    def _make_model(self) -> nn.Module:
+        mode = self.training.options.dense_mode
+        model = Model(self.network, backend="dense", dense_mode=mode, seed=self.training.seed)
+        return model.to(self.device)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        updates = self.training.updates
+        kind = torch.optim.AdamW if updates.name == "adamw" else torch.optim.Adam
+        return make_optimizer(self.model, updates, kind, fused=True)
+
+    def start(self) -> None:
+        """All ranks begin with the weights of the first one."""
+        if isinstance(self.grid.replicas, TorchGroup):
+            self.replicated = Replicated(self.model, self.grid.replicas)
+
+    def run(self, batch: Batch) -> Output:
+        output: Output = (self.replicated or self.model)(batch.spikes)
+        return output
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = autocast(self.device, self.training.options.precision)
+        return context
+
+    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
+        norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()])
+        return float(torch.linalg.vector_norm(norms))
+
+    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+        replicas = self.grid.replicas
+        if replicas.size == 1:
+            return super()._totals(output, n, n_correct)
+        own = output.activity()
+        n_whole, correct = replicas.sum_counts([n, n_correct])
+        parts = [torch.tensor([a * n for a in own.values()], dtype=torch.float64)]
+        parts = [torch.from_numpy(part) for part in replicas.all_gather(parts[0].numpy())]
+        means = (torch.stack(parts).sum(0) / max(1, n_whole)).tolist()
+        return n_whole, correct, dict(zip(own, means, strict=True)), dict.fromkeys(own, 0)

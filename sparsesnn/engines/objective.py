@@ -1,0 +1,98 @@
+"""The loss of a batch that replicas share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsesnn.host.comm import Communicator
+from sparsesnn.loss import activity_regulariser
+from sparsesnn.module import Output
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What training minimizes: cross-entropy, and the activity regularizer where a bound is set.
+
+    Args:
+        label_smoothing: share of the target that is spread evenly over the classes.
+        lower, upper: bounds of the activity of all spiking populations; 0: no bound.
+        strength_lower, strength_upper: see `sparsesnn.loss.activity_regulariser`.
+    """
+
+    label_smoothing: float = 0.0
+    lower: float = 0.0
+    upper: float = 0.0
+    strength_lower: float = 1.0
+    strength_upper: float = 1.0
+
+    def regularizer(self, output: Output, **batch: Any) -> Tensor | None:
+        """What the activities of all populations add to the loss, float32[]; None without a bound.
+
+        Args:
+            batch: n_samples and over_batch of `sparsesnn.loss.activity_regulariser`.
+        """
+        if not (self.lower or self.upper):
+            return None
+        return activity_regulariser(
+            output,
+            lower=self.lower or None,
+            upper=self.upper or None,
+            strength_lower=self.strength_lower,
+            strength_upper=self.strength_upper,
+            **batch,
+        )
+
+
+def total_loss(
+    output: Output, logits: Tensor, labels: Tensor, objective: Objective, n_samples: int, replicas: Communicator
+) -> tuple[Tensor, float]:
+    """Cross-entropy and regularizer.
+
+    Labels are int64[B], or float32[B, C]: -Σ_c label[b,c]·log softmax(logits)[b,c], the mean over the batch.
+
+    Args:
+        n_samples: of the whole batch, of which each replica has a part.
+
+    Returns: what to differentiate, float32[], whose gradient is that of the whole batch's loss by this part; and the
+    loss of the whole batch.
+    """
+    losses = functional.cross_entropy(logits, labels, label_smoothing=objective.label_smoothing, reduction="none")
+    loss = losses.sum() / n_samples
+    whole = gather(replicas, losses).sum() / n_samples
+    regularizer = objective.regularizer(output, n_samples=n_samples, over_batch=partial(sum_whole, replicas))
+    if regularizer is not None:
+        loss, whole = loss + regularizer, whole + regularizer.detach().cpu()
+    return loss, float(whole)
+
+
+def gather(comm: Communicator, x: Tensor) -> Tensor:
+    """The parts [b] of all ranks, one after another; no gradient."""
+    if comm.size == 1:
+        return x.detach()
+    return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().cpu().contiguous().numpy())))
+
+
+def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:
+    """The sum over ranks of whole numbers, exact in float32 below 2²⁴; every rank computes the same from it."""
+    if comm.size == 1:
+        return counts
+    total: Tensor = _SumWhole.apply(counts, comm)
+    return total
+
+
+class _SumWhole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, counts: Tensor, comm: Communicator) -> Tensor:
+        parts = comm.all_gather(counts.detach().cpu().contiguous().numpy().reshape(-1))
+        return torch.from_numpy(np.sum(parts, axis=0, dtype=np.float32)).reshape(counts.shape).to(counts.device)
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, None]:
+        return d_total, None

@@ -1,0 +1,62 @@
+"""The event-sparse engine over several processes, which share samples (replicas) and neurons (shards)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from sparsesnn.engines.base import Batch
+from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.tensors import sha256
+from sparsesnn.host.sharded import ShardedModel, lists_of
+from sparsesnn.module import Output
+
+
+class RanksEngine(CpuEngine):
+    """The engine `cpu` on the ranks of mpirun, with the bits of one rank."""
+
+    model: ShardedModel
+
+    def _make_model(self) -> nn.Module:
+        options = self.training.options
+        return ShardedModel(self.network, self.grid, seed=self.training.seed, weight_dtype=options.weight_dtype)
+
+    def run(self, batch: Batch) -> Output:
+        output: Output = self.model(batch.spikes, batch.first_sample)
+        return output
+
+    def finish_backward(self) -> float:
+        self.model.finish_backward()
+        return super().finish_backward()
+
+    def _whole_neurons(self, named: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
+        return self.model.whole_neurons(named)
+
+    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+        lists = lists_of(output)
+        own = [int(x.n_spikes.sum()) for x in lists.values()]
+        counts = self.grid.replicas.sum_counts([n, n_correct, *own, *output.dropped().values()])
+        n, spikes, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]
+        activity = {
+            name: float(total) / max(1, x.n_steps * n * x.n_neurons)
+            for (name, x), total in zip(lists.items(), spikes, strict=True)
+        }
+        return n, counts[1], activity, dict(zip(lists, dropped, strict=True))
+
+    @property
+    def columns(self) -> Mapping[str, tuple[int, int]]:
+        return self.model.columns
+
+    @property
+    def n_parameters(self) -> int:
+        return self.model.n_parameters()
+
+    def weights_sha256(self) -> str:
+        """Of the whole tensors: it does not depend on the number of ranks."""
+        model = self.model
+        return sha256(
+            model.state_dict(), self.network, lambda name, x: (model.whole_shape(name, x), model.whole_rows(name, x))
+        )

@@ -1,0 +1,114 @@
+"""A model and an optimizer as named tensors: `model/<name>` and `optim/<parameter>/<key>`, as checkpoints hold them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.errors import CheckpointError
+from sparsesnn.network import Network
+from sparsesnn.parameters import stable_names
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """`model/<name>` → parameter or buffer; copies, for the next step changes the originals."""
+    return {f"model/{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """`optim/<parameter>/<key>` → state of the optimizer; states that are None are left out."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"optim/{name}/{key}"] = torch.as_tensor(value).detach().clone()
+    return tensors
+
+
+def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Puts `model/<name>` tensors into a model; names, shapes and dtypes must be those of the model, values finite."""
+    wanted = model.state_dict()
+    given = {name[len("model/") :]: t for name, t in _renamed(model, tensors).items() if name.startswith("model/")}
+    if set(given) != set(wanted):
+        missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+        raise CheckpointError(f"{where}: belongs to another network: missing {missing}, unknown {extra}")
+    for name, tensor in given.items():
+        _check_like(name, tensor, wanted[name], where)
+    with torch.no_grad():
+        for name, tensor in given.items():
+            wanted[name].copy_(tensor)
+
+
+def _renamed(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under the names of a file of format version 1 or 2 get those that they have now."""
+    now = {before: name for name, before in stable_names(model.network).items()}
+    found = {}
+    for full_name, tensor in tensors.items():
+        kind, _, name = full_name.partition("/")
+        name, slash, key = name.partition("/")
+        found[f"{kind}/{now.get(name, name)}{slash}{key}"] = tensor
+    return found
+
+
+def restore_optimizer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    state_keys: frozenset[str],
+    where: str,
+) -> None:
+    """Puts `optim/<parameter>/<key>` tensors into an optimizer that keeps `state_keys` for a parameter."""
+    parameters = dict(model.named_parameters())
+    for full_name, tensor in _renamed(model, tensors).items():
+        if not full_name.startswith("optim/"):
+            continue
+        name, _, key = full_name[len("optim/") :].rpartition("/")
+        if name not in parameters:
+            raise CheckpointError(f"{where}: holds optimizer state of {name!r}; the network has no such parameter")
+        if tensor.ndim:
+            _check_like(f"{name}/{key}", tensor, parameters[name], where)
+        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device, copy=True)
+    for name, parameter in parameters.items():
+        keys = set(optimizer.state.get(parameter, {}))
+        if keys and keys != state_keys:
+            raise CheckpointError(f"{where}: optimizer state of {name} is {sorted(keys)}; needed: {sorted(state_keys)}")
+
+
+def _check_like(name: str, tensor: Tensor, wanted: Tensor, where: str) -> None:
+    if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+        raise CheckpointError(
+            f"{where}: {name} is {tensor.dtype}{list(tensor.shape)}; "
+            f"the network needs {wanted.dtype}{list(wanted.shape)}"
+        )
+    # thresholds may be -inf on purpose; NaN is never meant
+    if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+        raise CheckpointError(f"{where}: {name} holds NaN; the checkpoint cannot be used")
+
+
+def weights_sha256(model: Any) -> str:
+    """SHA-256 over name, dtype, shape and bytes of every parameter and buffer, in the order of their names."""
+    return sha256(model.state_dict(), model.network, lambda name, x: (x.shape, [x.detach().cpu().contiguous().numpy()]))
+
+
+def sha256(
+    tensors: Mapping[str, Tensor],
+    network: Network,
+    whole: Callable[[str, Tensor], tuple[Sequence[int], Iterable[npt.NDArray[Any]]]],
+) -> str:
+    """Over the named tensors of a network; the names are those of `sparsesnn.parameters.stable_names`.
+
+    Args:
+        whole: shape of a tensor over all ranks, and its rows, some at a time.
+    """
+    digest, before = hashlib.sha256(), stable_names(network)
+    for name, tensor in sorted(tensors.items(), key=lambda item: before.get(item[0], item[0])):
+        shape, blocks = whole(name, tensor)
+        digest.update(f"{before.get(name, name)} {tensor.dtype} {list(shape)}\n".encode())
+        for block in blocks:
+            digest.update(block.tobytes())
+    return digest.hexdigest()

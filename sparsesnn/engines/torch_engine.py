@@ -1,0 +1,131 @@
+"""What engines share whose network is a `torch.nn.Module` of this process: loss, backward pass, update."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.engines import optimizers
+from sparsesnn.engines import tensors as named
+from sparsesnn.engines.base import Batch, Engine, Options, Step, Training, check_finite
+from sparsesnn.engines.objective import total_loss
+from sparsesnn.host.comm import Grid
+from sparsesnn.init import init_activity
+from sparsesnn.loss import decode
+from sparsesnn.module import Output
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+
+class TorchEngine(Engine):
+    """Trains a module that this process holds, with an optimizer of `torch.optim`'s kind.
+
+    Attributes:
+        model: the network; its parameters are those of this rank.
+        optimizer: updates them.
+    """
+
+    model: Any
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
+        super().__init__(name, network, training, grid)
+        self.model = self._make_model()
+        self.optimizer = self._make_optimizer()
+
+    @classmethod
+    def check_options(cls, options: Options, where: str) -> None:
+        """Nothing beyond `takes`."""
+
+    @abstractmethod
+    def _make_model(self) -> nn.Module:
+        """The network with its initial weights."""
+
+    @abstractmethod
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        """What updates the model's parameters."""
+
+    # ---- batches -----------------------------------------------------------------------------------------------
+
+    def step(self, batch: Batch, lr: float) -> Step:
+        training = self.training
+        optimizers.set_learning_rate(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._precision():
+            output = self.run(batch)
+        logits = decode(output, training.decoding, training.n_classes)
+        labels = batch.labels.to(logits.device)
+        loss, value = total_loss(output, logits, labels, training.objective, batch.n_whole, self.grid.replicas)
+        check_finite("loss", value)
+        loss.backward()
+        norm = self.finish_backward()
+        check_finite("norm of the gradients", norm)
+        self.optimizer.step()
+        return self._measured(output, logits, labels, value, norm)
+
+    def finish_backward(self) -> float:
+        """Completes the gradients of the whole batch and clips them; their norm before."""
+        gradients = optimizers.gradients_of(self.model)
+        norm = self._norm(gradients) if gradients else 0.0
+        optimizers.clip(gradients.values(), norm, self.training.updates.clip_norm)
+        return norm
+
+    @abstractmethod
+    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
+        """The norm of all gradients of the whole network together."""
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        """In what a training step computes products."""
+        return contextlib.nullcontext()
+
+    def run(self, batch: Batch) -> Output:
+        output: Output = self.model(batch.spikes)
+        return output
+
+    @torch.no_grad()
+    def output(self, spikes: SpikeBatch) -> Output:
+        output: Output = self.model(spikes)
+        return output
+
+    # ---- weights -----------------------------------------------------------------------------------------------
+
+    def initialize(
+        self,
+        batches: Iterable[SpikeBatch],
+        target: Mapping[str, float],
+        *,
+        tolerance: float,
+        mean_shift: float,
+        readout_std: float | None,
+    ) -> dict[str, float]:
+        return init_activity(
+            self.model, batches, target, tolerance=tolerance, mean_shift=mean_shift, readout_std=readout_std
+        )
+
+    def start(self) -> None:
+        """Nothing to do."""
+
+    def weights(self) -> dict[str, Tensor]:
+        return named.model_tensors(self.model)
+
+    def state(self) -> dict[str, Tensor]:
+        return {**named.model_tensors(self.model), **named.optimizer_tensors(self.model, self.optimizer)}
+
+    def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        named.restore_model(self.model, tensors, where)
+
+    def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        named.restore_model(self.model, tensors, where)
+        named.restore_optimizer(self.model, self.optimizer, tensors, self.training.updates.state_keys, where)
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def weights_sha256(self) -> str:
+        return named.weights_sha256(self.model)
