@@ -4,15 +4,13 @@ Every fast path is compared with this file. Masks stand for lists: `spikes` [T, 
 the near-spikes. Traces have T + 1 rows; row -1 is the state before the first step, so `v[t - 1]` is right at t = 0.
 
     i[t] = bias + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_{m in own[t-1]} V[m,:]     rows added one by one in this order
-    LIF      v[t] = ρ(v[t-1]) + g·i[t]
-    CubaLIF  i_syn[t] = α·i_syn[t-1] + i[t] ;  v[t] = ρ(v[t-1]) + g·i_syn[t]
-    LI       v[t] = β·v[t-1] + g·i[t]
-    s[t] = v[t] > θ          near[t] = v[t] > θ_grad and not s[t]
+    z[t] = step(z[t-1], s[t-1], i[t])                    the model's own, see sparsesnn/layers; its first state is x
+    s[t] = x[t] > θ          near[t] = x[t] > θ_grad and not s[t]
 
     e[t] = d_out[t] + V·d_i[t+1]                         d_out: what readers and the loss send back to the lists
-    q[t] = σ'(v[t]-θ)·e[t]·[listed]
-    δ[t] = γ[t]·δ[t+1] + q[t]                            γ = ∂ρ/∂v, plus ∂ρ/∂s·σ'·[listed] unless detach_reset
-    d_i[t] = g·δ[t] (LIF, LI)    or    d_i[t] = α·d_i[t+1] + g·δ[t] (CubaLIF)
+    d_z[t] = what `pull` of step t+1 says of z[t], and for x[t] also σ'(x[t]-θ)·(e[t] + what it says of s[t])·[listed]
+             (of the spikes that the reset reads nothing if detach_reset)
+    d_i[t] = what `pull` of step t says of i[t]
 """
 
 from __future__ import annotations
@@ -23,7 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsesnn.layers import LI, CubaLIF, Population
+from sparsesnn.bounds import RANGES
+from sparsesnn.layers import LI, Population
+from sparsesnn.layers.equations import Pulled
 from sparsesnn.network import Network
 from sparsesnn.surrogate import Surrogate
 
@@ -34,9 +34,13 @@ MASK_64 = 2**64 - 1
 
 @dataclass(frozen=True)
 class Parameters:
-    """A population and the numbers it runs with: floats[M, N], [N, N], [N], and [] or [N] for β, α, θ, θ_grad.
+    """A population and the numbers it runs with.
 
-    What a model does not have is None (α of LIF, θ of LI).
+    Args:
+        weights, delays: of each source, [M, N].
+        recurrent_weight, bias: [N, N], [N], or None.
+        neuron: the model's parameters by name, [] or [N].
+        grad_threshold: [] or [N]; None for a readout.
     """
 
     population: LI | Population
@@ -44,43 +48,39 @@ class Parameters:
     delays: tuple[int, ...]
     recurrent_weight: Array | None
     bias: Array | None
-    beta: Array
-    alpha: Any = None
-    threshold: Any = None
+    neuron: Mapping[str, Array]
     grad_threshold: Any = None
+
+    @property
+    def fires(self) -> bool:
+        return not isinstance(self.population, LI)
 
     @classmethod
     def from_layer(cls, layer: Any, dtype: type = np.float64) -> Parameters:
-        """The numbers of a `sparsesnn.module.Layer`; β and α as its forward reads them, within [0, 1].
+        """The numbers of a `sparsesnn.module.Layer`; parameters as its forward reads them, within their range.
 
         `layer_backward` gives the gradients of these; what a parameter gets of them: `sparsesnn.bounds`.
         """
 
-        def array(name: str) -> Any:
-            value = getattr(layer, name, None)
+        def array(value: Any) -> Any:
             return None if value is None else value.detach().cpu().numpy().astype(dtype)
 
-        alpha = array("alpha")
+        names = [name for name in ("alpha", "beta", "threshold") if getattr(layer, name, None) is not None]
         return cls(
             population=layer.population,
-            weights=tuple(w.detach().cpu().numpy().astype(dtype) for w in layer.sender_weights),
+            weights=tuple(array(w) for w in layer.sender_weights),
             delays=tuple(layer.delays),
-            recurrent_weight=None
-            if layer.loop_weight is None
-            else layer.loop_weight.detach().cpu().numpy().astype(dtype),
-            bias=array("bias"),
-            beta=array("beta").clip(0, 1),
-            alpha=None if alpha is None else alpha.clip(0, 1),
-            threshold=array("threshold"),
-            grad_threshold=array("grad_threshold"),
+            recurrent_weight=array(layer.loop_weight),
+            bias=array(layer.bias),
+            neuron={name: array(getattr(layer, name)).clip(*RANGES.get(name, (None, None))) for name in names},
+            grad_threshold=array(getattr(layer, "grad_threshold", None)),
         )
 
 
 class State(NamedTuple):
-    """After the last step: v, i_syn, and the spikes sent in it, each [B, N]; and how many steps have run."""
+    """After the last step: the model's states, and the spikes sent in it, each [B, N]; and how many steps have run."""
 
-    v: Array
-    i_syn: Array
+    states: tuple[Array, ...]
     spikes: Array
     step: int = 0
 
@@ -92,7 +92,8 @@ class Record:
     Args:
         inputs: per source its spikes, as given.
         shifts: per source, row t - shift arrives at step t.
-        v, i_syn, s, spikes: [T + 1, B, N]; row -1 is the state before. `s` is v > θ, `spikes` is what was sent.
+        states, s, spikes: [T + 1, B, N]; row -1 is the state before. `s` is x > θ, `spikes` is what was sent.
+        current: [T, B, N].
         listed: bool[T, B, N], spikes and near-spikes that found a slot.
         dropped: int32[T, B], candidates that did not.
         first_step: steps that ran before this chunk.
@@ -100,18 +101,23 @@ class Record:
 
     inputs: tuple[Array, ...]
     shifts: tuple[int, ...]
-    v: Array
-    i_syn: Array
+    states: tuple[Array, ...]
+    current: Array
     s: Array
     spikes: Array
     listed: Array
     dropped: Array
     first_step: int = 0
 
+    @property
+    def v(self) -> Array:
+        """The first state: what is compared with the threshold, or a readout's potential."""
+        return self.states[0]
+
     def state(self) -> State:
         """To pass to the next chunk."""
         last = len(self.listed) - 1
-        return State(self.v[last], self.i_syn[last], self.spikes[last], self.first_step + last + 1)
+        return State(tuple(z[last] for z in self.states), self.spikes[last], self.first_step + last + 1)
 
 
 class Gradients(NamedTuple):
@@ -120,9 +126,7 @@ class Gradients(NamedTuple):
     weights: tuple[Array, ...]
     recurrent_weight: Array | None
     bias: Array | None
-    beta: Array
-    alpha: Array | None
-    threshold: Array | None
+    neuron: dict[str, Array]
     inputs: tuple[Array, ...]
 
 
@@ -152,32 +156,40 @@ def layer_forward(
     shifts = p.delays if state is None else (0,) * len(p.delays)
     n_steps = len(inputs[0]) if state is None else len(inputs[0]) - p.delays[0]
     shape = (n_steps + 1, inputs[0].shape[1], population.n)
-    v, i_syn, s, spikes = (np.zeros(shape, dtype) for _ in range(4))
+    states = tuple(np.zeros(shape, dtype) for _ in population.states)
+    current, s, spikes = np.zeros((n_steps, *shape[1:]), dtype), np.zeros(shape, dtype), np.zeros(shape, dtype)
     listed, dropped = np.zeros((n_steps, *shape[1:]), bool), np.zeros((n_steps, shape[1]), np.int32)
+    theta = p.neuron.get("threshold")
     first_step = 0
     if state is not None:
-        v[-1], i_syn[-1], spikes[-1], first_step = state
-        s[-1] = v[-1] > p.threshold if p.threshold is not None else 0
+        for z, before in zip(states, state.states, strict=True):
+            z[-1] = before
+        spikes[-1], first_step = state.spikes, state.step
+        s[-1] = states[0][-1] > theta if p.fires else 0
     for t in range(n_steps):
-        i = np.zeros(shape[1:], dtype) + (0 if p.bias is None else p.bias)
+        i = current[t]
+        i += 0 if p.bias is None else p.bias
         for x, weight, shift in zip(inputs, p.weights, shifts, strict=True):
             if t >= shift:
                 add_rows(i, x[t - shift], weight)
         if p.recurrent_weight is not None:
             add_rows(i, spikes[t - 1], p.recurrent_weight)
-        if isinstance(population, CubaLIF):
-            i = i_syn[t] = p.alpha * i_syn[t - 1] + i
-        v[t] = rho(p, v[t - 1], (s if held is None else held)[t - 1]) + population.gain * i
-        if isinstance(population, LI):
+        reset = (s if held is None else held)[t - 1]
+        after = population.step(p.neuron, [z[t - 1] for z in states], reset, s[t - 1], i)
+        for z, value in zip(states, after, strict=True):
+            z[t] = value
+        if not isinstance(population, Population):
             continue
+        x = states[0][t]
         if smooth:
-            s[t] = spikes[t] = smooth_step(population.surrogate, v[t] - p.threshold)
+            s[t] = spikes[t] = smooth_step(population.surrogate, x - theta)
             listed[t] = True
         else:
-            s[t] = v[t] > p.threshold
-            step = first_step + t
-            spikes[t], listed[t], dropped[t] = make_lists(population, v[t], s[t] == 1, p.grad_threshold, seed, step)
-    return Record(tuple(inputs), shifts, v, i_syn, s, spikes, listed, dropped, first_step)
+            s[t] = x > theta
+            spikes[t], listed[t], dropped[t] = make_lists(
+                population, x, s[t] == 1, p.grad_threshold, seed, first_step + t
+            )
+    return Record(tuple(inputs), shifts, states, current, s, spikes, listed, dropped, first_step)
 
 
 def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
@@ -186,27 +198,25 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
     A state passed in to `layer_forward` carries no gradient.
     """
     population = p.population
-    n_steps = len(r.listed)
-    delta, d_i = np.zeros_like(r.v), np.zeros_like(r.v)  # row -1 = row T is the zero after the last step
-    d_beta, d_alpha, d_theta = (np.zeros(r.v.shape[1:], r.v.dtype) for _ in range(3))
+    n_steps, like = len(r.listed), np.zeros_like(r.s[0])
+    d_i = np.zeros_like(r.s)  # row -1 = row T is the zero after the last step
+    d_neuron = {name: np.zeros_like(like) for name in p.neuron}
+    pulled = Pulled((like,) * len(r.states), like, like, like, {})
     for t in reversed(range(n_steps)):
-        rho_v, rho_s, _, _ = rho_derivatives(p, r.v[t], r.s[t])
+        d = list(pulled.states)
         if isinstance(population, LI):
-            delta[t] = rho_v * delta[t + 1] + d_out[t]
+            d[0] = d[0] + d_out[t]
         else:
             e = d_out[t] + (0 if p.recurrent_weight is None else d_i[t + 1] @ p.recurrent_weight.T)
-            sigma = surrogate_derivative(population.surrogate, r.v[t] - p.threshold) * r.listed[t]
-            q = sigma * e
-            through_reset = 0 if population.detach_reset else rho_s * sigma
-            delta[t] = (rho_v + through_reset) * delta[t + 1] + q
-            d_theta -= q + through_reset * delta[t + 1]
-        d_i[t] = population.gain * delta[t]
-        if isinstance(population, CubaLIF):
-            d_i[t] += p.alpha * d_i[t + 1]
-            d_alpha += d_i[t] * r.i_syn[t - 1]
-        _, _, rho_beta, rho_theta = rho_derivatives(p, r.v[t - 1], r.s[t - 1])
-        d_beta += delta[t] * rho_beta
-        d_theta += delta[t] * rho_theta
+            sigma = surrogate_derivative(population.surrogate, r.v[t] - p.neuron["threshold"]) * r.listed[t]
+            q = sigma * (e + pulled.spikes + (0 if population.detach_reset else pulled.reset))
+            d[0] = d[0] + q
+            d_neuron["threshold"] -= q
+        before = [z[t - 1] for z in r.states]
+        pulled = population.pull(p.neuron, before, r.s[t - 1], r.s[t - 1], r.current[t], d)
+        d_i[t] = pulled.current
+        for name, value in pulled.parameters.items():
+            d_neuron[name] += value
     d_weights, d_inputs = [], []
     for x, weight, shift in zip(r.inputs, p.weights, r.shifts, strict=True):
         d_arrived = d_i[shift:n_steps]  # d_i at the step in which x[t - shift] arrives
@@ -219,9 +229,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         weights=tuple(d_weights),
         recurrent_weight=None if p.recurrent_weight is None else np.einsum("tbm,tbn->mn", own, d_i[:-1]),
         bias=None if p.bias is None else d_i.sum((0, 1)),
-        beta=_sum_to(d_beta, p.beta),
-        alpha=None if p.alpha is None else _sum_to(d_alpha, p.alpha),
-        threshold=None if p.threshold is None else _sum_to(d_theta, p.threshold),
+        neuron={name: _sum_to(d, p.neuron[name]) for name, d in d_neuron.items()},
         inputs=tuple(d_inputs),
     )
 
@@ -230,28 +238,6 @@ def add_rows(i: Array, spikes: Array, weight: Array) -> None:
     """i[b] += weight[m] for every m that fired in sample b, m ascending; one addition after the other."""
     for b, m in zip(*np.nonzero(spikes), strict=True):
         i[b] += spikes[b, m] * weight[m]
-
-
-def rho(p: Parameters, v: Array, s: Array) -> Any:
-    """Decay and reset of the potential of the step before."""
-    population, beta, threshold = p.population, p.beta, p.threshold
-    if isinstance(population, LI) or population.reset == "none":
-        return beta * v
-    if population.reset == "zero":
-        return beta * v * (1 - s)
-    return beta * (v - threshold * s) if population.reset_decays else beta * v - threshold * s
-
-
-def rho_derivatives(p: Parameters, v: Array, s: Array) -> tuple[Any, Any, Any, Any]:
-    """∂ρ/∂v, ∂ρ/∂s, ∂ρ/∂β, ∂ρ/∂θ."""
-    population, beta, threshold = p.population, p.beta, p.threshold
-    if isinstance(population, LI) or population.reset == "none":
-        return beta, 0, v, 0
-    if population.reset == "zero":
-        return beta * (1 - s), -beta * v, v * (1 - s), 0
-    if population.reset_decays:
-        return beta, -beta * threshold, v - threshold * s, -beta * s
-    return beta, -threshold, v, -s
 
 
 def _sum_to(x: Array, parameter: Array) -> Array:

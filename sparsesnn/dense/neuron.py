@@ -40,26 +40,15 @@ class Neuron:
     def step(self, i: Tensor, before: Moment) -> tuple[Tensor, Moment]:
         """Input current [B, N] in; spikes (LI: potentials) [B, N] and the next moment out."""
         population = self.population
-        i_syn = before.i_syn
-        if i_syn is not None and self.alpha is not None:
-            i = i_syn = self.alpha * i_syn + i
-        driven = i if population.gain == 1 else population.gain * i
+        p = {"beta": self.beta, "alpha": self.alpha, "threshold": self.threshold}
+        states = [z for z in (before.v, before.i_syn) if z is not None]
         if isinstance(population, LI):
-            v = self.beta * before.v + driven
+            (v,) = population.step(p, states, None, None, i)
             return v, Moment(v, None, None)
-        threshold = cast(Tensor, self.threshold)
-        v = _rho(population, before.v, cast(Tensor, before.s), self.beta, threshold) + driven
-        fired = cast(Tensor, Spike.apply(v, threshold, self.grad_threshold, population.surrogate))
-        return fired, Moment(v, fired.detach() if population.detach_reset else fired, i_syn)
-
-
-def _rho(population: Population, v: Tensor, s: Tensor, beta: Tensor, threshold: Tensor) -> Tensor:
-    """ρ(v[t-1]), with s = v[t-1] > θ."""
-    if population.reset == "zero":
-        return beta * v * (1 - s)
-    if population.reset == "none":
-        return beta * v
-    return beta * (v - threshold * s) if population.reset_decays else beta * v - threshold * s
+        s = cast(Tensor, before.s)
+        v, *others = population.step(p, states, s.detach() if population.detach_reset else s, s, i)
+        fired = cast(Tensor, Spike.apply(v, self.threshold, self.grad_threshold, population.surrogate))
+        return fired, Moment(v, fired, others[0] if others else None)
 
 
 class Spike(torch.autograd.Function):

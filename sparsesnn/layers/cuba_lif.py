@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.layers.checks import PerNeuron
+from sparsesnn.layers.equations import Pulled, rho, rho_derivatives
 from sparsesnn.layers.lif import Population
 from sparsesnn.options import option
 
@@ -20,3 +23,16 @@ class CubaLIF(Population):
 
     alpha: PerNeuron = option(0.9, "decay of the synaptic current per step, of CubaLIF neurons", low=0, high=1)
     learn_alpha: bool = option(False, "train alpha")
+
+    states: ClassVar[Tuple[str, ...]] = ("v", "i_syn")  # noqa: UP006
+
+    def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
+        v, i_syn = states
+        i_syn = p["alpha"] * i_syn + i
+        return rho(self.reset_rule, p["beta"], p["threshold"], v, reset) + self.gain * i_syn, i_syn
+
+    def pull(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any, d: Sequence[Any]) -> Pulled:
+        by_v, by_s, by_beta, by_theta = rho_derivatives(self.reset_rule, p["beta"], p["threshold"], states[0], reset)
+        by_i_syn = self.gain * d[0] + d[1]
+        parameters = {"beta": d[0] * by_beta, "threshold": d[0] * by_theta, "alpha": by_i_syn * states[1]}
+        return Pulled((d[0] * by_v, p["alpha"] * by_i_syn), d[0] * by_s, 0, by_i_syn, parameters)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.equations import Pulled
 from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
 
@@ -26,3 +29,13 @@ class LI(HasDecays):
 
     def __post_init__(self) -> None:
         check_population(self)
+
+    states: ClassVar[Tuple[str, ...]] = ("v",)  # noqa: UP006
+
+    def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
+        """As `Population.step`; there are no spikes."""
+        return (p["beta"] * states[0] + self.gain * i,)
+
+    def pull(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any, d: Sequence[Any]) -> Pulled:
+        """As `Population.pull`."""
+        return Pulled((d[0] * p["beta"],), 0, 0, self.gain * d[0], {"beta": d[0] * states[0]})

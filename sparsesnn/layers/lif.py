@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, ClassVar, Optional, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.equations import Pulled, rho, rho_derivatives
 from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
@@ -63,6 +65,29 @@ class Population(HasDecays):
         if self.activity == "fixed" and self.capacity is None:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
 
+    states: ClassVar[Tuple[str, ...]]  # noqa: UP006
+
+    @property
+    def reset_rule(self) -> str:
+        """The reset with its order: "subtract", "subtract_decays", "zero" or "none"."""
+        return "subtract_decays" if self.reset_decays else self.reset
+
+    def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
+        """The states after a step, the first of which is compared with the threshold.
+
+        Args:
+            p: parameters by name, [] or [N].
+            states: [B, N] each, before the step.
+            reset: [B, N], the spikes of the step before, as the reset reads them (detached, or not).
+            s: [B, N], the same spikes for whatever else depends on them.
+            i: [B, N], the input current.
+        """
+        raise NotImplementedError
+
+    def pull(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any, d: Sequence[Any]) -> Pulled:
+        """Gradients by the arguments of `step` from those by its results, `d`; by hand, for the reference."""
+        raise NotImplementedError
+
 
 @documented(n="number of neurons.")
 @dataclass(frozen=True)
@@ -72,3 +97,13 @@ class LIF(Population):
     ρ(v) = β·v - θ·s (subtract), β·(v - θ·s) (subtract with reset_decays), β·v·(1 - s) (zero), β·v (none), where
     s = v > θ. Source: snnTorch's `Leaky`; Eshraghian et al. 2023, eq. 4.
     """
+
+    states: ClassVar[Tuple[str, ...]] = ("v",)  # noqa: UP006
+
+    def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
+        return (rho(self.reset_rule, p["beta"], p["threshold"], states[0], reset) + self.gain * i,)
+
+    def pull(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any, d: Sequence[Any]) -> Pulled:
+        by_v, by_s, by_beta, by_theta = rho_derivatives(self.reset_rule, p["beta"], p["threshold"], states[0], reset)
+        parameters = {"beta": d[0] * by_beta, "threshold": d[0] * by_theta}
+        return Pulled((d[0] * by_v,), d[0] * by_s, 0, self.gain * d[0], parameters)

@@ -62,10 +62,11 @@ def check_against_reference(layer: Layer, n_steps: int = 11, n_samples: int = 3,
         **{f"weight {k}": (w.grad, g) for k, (w, g) in enumerate(zip(layer.sender_weights, want.weights, strict=True))},
         **{f"source {k}": (x.grad, g) for k, (x, g) in enumerate(zip(sources, want.inputs, strict=True))},
     }
-    for name in ("recurrent_weight", "bias", "alpha", "beta", "threshold"):
-        parameter = layer.loop_weight if name == "recurrent_weight" else getattr(layer, name, None)
-        if parameter is not None and parameter.requires_grad:
-            pairs[name] = (parameter.grad, getattr(want, name))
+    if layer.loop_weight is not None:
+        pairs["loop"] = (layer.loop_weight.grad, want.recurrent_weight)
+    for name, gradient in {"bias": want.bias, **want.neuron}.items():
+        if isinstance(getattr(layer, name, None), torch.nn.Parameter):
+            pairs[name] = (getattr(layer, name).grad, gradient)
     for name, (got, gradient) in pairs.items():
         assert np.abs(gradient).max() > 0 or n_steps <= 2, name
         scale = max(np.abs(gradient).max(), 1e-12)

@@ -132,8 +132,8 @@ def assert_equals_reference(network: Network, module: Model, spikes: SpikeBatch,
         if layer.loop_weight is not None and layer.loop_weight.requires_grad:
             pairs.append((layer.loop_weight.grad, want.recurrent_weight))
         pairs += [
-            (getattr(layer, key).grad, getattr(want, key))
-            for key in ("bias", "beta", "alpha", "threshold")
+            (getattr(layer, key).grad, gradient)
+            for key, gradient in {"bias": want.bias, **want.neuron}.items()
             if isinstance(getattr(layer, key, None), torch.nn.Parameter) and getattr(layer, key).requires_grad
         ]
         for k, (got, expected) in enumerate(pairs):

@@ -117,7 +117,7 @@ def test_every_backend_has_it(model: type, backend: str, sign: int) -> None:
         layer(spikes.float())[0].backward(torch.from_numpy(d_out).float())
     for name in ("beta", "alpha") if model is CubaLIF else ("beta",):
         parameter = layer.get_parameter(name)
-        raw = torch.from_numpy(getattr(want, name)).float()
+        raw = torch.from_numpy(want.neuron[name]).float()
         assert raw.abs().min() > 1e-3, (name, raw)
         passes = [CASES[round(float(x), 3)][int(d > 0)] for x, d in zip(parameter.detach(), raw, strict=True)]
         torch.testing.assert_close(parameter.grad, raw * torch.tensor(passes), rtol=1e-4, atol=1e-6, msg=name)

@@ -39,9 +39,11 @@ def make_parameters(
         delays=delays,
         recurrent_weight=rng.normal(0, 0.5, (N, N)) if population.recurrent else None,
         bias=rng.normal(0, 0.1, N),
-        beta=rng.uniform(0.6, 0.95, shape),
-        alpha=rng.uniform(0.3, 0.8, shape) if model is CubaLIF else None,
-        threshold=rng.uniform(0.6, 1.0, shape),
+        neuron={
+            "beta": rng.uniform(0.6, 0.95, shape),
+            **({"alpha": rng.uniform(0.3, 0.8, shape)} if model is CubaLIF else {}),
+            "threshold": rng.uniform(0.6, 1.0, shape),
+        },
         grad_threshold=np.full(shape, population.grad_threshold),
     )
 
@@ -82,9 +84,11 @@ def check_central_differences(p: Parameters, inputs: list[np.ndarray], rng: np.r
         want = pytest.approx(float((gradient * direction).sum()), rel=1e-6, abs=1e-7)
         assert (plus - minus) / (2 * h) == want, (name, p.population)
 
-    for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
+    for name in ("recurrent_weight", "bias"):
         if getattr(p, name) is not None:
             check(name, getattr(p, name), getattr(gradients, name), lambda x, n=name: (replace(p, **{n: x}), inputs))
+    for name, value in p.neuron.items():
+        check(name, value, gradients.neuron[name], lambda x, n=name: (replace(p, neuron={**p.neuron, n: x}), inputs))
     for k in range(len(inputs)):
         others = lambda new, old, k=k: [new if j == k else x for j, x in enumerate(old)]  # noqa: E731
         check(
@@ -173,8 +177,7 @@ def dense_layer(p: Parameters) -> Layer:
             weight.copy_(torch.from_numpy(value))
         if layer.loop_weight is not None:
             layer.loop_weight.copy_(torch.from_numpy(p.recurrent_weight))
-    for name in ("bias", "beta", "alpha", "threshold", "grad_threshold"):
-        value = getattr(p, name)
+    for name, value in {"bias": p.bias, **p.neuron, "grad_threshold": p.grad_threshold}.items():
         if value is None:
             continue
         if name in layer._buffers:
@@ -223,10 +226,10 @@ def test_backward_against_autograd(model: type[Population], reset: str, reset_de
         got |= {f"input {k}": x.grad for k, x in enumerate(sources)}
         expected = {f"weight {k}": g for k, g in enumerate(want.weights)}
         expected |= {f"input {k}": g for k, g in enumerate(want.inputs)}
-        for name in ("recurrent_weight", "bias", "beta", "alpha", "threshold"):
-            if getattr(p, name) is not None:
-                parameter = layer.loop_weight if name == "recurrent_weight" else getattr(layer, name)
-                got[name], expected[name] = parameter.grad, getattr(want, name)
+        if layer.loop_weight is not None:
+            got["loop"], expected["loop"] = layer.loop_weight.grad, want.recurrent_weight
+        for name, gradient in {"bias": want.bias, **want.neuron}.items():
+            got[name], expected[name] = getattr(layer, name).grad, gradient
         for name, gradient in got.items():
             assert gradient is not None, name
             error = worst(gradient.numpy(), expected[name])
@@ -243,7 +246,7 @@ def test_readout_against_autograd(delays: tuple[int, ...]) -> None:
         delays=delays,
         recurrent_weight=None,
         bias=rng.normal(size=N),
-        beta=rng.uniform(0.5, 1, N),
+        neuron={"beta": rng.uniform(0.5, 1, N)},
     )
     inputs, d_out = make_inputs(rng, delays), rng.normal(size=(T, B, N))
     record = reference.layer_forward(p, inputs)
@@ -256,7 +259,7 @@ def test_readout_against_autograd(delays: tuple[int, ...]) -> None:
     for k in range(len(delays)):
         assert worst(layer.weights[k].grad.numpy(), want.weights[k]) <= 1e-12
         assert worst(sources[k].grad.numpy(), want.inputs[k]) <= 1e-12
-    assert worst(layer.beta.grad.numpy(), want.beta) <= 1e-12
+    assert worst(layer.beta.grad.numpy(), want.neuron["beta"]) <= 1e-12
     assert worst(layer.bias.grad.numpy(), want.bias) <= 1e-12
 
 
@@ -268,22 +271,21 @@ def test_backward_after_a_state_against_autograd(model: type[Population], reset:
 
     rng = np.random.default_rng(8)
     p = make_parameters(model, rng, delays=(1,), per_neuron=True, reset=reset, recurrent=True, detach_reset=False)
-    state = reference.State(
-        rng.normal(0.6, 0.5, (B, N)), rng.normal(size=(B, N)), (rng.random((B, N)) < 0.5).astype(float)
-    )
+    states = [rng.normal(0.6, 0.5, (B, N)), rng.normal(size=(B, N))][: len(model.states)]
+    state = reference.State(tuple(states), (rng.random((B, N)) < 0.5).astype(float))
     inputs, d_out = make_inputs(rng, (1,), T + 1), rng.normal(size=(T, B, N))
     record = reference.layer_forward(p, inputs, state)
     want = reference.layer_backward(p, record, d_out)
     layer = dense_layer(p)
-    i_syn = torch.from_numpy(state.i_syn) if model is CubaLIF else None
-    given = LayerState(torch.from_numpy(state.v).requires_grad_(), i_syn, torch.from_numpy(state.spikes)[None])
+    i_syn = torch.from_numpy(states[1]) if model is CubaLIF else None
+    given = LayerState(torch.from_numpy(states[0]).requires_grad_(), i_syn, torch.from_numpy(state.spikes)[None])
     out, after = layer(torch.from_numpy(inputs[0]), given)
     np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
-    np.testing.assert_allclose(after.v.numpy(), record.state().v, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(after.v.numpy(), record.state().states[0], rtol=1e-12, atol=1e-14)
     (out * torch.from_numpy(d_out)).sum().backward()
     assert given.v.grad is None
-    for name in ("bias", "beta", "threshold"):
-        assert worst(getattr(layer, name).grad.numpy(), getattr(want, name)) <= 1e-10, name
+    for name, gradient in {"bias": want.bias, **want.neuron}.items():
+        assert worst(getattr(layer, name).grad.numpy(), gradient) <= 1e-10, name
     assert worst(layer.loop_weight.grad.numpy(), want.recurrent_weight) <= 1e-10
     assert worst(layer.weights[0].grad.numpy(), want.weights[0]) <= 1e-10
 
@@ -294,7 +296,8 @@ def test_backward_after_a_state_against_autograd(model: type[Population], reset:
 def test_one_neuron_by_hand() -> None:
     """β = 1/2, θ = 1, weight 0.8: v = 0.8, 1.2 (spike), then 0.6 - 1 + 0.8 = 0.4."""
     population = LIF(1, beta=0.5, grad_threshold=0.7)
-    p = Parameters(population, (np.array([[0.8]]),), (0,), None, None, *map(np.array, (0.5, None, 1.0, 0.7)))
+    neuron = {"beta": np.array(0.5), "threshold": np.array(1.0)}
+    p = Parameters(population, (np.array([[0.8]]),), (0,), None, None, neuron, np.array(0.7))
     record = reference.layer_forward(replace(p, alpha=None), [np.ones((3, 1, 1))])
     np.testing.assert_allclose(record.v[:-1, 0, 0], [0.8, 1.2, 0.4])
     assert record.spikes[:-1, 0, 0].tolist() == [0, 1, 0]
