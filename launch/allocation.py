@@ -7,7 +7,7 @@
 | LSF | numbers in `LSB_MCPU_HOSTS`, such as `a 4 b 4` | names in it | |
 | Grid Engine | `NSLOTS` | `NHOSTS` | |
 
-This is about starting ranks; which rank a process is, is `environment.py`'s.
+This is about starting ranks; which rank a process is, is `host/comm/environment.py`'s.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     simulate(R, f)  R ranks as threads of one process: for tests, and for networks beyond the machine at hand
     mpi_world()     MPI through mpi4py; buffers only, nothing is pickled
 
-A `Grid` arranges the ranks as replicas × shards. A `Lifeline` ends all ranks where one fails.
+`environment.py` tells which rank a process is, without MPI. A `Grid` arranges the ranks as replicas × shards. A `Lifeline` ends all ranks where one fails.
 """
 
 from sparsesnn.host.comm.base import Communicator, Request, Traffic

@@ -8,13 +8,15 @@ that they wait for.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sparsesnn.errors import MissingDependencyError
+from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, Traffic
+from sparsesnn.host.comm.environment import find_place
+from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
 FEW = 4
@@ -27,7 +29,7 @@ _TAG_SHIFT = -GATHER
 def mpi_world() -> Mpi:
     """All ranks that mpirun, or another launcher, started.
 
-    Errors: `MissingDependencyError` without mpi4py.
+    Errors: `MissingDependencyError` without mpi4py; `ConfigError` where MPI counts other ranks than the launcher.
     """
     try:
         import mpi4py
@@ -38,10 +40,49 @@ def mpi_world() -> Mpi:
         raise MissingDependencyError("mpi4py", "mpi", "running on several ranks") from None
     except RuntimeError as error:
         raise MissingDependencyError("mpi4py", "mpi", f"running on several ranks ({error})") from None
+    check_count(MPI, os.environ)
     local = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     cores = len(os.sched_getaffinity(0))
     crowded = local.Get_size() > max(cores, os.cpu_count() or 1)
     return Mpi(MPI, MPI.COMM_WORLD, Traffic(), yields=crowded, ranks_on_host=local.Get_size())
+
+
+def check_count(mpi: Any, environ: Mapping[str, str]) -> None:
+    """Ranks that find no MPI of their launcher would run as so many jobs of one rank, and end well.
+
+    Args:
+        mpi: the module mpi4py.MPI.
+        environ: of the process.
+
+    Errors: `ConfigError` where the launcher that left `environ` started other ranks than MPI counts.
+    """
+    place = find_place(environ)
+    counted = mpi.COMM_WORLD.Get_size()
+    if place.launcher in ("none", "torchrun") or counted == place.size:
+        return
+    library = mpi.Get_library_version()
+    name = " ".join(library.partition("\n")[0].partition(",")[0].strip("\0").split())
+    wrong = f"{place.launcher} started {count(place.size, 'rank')}, but MPI counts {counted}: "
+    if place.launcher == "slurm":
+        plugin = plugin_for(library)
+        cure = f"srun --mpi={plugin}" if plugin else "the plugin that your cluster names for this MPI (srun --mpi=list)"
+        raise ConfigError(
+            f"{wrong}srun's --mpi does not fit the library that mpi4py loads ({name}); start with `sparsesnn launch`, "
+            f"which chooses one, or with {cure}"
+        )
+    raise ConfigError(
+        f"{wrong}mpi4py loads another MPI ({name}) than the launcher's; start with the mpirun of that MPI, or build mpi4py "
+        "against yours (pip install --no-binary mpi4py mpi4py)"
+    )
+
+
+def plugin_for(library: str) -> str | None:
+    """The `--mpi` of srun by which a library finds its ranks, from what `MPI_Get_library_version` says; None for unknown ones."""
+    if library.startswith("Open MPI"):
+        return "pmix"
+    if library.startswith(("MPICH", "MVAPICH")):
+        return "pmi2"
+    return None
 
 
 class Mpi(Communicator):

@@ -268,12 +268,8 @@ def _program(words: list[str], commands: Collection[str], *, here: bool) -> tupl
 
 
 def _python(*words: str) -> tuple[str, ...]:
-    """Python with a script or a module of somebody else's.
-
-    Through mpi4py's runner, where it is installed: a rank that ends with an exception ends all. Without it that rank would
-    wait in MPI's finalisation for the others, which wait for its messages. Commands of sparsesnn have their own way.
-    """
-    runner = ("-m", "mpi4py") if importlib.util.find_spec("mpi4py") else ()
+    """Python with a script or a module of somebody else's, run by `launch/script.py`, which needs mpi4py."""
+    runner = ("-m", "sparsesnn.launch.script") if importlib.util.find_spec("mpi4py") else ()
     return (sys.executable, *runner, *words)
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
-from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator
-    from sparsesnn.launch.environment import Place
+    from sparsesnn.host.comm.environment import Place
 
 
 def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
@@ -22,7 +21,7 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
     Where a rank fails, or is killed, all ranks end within seconds, and one message says which it was and why.
     Errors: `ConfigError` where the launcher and MPI disagree on how many ranks there are; those of `work` on one rank.
     """
-    from sparsesnn.launch.environment import find_place
+    from sparsesnn.host.comm.environment import find_place
 
     place = find_place(os.environ)
     if place.size == 1:
@@ -31,13 +30,12 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
         return _under_torchrun(work, place)
     from sparsesnn.host.comm import Lifeline, mpi_world
 
-    world = mpi_world()
-    if world.size != place.size:
-        raise ConfigError(
-            f"{place.launcher} started {count(place.size, 'rank')}, but MPI counts {world.size}: mpi4py belongs to another MPI than "
-            "the launcher; start with the mpirun of that MPI, or build mpi4py against yours (pip install --no-binary "
-            "mpi4py mpi4py)"
-        )
+    try:
+        world = mpi_world()
+    except ConfigError as error:
+        if place.rank == 0:  # it is the same on all
+            raise
+        return exit_code(error)
     lifeline = Lifeline(world)
     if world.rank:
         warnings.simplefilter("ignore")  # one rank says it

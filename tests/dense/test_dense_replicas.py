@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sparsesnn.launch.environment import Place, find_place
+from sparsesnn.host.comm.environment import Place, find_place
 
 torchrun = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="PyTorch without gloo"

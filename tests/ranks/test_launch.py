@@ -30,7 +30,7 @@ SLURM_JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "
 REPORT = """\
 import os, sys
 import sparsesnn
-from sparsesnn.launch.environment import find_place
+from sparsesnn.host.comm.environment import find_place
 place = find_place(os.environ)
 cores = sorted(os.sched_getaffinity(0))
 found = [place.launcher, place.rank, place.size, place.local_rank, cores, sparsesnn.num_threads(), os.environ.get("A"), sys.argv[1:]]
@@ -307,7 +307,7 @@ def test_ranks_are_bound_to_cores_of_their_own(report: str) -> None:
 def test_exit_code_of_a_rank_is_ours(tmp_path: Path) -> None:
     executable = mpirun()
     failing = tmp_path / "failing.py"
-    failing.write_text("import os, sys\nfrom sparsesnn.launch.environment import find_place\n"
+    failing.write_text("import os, sys\nfrom sparsesnn.host.comm.environment import find_place\n"
                        "sys.exit(7 if find_place(os.environ).rank == 1 else 0)\n")  # fmt: skip
     done = launch("--ranks", "2", "--bind", "none", "--oversubscribe", "--launcher", executable,
                   *root_arguments(executable), "--", str(failing))  # fmt: skip

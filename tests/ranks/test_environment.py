@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.launch.environment import Place, find_place
+from sparsesnn.host.comm.environment import Place, find_place
 
 OPENMPI = {
     "OMPI_COMM_WORLD_RANK": "5",
