@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from sparsesnn.errors import SparseSnnError
+
+#: Seconds in which further signals are the same request: at a time limit Slurm sends SIGTERM twice at once, and Ctrl-C reaches
+#: ranks from the terminal and from mpirun.
+MOMENT_S = 1.0
 
 
 class StoppedError(SparseSnnError):
@@ -38,7 +43,8 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within the block SIGINT and SIGTERM are noted; a second one acts as usual, for those who cannot wait.
+    """Within the block SIGINT and SIGTERM are noted; one that comes more than a moment later acts as usual, for those who
+    cannot wait.
 
     Outside the main thread Python allows no handlers: there nothing is noted.
     """
@@ -48,10 +54,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
+    first = 0.0
+
     def note(number: int, frame: FrameType | None) -> None:
-        request.signal = number
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        nonlocal first
+        now = time.monotonic()
+        if not request:
+            request.signal, first = number, now
+        elif now >= first + MOMENT_S:
+            for known, handler in before.items():
+                signal.signal(known, handler)
+            signal.raise_signal(number)
 
     for number in before:
         signal.signal(number, note)
