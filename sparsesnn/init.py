@@ -79,7 +79,7 @@ def init_activity(
             _check_input(name, layer, sources)
             if mean_shift:
                 for weight in layer.sender_weights:
-                    weight += mean_shift * _spread(layer, weight)
+                    weight.add_(mean_shift * _spread(layer, weight))
         if reads and readout_std is not None:
             _scale_readout(name, layer, inputs, readout_std)
         elif name in targets:
@@ -154,7 +154,7 @@ def _scale_readout(name: str, layer: Any, inputs: Sequence[tuple[LayerOutput, ..
             f"{wanted:g}; set other initial weights, or readout_std=None"
         )
     for weight in layer.weights:
-        weight *= wanted / std
+        weight.mul_(wanted / std)
 
 
 def _check_input(name: str, layer: Any, sources: Sequence[Sequence[LayerOutput]]) -> None:

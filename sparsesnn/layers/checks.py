@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple, Union  # noqa: UP035
+from typing import TYPE_CHECKING, Any, Tuple, Union  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import check, options_of, plain
 
-#: a number for the whole population, or one per neuron
-PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    class PerNeuron:
+        """A field that is set to a number for the whole population or one per neuron, also of NumPy and PyTorch."""
+
+        def __get__(self, instance: Any, owner: Any = None) -> float | tuple[float, ...]: ...
+        def __set__(self, instance: Any, value: float | ArrayLike) -> None: ...
+
+else:
+    #: a number for the whole population, or one per neuron
+    PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 
 
 def check_population(population: Any) -> None:
