@@ -22,7 +22,7 @@ if(SPARSESNN_POPLAR_SDK)
   find_library(GCL_LIBRARY gcl HINTS "$ENV{POPLAR_SDK_ENABLED}/lib" "$ENV{POPLAR_ROOT}/lib" REQUIRED)
   find_path(POPLAR_INCLUDE poplar/Graph.hpp HINTS "$ENV{POPLAR_SDK_ENABLED}/include" "$ENV{POPLAR_ROOT}/include" REQUIRED)
   add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/ipu.gp"
-    COMMAND "${POPC}" -O3 -ffp-contract=off --target=ipu2,ipu21,cpu -I "${PROJECT_SOURCE_DIR}" ${ipu_codelets}
+    COMMAND "${POPC}" -O3 --target=ipu2,ipu21,cpu -I "${PROJECT_SOURCE_DIR}" ${ipu_codelets}
       -o "${PROJECT_BINARY_DIR}/ipu.gp"
     DEPENDS ${ipu_codelets} VERBATIM)
   add_custom_target(sparsesnn_codelets ALL DEPENDS "${PROJECT_BINARY_DIR}/ipu.gp")

@@ -4,6 +4,12 @@
 // Samples are dealt to the six workers of a tile round and round; no two workers write into one 4-byte word.
 #pragma once
 
+// A spike is a comparison, so no multiply-add may be contracted. popc is a clang; whether it takes -ffp-contract=off is
+// not documented, and the pragma says the same for all that follows. The emulated machine is compiled with the option.
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
 #include <poplar/HalfFloat.hpp>
 #include <poplar/Vertex.hpp>
 

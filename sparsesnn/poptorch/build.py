@@ -34,10 +34,10 @@ def commands(source: Path, folder: Path) -> List[List[str]]:  # noqa: UP006
         )
     target = "--target=ipu2,ipu21,cpu"
     return [
-        ["popc", "-O3", "-ffp-contract=off", target, "-I", str(source), *codelets, "-o", str(folder / CODELETS)],
+        ["popc", "-O3", target, "-I", str(source), *codelets, "-o", str(folder / CODELETS)],
         [
             *("g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", *DEFINITIONS, "-I", str(source)),
-            *(*ops, *builder, "-o", str(folder / LIBRARY), "-lpopart", "-lpoplar"),
+            *(*ops, *builder, "-o", str(folder / LIBRARY), "-lpopart", "-lpoplar", "-lpopops", "-lgcl"),
         ],
     ]
 

@@ -395,11 +395,12 @@ void replicas_add_up() {
   Sequence program, unwritten;
   program.add(Copy(in, x));
   gcl::allReduceInPlaceCrossReplica(graph, x, gcl::CollectiveOperator::ADD, program,
-                                    gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, 3), "total");
+                                    gcl::CommGroup(gcl::CommGroupType::ALL, 0), "total");
   program.add(Copy(x, out));
-  CHECK_THROWS(gcl::allReduceInPlaceCrossReplica(graph, x, gcl::CollectiveOperator::ADD, program,
-                                                 gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, 2), "part"),
-               "all-reduce 'part': emulated: floats, over all 3 replicas; asked for float over 2");
+  CHECK_THROWS(
+      gcl::allReduceInPlaceCrossReplica(graph, x, gcl::CollectiveOperator::ADD, program,
+                                        gcl::CommGroup(gcl::CommGroupType::ALL, 2), "part"),
+      "all-reduce 'part': emulated: floats, over all 3 replicas (group size 0); asked for float, group size 2");
   Engine engine(graph, {program});
   // in the order of the replicas: (1e8 + -1e8) + 1 is 1, and 1e8 + (-1e8 + 1) would be 0
   const float given[3][4] = {{1e8f, 1, 2, 3}, {-1e8f, 10, 20, 30}, {1, 100, 200, 300}};

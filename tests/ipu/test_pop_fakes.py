@@ -42,6 +42,9 @@ def test_a_faultless_op_runs() -> None:
         ("shape", r"output 0 is a tensor of 6 elements of float; its info says FLOAT\[1\]"),
         ("no output", r"grow sets no output 1"),
         ("output twice", r"output 0 is set twice"),
+        # PopART's builder asks a function of its own, before there is an op
+        ("inferred shape", r"output 0 is FLOAT\[2, 3\] by setup, but FLOAT\[1\] by shape inference"),
+        ("inferred outputs", r"shape inference tells of 3 outputs; it has 2"),
         # attributes key outlining and the cache of executables
         ("not outlined", r"does not append attribute fault: two ops that differ in it would share code"),
         ("clone that differs", r"its clone differs"),
@@ -58,6 +61,13 @@ def test_an_op_with_a_fault_is_refused(fault: str, message: str) -> None:
 
     with pytest.raises(fake_popart.PopartError, match=message):
         faulty(fault)
+
+
+def test_an_op_without_shape_inference_is_refused() -> None:
+    import fake_popart
+
+    with pytest.raises(fake_popart.PopartError, match=r"faulty::Unshaped:1 has no shape inference function"):
+        fake_popart.Op("faulty", "Unshaped", 1, {"fault": "none"}, [X], 2, False)
 
 
 def test_inputs_are_not_written_in_place() -> None:

@@ -395,10 +395,17 @@ def test_building_calls_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert build.main() == 0
     assert sorted(p.name for p in folder.iterdir()) == ["ipu.gp", "libsparsesnn_popart.so"]
     popc, gxx = log.read_text().splitlines()
-    assert re.match(
-        r"popc -O3 -ffp-contract=off --target=ipu2,ipu21,cpu -I .*edges.cpp .*update.cpp -o .*ipu.gp$", popc
-    )
-    for part in ("-std=c++17", "-DONNX_NAMESPACE=onnx", "custom_op.cpp", "description.cpp", "program.cpp", "-lpopart"):
+    assert re.match(r"popc -O3 --target=ipu2,ipu21,cpu -I .*edges.cpp .*update.cpp -o .*ipu.gp$", popc)
+    for part in (
+        "-std=c++17",
+        "-DONNX_NAMESPACE=onnx",
+        "custom_op.cpp",
+        "description.cpp",
+        "program.cpp",
+        "-lpopart",
+        "-lpopops",
+        "-lgcl",
+    ):
         assert part in gxx
     assert [p.name for p in tmp_path.iterdir() if "new" in p.name] == []
 

@@ -334,10 +334,11 @@ namespace gcl {
 void allReduceInPlaceCrossReplica(poplar::Graph& graph, poplar::Tensor& data, CollectiveOperator,
                                   poplar::program::Sequence& program, const CommGroup& group,
                                   const poplar::DebugContext& name, const poplar::OptionFlags&) {
-  if (group.replicaGroupSize() != graph.getReplicationFactor() || data.elementType() != poplar::FLOAT)
+  if (group.replicaGroupSize() != 0 || data.elementType() != poplar::FLOAT)
     throw poplar::poplar_error("all-reduce '" + name.getPathName() + "': emulated: floats, over all " +
-                               std::to_string(graph.getReplicationFactor()) + " replicas; asked for " +
-                               data.elementType().toString() + " over " + std::to_string(group.replicaGroupSize()));
+                               std::to_string(graph.getReplicationFactor()) + " replicas (group size 0); asked for " +
+                               data.elementType().toString() + ", group size " +
+                               std::to_string(group.replicaGroupSize()));
   auto n = std::make_shared<poplar::program::Node>();
   n->kind = poplar::program::Node::Kind::all_reduce;
   n->name = name.getPathName();

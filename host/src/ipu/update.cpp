@@ -102,7 +102,7 @@ void Builder::add_up(const std::vector<Tensor>& tensors, const char* name, Seque
   if (spec_.replicas == 1) return;
   Tensor all = concat(tensors);
   gcl::allReduceInPlaceCrossReplica(graph_, all, gcl::CollectiveOperator::ADD, pass,
-                                    gcl::CommGroup(gcl::CommGroupType::CONSECUTIVE, spec_.replicas, 1), {name}, {});
+                                    gcl::CommGroup(gcl::CommGroupType::ALL, 0), {name}, {});
 }
 
 // Gradients of values that a whole population shares.

@@ -21,6 +21,7 @@
 #include <popart/popx/inputcreatortype.hpp>
 #include <popart/popx/opx.hpp>
 #include <popart/popx/opxmanager.hpp>
+#include <popart/shapeinference.hpp>
 #include <popart/tensorinfo.hpp>
 #include <poplar/DebugContext.hpp>
 #include <poplar/Graph.hpp>
@@ -78,6 +79,8 @@ class Indices {
     return 1 + 2 * n_spiking(d_.n_populations()) + n_spiking(population);
   }
 
+  int n_out() const { return history_out(d_.saves ? d_.n_populations() : 1); }
+
   // of the gradient op
   static constexpr InIndex d_out_in = 0, lists_again_in = 1;
   InIndex weight_again_in(std::size_t connection) const { return 2 + static_cast<int>(connection); }
@@ -102,6 +105,34 @@ class Indices {
   }
   const Description& d_;
 };
+
+std::string text_of(const popart::Shape& shape) {
+  std::string text;
+  for (const std::int64_t n : shape) text += (text.empty() ? "[" : ", ") + std::to_string(n);
+  return text.empty() ? "[]" : text + "]";
+}
+
+// Of all outputs, in their order, where the input's lists have this shape.
+std::vector<TensorInfo> output_infos(const Description& d, const popart::Shape& lists) {
+  using popart::DataType;
+  if (lists.size() != 3)
+    throw popart::error("{}", "sparsesnn op: lists have shape " + text_of(lists) + "; give [T, B, 2 + capacity]");
+  const Indices at(d);
+  const std::int64_t t = lists[0], b = lists[1];
+  const std::size_t last = d.n_populations() - 1;
+  std::vector<TensorInfo> found(static_cast<std::size_t>(at.n_out()));
+  const auto set = [&](OutIndex index, DataType type, const popart::Shape& shape) {
+    found[static_cast<std::size_t>(index)] = TensorInfo(type, shape);
+  };
+  set(Indices::out, DataType::FLOAT, {t, b, d.spikes(last) ? d.slots(last) : d.neurons(last)});
+  for (std::size_t p = 1; p <= last; ++p) {
+    if (!d.spikes(p)) continue;
+    set(at.lists_out(p), DataType::INT32, {t, b, 2 + d.slots(p)});
+    set(at.dropped_out(p), DataType::INT32, {t, b});
+    if (d.saves) set(at.history_out(p), DataType::FLOAT, {d.n_history(p, t, b)});
+  }
+  return found;
+}
 
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
@@ -175,11 +206,6 @@ class StackOp : public Op {
       throw popart::error("{}", "sparsesnn op: " + what + " is " + info.data_type() + " " + text_of(info.shape()) +
                                     "; it must be " + TensorInfo(type, shape).data_type() + " " + text_of(shape));
   }
-  static std::string text_of(const popart::Shape& shape) {
-    std::string text;
-    for (const std::int64_t n : shape) text += (text.empty() ? "[" : ", ") + std::to_string(n);
-    return text.empty() ? "[]" : text + "]";
-  }
 };
 
 void StackOp::setup() {
@@ -187,8 +213,7 @@ void StackOp::setup() {
   const Description& d = description;
   const Indices at(d);
   const popart::Shape lists = inInfo(Indices::lists_in).shape();
-  if (lists.size() != 3)
-    throw popart::error("{}", "sparsesnn op: lists have shape " + text_of(lists) + "; give [T, B, 2 + capacity]");
+  const std::vector<TensorInfo> outputs = output_infos(d, lists);
   const std::int64_t t = lists[0], b = lists[1];
   if (!hasInput(at.n_in() - 1) || hasInput(at.n_in()))
     throw popart::error("{}", "sparsesnn op: attributes describe " + std::to_string(at.n_in()) +
@@ -201,15 +226,7 @@ void StackOp::setup() {
   for (std::size_t p = 1; p < d.n_populations(); ++p)
     if (d.has_bias(p))
       expect("bias of population " + std::to_string(p), at.bias_in(p), DataType::FLOAT, {d.neurons(p)});
-
-  const std::size_t last = d.n_populations() - 1;
-  outInfo(Indices::out) = TensorInfo(DataType::FLOAT, {t, b, d.spikes(last) ? d.slots(last) : d.neurons(last)});
-  for (std::size_t p = 1; p <= last; ++p) {
-    if (!d.spikes(p)) continue;
-    outInfo(at.lists_out(p)) = TensorInfo(DataType::INT32, {t, b, 2 + d.slots(p)});
-    outInfo(at.dropped_out(p)) = TensorInfo(DataType::INT32, {t, b});
-    if (d.saves) outInfo(at.history_out(p)) = TensorInfo(DataType::FLOAT, {d.n_history(p, t, b)});
-  }
+  for (std::size_t k = 0; k < outputs.size(); ++k) outInfo(static_cast<OutIndex>(k)) = outputs[k];
 }
 
 StackGradOp::StackGradOp(const StackOp& forward)
@@ -336,9 +353,8 @@ class StackGradOpx : public popart::popx::Opx {
 
 // ---- registration --------------------------------------------------------------------------------------------------
 
-std::unique_ptr<Op> make_op(const popart::OpCreatorInfo& info) {
+Description describe(const popart::Attributes& given) {
   using popart::Attributes;
-  const Attributes& given = info.attributes;
   Description d;
   for (const auto& [name, field] : number_attributes) d.*field = given.getAttribute<Attributes::Int>(name);
   for (const auto& [name, field] : int_attributes)
@@ -346,8 +362,13 @@ std::unique_ptr<Op> make_op(const popart::OpCreatorInfo& info) {
                                                : given.getAttribute<Attributes::Ints>(name);
   for (const auto& [name, field] : float_attributes) d.*field = given.getAttribute<Attributes::Floats>(name);
   d.codelets = given.getAttribute<Attributes::String>("codelets", "");
+  as_popart([&] { d.check(); });
+  return d;
+}
+
+std::unique_ptr<Op> make_op(const popart::OpCreatorInfo& info) {
+  Description d = describe(info.attributes);
   as_popart([&] {
-    d.check();
     if (info.opid.type == "Layer" && d.n.size() != 1)
       throw std::invalid_argument("sparsesnn op: a Layer has one population; attribute 'n' names " +
                                   std::to_string(d.n.size()) + "; use Stack");
@@ -367,11 +388,21 @@ popart::OpDefinition define() {
           attributes};
 }
 
+// PopART's builder asks before there is an op, and warns of outputs whose shape it does not know.
+void infer_shapes(popart::ShapeInferenceContext& context) {
+  if (!context.hasInputShape(Indices::lists_in)) return;
+  const std::vector<TensorInfo> outputs =
+      output_infos(describe(context.getAttributes()), context.inShape(Indices::lists_in));
+  for (int k = 0; k < context.getNumOutputs() && k < static_cast<int>(outputs.size()); ++k)
+    context.outInfo(k) = outputs[static_cast<std::size_t>(k)];
+}
+
 const popart::OpCreator<StackOp> creator(popart::OpDefinitions({{layer_id, define()}, {stack_id, define()}}),
                                          popart::OpManager::OpFactoryFunc(make_op), true);
 const popart::popx::OpxCreator<StackOpx> opx_creator(std::vector<popart::OperatorIdentifier>{layer_id, stack_id});
 const popart::popx::OpxCreator<StackGradOpx> grad_opx_creator(std::vector<popart::OperatorIdentifier>{layer_grad_id,
                                                                                                       stack_grad_id});
+const popart::RegisterShapeInferenceFunction layer_shapes(layer_id, infer_shapes), stack_shapes(stack_id, infer_shapes);
 
 }  // namespace
 }  // namespace sparsesnn::popart_op

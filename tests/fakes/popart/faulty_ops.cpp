@@ -4,6 +4,7 @@
 #include <popart/op.hpp>
 #include <popart/opmanager.hpp>
 #include <popart/popx/opxmanager.hpp>
+#include <popart/shapeinference.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/Program.hpp>
 
@@ -14,7 +15,8 @@ using popart::Op;
 using popart::TensorInfo;
 using poplar::program::Copy;
 
-const popart::OperatorIdentifier copy_id{"faulty", "Copy", 1}, grad_id{"faulty", "CopyGrad", 1};
+const popart::OperatorIdentifier copy_id{"faulty", "Copy", 1}, grad_id{"faulty", "CopyGrad", 1},
+    unshaped_id{"faulty", "Unshaped", 1};
 
 class FaultyGrad : public Op {
  public:
@@ -99,7 +101,17 @@ std::unique_ptr<Op> make(const popart::OpCreatorInfo& info) {
   return std::make_unique<FaultyOp>(info.opid, info.attributes.getAttribute<std::string>("fault"), info.settings);
 }
 
-const popart::OpCreator<FaultyOp> creator({{copy_id, popart::OpDefinition({}, {}, {{"fault", {"*"}}})}}, make);
+void infer(popart::ShapeInferenceContext& context) {
+  const auto fault = context.getAttributes().getAttribute<std::string>("fault");
+  context.outInfo(0) =
+      fault == "shape" || fault == "inferred shape" ? TensorInfo(DataType::FLOAT, {1}) : context.inInfo(0);
+  if (fault != "no info") context.outInfo(1) = TensorInfo(DataType::FLOAT, {1});
+  if (fault == "inferred outputs") context.outInfo(2) = context.inInfo(0);
+}
+
+const popart::OpDefinition definition({}, {}, {{"fault", {"*"}}});
+const popart::OpCreator<FaultyOp> creator({{copy_id, definition}, {unshaped_id, definition}}, make);
+const popart::RegisterShapeInferenceFunction shapes(copy_id, infer);
 const popart::popx::OpxCreator<FaultyOpx> opx_creator({copy_id});
 const popart::popx::OpxCreator<FaultyGradOpx> grad_opx_creator({grad_id});
 

@@ -9,6 +9,7 @@
 #include <popart/op.hpp>
 #include <popart/opmanager.hpp>
 #include <popart/popx/opxmanager.hpp>
+#include <popart/shapeinference.hpp>
 #include <poplar/Engine.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
@@ -70,6 +71,7 @@ class Session {
     const std::unique_ptr<Op> made = entry->second.make({id, settings, attributes});
     made->connect(inputs, n_outputs);
     made->setup();
+    check_inferred(*made, attributes, inputs, n_outputs);
     check_serialised(*made, attributes);
     op_ = made->clone();  // PopART clones ops whenever it moves them
     check_clone(*made, *op_);
@@ -144,6 +146,24 @@ class Session {
     for (const std::string& name : attributes.getNames())
       if (!cache.texts().count(name) || !outline.texts().count(name))
         throw error("{} does not append attribute {}: two ops that differ in it would share code", op.opid, name);
+  }
+  // What the builder is told of the outputs before the op exists is what `setup` finds.
+  static void check_inferred(const Op& op, const popart::Attributes& attributes, const std::vector<TensorInfo>& inputs,
+                             std::size_t n_outputs) {
+    const auto found = popart::ShapeInferenceFunctions::entries().find(op.opid);
+    if (found == popart::ShapeInferenceFunctions::entries().end())
+      throw error("{} has no shape inference function: PopART warns, and knows no shapes behind it", op.opid);
+    std::map<int, TensorInfo> known;
+    for (std::size_t k = 0; k < inputs.size(); ++k) known[static_cast<int>(k)] = inputs[k];
+    popart::ShapeInferenceContext context(known, attributes, static_cast<int>(n_outputs));
+    found->second(context);
+    for (int k = 0; k < static_cast<int>(n_outputs); ++k)
+      if (context.outInfo(k) != op.outInfo(k))
+        throw error("{}: output {} is {} by setup, but {} by shape inference", op.opid, k, text_of(op.outInfo(k)),
+                    text_of(context.outInfo(k)));
+    if (context.getOutputInfos().size() != n_outputs)
+      throw error("{}: shape inference tells of {} outputs; it has {}", op.opid, context.getOutputInfos().size(),
+                  n_outputs);
   }
   static void check_clone(const Op& a, const Op& b) {
     popart::OpSerialiserBase of_a, of_b;

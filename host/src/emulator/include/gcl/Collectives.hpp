@@ -7,12 +7,12 @@
 namespace gcl {
 
 enum class CollectiveOperator { ADD };
-enum class CommGroupType { CONSECUTIVE };
+enum class CommGroupType { ALL };
 
 class CommGroup {
  public:
-  CommGroup(CommGroupType, unsigned size, unsigned /*stride*/ = 1) : size_(size) {}
-  unsigned replicaGroupSize() const { return size_; }
+  CommGroup(CommGroupType, unsigned size) : size_(size) {}
+  unsigned replicaGroupSize() const { return size_; }  // 0: all replicas
 
  private:
   unsigned size_;
