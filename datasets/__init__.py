@@ -15,7 +15,19 @@ if not __name__.startswith("sparsesnn."):
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.event_set import EventSet
-from sparsesnn.datasets.loading import NAMES, about, defaults, load, split_names
+from sparsesnn.datasets.loading import NAMES, about, defaults, load, options, recipe, split_names
 from sparsesnn.datasets.splits import split_validation
 
-__all__ = ["NAMES", "Augment", "EventSet", "about", "bin_events", "defaults", "load", "split_names", "split_validation"]
+__all__ = [
+    "NAMES",
+    "Augment",
+    "EventSet",
+    "about",
+    "bin_events",
+    "defaults",
+    "load",
+    "options",
+    "recipe",
+    "split_names",
+    "split_validation",
+]

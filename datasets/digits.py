@@ -16,28 +16,38 @@ Split: a quarter of each class is the test part, chosen once by a fixed hash, th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.datasets import hashing
-from sparsesnn.datasets.binning import bin_events, check_window
+from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.event_set import EventSet
-from sparsesnn.errors import ConfigError, MissingDependencyError
+from sparsesnn.errors import MissingDependencyError
+from sparsesnn.options import option
 
 SPLITS = ("train", "test")
-DEFAULTS = {"n_steps": 24}
 LICENCE = "CC BY 4.0"
 CITATION = (
     "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, "
     "doi 10.24432/C50P49"
 )
 
+RECIPE = {"data": {"valid": "random:0.2"}, "optim": {"lr": 1e-2}, "train": {"epochs": 30}}
+
 _N_PIXELS = 64
 _BRIGHTEST = 16
 #: of the split; part of every published figure, so it never changes
 _SPLIT_SEED = 1797
+
+
+@dataclass(frozen=True)
+class Options:
+    """How images become spikes."""
+
+    n_steps: int = option(24, "steps of a sample; brightness becomes time", low=8, high=1_000_000)
 
 
 def load(
@@ -47,16 +57,14 @@ def load(
     cache_dir: Path | None,
     download: bool,
     n_workers: int | None,
-    n_steps: int,
+    options: Options,
 ) -> EventSet:
-    """The digits of one split over `n_steps` steps (at least 8); nothing is read from files or cached."""
+    """The digits of one split; nothing is read from files or cached."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingDependencyError("scikit-learn", "digits", "the data set 'digits'") from error
-    check_window(n_steps=n_steps, dt_us=1.0, pool=1, n_units=2 * _N_PIXELS)
-    if n_steps < 8:
-        raise ConfigError(f"digits: n_steps is {n_steps}; give at least 8, so that brightness can be told from time")
+    n_steps = options.n_steps
     images, labels = load_digits(return_X_y=True)
     chosen = np.flatnonzero(_is_test(labels) == (split == "test"))
     binned = bin_events(

@@ -17,6 +17,7 @@ each. This is what Tonic's `SliceByTime` cuts. Tonic is needed to download the s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +31,19 @@ from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.options import option
 
 SPLITS = ("train", "test")
-DEFAULTS = {"dt_ms": 20.0, "n_steps": 75, "pool": 4, "hop_ms": 0.0, "duplicates": "binary"}
 CITATION = (
     "A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, IEEE Conference on Computer Vision and "
     "Pattern Recognition, 2017"
 )
 LICENCE = "CC BY 4.0"
+RECIPE = {
+    "data": {"valid": "users:20,21,22,23"},
+    "net": {"text": "auto-256r-auto"},
+    "train": {"epochs": 50, "batch": 32},
+}
 
 SIZE = 128
 CLASSES = (
@@ -78,6 +84,17 @@ class Name(NamedTuple):
     label: int
 
 
+@dataclass(frozen=True)
+class Options:
+    """How events become spikes."""
+
+    dt_ms: float = option(20.0, "width of a step, milliseconds; times in the files are whole milliseconds", above=0)
+    n_steps: int = option(75, "steps of a window", low=1, high=1_000_000)
+    pool: int = option(4, "pixels that share a neuron, in x and in y; 4 leaves 32 x 32", low=1, high=SIZE)
+    hop_ms: float = option(0.0, "from the beginning of a window to that of the next, at least 1; 0: one window", low=0)
+    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+
+
 def load(
     *,
     split: str,
@@ -85,11 +102,7 @@ def load(
     cache_dir: Path | None,
     download: bool,
     n_workers: int | None,
-    dt_ms: float,
-    n_steps: int,
-    pool: int,
-    hop_ms: float,
-    duplicates: str,
+    options: Options,
 ) -> EventSet:
     """Windows of the clips of one split (1,077 train, 264 test clips), or of as many clips as are there.
 
@@ -98,25 +111,18 @@ def load(
 
     Args:
         data_dir: the folder that holds DVSGesture/ibmGestureTrain, or ibmGestureTrain itself.
-        dt_ms: width of a step, milliseconds; the times are whole milliseconds, so 1 is the least that means something.
-        n_steps: T; a window lasts T·dt.
-        pool: pixels that share a neuron, in x and in y; 4 makes 32 x 32 x 2 neurons of 128 x 128 x 2.
-        hop_ms: from the beginning of a window to that of the next; 0: only the first window.
-        duplicates: "binary" or "count:K", see `binning`.
         n_workers: processes that convert; None: as many as pay.
 
     Raises:
         DataError: files that are missing, damaged or not in the format; the message names file and value.
         ConfigError: a parameter without meaning.
     """
-    dt_us, n_levels = step_us(dt_ms), max_count(duplicates)
-    if isinstance(pool, bool) or not isinstance(pool, int) or not 1 <= pool <= SIZE:
-        raise ConfigError(f"dvsgesture: pool is {pool!r}; give a whole number of pixels from 1 to {SIZE}")
-    if isinstance(hop_ms, bool) or not isinstance(hop_ms, (int, float)) or not (hop_ms == 0 or 1 <= hop_ms < 1e9):
+    dt_us, n_levels, hop_ms = step_us(options.dt_ms), max_count(options.duplicates), options.hop_ms
+    if not (hop_ms == 0 or 1 <= hop_ms < 1e9):
         raise ConfigError(f"dvsgesture: hop_ms is {hop_ms!r}; give 0 (one window a clip) or at least 1 millisecond")
-    side = pooled(SIZE, pool)
+    side = pooled(SIZE, options.pool)
     sensor = Sensor(side, side, 2 * n_levels)
-    check_window(n_steps=n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
+    check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
     folder = files.find_folder("dvsgesture", "DVSGesture", _FOLDERS[split], data_dir, download)
     names = files.list_files(folder, ".npy")
     lights = _number_lights([parse_name(folder, name).light for name in names])
@@ -124,10 +130,10 @@ def load(
     source = cache.tree_identity(folder, names)
     window: dict[str, Any] = {
         "dt_us": dt_us,
-        "n_steps": n_steps,
-        "pool": pool,
+        "n_steps": options.n_steps,
+        "pool": options.pool,
         "hop_us": step_us(hop_ms) if hop_ms else 0.0,
-        "duplicates": duplicates,
+        "duplicates": options.duplicates,
     }
     parameters = {"name": "dvsgesture", "split": split, "source": source, **window, "sensor": sensor.entry()}
 

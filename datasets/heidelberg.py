@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from sparsesnn.datasets.binning import bin_events, check_window, max_count, step
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.options import option
 from sparsesnn.wording import count
 
 N_UNITS = 700
-DEFAULTS = {"dt_ms": 10.0, "n_steps": 100, "pool": 1, "duplicates": "binary"}
 CITATION = (
     "B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, The Heidelberg Spiking Data Sets for the Systematic Evaluation "
     "of Spiking Neural Networks, IEEE TNNLS 33, 2022"
@@ -61,6 +62,16 @@ with h5py.File(sys.argv[2], "r") as file:
 Make = Callable[[type, str], Any]
 
 
+@dataclass(frozen=True)
+class Options:
+    """How events become spikes."""
+
+    dt_ms: float = option(10.0, "width of a step, milliseconds, to the nanosecond", above=0)
+    n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
+    pool: int = option(1, "neighboring channels that share a neuron", low=1, high=N_UNITS)
+    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+
+
 def load(
     class_name: str,
     make: Make,
@@ -71,10 +82,7 @@ def load(
     cache_dir: Path | None,
     download: bool,
     n_workers: int | None,
-    dt_ms: float,
-    n_steps: int,
-    pool: int,
-    duplicates: str,
+    options: Options,
 ) -> EventSet:
     """One split of SHD or SSC.
 
@@ -83,29 +91,18 @@ def load(
         make: constructs it for this split.
         file_name: the split's file.
         data_dir: the folder that holds the folder `class_name` (Tonic's `save_to`), or the folder of the file itself.
-        dt_ms: width of a step, milliseconds, to the nanosecond.
-        n_steps: T; events at T·dt and later are left out and counted in `n_lost`.
-        pool: neighbouring units that share a neuron; neuron = unit // pool.
-        duplicates: "binary" or "count:K", see `binning`.
         n_workers: processes that convert; None: as many as pay.
 
     Raises:
         DataError: the file is missing, damaged or not in the format; the message names file, sample and value.
     """
-    dt_us = step_us(dt_ms)
-    check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=N_UNITS)
-    max_count(duplicates)  # refused before files are looked for
+    dt_us = step_us(options.dt_ms)
+    check_window(n_steps=options.n_steps, dt_us=dt_us, pool=options.pool, n_units=N_UNITS)
+    max_count(options.duplicates)  # refused before files are looked for
     path = _find(class_name, make, file_name, data_dir, download)
-    parameters: dict[str, Any] = {
-        "name": class_name.lower(),
-        "split": split,
-        "source": cache.source_identity(path),
-        "dt_us": dt_us,
-        "n_steps": n_steps,
-        "pool": pool,
-        "duplicates": duplicates,
-    }
-    window = {"dt_us": dt_us, "n_steps": n_steps, "pool": pool, "duplicates": duplicates}
+    window = {"dt_us": dt_us, **{name: getattr(options, name) for name in ("n_steps", "pool", "duplicates")}}
+    source = cache.source_identity(path)
+    parameters: dict[str, Any] = {"name": class_name.lower(), "split": split, "source": source, **window}
 
     def build() -> EventSet:
         _probe(path)
@@ -131,7 +128,7 @@ def load(
             n_merged=binned.n_merged,
             description={
                 **parameters,
-                "source": cache.without_times(parameters["source"]),
+                "source": cache.without_times(source),
                 "classes": classes,
                 "licence": LICENCE,
             },

@@ -10,8 +10,9 @@ from typing import Any
 
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
+from sparsesnn.options import Option, options_of
 
-#: modules by the names that `load` knows; each has `SPLITS`, `DEFAULTS`, `LICENCE`, `CITATION` and `load(...)`
+#: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and `load(...)`
 _MODULES = {
     "digits": "digits",
     "dvsgesture": "dvs_gesture",
@@ -30,7 +31,17 @@ def split_names(name: str) -> tuple[str, ...]:
 
 def defaults(name: str) -> Mapping[str, Any]:
     """The parameters that a data set takes, with the values it has when none are given."""
-    return MappingProxyType(_module(name).DEFAULTS)
+    return MappingProxyType({key: known.default for key, known in options(name).items()})
+
+
+def options(name: str) -> Mapping[str, Option]:
+    """The same parameters with what each means and which values it allows."""
+    return options_of(_module(name).Options)
+
+
+def recipe(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The sections of a configuration in which training on this data set differs from the defaults."""
+    return MappingProxyType(_module(name).RECIPE)
 
 
 def about(name: str) -> str:
@@ -58,7 +69,7 @@ def load(
         cache_dir: where converted sets are kept; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
         download: let Tonic fetch files that are missing.
         n_workers: processes that convert what is not in the cache; None: as many as pay.
-        parameters: those of `defaults(name)`; None means the default.
+        parameters: those of `options(name)`; None means the default.
 
     Raises:
         ConfigError: a name, split, parameter or value that does not exist.
@@ -68,20 +79,19 @@ def load(
     module = _module(name)
     if split not in module.SPLITS:
         raise ConfigError(f"load: {name} has no split {split!r}; allowed: {', '.join(module.SPLITS)}")
-    unknown = [key for key in parameters if key not in module.DEFAULTS]
-    if unknown:
-        raise ConfigError(
-            f"load: {name} has no parameter {unknown[0]!r} (given: {parameters[unknown[0]]!r}); "
-            f"allowed: {', '.join(module.DEFAULTS)}"
-        )
+    known = options(name)
+    for key, value in parameters.items():
+        if key not in known:
+            raise ConfigError(f"load: {name} has no parameter {key!r} (given: {value!r}); allowed: {', '.join(known)}")
     given = {key: value for key, value in parameters.items() if value is not None}
+    chosen = {key: known[key].check(value, f"{name}: {{}}", ConfigError) for key, value in given.items()}
     loaded: EventSet = module.load(
         split=split,
         data_dir=None if data_dir is None else Path(data_dir).expanduser(),
         cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
         download=download,
         n_workers=n_workers,
-        **{**module.DEFAULTS, **given},
+        options=module.Options(**chosen),
     )
     return loaded
 

@@ -15,6 +15,7 @@ a block are read into one array. The events are Tonic's, and so are `stabilise` 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,15 +28,16 @@ from sparsesnn.datasets.binning import bin_flat, check_window, max_count, pooled
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
-from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.errors import DataError
+from sparsesnn.options import option
 
 SPLITS = ("train", "test")
-DEFAULTS = {"dt_ms": 5.0, "n_steps": 63, "pool": 1, "saccade": 0, "stabilise": False, "duplicates": "binary"}
 CITATION = (
     "G. Orchard, A. Jayawant, G. K. Cohen, N. Thakor, Converting Static Image Datasets to Spiking Neuromorphic Datasets "
     "Using Saccades, Frontiers in Neuroscience 9:437, 2015"
 )
 LICENCE = "CC BY-SA 4.0"
+RECIPE = {"net": {"text": "auto-256-auto"}, "train": {"epochs": 20}}
 
 SIZE = 34
 _N_CLASSES = 10
@@ -67,6 +69,18 @@ class Events(NamedTuple):
         return Events(self.x[keep], self.y[keep], self.p[keep], self.t_us[keep], n_events)
 
 
+@dataclass(frozen=True)
+class Options:
+    """How events become spikes."""
+
+    dt_ms: float = option(5.0, "width of a step, milliseconds, to the nanosecond", above=0)
+    n_steps: int = option(63, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
+    pool: int = option(1, "pixels that share a neuron, in x and in y", low=1, high=SIZE)
+    saccade: int = option(0, "keep one saccade, 1, 2 or 3, counted from its beginning; 0: all three", low=0, high=3)
+    stabilise: bool = option(False, "shift events so that the camera's motion is undone")
+    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+
+
 def load(
     *,
     split: str,
@@ -74,47 +88,31 @@ def load(
     cache_dir: Path | None,
     download: bool,
     n_workers: int | None,
-    dt_ms: float,
-    n_steps: int,
-    pool: int,
-    saccade: int,
-    stabilise: bool,
-    duplicates: str,
+    options: Options,
 ) -> EventSet:
     """One split of N-MNIST (60,000 train, 10,000 test recordings), or as many of them as are there.
 
     Args:
         data_dir: the folder that holds NMNIST/Train and NMNIST/Test, or Train and Test themselves.
-        dt_ms: width of a step, milliseconds, to the nanosecond.
-        n_steps: T; events at T·dt and later are left out and counted in `n_lost`.
-        pool: pixels that share a neuron, in x and in y.
-        saccade: 0 keeps all three; 1, 2 or 3 keeps one, and its beginning is time 0. The first lasts until 100 ms, the
-            others from 105 to 210 ms and from there on. Events of the others are counted in `n_lost`.
-        stabilise: shift events so that the camera's motion is undone; what leaves the sensor is counted in `n_lost`.
-        duplicates: "binary" or "count:K", see `binning`.
+        options: of the saccades the first lasts until 100 ms, the others from 105 to 210 ms and from there on. Events that
+            are left out or leave the sensor are counted in `n_lost`. `duplicates`: see `binning`.
         n_workers: processes that convert; None: as many as pay.
 
     Raises:
         DataError: files that are missing, damaged or not in the format; the message names file and value.
         ConfigError: a parameter without meaning.
     """
-    dt_us, n_levels = step_us(dt_ms), max_count(duplicates)
-    side = pooled(SIZE, check_pool(pool))
+    dt_us, n_levels = step_us(options.dt_ms), max_count(options.duplicates)
+    side = pooled(SIZE, options.pool)
     sensor = Sensor(side, side, 2 * n_levels)
-    check_window(n_steps=n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
-    if saccade not in (0, *_SACCADES):
-        raise ConfigError(f"nmnist: saccade is {saccade!r}; allowed: 0 (all three), 1, 2 or 3")
+    check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
     folder = files.find_folder("nmnist", "NMNIST", _FOLDERS[split], data_dir, download)
     names = list_files(folder)
     files.warn_if_partial("nmnist", split, len(names), _WHOLE[split], "recordings", folder)
     source = cache.tree_identity(folder, names)
     window: dict[str, Any] = {
         "dt_us": dt_us,
-        "n_steps": n_steps,
-        "pool": pool,
-        "saccade": saccade,
-        "stabilise": stabilise,
-        "duplicates": duplicates,
+        **{name: getattr(options, name) for name in ("n_steps", "pool", "saccade", "stabilise", "duplicates")},
     }
     parameters = {"name": "nmnist", "split": split, "source": source, **window, "sensor": sensor.entry()}
 
@@ -244,10 +242,3 @@ def stabilised(events: Events) -> Events:
     inside = (x >= 0) & (y >= 0) & (x <= SIZE - 1) & (y <= SIZE - 1)
     moved = events._replace(x=np.round(x).astype(np.int64), y=np.round(y).astype(np.int64))
     return moved.where(inside)
-
-
-def check_pool(pool: int) -> int:
-    """Raises `ConfigError` unless so many pixels can share a neuron."""
-    if isinstance(pool, bool) or not isinstance(pool, int) or not 1 <= pool <= SIZE:
-        raise ConfigError(f"nmnist: pool is {pool!r}; give a whole number of pixels from 1 to {SIZE}")
-    return pool

@@ -11,10 +11,13 @@ from typing import Any
 
 from sparsesnn.datasets import heidelberg
 from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.datasets.heidelberg import Options
+
+__all__ = ["CITATION", "LICENCE", "RECIPE", "SPLITS", "Options", "load"]
 
 SPLITS = ("train", "test")
-DEFAULTS = heidelberg.DEFAULTS
 LICENCE, CITATION = heidelberg.LICENCE, heidelberg.CITATION
+RECIPE = {"data": {"valid": "speakers:0,1"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 50}}
 
 
 def load(
@@ -24,7 +27,7 @@ def load(
     cache_dir: Path | None,
     download: bool,
     n_workers: int | None,
-    **window: Any,
+    options: Options,
 ) -> EventSet:
     """One split of SHD (8,156 train, 2,264 test samples), or of a folder in its format with other samples."""
 
@@ -40,5 +43,5 @@ def load(
         cache_dir=cache_dir,
         download=download,
         n_workers=n_workers,
-        **window,
+        options=options,
     )

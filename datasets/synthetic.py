@@ -11,6 +11,7 @@ probability 1 - exp(-rate), independently: what a Poisson process leaves after b
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +19,30 @@ import numpy as np
 from sparsesnn.datasets import hashing
 from sparsesnn.datasets.binning import check_window, length_dtype
 from sparsesnn.datasets.event_set import EventSet
-from sparsesnn.errors import ConfigError
+from sparsesnn.options import option
 from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 SPLITS = ("train", "test")
-DEFAULTS = {
-    "n_neurons": 100,
-    "n_classes": 10,
-    "n_steps": 50,
-    "n_samples": 500,
-    "activity": 0.02,
-    "contrast": 0.8,
-    "n_blocks": 5,
-    "seed": 0,
-}
-
 LICENCE = "none: made here"
 CITATION = "none: made here"
+RECIPE = {"optim": {"lr": 5e-3}, "train": {"epochs": 5}}
 
 # what a random number is for
 _PATTERN, _SAMPLE = range(2)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is made."""
+
+    n_neurons: int = option(100, "neurons", low=1)
+    n_classes: int = option(10, "classes, each with rates of its own", low=1)
+    n_steps: int = option(50, "steps of a sample", low=1, high=1_000_000)
+    n_samples: int = option(500, "samples of each part, the classes in turn", low=1)
+    activity: float = option(0.02, "spikes per neuron and step", above=0, below=1)
+    contrast: float = option(0.8, "how much the classes differ; 0: not at all", low=0, high=1)
+    n_blocks: int = option(5, "parts of the window with rates of their own; 1: constant in time", low=1)
+    seed: int = option(0, "of the patterns and the samples")
 
 
 def load(
@@ -47,42 +52,22 @@ def load(
     cache_dir: Path | None,
     download: bool,
     n_workers: int | None,
-    n_neurons: int,
-    n_classes: int,
-    n_steps: int,
-    n_samples: int,
-    activity: float,
-    contrast: float,
-    n_blocks: int,
-    seed: int,
+    options: Options,
 ) -> EventSet:
-    """`n_samples` samples of a split, the classes in turn; nothing is read from files or cached.
-
-    Args:
-        activity: wanted spikes per neuron and step, above 0 and below 1.
-        contrast: how much the classes differ, 0 (not at all) to 1.
-        n_blocks: parts of the window with their own rates; 1 means a pattern constant in time.
-        seed: of the patterns and the samples.
-    """
-    counts = {"n_neurons": n_neurons, "n_classes": n_classes, "n_samples": n_samples, "n_blocks": n_blocks}
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"synthetic: {name} is {value!r}; give a whole number from 1")
+    """One split; nothing is read from files or cached."""
+    o = options
+    n_neurons, n_steps, seed = o.n_neurons, o.n_steps, o.seed
     check_window(n_steps=n_steps, dt_us=1.0, pool=1, n_units=n_neurons)
-    if not (0 < activity < 1 and 0 <= contrast <= 1):
-        raise ConfigError(
-            f"synthetic: activity is {activity}, contrast {contrast}; allowed: above 0 and below 1, and 0 to 1"
-        )
-    block = np.arange(n_steps) * n_blocks // n_steps
-    labels = np.arange(n_samples) % n_classes
-    ids, n_spikes = [], np.zeros((n_samples, n_steps), np.int64)
+    block = np.arange(n_steps) * o.n_blocks // n_steps
+    labels = np.arange(o.n_samples) % o.n_classes
+    ids, n_spikes = [], np.zeros((o.n_samples, n_steps), np.int64)
     place = np.arange(n_steps * n_neurons)
     chances: dict[int, np.ndarray] = {}
     for sample, label in enumerate(labels.tolist()):
         if label not in chances:
             key = hashing.keys(seed, _PATTERN, label)
-            g = -np.log1p(-hashing.uniform(key, np.arange(n_blocks * n_neurons))).reshape(n_blocks, n_neurons)
-            rate = activity * ((1.0 - contrast) + contrast * g / g.mean(axis=1, keepdims=True))
+            g = -np.log1p(-hashing.uniform(key, np.arange(o.n_blocks * n_neurons))).reshape(o.n_blocks, n_neurons)
+            rate = o.activity * ((1.0 - o.contrast) + o.contrast * g / g.mean(axis=1, keepdims=True))
             chances[label] = -np.expm1(-rate)[block].reshape(-1)
         key = hashing.keys(seed, _SAMPLE, SPLITS.index(split), sample)
         step, neuron = np.divmod(np.flatnonzero(hashing.uniform(key, place) < chances[label]), n_neurons)
@@ -93,14 +78,6 @@ def load(
         n_spikes=n_spikes.astype(length_dtype(int(n_spikes.max()))),
         labels=labels.astype(np.int64),
         n_neurons=n_neurons,
-        n_classes=n_classes,
-        description={
-            "name": "synthetic",
-            "split": split,
-            **counts,
-            "n_steps": n_steps,
-            "activity": activity,
-            "contrast": contrast,
-            "seed": seed,
-        },
+        n_classes=o.n_classes,
+        description={"name": "synthetic", "split": split, **asdict(o)},
     )

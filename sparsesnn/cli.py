@@ -9,7 +9,7 @@ import argparse
 import difflib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparsesnn.commands import bench, data, evaluate, info, launch, nir, plan, train
@@ -52,8 +52,24 @@ def _fail(message: object, code: int, kind: str = "error: ") -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """Adds arguments when it parses: one command's help does not import what another one needs.
+
+    Attributes:
+        fill: adds them; set by the module of a command whose arguments come from elsewhere.
+    """
+
+    fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(self, *arguments: Any, **more: Any) -> Any:
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+        return super().parse_known_args(*arguments, **more)
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="sparsesnn",
         description="Trains spiking neural networks at a cost proportional to the spikes that happen.",
         epilog="sparsesnn COMMAND --help explains a command, with examples.",

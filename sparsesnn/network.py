@@ -12,7 +12,7 @@ from typing import Any, Union
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
-from sparsesnn.options import plain
+from sparsesnn.options import Option, options_of, plain
 from sparsesnn.surrogate import Surrogate
 from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
 
@@ -312,6 +312,12 @@ def _population(name: str, data: Mapping[str, Any]) -> AnyPopulation:
     return population
 
 
+def neuron_options() -> dict[str, Option]:
+    """The arguments of all spiking models, by name; one that several have means the same in all of them."""
+    models = [model for model in MODELS.values() if issubclass(model, Population)]
+    return {name: known for model in models for name, known in options_of(model).items()}
+
+
 def parse_net(text: str, **defaults: Any) -> Network:
     """`"700-256r-20"` → Input(700), LIF(256, recurrent=True), LI(20).
 
@@ -331,13 +337,13 @@ def parse_net(text: str, **defaults: Any) -> Network:
             f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, c: CubaLIF)"
         )
     sizes = [(int(m[1]), m[2]) for m in matches if m]
-    known = {f.name for f in fields(CubaLIF)}
-    if unknown := set(defaults) - known:
+    known = neuron_options()
+    if unknown := set(defaults) - set(known):
         raise DescriptionError(f"net: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")
 
     def population(n: int, flags: str, **more: Any) -> Population:
         model = CubaLIF if "c" in flags else LIF
-        arguments = {k: v for k, v in defaults.items() if k in {f.name for f in fields(model)}}
+        arguments = {k: v for k, v in defaults.items() if k in options_of(model)}
         return model(n, **{**arguments, "recurrent": "r" in flags, **more})
 
     if sizes[0][1] or any("s" in flags for _, flags in sizes[:-1]):

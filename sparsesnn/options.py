@@ -13,10 +13,17 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type, Union  # noqa: UP035
+from typing import Any, Callable, Dict, Optional, Sequence, Type, Union  # noqa: UP035
 
-_UNIONS = (Union, getattr(types, "UnionType", Union))
-_TABLES = (dict, Mapping)
+
+def is_union(kind: Any) -> bool:
+    """Whether a type is one of several: X | Y."""
+    return typing.get_origin(kind) in (Union, getattr(types, "UnionType", Union))
+
+
+def is_table(kind: Any) -> bool:
+    """Whether a type is that of tables: dict[str, X], Mapping[str, X]."""
+    return kind is dict or typing.get_origin(kind) in (dict, Mapping)
 
 
 @dataclass(frozen=True)
@@ -29,8 +36,8 @@ class Option:
         above, below: bounds that the value itself does not reach.
         choices: the texts that are allowed; a function where they are known later.
         none: stands for None in a text, such as 0.
-        only: (name, values) of another option beside it: with other values of that one, this one keeps its default.
         free: results do not depend on it, so it may differ between a run and its continuation.
+        local: it may differ between the ranks of a run.
         flag: a short flag of the command line; of a switch that is on by default, the flag that turns it off.
         metavar: what the help of the command line calls the value.
     """
@@ -42,8 +49,8 @@ class Option:
     below: Optional[float] = None  # noqa: UP045
     choices: Union[Sequence[str], Callable[[], Sequence[str]]] = ()  # noqa: UP007
     none: Any = None
-    only: Tuple[str, Sequence[str]] = ("", ())  # noqa: UP006
     free: bool = False
+    local: bool = False
     flag: str = ""
     metavar: str = ""
     name: str = ""
@@ -56,6 +63,12 @@ class Option:
         return self.choices() if callable(self.choices) else self.choices
 
     @property
+    def meaning(self) -> str:
+        """What it means, and which values it allows where that is more than a type."""
+        bounds = (self.low, self.high, self.above, self.below)
+        return f"{self.help} ({self.allowed})" if self.texts or any(b is not None for b in bounds) else self.help
+
+    @property
     def allowed(self) -> str:
         """The values that are allowed, in words."""
         return self._words(self.type)
@@ -66,43 +79,50 @@ class Option:
         Tensors, arrays and NumPy scalars become Python's numbers.
 
         Args:
-            place: where the value stands, for messages, such as "optim.lr:".
+            place: for the message, with {} where the option's name goes: "optim.{}:" or "LIF: {}".
             error: raised for a value that is not allowed.
         """
         if getattr(value, "requires_grad", False):
             raise error(
-                f"{place} is a tensor that requires a gradient, which a number in a description cannot carry; give the "
+                f"{place.format(self.name)} is a tensor that requires a gradient, which a number in a description cannot carry; give the "
                 "tensor's detach(); to train a parameter, see the options learn_…"
             )
         try:
             return self._fit(plain(value), self.type)
         except _MisfitError as misfit:
-            wrong = misfit.value
-            kind = "" if isinstance(wrong, float) or self.texts else f" ({type(wrong).__name__})"
-            raise error(f"{place} is {wrong!r}{kind}; allowed: {self.allowed}") from None
+            where = place.format(self.name + misfit.place)
+            infinite = isinstance(misfit.value, float) and math.isinf(misfit.value)
+            finite = ", finite" if infinite and "finite" not in self.allowed else ""
+            raise error(f"{where} is {misfit.value!r}; allowed: {self.allowed}{finite}") from None
 
     def _fit(self, value: Any, wanted: Any) -> Any:
         origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
         if wanted is Any or (wanted is type(None) and value is None):
             return value
-        if origin in _UNIONS:
-            wrong = value
+        if is_union(wanted):
+            nearest = _MisfitError(value)
             for kind in inner:
                 try:
                     return self._fit(value, kind)
                 except _MisfitError as misfit:
-                    wrong = wrong if misfit.value is value else misfit.value
-            raise _MisfitError(wrong)
+                    nearest = nearest if misfit.value is value else misfit
+            raise nearest
         if origin is tuple and isinstance(value, (list, tuple)):
             return tuple(self._fit(plain(v), inner[0]) for v in value)
-        if origin in _TABLES and isinstance(value, Mapping):
-            return {key: self._fit(v, inner[1]) for key, v in value.items()}
+        if is_table(wanted) and isinstance(value, Mapping):
+            return {key: self._entry(key, v, inner[1]) for key, v in value.items()}
         if wanted in (int, float):
             if isinstance(value, (int, wanted)) and not isinstance(value, bool) and self._within(value):
                 return wanted(value)
         elif isinstance(wanted, type) and isinstance(value, wanted) and (not self.texts or value in self.texts):
             return value
         raise _MisfitError(value)
+
+    def _entry(self, key: str, value: Any, wanted: Any) -> Any:
+        try:
+            return self._fit(value, wanted)
+        except _MisfitError as misfit:
+            raise _MisfitError(misfit.value, f".{key}{misfit.place}") from None
 
     def _within(self, x: float) -> bool:
         if math.isnan(x) or math.isinf(x):
@@ -116,19 +136,20 @@ class Option:
 
     def _words(self, wanted: Any) -> str:
         origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
-        if origin in _UNIONS:
+        if is_union(wanted):
             return ", or ".join(self._words(kind) for kind in inner)
         if origin is tuple:
-            return f"a list of {'them' if origin is not typing.get_origin(self.type) else self._words(inner[0])}"
-        if wanted is Any or origin in _TABLES:
-            return "a table"
+            return "a list of them" if self.type is not wanted else f"a list, each {self._words(inner[0])}"
+        if wanted is Any or is_table(wanted):
+            return "a table" + (f", each {self._words(inner[1])}" if inner and inner[1] is not Any else "")
         if self.texts:
             return ", ".join(self.texts)
         if wanted in (int, float):
             return ("whole numbers, " if wanted is int else "") + self._range()
         if isinstance(wanted, type) and is_dataclass(wanted):
             return f"a {wanted.__name__} ({', '.join(options_of(wanted))})"
-        return {bool: "true or false", str: "a text"}.get(wanted, "None")
+        none = "None" if self.none is None else f"None ({self.none} in TOML)"
+        return {bool: "true or false", str: "a text"}.get(wanted, none)
 
     def _range(self) -> str:
         low = "" if self.low is None else _number(self.low)
@@ -141,11 +162,12 @@ class Option:
 
 
 class _MisfitError(ValueError):
-    """A value, or one in a list, that is not allowed."""
+    """A value that is not allowed, or one in a list or table, and its place there."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, place: str = "") -> None:
         super().__init__(value)
         self.value = value
+        self.place = place
 
 
 def plain(value: Any) -> Any:
@@ -186,19 +208,18 @@ def options_of(cls: Any) -> Mapping[str, Option]:
 _KNOWN: Dict[Any, Mapping[str, Option]] = {}  # noqa: UP006
 
 
+def part_of(instance: Any, cls: Any) -> Any:
+    """The dataclass `cls` with the fields of an instance of a class that extends it."""
+    return cls(**{f.name: getattr(instance, f.name) for f in fields(cls)})
+
+
 def check(instance: Any, place: str, error: Type[Exception]) -> None:  # noqa: UP006
     """Checks every option of a frozen dataclass, and converts it to its type; for `__post_init__`.
 
     Args:
-        place: for messages, with {} where the name of the option goes: "optim.{}:" or "LIF: {}".
+        place: see `Option.check`.
         error: raised for the first value that is not allowed.
     """
     for name, known in options_of(type(instance)).items():
-        value = known.check(getattr(instance, name), place.format(name), error)
+        value = known.check(getattr(instance, name), place, error)
         object.__setattr__(instance, name, value)
-        other, values = known.only
-        if other and value != known.default and getattr(instance, other) not in values:
-            raise error(
-                f"{place.format(name)} is {value!r}, which has no effect with {other} {getattr(instance, other)!r}; "
-                f"only {other} {' or '.join(map(repr, values))} reads it; remove it"
-            )

@@ -16,8 +16,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from sparsesnn.bench.rows import Row, Rows, draw, write_csv
+from sparsesnn.config import Config
 from sparsesnn.errors import ConfigError
-from sparsesnn.train import Config, train
+from sparsesnn.train import train
 from sparsesnn.train.files import strict_json, write_atomically
 from sparsesnn.train.metrics import read_metrics
 from sparsesnn.wording import count

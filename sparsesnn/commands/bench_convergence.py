@@ -50,7 +50,7 @@ def register(what: Any) -> None:
 def _convergence(options: argparse.Namespace) -> int:
     from sparsesnn.bench.convergence import as_settings, bench_convergence, default_base
     from sparsesnn.commands.numbers import integers
-    from sparsesnn.train.schema import merge, read_assignment
+    from sparsesnn.config.tables import merge, read_assignment
 
     given: dict[str, Any] = {"train": {"threads": options.threads}}
     for section, key, value in (

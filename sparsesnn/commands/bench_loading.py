@@ -56,11 +56,10 @@ def register(what: Any) -> None:
 
 def _loading(options: argparse.Namespace) -> int:
     from sparsesnn.bench.loading import bench_loading
+    from sparsesnn.config import Config, NetConfig
+    from sparsesnn.config.tables import read_toml
     from sparsesnn.engines import set_threads
     from sparsesnn.errors import ConfigError
-    from sparsesnn.train import Config
-    from sparsesnn.train.config import NetConfig
-    from sparsesnn.train.schema import read_toml
 
     name, parameters, augment, batch = options.dataset, None, None, 48
     network: Callable[[int, int], Network] | None = NetConfig("auto-1024-1024-auto").network

@@ -12,9 +12,9 @@ from sparsesnn.errors import CacheError, ConfigError
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
+    from sparsesnn.config import Config
     from sparsesnn.datasets import EventSet
     from sparsesnn.datasets.cache import Entry
-    from sparsesnn.train import Config
 
 DESCRIPTION = """\
 A data set is converted once, from raw events to spike lists, and kept in the event cache: one file for each data set,
@@ -52,7 +52,7 @@ def register(commands: Any) -> None:
         help="convert a data set into the cache",
         description="Converts the parts that training with the same options would read; what is cached already stays.",
     )
-    _add_source(build)
+    build.fill = _add_source
     build.add_argument("--split", metavar="NAME", help="only this part (default: all that training would read)")
     build.add_argument("--workers", type=int, metavar="N", help="processes (default: as many as pay)")
     build.set_defaults(run=_build)
@@ -76,24 +76,22 @@ def register(commands: Any) -> None:
         help="draw a sample as PNG",
         description="Draws what the network will see: a raster for sound, frames for cameras.",
     )
-    _add_source(show)
+    show.fill = _add_source
     show.add_argument("--split", default="train", metavar="NAME", help="default: %(default)s")
     show.add_argument("--sample", type=int, default=0, metavar="N", help="its number (default: %(default)s)")
     show.add_argument("--out", type=Path, metavar="FILE", help="default: DATASET-SPLIT-N.png")
     show.set_defaults(run=_show)
 
-    for one in (info, build, verify, clear, show):
-        one.add_argument("--cache", type=Path, metavar="DIR", help="folder of the cache (default: see above)")
+    for one in (info, verify, clear):
+        one.add_argument("--cache", default="", metavar="DIR", help="folder of the cache (default: see above)")
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
+    from sparsesnn.config.flags import add_flags
+
     parser.add_argument("dataset", nargs="?", metavar="DATASET", help="name of the data set, unless --config says it")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data set's files")
     parser.add_argument("--config", type=Path, metavar="FILE", help="take the options of a training configuration")
-    parser.add_argument("--download", action="store_true", default=None, help="fetch files that are missing")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option, such as data.dt_ms=5"
-    )
+    add_flags(parser, ("data",))
 
 
 # ---- the commands --------------------------------------------------------------------------------------------------
@@ -103,7 +101,7 @@ def _info(options: argparse.Namespace) -> int:
     from sparsesnn import datasets
     from sparsesnn.datasets import cache
 
-    folder = _folder(options)
+    folder = _folder(options.cache)
     kept = cache.entries(folder, _known(options.dataset))
     if options.json:
         print(json.dumps({"folder": str(folder), "files": [_plain(entry) for entry in kept]}, allow_nan=False))
@@ -112,8 +110,8 @@ def _info(options: argparse.Namespace) -> int:
         print(datasets.about(options.dataset))
         print(f"\nParts: {', '.join(datasets.split_names(options.dataset))}.")
         print("Options, with their defaults:")
-        for name, value in datasets.defaults(options.dataset).items():
-            print(f"  data.{name} = {json.dumps(value)}")
+        for name, known in datasets.options(options.dataset).items():
+            print(f"  data.{name} = {json.dumps(known.default)}   {known.help}")
         print()
     size = sum(entry.n_bytes for entry in kept)
     print(f"{count(len(kept), 'cached file')}, {_megabytes(size)}, in {folder}")
@@ -129,7 +127,7 @@ def _build(options: argparse.Namespace) -> int:
     config = _resolve(options)
     data = config.data
     splits = [options.split] if options.split else _splits_of_training(config)
-    before = {entry.path: entry.made_at for entry in cache.entries(_folder(options), data.name)}
+    before = {entry.path: entry.made_at for entry in cache.entries(_folder(data.cache_dir), data.name)}
     for split in splits:
         start = time.perf_counter()
         event_set = datasets.load(
@@ -158,7 +156,7 @@ def _build(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from sparsesnn.datasets import cache
 
-    folder = _folder(options)
+    folder = _folder(options.cache)
     kept = cache.entries(folder, _known(options.dataset))
     faults = 0
     for entry in kept:
@@ -179,7 +177,7 @@ def _verify(options: argparse.Namespace) -> int:
 def _clear(options: argparse.Namespace) -> int:
     from sparsesnn.datasets import cache
 
-    folder = _folder(options)
+    folder = _folder(options.cache)
     removed = cache.clear(folder, _known(options.dataset))
     for entry in removed:
         print(f"removed  {entry.path.name}")
@@ -215,21 +213,13 @@ def _show(options: argparse.Namespace) -> int:
 def _resolve(options: argparse.Namespace) -> Config:
     """The configuration that training with these options would have."""
     from sparsesnn.commands.train import read_config
-    from sparsesnn.train import Config
-    from sparsesnn.train.schema import merge, read_assignment
+    from sparsesnn.config import Config
+    from sparsesnn.config.flags import given
 
     if options.dataset is None and options.config is None:
         raise ConfigError(f"data {options.action}: which data set? name one, or give --config FILE")
-    flags = {
-        "name": options.dataset,
-        "dir": options.data,
-        "cache_dir": None if options.cache is None else str(options.cache),
-        "download": options.download,
-    }
-    given: dict[str, Any] = {"data": {key: value for key, value in flags.items() if value is not None}}
-    for text in options.set:
-        given = merge(given, read_assignment(text))
-    return Config.resolve(*([] if options.config is None else [read_config(options.config)]), given)
+    named = {} if options.dataset is None else {"data": {"name": options.dataset}}
+    return Config.resolve(*([] if options.config is None else [read_config(options.config)]), named, given(options))
 
 
 def _splits_of_training(config: Config) -> list[str]:
@@ -237,11 +227,11 @@ def _splits_of_training(config: Config) -> list[str]:
     return ["train", *(split for split, wanted in own.items() if wanted)]
 
 
-def _folder(options: argparse.Namespace) -> Path:
+def _folder(given: str) -> Path:
     from sparsesnn.datasets import cache
 
     try:
-        return cache.default_dir() if options.cache is None else options.cache.expanduser()
+        return Path(given).expanduser() if given else cache.default_dir()
     except RuntimeError:
         raise ConfigError("--cache: this user has no home folder; give --cache DIR or set SPARSESNN_CACHE") from None
 

@@ -43,51 +43,32 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_train)
-    parser.add_argument(
-        "dataset", nargs="?", metavar="DATASET", help="digits, dvsgesture, nmnist, shd, ssc or synthetic"
-    )
-    what = parser.add_argument_group("what to train")
-    what.add_argument("--config", type=Path, metavar="FILE", help="TOML file; see --print-config")
-    what.add_argument("--data", metavar="DIR", help="folder of the data set's files")
-    what.add_argument("--download", action="store_true", default=None, help="fetch files that are missing")
-    what.add_argument("--net", metavar="TEXT", help="the network, such as 700-256r-20")
-    what.add_argument(
-        "--valid",
-        metavar="HOW",
-        help="validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1, own, none",
-    )
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--backend", metavar="NAME", help="cpu (event-sparse engine), dense (PyTorch baseline), ipu-model or ipu"
-    )
-    how.add_argument(
-        "--dense-mode", metavar="MODE", help="how 'dense' computes: step, hoist, fused, compile, or auto (the fastest)"
-    )
-    how.add_argument("--device", metavar="NAME", help="of 'dense': cpu, cuda, cuda:0, …")
-    how.add_argument("--precision", metavar="P", help="of the products of 'dense': float32, bfloat16")
-    how.add_argument("--target", metavar="MACHINE", help="of the IPU backends: ipu-mk2, ipu-mk2:1x64 (IPUs × tiles), …")
-    how.add_argument("--epochs", type=int, metavar="N", help="passes through the training part")
-    how.add_argument("--batch", type=int, metavar="N", help="samples per step")
-    how.add_argument("--lr", type=float, metavar="RATE", help="learning rate")
-    how.add_argument("--seed", type=int, metavar="N", help="of initial weights, order and augmentation")
-    how.add_argument("--seeds", metavar="0,1,2", help="several runs, in OUT/seed-0 …, and OUT/summary.json")
-    how.add_argument("--threads", type=int, metavar="N", help="worker threads; 0: all cores")
-    how.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other option, such as optim.clip_norm=1"
-    )
+    parser.fill = _add_arguments
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    from sparsesnn import datasets
+    from sparsesnn.config.flags import add_flags
+
+    parser.add_argument("dataset", nargs="?", metavar="DATASET", help=", ".join(datasets.NAMES))
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file; see --print-config")
+    add_flags(parser)
     run = parser.add_argument_group("the run")
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/DATASET-DATE-TIME)")
+    run.add_argument("--seeds", metavar="0,1,2", help="several runs, in OUT/seed-0 …, and OUT/summary.json")
     run.add_argument(
         "--resume",
         nargs="?",
         const="yes",
         metavar="auto",
-        help="go on from the checkpoint in --out; starts anew if there is none. With 'auto' the command line may stay the "
+        help="go on from the checkpoint in --out, or start if there is none. With 'auto' the command line may stay the "
         "same each time a scheduler starts it: the first time, again after a fault, and once more when all is done",
     )
-    run.add_argument("--print-config", action="store_true", help="print the whole configuration as TOML and exit")
-    run.add_argument("--no-tensorboard", action="store_true", help="write no TensorBoard files")
-    run.add_argument("--no-plots", action="store_true", help="draw no pictures")
+    run.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the whole configuration as TOML, every option explained, and exit",
+    )
     run.add_argument("--quiet", action="store_true", help="print errors only")
 
 
@@ -119,46 +100,21 @@ def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
 
 def _resolve(options: argparse.Namespace) -> Any:
     """Configuration file, then command line; a resumed run without either takes its own configuration."""
-    from sparsesnn.train import Config
-    from sparsesnn.train.schema import merge, read_assignment
+    from sparsesnn import datasets
+    from sparsesnn.config import Config
+    from sparsesnn.config.flags import given
 
-    flags = {
-        ("data", "name"): options.dataset,
-        ("data", "dir"): options.data,
-        ("data", "download"): options.download,
-        ("data", "valid"): options.valid,
-        ("net", "text"): options.net,
-        ("optim", "lr"): options.lr,
-        ("train", "backend"): options.backend,
-        ("train", "target"): options.target,
-        ("train", "dense_mode"): options.dense_mode,
-        ("train", "device"): options.device,
-        ("train", "precision"): options.precision,
-        ("train", "epochs"): options.epochs,
-        ("train", "batch"): options.batch,
-        ("train", "seed"): options.seed,
-        ("train", "threads"): options.threads,
-        ("train", "tensorboard"): False if options.no_tensorboard else None,
-        ("train", "plots"): False if options.no_plots else None,
-    }
-    given: dict[str, Any] = {}
-    for (section, key), value in flags.items():
-        if value is not None:
-            given.setdefault(section, {})[key] = value
-    for text in options.set:
-        given = merge(given, read_assignment(text))
+    named = {} if options.dataset is None else {"data": {"name": options.dataset}}
     layers = [read_config(options.config)] if options.config is not None else []
     if not layers and options.dataset is None:
         if not options.resume:
-            raise ConfigError(
-                "train: which data set? give digits, dvsgesture, nmnist, shd, ssc or synthetic, or --config FILE"
-            )
+            raise ConfigError(f"train: which data set? give one of {', '.join(datasets.NAMES)}, or --config FILE")
         layers = [_config_of_run(options.out)]
-    return Config.resolve(*layers, given)
+    return Config.resolve(*layers, named, given(options))
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    from sparsesnn.train.schema import read_toml
+    from sparsesnn.config.tables import read_toml
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -197,7 +153,7 @@ def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: C
         ) from None
     if len(set(seeds)) != len(seeds):
         raise ConfigError(f"--seeds: {options.seeds} names a seed twice; give each once")
-    if options.seed is not None:
+    if vars(options)["train.seed"] is not None:
         raise ConfigError("--seed and --seeds: give one of them")
     out = options.out if options.out is not None else default_folder(config)
     if world is not None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparsesnn.dense import MODES
 from sparsesnn.engines.objective import Objective, gather
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.errors import NotFiniteError
@@ -23,29 +24,43 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.loss import decode
 from sparsesnn.module import Output
 from sparsesnn.network import Network
+from sparsesnn.options import option
 from sparsesnn.spikes import SpikeBatch
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run may ask of single engines; an engine refuses an option that it does not read.
+    """What a run may ask of single engines; an engine refuses an option that it does not read."""
 
-    Args:
-        weight_dtype: "float32", or "bfloat16" (cpu) or "float16" (IPU): weights are read rounded, half the bytes; those
-            that learn stay float32.
-        dense_mode: how dense computes, see `sparsesnn.dense`.
-        device: of dense: "cpu", "cuda", "cuda:0", …
-        precision: of the products of dense: "float32" or "bfloat16".
-        target: the IPUs of one replica, as `sparsesnn.partition.target` names them.
-        keep_every: of the IPU: potentials are kept of so many steps at a time, and computed again for the others.
-    """
-
-    weight_dtype: str = "float32"
-    dense_mode: str = "auto"
-    device: str = "cpu"
-    precision: str = "float32"
-    target: str = "ipu-mk2:1x64"
-    keep_every: int = 1
+    weight_dtype: str = option(
+        "float32",
+        "how weights are read: bfloat16 (cpu) or float16 (IPU) are rounded, half the bytes; those that learn stay float32",
+        choices=("float32", "bfloat16", "float16"),
+    )
+    dense_mode: str = option(
+        "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
+    )
+    device: str = option("cpu", "of dense: cpu, cuda, cuda:0, …", flag="device", metavar="NAME")
+    precision: str = option(
+        "float32",
+        "of the products of dense: float32 or bfloat16; state, weights that learn and evaluation stay float32",
+        flag="precision",
+        metavar="P",
+    )
+    target: str = option(
+        "ipu-mk2:1x64",
+        "the IPUs of one replica, IPUs x tiles: ipu-mk2, ipu-mk2:1x64",
+        flag="target",
+        metavar="MACHINE",
+    )
+    keep_every: int = option(
+        1,
+        "of the IPU: potentials are kept of so many steps at a time and computed again for the others: less memory per tile, "
+        "more cycles, the same numbers; about the root of the steps needs least",
+        low=1,
+        high=1_000_000,
+        free=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -14,23 +14,18 @@ from torch.nn import functional
 from sparsesnn.host.comm import Communicator
 from sparsesnn.loss import activity_regulariser
 from sparsesnn.module import Output
+from sparsesnn.options import option
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What training minimizes: cross-entropy, and the activity regularizer where a bound is set.
+    """What training minimizes: cross-entropy, and the activity regularizer where a bound is set."""
 
-    Args:
-        label_smoothing: share of the target that is spread evenly over the classes.
-        lower, upper: bounds of the activity of all spiking populations; 0: no bound.
-        strength_lower, strength_upper: see `sparsesnn.loss.activity_regulariser`.
-    """
-
-    label_smoothing: float = 0.0
-    lower: float = 0.0
-    upper: float = 0.0
-    strength_lower: float = 1.0
-    strength_upper: float = 1.0
+    label_smoothing: float = option(0.0, "share of the target that is spread evenly over the classes", low=0, below=1)
+    lower: float = option(0.0, "lower bound of the activity, spikes per neuron and step; 0: none", low=0, high=1)
+    upper: float = option(0.0, "upper bound of the activity; 0: none", low=0, high=1)
+    strength_lower: float = option(100.0, "weight of the penalty below the lower bound", low=0)
+    strength_upper: float = option(100.0, "weight of the penalty above the upper bound", low=0)
 
     def regularizer(self, output: Output, **batch: Any) -> Tensor | None:
         """What the activities of all populations add to the loss, float32[]; None without a bound.

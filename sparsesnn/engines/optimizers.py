@@ -10,30 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.options import option
 from sparsesnn.parameters import PopulationModule
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What updates the weights; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`.
+    """What updates the weights; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`."""
 
-    Args:
-        name: "sgd", "adam" or "adamw".
-        lr: learning rate; every step gives its own.
-        weight_decay: of weights, not of biases, decays and thresholds.
-        momentum: of sgd.
-        beta1, beta2, eps: of adam and adamw.
-        clip_norm: highest norm of all gradients together; 0: no limit.
-    """
-
-    name: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    clip_norm: float = 0.0
+    name: str = option("adamw", "the optimizer", choices=("adamw", "adam", "sgd"))
+    lr: float = option(1e-3, "learning rate after the warm-up", low=0, flag="lr", metavar="RATE")
+    weight_decay: float = option(0.0, "of weights, not of biases, decays and thresholds", low=0)
+    momentum: float = option(0.9, "of sgd", low=0, below=1)
+    beta1: float = option(0.9, "of adam and adamw", low=0, below=1)
+    beta2: float = option(0.999, "of adam and adamw", low=0, below=1)
+    eps: float = option(1e-8, "of adam and adamw", low=1e-30, high=1)
+    clip_norm: float = option(0.0, "largest norm of all gradients together; 0: no limit", low=0)
 
     @property
     def state_keys(self) -> frozenset[str]:

@@ -1,10 +1,10 @@
-"""Training: configuration, the loop, checkpoints, metrics and plots.
+"""Training: the loop, checkpoints, metrics and plots.
 
 config = Config.resolve({"data": {"name": "digits"}, "train": {"epochs": 5}})
 result = train(config, out="runs/first")
 """
 
-from sparsesnn.train.config import Config
+from sparsesnn.config import Config
 from sparsesnn.train.evaluation import SavedRun, evaluate, evaluate_run, load_run
 from sparsesnn.train.loop import train
 from sparsesnn.train.metrics import Result, Tally

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from sparsesnn import engines
+from sparsesnn.config import Config
+from sparsesnn.config.tables import build
 from sparsesnn.engines import Batch, Engine, Options
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
 from sparsesnn.host.stream import Stream
 from sparsesnn.module import Model
 from sparsesnn.network import Network
 from sparsesnn.train import checkpoint as ckpt
-from sparsesnn.train import prepare, schema
+from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
-from sparsesnn.train.config import Config
 from sparsesnn.train.metrics import Progress, Tally
 
 
@@ -95,7 +96,7 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     tensors = store.tensors(files)
     try:
         config, network = Config.from_dict(saved.config), Network.from_dict(saved.network)
-        progress = schema.build(Progress, saved.progress, "progress")
+        progress = build(Progress, saved.progress, "progress")
         n_classes = int(saved.data["n_classes"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from sparsesnn import __version__, engines
+from sparsesnn.config import Config, differences
+from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
 from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NotFiniteError, NumericError
 from sparsesnn.host.comm import Communicator, Grid, Local
@@ -25,9 +27,8 @@ from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
-from sparsesnn.train import optim, prepare, ranks, schema
+from sparsesnn.train import optim, prepare, ranks
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
-from sparsesnn.train.config import Config, differences
 from sparsesnn.train.evaluation import evaluate
 from sparsesnn.train.files import LOCK, locked, write_atomically
 from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
@@ -87,9 +88,9 @@ def train(
 
 def _comparable(config: Config, resume: bool) -> dict[str, Any]:
     """What must be the same on all ranks: not where a rank finds its files."""
-    flat = schema.flatten(config.to_dict())
-    local = ("data.dir", "data.cache_dir", "train.threads")
-    return {"version": __version__, "resume": resume, **{k: v for k, v in flat.items() if k not in local}}
+    local = {name for name, known in config.options().items() if known.local}
+    flat = {k: v for k, v in flatten(config.to_dict()).items() if k not in local}
+    return {"version": __version__, "resume": resume, **flat}
 
 
 def _begin(held: ExitStack, folder: Path, config: Config, resume: bool, grid: Grid, report: Report) -> str:
@@ -282,7 +283,7 @@ class Run:
         if Network.from_dict(saved.network) != self.network:
             raise CheckpointError(f"{where}: belongs to another network; start anew in another --out")
         try:
-            self.progress = schema.build(Progress, saved.progress, "progress")
+            self.progress = build(Progress, saved.progress, "progress")
         except ConfigError as error:
             raise CheckpointError(f"{where}: {error}") from None
         p = self.progress
@@ -304,7 +305,7 @@ class Run:
         """Writes a checkpoint of this moment."""
         self.store.write(
             config=self.config.to_dict(),
-            progress=schema.plain(self.progress),
+            progress=plain(self.progress),
             network=self.network.to_dict(),
             data=self.fingerprint,
             step=self.progress.step,
@@ -503,7 +504,7 @@ class Run:
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    before, after = schema.flatten(old), schema.flatten(new)
+    before, after = flatten(old), flatten(new)
     for name in [*before, *after]:
         if before.get(name) != after.get(name):
             return f"{name}: {before.get(name)!r} then, {after.get(name)!r} now"

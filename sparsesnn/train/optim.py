@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sparsesnn.train.config import OptimConfig
+from sparsesnn.config import OptimConfig
 
 
 def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int, n_epochs: int) -> float:

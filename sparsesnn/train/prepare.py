@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import datasets
+from sparsesnn.config import Config, DataConfig
 from sparsesnn.datasets import EventSet
 from sparsesnn.engines import Objective, Training, Updates
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
 from sparsesnn.network import Network
-from sparsesnn.train.config import Config, DataConfig
+from sparsesnn.options import part_of
 
 Indices = npt.NDArray[np.int64]
 
@@ -119,14 +120,13 @@ def make_network(config: Config, parts: Parts) -> Network:
 
 def make_training(config: Config, network: Network, n_classes: int) -> Training:
     """What the configuration asks of an engine."""
-    c, o = config.loss, config.optim
     return Training(
         n_classes=n_classes,
-        decoding=c.decoding_for(network),
+        decoding=config.loss.decoding_for(network),
         batch=config.train.batch,
         seed=config.train.seed,
-        objective=Objective(c.label_smoothing, c.lower, c.upper, c.strength_lower, c.strength_upper),
-        updates=Updates(o.name, o.lr, o.weight_decay, o.momentum, o.beta1, o.beta2, o.eps, o.clip_norm),
+        objective=part_of(config.loss, Objective),
+        updates=part_of(config.optim, Updates),
         options=config.train.engine_options(),
         replicas=config.parallel.replicas,
     )

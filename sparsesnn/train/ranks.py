@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from sparsesnn.config.tables import flatten, plain
 from sparsesnn.engines import Engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, SparseSnnError
 from sparsesnn.host.comm import Communicator, Traffic
-from sparsesnn.train import schema
 
 #: separates kind and text of what a rank says in `together`
 _DONE, _FAILED = "+", "-"
@@ -52,13 +52,11 @@ def check_equal(world: Communicator, what: str, table: Mapping[str, Any], hint: 
     """`ConfigError` on all ranks, naming the first rank whose table differs from that of rank 0, and where."""
     if world.size == 1:
         return
-    tables = [
-        json.loads(text) for text in world.all_texts(json.dumps(schema.plain(table), sort_keys=True, default=str))
-    ]
+    tables = [json.loads(text) for text in world.all_texts(json.dumps(plain(table), sort_keys=True, default=str))]
     for r, other in enumerate(tables[1:], start=1):
         if other == tables[0]:
             continue
-        before, after = schema.flatten(tables[0]), schema.flatten(other)
+        before, after = flatten(tables[0]), flatten(other)
         name = next(k for k in [*before, *after] if before.get(k) != after.get(k))
         raise ConfigError(
             f"{name_of(r, world.size)}: {what} differs from that of rank 0: {name} is {after.get(name)!r}, "

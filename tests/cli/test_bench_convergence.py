@@ -30,14 +30,19 @@ def test_interval_is_students() -> None:
 def test_variants_become_configurations() -> None:
     base = default_base("digits", [{"net": {"text": "auto-40-auto"}}])
     config = Variant("cpu", 0.05, 0.5).config(base, 3, 0.02)
-    assert (config.net.capacity, config.net.grad_threshold, config.train.seed, config.init.activity) == (
+    assert (
+        config.net.neurons["capacity"],
+        config.net.neurons["grad_threshold"],
+        config.train.seed,
+        config.init.activity,
+    ) == (
         2,
         0.5,
         3,
         0.02,
     )
     assert DENSE.config(base, 0, 0.02).train.backend == "dense"
-    assert DENSE.config(base, 0, 0.02).net.grad_threshold == float("-inf")
+    assert DENSE.config(base, 0, 0.02).net.neurons["grad_threshold"] == float("-inf")
     with pytest.raises(ConfigError, match="max activity is 2; give a share"):
         Variant("cpu", 2.0)
     uneven = default_base("digits", [{"net": {"text": "auto-40-20-auto"}}])

@@ -74,7 +74,10 @@ def test_a_linear_readout_of_spike_times_tells_the_digits_apart():
     assert accuracy > 0.9
 
 
-@pytest.mark.parametrize(("n_steps", "message"), [(7, "give at least 8"), (0, "n_steps is 0"), (9.0, "n_steps is 9.0")])
+@pytest.mark.parametrize(
+    ("n_steps", "message"),
+    [(7, "n_steps is 7; allowed: whole numbers, 8 to"), (0, "n_steps is 0"), (9.0, "n_steps is 9.0")],
+)
 def test_windows_without_meaning_are_errors(n_steps, message):
     with pytest.raises(ConfigError, match=message):
         load("digits", n_steps=n_steps)

@@ -263,9 +263,9 @@ def test_a_missing_part_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"pool": 129}, "pool is 129; give a whole number of pixels from 1 to 128"),
-        ({"hop_ms": -1.0}, "hop_ms is -1.0; give 0 .one window a clip. or at least 1"),
-        ({"hop_ms": 0.001}, "hop_ms is 0.001"),
+        ({"pool": 129}, "pool is 129; allowed: whole numbers, 1 to 128"),
+        ({"hop_ms": -1.0}, "hop_ms is -1.0; allowed: 0 or more"),
+        ({"hop_ms": 0.001}, "hop_ms is 0.001; give 0 .one window a clip. or at least 1"),
         ({"n_steps": 0}, "n_steps is 0"),
         ({"duplicates": "count:0"}, "duplicates is 'count:0'"),
     ],

@@ -240,9 +240,9 @@ def test_download_is_asked_of_tonic(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"pool": 0}, "pool is 0; give a whole number of pixels from 1 to 34"),
+        ({"pool": 0}, "pool is 0; allowed: whole numbers, 1 to 34"),
         ({"pool": 35}, "pool is 35"),
-        ({"saccade": 4}, r"saccade is 4; allowed: 0 .all three., 1, 2 or 3"),
+        ({"saccade": 4}, r"saccade is 4; allowed: whole numbers, 0 to 3"),
         ({"n_steps": 0}, "n_steps is 0"),
         ({"dt_ms": 0}, "dt_ms is 0"),
         ({"duplicates": "sum"}, "duplicates is 'sum'"),

@@ -66,13 +66,13 @@ def test_one_of_everything():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"n_neurons": 0}, "n_neurons is 0; give a whole number from 1"),
+        ({"n_neurons": 0}, "n_neurons is 0; allowed: whole numbers, 1 or more"),
         ({"n_samples": 2.0}, "n_samples is 2.0"),
         ({"n_steps": 0}, "n_steps is 0"),
         ({"activity": 0.0}, "activity is 0.0"),
         ({"activity": 1.0}, "activity is 1.0"),
-        ({"contrast": 1.5}, "contrast 1.5"),
-        ({"contrast": float("nan")}, "contrast nan"),
+        ({"contrast": 1.5}, "contrast is 1.5; allowed: 0 to 1"),
+        ({"contrast": float("nan")}, "contrast is nan"),
     ],
 )
 def test_parameters_without_meaning_are_errors(parameters, message):

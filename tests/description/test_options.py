@@ -21,7 +21,7 @@ class Section:
     limit: float = option(1.0, "a limit", above=0, high=math.inf)
     number: int = option(3, "a number", low=1, high=9)
     kind: str = option("auto", "a kind", choices=lambda: ("auto", "fast"))
-    switch: bool = option(False, "a switch", only=("kind", ("fast",)))
+    switch: bool = option(False, "a switch")
     decay: PerNeuron = option(0.9, "a decay", low=0, high=1)
     room: int | None = option(None, "a limit", low=1, none=0)
     pair: tuple[float, ...] = option((), "two numbers", above=0)
@@ -43,19 +43,18 @@ def test_values_take_the_declared_type() -> None:
     [
         ({"rate": 1.0}, r"part\.rate: is 1\.0; allowed: 0 to below 1"),
         ({"rate": math.nan}, "part.rate: is nan"),
-        ({"rate": True}, r"part.rate: is True \(bool\); allowed: 0 to below 1"),
-        ({"limit": 0}, r"part.limit: is 0 \(int\); allowed: above 0 to inf"),
+        ({"rate": True}, r"part.rate: is True; allowed: 0 to below 1"),
+        ({"limit": 0}, r"part.limit: is 0; allowed: above 0 to inf"),
         ({"number": 2.0}, r"part.number: is 2\.0; allowed: whole numbers, 1 to 9"),
-        ({"number": 10}, "part.number: is 10 .*1 to 9"),
+        ({"number": 10}, "part.number: is 10; allowed: whole numbers, 1 to 9"),
         ({"kind": "slow"}, "part.kind: is 'slow'; allowed: auto, fast"),
-        ({"switch": 1}, r"part.switch: is 1 \(int\); allowed: true or false"),
-        ({"switch": True}, "part.switch: is True, which has no effect with kind 'auto'; only kind 'fast' reads it"),
+        ({"switch": 1}, r"part.switch: is 1; allowed: true or false"),
         ({"decay": (0.1, 7.0)}, r"part.decay: is 7\.0; allowed: 0 to 1, or a list of them"),
         ({"decay": None}, "part.decay: is None"),
-        ({"room": 0}, "part.room: is 0 .*whole numbers, 1 or more"),
-        ({"pair": (1.0, -math.inf)}, "part.pair: is -inf; allowed: a list of above 0"),
-        ({"parts": {"a": -1.0}}, "part.parts: is -1.0"),
-        ({"shape": "atan"}, r"part.shape: is 'atan' \(str\); allowed: a Surrogate \(kind, slope\)"),
+        ({"room": 0}, "part.room: is 0; allowed: whole numbers, 1 or more"),
+        ({"pair": (1.0, -math.inf)}, "part.pair: is -inf; allowed: a list, each above 0"),
+        ({"parts": {"a": -1.0}}, "part.parts.a: is -1.0; allowed: a table, each 0 or more"),
+        ({"shape": "atan"}, r"part.shape: is 'atan'; allowed: a Surrogate \(kind, slope\)"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:

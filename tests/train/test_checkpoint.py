@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from sparsesnn.config import Config
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.tensors import (
     model_tensors,
@@ -31,7 +32,6 @@ from sparsesnn.train.checkpoint import (
     CheckpointStore,
     TensorFile,
 )
-from sparsesnn.train.config import Config
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
 
 ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sparsesnn.train.config import OptimConfig
+from sparsesnn.config import OptimConfig
 from sparsesnn.train.optim import learning_rate
 
 

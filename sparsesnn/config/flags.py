@@ -1,0 +1,46 @@
+"""Command line flags of a configuration: one for each option, `--section.key`, and short ones where an option names one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sparsesnn.config.run import all_options
+from sparsesnn.config.tables import from_text, merge, nested, read_assignment
+
+
+def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -> None:
+    """Adds a flag for every option; the help lists the short ones.
+
+    Args:
+        sections: only these; empty: all.
+    """
+    group = parser.add_argument_group(
+        "configuration",
+        "Every option of --print-config is a flag, such as --optim.clip_norm 1. These have short ones as well:",
+    )
+    for name, known in all_options().items():
+        if sections and name.partition(".")[0] not in sections:
+            continue
+        help, flags = known.meaning.replace("%", "%%"), [f"--{known.flag}"] if known.flag else []
+        if flags and known.type is bool:
+            help = f"switches off: {help}" if known.default else help
+            text = "false" if known.default else "true"
+            group.add_argument(*flags, dest=name, action="store_const", const=text, help=help)
+            flags = []
+        shown = help if flags else argparse.SUPPRESS
+        group.add_argument(*flags, f"--{name}", dest=name, metavar=known.metavar or None, help=shown)
+    group.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option, such as net.surrogate.slope=25"
+    )
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """The table of what was given on the command line."""
+    known, table = all_options(), dict[str, Any]()
+    for name, text in vars(options).items():
+        if name in known and text is not None:
+            table = merge(table, nested(name.split("."), from_text(text, known[name])))
+    for text in options.set:
+        table = merge(table, read_assignment(text))
+    return table

@@ -1,0 +1,127 @@
+"""The configuration of a run: all sections, read from several places and written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sparsesnn import datasets, engines
+from sparsesnn.config import tables
+from sparsesnn.config.net import NetConfig
+from sparsesnn.config.sections import DataConfig, InitConfig, LossConfig, OptimConfig, ParallelConfig, TrainConfig
+from sparsesnn.datasets import Augment
+from sparsesnn.errors import ConfigError
+from sparsesnn.options import Option
+
+#: keys of the section net that describe it population by population
+_DESCRIBED = ("populations", "connections")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of a run; `Config.resolve` makes one, `to_toml` and `to_dict` write it out."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    init: InitConfig = field(default_factory=InitConfig)
+    augment: Augment = field(default_factory=Augment)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    @classmethod
+    def resolve(cls, *layers: Mapping[str, Any]) -> Config:
+        """From tables, the later ones on top, and the recipe of the data set that they name below all.
+
+        Errors: `ConfigError` for unknown sections, keys and data sets, wrong types and values out of range.
+        """
+        given: dict[str, Any] = {}
+        for layer in layers:
+            _check_sections(layer)
+            # a text given later replaces a description given before, and the reverse
+            net = layer.get("net", {})
+            if "text" in net or "populations" in net:
+                given["net"] = {k: v for k, v in given.get("net", {}).items() if (k in _DESCRIBED) != ("text" in net)}
+            given = tables.merge(given, layer)
+        net = given.get("net", {})
+        if "populations" in net and (others := sorted(set(net) - set(_DESCRIBED))):
+            raise ConfigError(
+                f"net: populations describe the whole network, {', '.join(others)} would have no effect; remove them"
+            )
+        name = given.get("data", {}).get("name", DataConfig.name)
+        if name not in datasets.NAMES:
+            hint = f"; a file is given as --config {name}" if str(name).endswith(".toml") else ""
+            raise ConfigError(f"data.name: is {name!r}; allowed: {', '.join(datasets.NAMES)}{hint}")
+        below = tables.merge({"data": {"name": name}}, datasets.recipe(name))
+        return tables.build(cls, tables.merge(below, given))
+
+    @classmethod
+    def from_dict(cls, table: Any) -> Config:
+        """The inverse of `to_dict`; every key that is missing takes the default of the data set."""
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"configuration: is {table!r}; give a table of sections")
+        return cls.resolve(table)
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "configuration") -> Config:
+        return cls.resolve(tables.read_toml(text, source))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for strict JSON, every value written out."""
+        return self._whole(tables.plain(self))
+
+    def to_toml(self) -> str:
+        """TOML that reads back as the same configuration, every option below a comment that says what it means."""
+        return tables.commented(Config, self._whole(tables.plain(self, infinite=float))).lstrip("\n")
+
+    def _whole(self, table: dict[str, Any]) -> dict[str, Any]:
+        """Without the form of the network that is not used."""
+        table["net"] = {k: v for k, v in table["net"].items() if (k in _DESCRIBED) == bool(self.net.populations)}
+        return table
+
+    def with_values(self, table: Mapping[str, Any]) -> Config:
+        """The same configuration with some values replaced: `config.with_values({"train": {"seed": 1}})`."""
+        return Config.resolve(self.to_dict(), table)
+
+    def options(self) -> dict[str, Option]:
+        """What is known of every option, by section.key."""
+        return all_options(self.to_dict())
+
+
+def all_options(table: Mapping[str, Any] | None = None) -> dict[str, Option]:
+    """The options of every section, by section.key; without a table those of all data sets."""
+    found = {}
+    for section, known in tables.keys_of(Config, {}).items():
+        keys = tables.keys_of(known.type, (table or {}).get(section, {}))
+        found.update({f"{section}.{key}": option for key, option in keys.items()})
+    return found
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Keys in which two configurations differ in a way that forbids to continue one as the other, as "key: old → new".
+
+    `train.epochs` may grow where the learning rate does not depend on it.
+    """
+    before, after = tables.flatten(old.to_dict()), tables.flatten(new.to_dict())
+    free = {name for name, known in new.options().items() if known.free}
+    if engines.replicas_count(new.train.backend):
+        free.discard("parallel.replicas")
+    if new.optim.schedule == "constant" and new.train.epochs >= old.train.epochs:
+        free.add("train.epochs")
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        f"{name}: {before.get(name)!r} → {after.get(name)!r}"
+        for name in names
+        if name not in free and before.get(name) != after.get(name)
+    ]
+
+
+def _check_sections(layer: Mapping[str, Any]) -> None:
+    allowed = [f.name for f in fields(Config)]
+    for key, value in layer.items():
+        if key not in allowed:
+            raise ConfigError(tables.unknown(key, allowed))
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key}: is {value!r}; give a table, [{key}]")

@@ -1,0 +1,184 @@
+"""The sections of a configuration: frozen dataclasses whose fields say what they mean and what they allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from sparsesnn import datasets, engines
+from sparsesnn.config.tables import Table, fill_spreads, spread
+from sparsesnn.engines import Objective, Options, Updates
+from sparsesnn.errors import ConfigError
+from sparsesnn.layers import LI
+from sparsesnn.loss import OVER_TIME
+from sparsesnn.network import Network
+from sparsesnn.options import Option, check, option, part_of
+
+AUTO = "auto"
+
+_MANY = 1_000_000
+
+
+class Section:
+    """A section checks its options when it is made; subclasses name theirs: `class OptimConfig(Section, Updates, name="optim")`."""
+
+    name_: ClassVar[str]
+
+    def __init_subclass__(cls, name: str) -> None:
+        cls.name_ = name
+
+    def __post_init__(self) -> None:
+        check(self, f"{self.name_}.{{}}:", ConfigError)
+        fill_spreads(self, f"{self.name_}.{{}}:", ConfigError)
+
+
+def _data_options(table: Table) -> dict[str, Option]:
+    """Of the data set that a table names; of all where it names none."""
+    names = (table["name"],) if "name" in table else reversed(datasets.NAMES)
+    return {key: known for name in names for key, known in datasets.options(name).items()}
+
+
+@dataclass(frozen=True)
+class DataConfig(Section, name="data"):
+    """Where samples come from, and how events become spikes."""
+
+    name: str = option("digits", "the data set", choices=datasets.NAMES)
+    dir: str = option("", "folder of its files", flag="data", metavar="DIR", free=True, local=True)
+    cache_dir: str = option(
+        "", "folder of the event cache; empty: the usual one", flag="cache", metavar="DIR", free=True, local=True
+    )
+    download: bool = option(False, "fetch files that are missing", flag="download", free=True)
+    valid: str = option(
+        "random:0.1",
+        "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), own, none",
+        flag="valid",
+        metavar="HOW",
+    )
+    test: str = option(
+        "own", "test part: own, or taken from the training part as in valid, where a copy of a data set has none"
+    )
+    options: dict[str, Any] = spread(_data_options)
+
+
+@dataclass(frozen=True)
+class LossConfig(Section, Objective, name="loss"):
+    """What is minimized: cross-entropy and, if wanted, a penalty on too low or too high activity."""
+
+    decoding: str = option(
+        AUTO,
+        "what is read: the potential over time or the count of spikes; auto: max of an LI readout, count of a spiking one",
+        choices=(AUTO, *OVER_TIME, "count"),
+    )
+
+    def decoding_for(self, network: Network) -> str:
+        """The decoding for this network's readout; `ConfigError` if the one asked for does not fit."""
+        readout = isinstance(network.populations[network.output], LI)
+        if self.decoding == AUTO:
+            return "max" if readout else "count"
+        if readout == (self.decoding == "count"):
+            allowed = ", ".join(OVER_TIME) if readout else "count"
+            kind = "an LI readout" if readout else "spiking"
+            raise ConfigError(
+                f"loss.decoding: is {self.decoding!r}, but {network.output!r} is {kind}; allowed: {allowed}"
+            )
+        return self.decoding
+
+
+@dataclass(frozen=True)
+class OptimConfig(Section, Updates, name="optim"):
+    """How weights change."""
+
+    schedule: str = option(
+        "cosine", "cosine falls to final_lr_factor · lr at the last step", choices=("cosine", "constant")
+    )
+    warmup_epochs: float = option(0.0, "the rate rises linearly over so many epochs, fractions allowed", low=0)
+    final_lr_factor: float = option(0.01, "see schedule", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class InitConfig(Section, name="init"):
+    """Initial weights: scaled until each population is as active on training data as wanted."""
+
+    activity: float = option(
+        0.05, "wanted spikes per neuron and step of every spiking population; 0: weights as drawn", low=0, below=1
+    )
+    layers: dict[str, float] = option(dict, "wanted activity of single populations, by name", low=0, below=1)
+    n_batches: int = option(2, "training batches to measure on", low=1, high=_MANY)
+    tolerance: float = option(0.1, "allowed relative difference from the wanted activity", low=0, high=1)
+    mean_shift: float = option(0.0, "moves the mean of the weights, see sparsesnn.init", low=-100, high=100)
+    readout_std: float = option(
+        1.0, "standard deviation of the readout's potentials; 0: the readout as drawn", low=0, high=1e6
+    )
+
+
+@dataclass(frozen=True)
+class TrainConfig(Section, Options, name="train"):
+    """The run itself."""
+
+    epochs: int = option(20, "passes through the training part", low=1, high=_MANY, flag="epochs", metavar="N")
+    batch: int = option(64, "samples per step", low=1, high=_MANY, flag="batch", metavar="N")
+    seed: int = option(0, "of initial weights, order and augmentation", low=0, high=2**63 - 1, flag="seed", metavar="N")
+    backend: str = option(
+        "cpu",
+        "cpu: event-sparse engine; dense: PyTorch baseline; ipu-model: the IPU program, emulated; ipu",
+        choices=engines.NAMES,
+        flag="backend",
+        metavar="NAME",
+    )
+    threads: int = option(
+        0,
+        "worker threads of a rank; 0: all cores, shared by the ranks of a host",
+        low=0,
+        high=1024,
+        free=True,
+        local=True,
+        flag="threads",
+        metavar="N",
+    )
+    prefetch: int = option(8, "batches made ahead by a thread; 0: none", low=0, high=1000, free=True)
+    bucket_batches: int = option(
+        0,
+        "samples of so many batches are sorted by length, so that batches hold similar ones; 0: none",
+        low=0,
+        high=_MANY,
+    )
+    drop_last: bool = option(False, "leave out the last batch of an epoch where it is smaller")
+    checkpoint_seconds: float = option(
+        300.0,
+        "a checkpoint within an epoch after so long, besides that after each epoch; 0: none",
+        low=0,
+        high=1e9,
+        free=True,
+    )
+    checkpoint_batches: int = option(0, "the same after so many batches; 0: none", low=0, high=10**9, free=True)
+    tensorboard: bool = option(True, "write TensorBoard files, if it is installed", flag="no-tensorboard", free=True)
+    plots: bool = option(True, "draw pictures, if matplotlib is installed", flag="no-plots", free=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        engines.check_options(self.backend, self.engine_options(), where="train.")
+
+    def engine_options(self) -> Options:
+        """The options that single engines read."""
+        return cast(Options, part_of(self, Options))
+
+
+@dataclass(frozen=True)
+class ParallelConfig(Section, name="parallel"):
+    """How the ranks of mpirun share the work; without it there is one rank. Results do not depend on it."""
+
+    replicas: int = option(
+        0,
+        "ranks, or groups of ranks, that see different samples; 0: as many as the ranks allow. Of the IPU backends: copies of "
+        "the program, each on the IPUs of train.target, which add gradients in an order of their own; 0: one",
+        low=0,
+        high=_MANY,
+        free=True,
+    )
+    shards: int = option(
+        0,
+        "ranks that share the neurons of one replica; 0: one, or as many as replicas leaves",
+        low=0,
+        high=_MANY,
+        free=True,
+    )
