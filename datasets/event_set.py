@@ -40,7 +40,8 @@ class EventSet:
         groups: for each name, int64[n]: which group a sample belongs to, such as who spoke it.
         n_lost: events that made no spike: before 0, beyond the window of T steps, or moved off the sensor.
         n_merged: events that share the spike of another one, see `binning`; spikes + lost + merged = events.
-        description: what made it (data set, split, parameters, licence; `sensor` of a camera), JSON values only.
+        description: what made it (data set, split, parameters, licence; `dt_us`, width of a step; `sensor` of a camera), JSON
+            values only.
         path: the cache file that the arrays are views of; None: they are in memory.
 
     Raises:
@@ -135,7 +136,11 @@ class EventSet:
             groups={name: _whole_numbers(group, f"groups[{name!r}]") for name, group in (groups or {}).items()},
             n_lost=binned.n_lost,
             n_merged=binned.n_merged,
-            description={**({} if max_count(duplicates) == 1 else {"duplicates": duplicates}), **(description or {})},
+            description={
+                "dt_us": dt_us,
+                **({} if max_count(duplicates) == 1 else {"duplicates": duplicates}),
+                **(description or {}),
+            },
         )
 
     # ---- looked at ---------------------------------------------------------------------------------------------
@@ -157,6 +162,11 @@ class EventSet:
     def n_cells(self) -> int:
         """Neurons over the length of a ladder, where events are counted (`duplicates`); else all."""
         return self.n_neurons // max_count(self.description.get("duplicates", "binary"))
+
+    @property
+    def dt_us(self) -> float | None:
+        """Width of a step, microseconds; None where steps have no width, as for made-up data."""
+        return self.description.get("dt_us")
 
     @property
     def sensor(self) -> Sensor | None:

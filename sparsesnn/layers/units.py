@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any, Type, TypeVar  # noqa: UP035
+from typing import Any, Dict, Tuple, Type, TypeVar  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
@@ -72,6 +72,17 @@ def tau_of(decay: float, dt: float) -> float:
     if decay <= 0:
         return 0.0
     return math.inf if decay >= 1 else -dt / math.log(decay)
+
+
+def time_constants(population: Any, dt: float) -> Dict[str, Tuple[float, float]]:  # noqa: UP006
+    """For each decay of a population, `beta` and `alpha`, the lowest and the highest time constant, in the unit of `dt`."""
+    found = {}
+    for decay in DECAYS.values():
+        values = getattr(population, decay, ())
+        values = values if isinstance(values, tuple) else (values,)
+        if values:
+            found[decay] = (tau_of(min(values), dt), tau_of(max(values), dt))
+    return found
 
 
 def _is_number(x: Any) -> bool:

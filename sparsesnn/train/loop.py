@@ -34,6 +34,7 @@ from sparsesnn.train.files import LOCK, locked, write_atomically
 from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
+from sparsesnn.train.times import Times
 from sparsesnn.wording import count
 
 CONFIG = "config.toml"
@@ -197,6 +198,7 @@ class Run:
         torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
         self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
+        self.times = Times.of(self.network, parts.train.event_set)
         self.fingerprint = self.parts.fingerprint()
         self.stream = prepare.train_stream(config, self.parts.train, self.replicas)
         self.progress = Progress()
@@ -242,6 +244,8 @@ class Run:
         self.report.note(
             f"net     {sizes}, {self.engine.n_parameters:,} parameters, readout '{self.training.decoding}'"
         )
+        if self.times.dt_ms is not None:
+            self.report.note(f"time    {self.times}")
         self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
         if self.world.size > 1:
             self.report.note(
@@ -467,6 +471,8 @@ class Run:
             version=__version__,
             wait_share=p.waited_s / p.trained_s if p.trained_s > 0 else 0.0,
             ranks=traffic,
+            dt_ms=self.times.dt_ms,
+            tau_ms=self.times.tau_ms,
         )
         if self.config.train.plots:
             self._plot(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,7 @@ class Result:
         data: what made the training data.
         version: of sparsesnn.
         wait_share: share of the training time that was spent waiting for batches.
+        dt_ms, tau_ms: see `Times`; time constants before decays that train have changed.
         ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
     """
 
@@ -167,6 +168,8 @@ class Result:
     wait_share: float = 0.0
     ranks: Mapping[str, Any] = field(default_factory=dict)
     valid_loss: float | None = None
+    dt_ms: float | None = None
+    tau_ms: Mapping[str, Mapping[str, Sequence[float | str]]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -10,12 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from sparsesnn import datasets
+from sparsesnn.datasets import EventSet
 from sparsesnn.engines import make_engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
 from sparsesnn.train import Config, Report, Result, StoppedError, evaluate, evaluate_run, load_run, prepare, train
@@ -73,6 +77,21 @@ class Lines(Report):
 
 
 # ---- a run and its result --------------------------------------------------------------------------------------
+
+
+def test_a_run_says_its_times_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: Any, **parameters: Any) -> EventSet:
+        made = datasets.load(*arguments, **parameters)
+        return dataclasses.replace(made, description={**made.description, "dt_us": 2500.0})
+
+    monkeypatch.setattr(prepare, "datasets", types.SimpleNamespace(load=load))
+    config = make_config(net={"beta": math.exp(-2.5 / 20), "readout_beta": math.exp(-2.5 / 5)}, train={"epochs": 1})
+    report = Lines()
+    result = train(config, out=tmp_path / "run", report=report)
+    assert result.dt_ms == 2.5
+    assert result.tau_ms == {"hidden": {"beta": pytest.approx([20, 20])}, "output": {"beta": pytest.approx([5, 5])}}
+    assert "time    2.5 ms per step; time constants: hidden 20 ms, output 5 ms" in report.lines
+    assert Result.read(tmp_path / "run") == result
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
