@@ -11,14 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sparsesnn import datasets
 from sparsesnn.datasets import EventSet
 from sparsesnn.engines import make_engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
@@ -80,11 +78,13 @@ class Lines(Report):
 
 
 def test_a_run_says_its_times_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*arguments: Any, **parameters: Any) -> EventSet:
-        made = datasets.load(*arguments, **parameters)
+    load = prepare.load_split
+
+    def with_dt(config: Any, split: str) -> EventSet:
+        made = load(config, split)
         return dataclasses.replace(made, description={**made.description, "dt_us": 2500.0})
 
-    monkeypatch.setattr(prepare, "datasets", types.SimpleNamespace(load=load))
+    monkeypatch.setattr(prepare, "load_split", with_dt)
     config = make_config(net={"beta": math.exp(-2.5 / 20), "readout_beta": math.exp(-2.5 / 5)}, train={"epochs": 1})
     report = Lines()
     result = train(config, out=tmp_path / "run", report=report)
