@@ -7,7 +7,7 @@
 // w, m, s: read and written; d: ∂L/∂w, read. No aliasing. Element-wise, so no order of sums. Cost: 16 bytes in, 12 out.
 #pragma once
 
-#include "../host/src/layer.h"
+#include "records.h"
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {

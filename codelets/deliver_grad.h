@@ -14,7 +14,7 @@
 // Cost: 4·W bytes read an event, 2·W flops for each of the two gradients, and 12·W bytes a sender and group.
 #pragma once
 
-#include "../host/src/layer.h"
+#include "records.h"
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
@@ -22,7 +22,7 @@ namespace sparsesnn::SPARSESNN_ISA {
 // A sender's events are [starts[2m], starts[2m + 1]) spikes and [starts[2m + 1], starts[2m + 2]) near-spikes.
 struct SenderEvents {
   const std::int32_t* starts = nullptr;  // [2·M + 1]
-  const std::uint32_t* rows = nullptr;   // [events + SenderChunk::ahead]
+  const std::uint32_t* rows = nullptr;   // [events + events_ahead]
   std::uint32_t group_rows = 0;          // rows of one group of samples
 };
 
@@ -89,7 +89,7 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 // The row of an event; asks for that of a later one, since no prefetcher foresees a gather.
 template <int W>
 inline const float* next_row(const float* d_current, const std::uint32_t* event) {
-  const float* later = d_current + static_cast<std::size_t>(event[SenderChunk::ahead]) * W;
+  const float* later = d_current + static_cast<std::size_t>(event[events_ahead]) * W;
   for (int k = 0; k < W; k += 16) __builtin_prefetch(later + k);
   return d_current + static_cast<std::size_t>(*event) * W;
 }

@@ -17,9 +17,8 @@
 #include <immintrin.h>
 #endif
 
-#ifndef SPARSESNN_ISA
-#define SPARSESNN_ISA base
-#endif
+#include "number.h"
+
 #ifndef SPARSESNN_VECTOR_BYTES
 #define SPARSESNN_VECTOR_BYTES 16
 #endif
@@ -135,12 +134,19 @@ inline float* differences_at(float* out, const float* a, const float* b, std::ui
   return out;
 }
 
-// x where a > b, else 0.
-inline Vector where_greater(Vector a, Vector b, Vector x) {
-  auto mask = a > b;  // lanes of -1 and 0
-  decltype(mask) bits;
+// Who of a vector's neurons fired.
+template <>
+struct Fired<Vector> {
+  typedef std::int32_t Lanes __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
+  Lanes is;  // -1 or 0
+
+  static Fired of(Vector x, Vector threshold) { return {x > threshold}; }
+};
+
+inline Vector where(Fired<Vector> fired, Vector x) {
+  Fired<Vector>::Lanes bits;
   std::memcpy(&bits, &x, sizeof(bits));
-  bits &= mask;
+  bits &= fired.is;
   std::memcpy(&x, &bits, sizeof(x));
   return x;
 }

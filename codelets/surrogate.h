@@ -1,58 +1,79 @@
 // Surrogate derivatives σ'(x), x = v - threshold; the table with sources is in sparsesnn/surrogate.py.
+//
+// F is float or double. σ' is even, and written so that the side that could overflow is never computed.
 #pragma once
 
-#include <type_traits>
-
-#include "simd.h"
+#include "number.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-enum class SurrogateKind : int { fast_sigmoid, straight_through, sigmoid, atan, triangle, boxcar };
-
-template <SurrogateKind kind>
-inline float surrogate(float slope, float x) {
-  if constexpr (kind == SurrogateKind::fast_sigmoid) {
-    const float y = slope * __builtin_fabsf(x) + 1.0f;
-    return 1.0f / (y * y);
-  } else if constexpr (kind == SurrogateKind::sigmoid) {
-    const float e = __builtin_expf(-slope * __builtin_fabsf(x));  // σ' is even; this side cannot overflow
-    return slope * e / ((1.0f + e) * (1.0f + e));
-  } else if constexpr (kind == SurrogateKind::atan) {
-    const float y = 1.57079632679489662f * slope * x;
-    return slope * 0.5f / (1.0f + y * y);
-  } else if constexpr (kind == SurrogateKind::triangle) {
-    const float y = 1.0f - slope * __builtin_fabsf(x);
-    return y > 0.0f ? y : 0.0f;
-  } else if constexpr (kind == SurrogateKind::boxcar) {
-    return __builtin_fabsf(x) < 0.5f / slope ? slope : 0.0f;
+struct FastSigmoid {
+  static constexpr const char* name = "fast_sigmoid";
+  template <class F>
+  static F derivative(F slope, F x) {
+    const F y = slope * magnitude(x) + F(1);
+    return F(1) / (y * y);
   }
-  return 1.0f;  // straight-through
+};
+
+struct StraightThrough {
+  static constexpr const char* name = "straight_through";
+  template <class F>
+  static F derivative(F, F) {
+    return F(1);
+  }
+};
+
+struct Sigmoid {
+  static constexpr const char* name = "sigmoid";
+  template <class F>
+  static F derivative(F slope, F x) {
+    const F e = exp_of(-slope * magnitude(x));
+    return slope * e / ((F(1) + e) * (F(1) + e));
+  }
+};
+
+struct Atan {
+  static constexpr const char* name = "atan";
+  template <class F>
+  static F derivative(F slope, F x) {
+    const F y = F(1.57079632679489661923) * slope * x;
+    return slope * F(0.5) / (F(1) + y * y);
+  }
+};
+
+struct Triangle {
+  static constexpr const char* name = "triangle";
+  template <class F>
+  static F derivative(F slope, F x) {
+    const F y = F(1) - slope * magnitude(x);
+    return y > F(0) ? y : F(0);
+  }
+};
+
+struct Boxcar {
+  static constexpr const char* name = "boxcar";
+  template <class F>
+  static F derivative(F slope, F x) {
+    return magnitude(x) < F(0.5) / slope ? slope : F(0);
+  }
+};
+
+using Surrogates = List<FastSigmoid, StraightThrough, Sigmoid, Atan, Triangle, Boxcar>;
+
+// σ'(x) of the surrogate in place `kind`.
+template <class F>
+inline F surrogate(int kind, F slope, F x) {
+  F y = F(0);
+  Surrogates::with(kind, [&](auto s) { y = s.derivative(slope, x); });
+  return y;
 }
 
-// Calls body with the kind as a constant, so that the choice is made once and not per neuron.
-template <class Body>
-inline void with_kind(SurrogateKind kind, Body&& body) {
-  using Kind = SurrogateKind;
-  switch (kind) {
-    case Kind::fast_sigmoid:
-      return body(std::integral_constant<Kind, Kind::fast_sigmoid>());
-    case Kind::straight_through:
-      return body(std::integral_constant<Kind, Kind::straight_through>());
-    case Kind::sigmoid:
-      return body(std::integral_constant<Kind, Kind::sigmoid>());
-    case Kind::atan:
-      return body(std::integral_constant<Kind, Kind::atan>());
-    case Kind::triangle:
-      return body(std::integral_constant<Kind, Kind::triangle>());
-    case Kind::boxcar:
-      return body(std::integral_constant<Kind, Kind::boxcar>());
-  }
-}
-
-// x ← σ'(x), n numbers.
-inline void surrogate_all(SurrogateKind kind, float slope, float* x, std::int64_t n) {
-  with_kind(kind, [&](auto constant) {
-    for (std::int64_t k = 0; k < n; ++k) x[k] = surrogate<constant()>(slope, x[k]);
+// x ← σ'(x), n numbers; the choice is made once and not per number.
+template <class F>
+inline void surrogate_all(int kind, F slope, F* x, long n) {
+  Surrogates::with(kind, [&](auto s) {
+    for (long k = 0; k < n; ++k) x[k] = s.derivative(slope, x[k]);
   });
 }
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import _core, engine
-from sparsesnn.bounds import RANGES, bounded
+from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.layer_exchange import LayerExchange
@@ -124,11 +124,8 @@ class ShardedLayer(PopulationModule):
     def parameters_by_name(self) -> dict[str, Tensor | None]:
         """All tensors that define the layer, under the engine's names; those that learn, one a neuron, as [n]."""
 
-        def per_neuron(name: str) -> Tensor | None:
-            value: Tensor | None = getattr(self, name, None)
-            if value is None:
-                return None
-            value = bounded(value, *RANGES[name]) if name in RANGES else value
+        def per_neuron(name: str, low: float, high: float) -> Tensor:
+            value: Tensor = bounded(getattr(self, name), low, high)
             if value.ndim or not value.requires_grad:
                 return value
             return _own_neurons(value, self.shards, self.grid.shards)
@@ -137,10 +134,8 @@ class ShardedLayer(PopulationModule):
             **{f"weight{k}": weight for k, weight in enumerate(self.sender_weights)},
             "recurrent_weight": self.loop_weight,
             "bias": self.bias,
-            "alpha": per_neuron("alpha"),
-            "beta": per_neuron("beta"),
-            "threshold": per_neuron("threshold"),
-            "grad_threshold": per_neuron("grad_threshold"),
+            "grad_threshold": getattr(self, "grad_threshold", None),
+            **{parameter.name: per_neuron(*parameter) for parameter in self.population.parameters},
         }
 
 
@@ -204,7 +199,8 @@ class _ShardCall:
 
     def _engine_call(self, parameters: Sequence[Tensor | None], own: _core.Lists | None = None) -> _core.LayerCall:
         """The engine's view; with `own`, the population's lists, these are one source more in place of a recurrence."""
-        arrays = {n: None if x is None else engine._array(x, n) for n, x in zip(self.names, parameters, strict=True)}
+        given = zip(self.names, parameters, strict=True)
+        arrays: dict[str, Any] = {n: None if x is None else engine._array(x, n) for n, x in given}
         weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
         lists, n_pre, delays = list(self.lists_read), list(self.layer.n_pre), list(self.layer.delays)
         if own is not None:
@@ -217,18 +213,13 @@ class _ShardCall:
         assert self.spec is not None
         return _core.LayerCall(
             self.spec,
-            self.n_steps,
-            self.n_samples,
-            sources,
-            arrays["recurrent_weight"] if own is None else None,
-            arrays["alpha"],
-            arrays["beta"],
-            arrays["threshold"],
-            arrays["grad_threshold"],
-            arrays["bias"],
-            None,
-            None,
-            None,
+            n_steps=self.n_steps,
+            n_samples=self.n_samples,
+            sources=sources,
+            parameters=[arrays[name] for name in engine.parameter_names(self.layer.population)],
+            grad_threshold=arrays["grad_threshold"],
+            bias=arrays["bias"],
+            recurrent_weight=arrays["recurrent_weight"] if own is None else None,
             exchange=self.layer.exchange,
             packed_recurrent=self.packed.get("recurrent_weight") if own is None else None,
         )
@@ -321,9 +312,9 @@ def _gradients(
         needs["bias"],
         n_batch=call.reduction.n_batch(call.n_samples, call.first_sample) if call.reduction else 0,
     )
-    found = {f"weight{k}": grads["weight"][k] for k in range(n_sources)}
-    found.update({name: grads[name] for name in ("bias", "alpha", "beta", "threshold")})
-    found["recurrent_weight"] = grads["weight"][n_sources] if steps else grads["recurrent_weight"]
+    found = engine.gradients_by_name(grads, engine.parameter_names(layer.population))
+    if steps:
+        found["recurrent_weight"] = found.pop(f"weight{n_sources}")
     return found, list(grads["value"][:n_sources])
 
 
@@ -379,7 +370,7 @@ def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, 
         assert lists is not None
         active = np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter)))
         reduction.add(parameter, found[name], active)
-    for name in ("bias", "alpha", "beta", "threshold"):
+    for name in ("bias", *engine.parameter_names(layer.population)):
         if needs.get(name):
             totals[name] = reduction.fold(found[name])
     return totals

@@ -28,7 +28,7 @@ def set_num_threads(n: int) -> None:
 class LayerSpec:
     """The numbers that define one layer's passes; see host/src/layer.h."""
 
-    def __init__(self, *, model: int, reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, learn_alpha: bool, learn_beta: bool, learn_threshold: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ...) -> None: ...
+    def __init__(self, *, model: str, constants: Sequence[float], learns: Sequence[bool], detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ...) -> None: ...
 
     @property
     def n(self) -> int: ...
@@ -57,10 +57,19 @@ class Source:
 
 class LayerCall:
     """
-    One call of a layer: its spec, sources, parameters [N] and initial state [B, N].
+    One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;
+    state, one [B, N] each; without one all begins at 0.
     """
 
-    def __init__(self, spec: LayerSpec, n_steps: int, n_samples: int, sources: Sequence[Source], recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, alpha: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, beta: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, v: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, i_syn: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, own_before: Lists | None, exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+
+def neuron_models() -> dict:
+    """
+    By name of every neuron model that is built in: names of its states, of its parameters, number of constants.
+    """
+
+def surrogates() -> list[str]:
+    """Names of the surrogates that are built in."""
 
 def pack_rows(spec: LayerSpec, recurrent: bool, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
     """

@@ -7,7 +7,7 @@ Finkbeiner et al. 2024 is the ordinary gradient of this graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +16,15 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
-from sparsesnn.bounds import RANGES, bounded
+from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
-from sparsesnn.layers import LI, CubaLIF
+from sparsesnn.layers import LI
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.surrogate import KINDS
 
 if TYPE_CHECKING:
+    from sparsesnn.layers import Population
     from sparsesnn.module import Layer, LayerState
-
-_RESETS = {"subtract": 0, "zero": 2, "none": 3}  # 1: subtract, then decay
 
 
 def run_layer(
@@ -44,6 +42,7 @@ def run_layer(
                 f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
                 f"this layer needs T={n_steps}, B={n_samples}, N={n_pre}"
             )
+    population = layer.population
     tensors = layer_tensors(layer)
     learnt = {name: x for name, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
     values = [s.values for s in sources]
@@ -56,18 +55,14 @@ def run_layer(
         delays=delays,
         learnt=tuple(learnt),
         constant={name: _array(x, name) for name, x in tensors.items() if name not in learnt},
-        v=None if state is None else _array(state.v, "state v"),
-        i_syn=None if state is None or state.i_syn is None else _array(state.i_syn, "state i_syn"),
+        parameters=parameter_names(population),
+        state=None if state is None else [_array(getattr(state, x), f"state {x}") for x in population.states],
         own_before=_own_before(layer, state),
     )
     result: Tensor = _RunLayer.apply(call, *values, *learnt.values()) if save else call.run(())
-    i_syn = call.result["i_syn"]
-    after = LayerState(
-        v=torch.from_numpy(call.result["v"]),
-        i_syn=None if i_syn is None else torch.from_numpy(i_syn),
-        step=n_steps if state is None else state.step + n_steps,
-    )
-    if isinstance(layer.population, LI):
+    states = {x: torch.from_numpy(a) for x, a in zip(population.states, call.result["state"], strict=True)}
+    after = LayerState(**states, step=n_steps if state is None else state.step + n_steps)
+    if isinstance(population, LI):
         return result, after
     out = call.lists(result if save else None)
     if layer.n_history:
@@ -87,8 +82,8 @@ class _Call:
     delays: tuple[int, ...]
     learnt: tuple[str, ...]
     constant: dict[str, np.ndarray]
-    v: np.ndarray | None
-    i_syn: np.ndarray | None
+    parameters: tuple[str, ...]
+    state: list[np.ndarray] | None
     own_before: _core.Lists | None
     engine_call: Any = None
     result: Any = None
@@ -101,18 +96,15 @@ class _Call:
         ]
         return _core.LayerCall(
             self.spec,
-            self.n_steps,
-            self.n_samples,
-            sources,
-            arrays.get("recurrent_weight"),
-            arrays.get("alpha"),
-            arrays.get("beta"),
-            arrays.get("threshold"),
-            arrays.get("grad_threshold"),
-            arrays.get("bias"),
-            self.v,
-            self.i_syn,
-            self.own_before,
+            n_steps=self.n_steps,
+            n_samples=self.n_samples,
+            sources=sources,
+            parameters=[arrays[name] for name in self.parameters],
+            grad_threshold=arrays.get("grad_threshold"),
+            bias=arrays.get("bias"),
+            recurrent_weight=arrays.get("recurrent_weight"),
+            state=self.state,
+            own_before=self.own_before,
         )
 
     def run(self, learnt: Sequence[Tensor]) -> Tensor:
@@ -168,22 +160,38 @@ class _RunLayer(torch.autograd.Function):
             "recurrent_weight" in call.learnt,
             "bias" in call.learnt,
         )
-        weights = {f"weight{k}": weight for k, weight in enumerate(grads["weight"])}
-        found = [weights[name] if name in weights else grads[name] for name in call.learnt]
+        by_name = gradients_by_name(grads, call.parameters)
+        found = [by_name[name] for name in call.learnt]
         return (None, *(None if g is None else torch.from_numpy(g) for g in (*grads["value"], *found)))
 
 
+def parameter_names(population: LI | Population) -> tuple[str, ...]:
+    """The parameters of a neuron model in the order of the C++ model."""
+    return tuple(parameter.name for parameter in population.parameters)
+
+
+def gradients_by_name(grads: Mapping[str, Any], parameters: Sequence[str]) -> dict[str, Any]:
+    """What `_core.backward` found, under the names of `layer_tensors`; None where there is no gradient."""
+    return {
+        **{f"weight{k}": weight for k, weight in enumerate(grads["weight"])},
+        "recurrent_weight": grads["recurrent_weight"],
+        "bias": grads["bias"],
+        **dict(zip(parameters, grads["parameters"], strict=True)),
+    }
+
+
 def layer_tensors(layer: Layer) -> dict[str, Tensor]:
-    """All tensors that define the layer, under the engine's names; learnt decays within [0, 1]."""
+    """All tensors that define the layer, under the engine's names; parameters within their range."""
     found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.sender_weights)}
     if layer.loop_weight is not None:
         found["recurrent_weight"] = layer.loop_weight
-    for name in ("bias", "alpha", "beta", "threshold", "grad_threshold"):
+    for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
-        if value is None:
-            continue
-        # The engine keeps constants within [0, 1]; here autograd learns what becomes of those that would leave it.
-        found[name] = bounded(value, *RANGES[name]) if name in RANGES and value.requires_grad else value
+        if value is not None:
+            found[name] = value
+    for name, low, high in layer.population.parameters:
+        value = getattr(layer, name)
+        found[name] = bounded(value, low, high)
         if value.requires_grad and value.ndim == 0:
             found[name] = found[name].expand(layer.population.n)
     return found
@@ -199,26 +207,23 @@ def spec_arguments(layer: Layer, save: bool, learnt: Collection[str], first_step
     n_pre = sum(c.n_pre for c in layer.incoming)
 
     common: dict[str, Any] = {
-        "gain": population.gain,
+        "model": population.kernel,
+        "constants": population.constants,
+        "learns": [name in learnt for name in parameter_names(population)],
         "n": population.n,
         "tile_width": cpu_tile_width(population.n, n_pre),
         "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
-        "learn_alpha": "alpha" in learnt,
-        "learn_beta": "beta" in learnt,
-        "learn_threshold": "threshold" in learnt,
         "seed": layer.rotation_seed,
         "first_step": first_step,
     }
     if isinstance(population, LI):
-        readout = {"model": 2, "reset": 3, "detach_reset": True, "surrogate": 0, "slope": 1.0, "capacity": 0}
+        readout = {"detach_reset": True, "surrogate": "straight_through", "slope": 1.0, "capacity": 0}
         return {**common, **readout, "fixed": False}
     return {
         **common,
-        "model": 1 if isinstance(population, CubaLIF) else 0,
-        "reset": 1 if population.reset_decays else _RESETS[population.reset],
         "detach_reset": population.detach_reset,
-        "surrogate": KINDS.index(population.surrogate.kind),
+        "surrogate": population.surrogate.kind,
         "slope": population.surrogate.slope,
         "capacity": population.capacity or 0,
         "fixed": population.activity == "fixed",

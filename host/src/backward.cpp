@@ -8,6 +8,7 @@
 #include "events.h"
 #include "group_tree.h"
 #include "isa.h"
+#include "kernels.h"
 #include "packing.h"
 #include "phases.h"
 #include "thread_pool.h"
@@ -99,15 +100,15 @@ Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& vis
   return separate ? std::move(groups) : add_groups(groups, n);
 }
 
-// ∂L/∂(α, β, θ) of a spiking layer: Σ over slots of σ'·e times the trace stored with the slot, in the order of slots
-// within a group of samples.
+// Gradients of a spiking layer's parameters: Σ over slots of σ'·e times the trace stored with the slot, in the order of
+// slots within a group of samples.
 void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,
                      std::int64_t n_slots, bool separate, LayerGradients& out) {
-  int field = 1 + int(spec.stores_decay());
-  const auto sum = [&](bool learns, Array<float>& to) {
-    if (!learns) return;
+  int field = 1 + int(spec.model->reads_x);
+  for (int k = 0; k < spec.model->n_parameters; ++k) {
+    if (!spec.learns[k]) continue;
     const float* trace = saved.fields + static_cast<std::size_t>(field++) * n_slots;
-    to = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
+    out.d_parameters[k] = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
       for (int t = 0; t < input.n_steps; ++t) {
         const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * input.n_samples;
         for (std::int64_t j = offsets[b0]; j < offsets[b1]; ++j) {
@@ -117,10 +118,7 @@ void parameter_grads(const LayerSpec& spec, const LayerInput& input, const Layer
         }
       }
     });
-  };
-  sum(spec.learn_alpha, out.d_alpha);
-  sum(spec.learn_beta, out.d_beta);
-  sum(spec.learn_threshold, out.d_threshold);
+  }
 }
 
 // What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
@@ -193,9 +191,10 @@ class Backward {
   std::vector<Listed> listed_;        // [chunk], sorted by tile
   std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
   Packed recurrent_weight_;
-  Array<float> d_bias_, d_beta_by_sample_, d_slots_, d_v_, d_i_syn_, d_current_, d_current_next_, shares_;
+  Array<float> d_bias_, d_slots_, d_current_, d_current_next_, shares_;
+  std::vector<Array<float>> d_state_, d_parameters_by_sample_;
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile
-  BackwardPass pass_;
+  BackwardPass pass_{};
   LayerGradients out_;
 };
 
@@ -215,9 +214,9 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       blocks_(tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles())),
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
-      spiking_(spec.model != Model::li),
+      spiking_(spec.model->fires()),
       recurrent_(input.recurrent_weight != nullptr),
-      by_tile_(spiking_ && !recurrent_ && !spec.stores_decay()),
+      by_tile_(spiking_ && !recurrent_),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
@@ -250,10 +249,12 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     recurrent_weight_ =
         pack_unless(input.packed_recurrent, input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight");
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
-  if (!spiking_ && spec.learn_beta) d_beta_by_sample_ = Array<float>::zeros(n_samples_ * row_);
-  if (spec.learns() || !by_tile_) d_slots_ = Array<float>(n_slots_);
-  d_v_ = Array<float>::zeros(n_samples_ * row_);
-  if (spec.model == Model::cuba_lif) d_i_syn_ = Array<float>::zeros(n_samples_ * row_);
+  out_.d_parameters.resize(spec.model->n_parameters);
+  for (int k = 0; k < spec.model->n_parameters; ++k)
+    d_parameters_by_sample_.push_back(!spiking_ && spec.learns[k] ? Array<float>::zeros(n_samples_ * row_)
+                                                                  : Array<float>());
+  if (spec.n_learnt() || !by_tile_) d_slots_ = Array<float>(n_slots_);
+  for (int s = 0; s < spec.model->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
   if (recurrent_) d_current_next_ = Array<float>(n_samples_ * row_);
   std::size_t most_rows = 0;
   for (const Chunk& chunk : chunks_) most_rows = std::max(most_rows, chunk.n_rows());
@@ -261,26 +262,26 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   worker_d_current_.resize(std::min(n_tiles_, num_threads()));
   if (by_tile_)
     for (Array<float>& one : worker_d_current_) one = Array<float>(most_rows * spec.tile_width);
-  pass_ = {&spec,
-           neuron_.pointers(),
-           n_steps_,
-           n_samples_,
-           saved.lists,
-           saved.fields,
-           n_slots_,
-           saved.silenced_offsets,
-           saved.silenced_ids,
-           recurrent_weight_.data,
-           d_values,
-           d_slots_.data(),
-           saved.potentials,
-           input.v,
-           d_potentials,
-           d_beta_by_sample_.data(),
-           d_v_.data(),
-           d_i_syn_.data(),
-           d_current_next_.data(),
-           n_senders()};
+  pass_.spec = &spec;
+  pass_.neuron = neuron_.pointers();
+  pass_.n_steps = n_steps_;
+  pass_.n_samples = n_samples_;
+  pass_.lists = saved.lists;
+  pass_.fields = saved.fields;
+  pass_.n_slots = n_slots_;
+  pass_.silenced_offsets = saved.silenced_offsets;
+  pass_.silenced_ids = saved.silenced_ids;
+  pass_.recurrent_weight = recurrent_weight_.data;
+  pass_.d_values = d_values;
+  pass_.d_slots = d_slots_.data();
+  pass_.potentials = saved.potentials;
+  pass_.initial_state = input.state[0];
+  pass_.d_potentials = d_potentials;
+  for (std::size_t k = 0; k < d_parameters_by_sample_.size(); ++k)
+    pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();
+  for (std::size_t s = 0; s < d_state_.size(); ++s) pass_.d_state[s] = d_state_[s].data();
+  pass_.d_current_next = d_current_next_.data();
+  pass_.n_senders = n_senders();
 }
 
 void Backward::add_sender(const SenderInput& from, const float* weight, float* d_weight) {
@@ -337,12 +338,13 @@ LayerGradients Backward::run() {
       std::memcpy(groups.data() + g * n_, d_bias_.data() + g * row_, sizeof(float) * n_);
     out_.d_bias = separate_ ? std::move(groups) : add_groups(groups, n_);
   }
-  if (spiking_ && spec_.learns()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
-  if (d_beta_by_sample_)
-    out_.d_beta = sum_groups(n_samples_, n_, separate_, [&](int b0, int b1, double* sum) {
-      for (int b = b0; b < b1; ++b)
-        for (std::size_t k = 0; k < n_; ++k) sum[k] += d_beta_by_sample_[b * row_ + k];
-    });
+  if (spiking_ && spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
+  for (std::size_t q = 0; q < d_parameters_by_sample_.size(); ++q)
+    if (const Array<float>& by_sample = d_parameters_by_sample_[q])
+      out_.d_parameters[q] = sum_groups(n_samples_, n_, separate_, [&](int b0, int b1, double* sum) {
+        for (int b = b0; b < b1; ++b)
+          for (std::size_t k = 0; k < n_; ++k) sum[k] += by_sample[b * row_ + k];
+      });
   return std::move(out_);
 }
 
@@ -374,6 +376,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
                           sums.data(),
                           arrived_.data() + at(c, 0),
                           listed_[c].grads.data(),
+                          listed_[c].slots.data(),
                           listed_[c].starts.data()};
   parallel_for(n_tiles_, [&](int p, int worker) {
     const int n_workers = static_cast<int>(worker_d_current_.size());

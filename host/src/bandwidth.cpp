@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "kernels.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {

@@ -78,14 +78,18 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
 }
 
 void check_layer(const LayerSpec& spec, const LayerInput& input) {
-  const bool spiking = spec.model != Model::li;
   if (spec.n < 1 || input.n_steps < 0 || input.n_samples < 0)
     throw InputError("ShapeError", "layer: n, n_steps and n_samples must not be negative, and n at least 1");
   if (spec.tile_width != 16 && spec.tile_width != 32 && spec.tile_width != 64)
     throw InputError("ShapeError", "layer: tile_width is " + std::to_string(spec.tile_width) + "; allowed: 16, 32, 64");
-  if (!input.beta || (spiking && (!input.threshold || !input.grad_threshold)) ||
-      (spec.model == Model::cuba_lif && !input.alpha))
-    throw InputError("ShapeError", "layer: alpha, beta, threshold or grad_threshold is missing for this model");
+  if (!spec.model) throw InputError("ShapeError", "layer: the spec names no model");
+  const NeuronModel& model = *spec.model;
+  for (int k = 0; k < model.n_parameters; ++k)
+    if (!input.parameters[k])
+      throw InputError("ShapeError", std::string("layer: ") + model.parameter_names[k] + " is missing; model '" +
+                                         model.name + "' needs it");
+  if (model.fires() && !input.grad_threshold)
+    throw InputError("ShapeError", std::string("layer: grad_threshold is missing; model '") + model.name + "' fires");
   if (spec.capacity < 0 || spec.capacity > spec.n_all() || (spec.fixed && !spec.capacity))
     throw InputError("ShapeError", "layer: capacity " + std::to_string(spec.capacity) + " for " +
                                        std::to_string(spec.n_all()) +

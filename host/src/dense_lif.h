@@ -14,6 +14,9 @@
 
 namespace sparsesnn {
 
+enum class Model : int { lif, cuba_lif, li };
+enum class Reset : int { subtract, subtract_decays, zero, none };
+
 // What defines the dynamics; `surrogate` as in codelets/surrogate.h.
 template <class F>
 struct DensePopulation {

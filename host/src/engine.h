@@ -84,10 +84,10 @@ struct LayerInput {
   std::vector<SourceInput> sources;
   const float* recurrent_weight = nullptr;  // [N, N] or null; of a shard, a row for each neuron of the population
   const void* packed_recurrent = nullptr;   // as `SourceInput::packed`
-  // threshold and grad_threshold are null for a readout, alpha for LIF, bias where there is none
-  PerNeuron alpha, beta, threshold, grad_threshold, bias;
-  const float *v = nullptr, *i_syn = nullptr;  // initial state [B, N], null: zeros
-  Lists own_before;                            // own lists of the step before the sequence
+  PerNeuron parameters[max_parameters];     // of the model, in its order
+  PerNeuron grad_threshold, bias;           // null for a readout; where there is none
+  const float* state[max_states] = {};      // initial states [B, N], null: zeros
+  Lists own_before;                         // own lists of the step before the sequence
   bool has_own_before = false;
 };
 
@@ -100,8 +100,8 @@ struct LayerOutput {
   Array<float> fields;                    // [n_fields][S]
   Array<std::int64_t> silenced_offsets;
   Array<std::uint32_t> silenced_ids;
-  Array<float> v, i_syn;    // [B, N]
-  Array<float> potentials;  // [T, B, N] of a readout
+  std::vector<Array<float>> state;  // [S], each [B, N]
+  Array<float> potentials;          // [T, B, N] of a readout
 };
 
 struct LayerSaved {
@@ -125,12 +125,9 @@ struct Wanted {
 struct LayerGradients {
   // Per source: [M, N]; [slots], of a shard with an exchange [K, slots], sums of its blocks of tiles (tile_sums.h).
   std::vector<Array<float>> d_weight, d_value;
-  Array<float> d_recurrent_weight, d_bias;    // [N, N]; [N]
-  Array<float> d_alpha, d_beta, d_threshold;  // [N]
+  Array<float> d_recurrent_weight, d_bias;  // [N, N]; [N]
+  std::vector<Array<float>> d_parameters;   // of the model, in its order, [N]; empty where one does not learn
 };
-
-// The passes built for the instruction set in use (isa.h).
-const Kernels& chosen_kernels();
 
 // Throws InputError where spec and input do not go together.
 void check_layer(const LayerSpec& spec, const LayerInput& input);

@@ -6,8 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <limits>
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "bandwidth.h"
 #include "engine.h"
@@ -56,13 +57,24 @@ PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n, const
   return floats(array, {n}, name);
 }
 
+// Throws where a model's `what`, of which it has `want`, are another number.
+void check_count(const NeuronModel& model, std::size_t got, int want, const char* const* names, const char* what) {
+  if (got == static_cast<std::size_t>(want)) return;
+  std::string text;
+  for (int k = 0; k < want; ++k) text += (k ? ", " : "") + std::string(names[k]);
+  throw InputError("ShapeError", std::string("layer: ") + std::to_string(got) + " " + what + " are given; model '" +
+                                     model.name + "' has " + std::to_string(want) + ": " + text);
+}
+
 // One layer call. Holds references to the arrays, so the pointers in `input` stay valid. They are checked when the
 // engine is first given the call; the backward pass checks that the lists are unchanged.
 struct PyLayer {
   LayerSpec spec;
   int n_steps, n_samples;
   std::vector<PySource> sources;
-  std::optional<In<float>> recurrent_weight, alpha, beta, threshold, grad_threshold, bias, v, i_syn;
+  std::vector<In<float>> parameters;
+  std::optional<In<float>> recurrent_weight, grad_threshold, bias;
+  std::optional<std::vector<In<float>>> state;
   std::shared_ptr<PyLists> own_before;
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
   std::optional<In<unsigned char>> packed_recurrent;
@@ -97,13 +109,17 @@ struct PyLayer {
     }
     in.recurrent_weight = floats(recurrent_weight, {static_cast<std::size_t>(spec.n_all()), n}, "recurrent_weight");
     in.packed_recurrent = packed_data(packed_recurrent, spec.n_all(), spec);
-    in.alpha = per_neuron(alpha, n, "alpha");
-    in.beta = per_neuron(beta, n, "beta");
-    in.threshold = per_neuron(threshold, n, "threshold");
+    const NeuronModel& model = *spec.model;
+    check_count(model, parameters.size(), model.n_parameters, model.parameter_names, "parameters");
+    for (int k = 0; k < model.n_parameters; ++k)
+      in.parameters[k] = per_neuron(parameters[k], n, model.parameter_names[k]);
     in.grad_threshold = per_neuron(grad_threshold, n, "grad_threshold");
     in.bias = per_neuron(bias, n, "bias");
-    in.v = floats(v, {samples, n}, "state v");
-    in.i_syn = floats(i_syn, {samples, n}, "state i_syn");
+    if (state) {
+      check_count(model, state->size(), model.n_states, model.state_names, "states");
+      for (int k = 0; k < model.n_states; ++k)
+        in.state[k] = floats((*state)[k], {samples, n}, (std::string("state ") + model.state_names[k]).c_str());
+    }
     if (own_before) {
       int steps = 0;
       in.own_before = checked_lists(*own_before, spec.n, n_samples, &steps, "state history");
@@ -137,14 +153,15 @@ nb::dict forward(PyLayer& layer) {
   result["ids"] = ids_to_numpy(out.ids, out.wide, n_slots);
   result["offsets"] = to_numpy(out.offsets, {lists + 1});
   result["n_spikes"] = to_numpy(out.n_spikes, {lists});
-  if (layer.spec.save && layer.spec.model != Model::li) result["lists"] = held_lists(result, layer.spec.n);
+  if (layer.spec.save && layer.spec.model->fires()) result["lists"] = held_lists(result, layer.spec.n);
   result["dropped"] = to_numpy(out.dropped, {lists});
   result["values"] = to_numpy(out.values, {n_slots});
   result["fields"] = to_numpy(out.fields, {static_cast<std::size_t>(layer.spec.n_fields()), n_slots});
   result["silenced_offsets"] = to_numpy(out.silenced_offsets, {lists + 1});
   result["silenced_ids"] = to_numpy(out.silenced_ids, {n_silenced});
-  result["v"] = to_numpy(out.v, {samples, n});
-  result["i_syn"] = to_numpy(out.i_syn, {samples, n});
+  nb::list state;
+  for (Array<float>& one : out.state) state.append(to_numpy(one, {samples, n}));
+  result["state"] = state;
   result["potentials"] = to_numpy(out.potentials, {steps, samples, n});
   return result;
 }
@@ -155,8 +172,8 @@ struct Saved : LayerSaved {
     const LayerSpec& spec = layer.spec;
     const std::size_t steps = static_cast<std::size_t>(layer.n_steps),
                       samples = static_cast<std::size_t>(layer.n_samples), n_lists = steps * samples;
-    if (spec.model == Model::li) {
-      if (spec.learn_beta)
+    if (!spec.model->fires()) {
+      if (spec.n_learnt())
         potentials = array(result, "potentials", float{}, {steps, samples, static_cast<std::size_t>(spec.n)});
       return;
     }
@@ -201,7 +218,7 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   const Saved kept(layer, saved);
   const float* d_slots = nullptr;
   const float* d_out = nullptr;
-  if (spec.model == Model::li) {
+  if (!spec.model->fires()) {
     if (!d_potentials) throw InputError("ShapeError", "backward: a readout needs d_potentials");
     d_out = floats(d_potentials, {steps, samples, n}, "d_potentials");
   } else {
@@ -237,16 +254,19 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   result["value"] = d_value;
   result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape({n, n}, out.d_recurrent_weight));
   result["bias"] = to_numpy(out.d_bias, shape({n}, out.d_bias));
-  result["alpha"] = to_numpy(out.d_alpha, shape({n}, out.d_alpha));
-  result["beta"] = to_numpy(out.d_beta, shape({n}, out.d_beta));
-  result["threshold"] = to_numpy(out.d_threshold, shape({n}, out.d_threshold));
+  nb::list parameters;
+  for (Array<float>& one : out.d_parameters) {
+    const std::vector<std::size_t> of_one = shape({n}, one);
+    parameters.append(to_numpy(one, of_one));
+  }
+  result["parameters"] = parameters;
   return result;
 }
 
 nb::object recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLists& population,
                                     const In<float>& d_values) {
   const LayerInput& input = layer.input();
-  if (!input.exchange || !input.recurrent_weight || layer.spec.model == Model::li)
+  if (!input.exchange || !input.recurrent_weight || !layer.spec.model->fires())
     throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
   const Saved kept(layer, saved);
   int n_steps = 0;
@@ -287,36 +307,42 @@ void register_engine(nb::module_& m) {
   nb::class_<LayerSpec>(m, "LayerSpec", "The numbers that define one layer's passes; see host/src/layer.h.")
       .def(
           "__init__",
-          [](LayerSpec* self, int model, int reset, bool detach_reset, int surrogate, float slope, float gain, int n,
-             int tile_width, int capacity, bool fixed, bool bf16, bool save, bool learn_alpha, bool learn_beta,
-             bool learn_threshold, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample,
-             int population, int first) {
+          [](LayerSpec* self, const std::string& model, const std::vector<float>& constants,
+             const std::vector<bool>& learns, bool detach_reset, const std::string& surrogate, float slope, int n,
+             int tile_width, int capacity, bool fixed, bool bf16, bool save, std::uint64_t seed,
+             std::uint64_t first_step, std::uint64_t first_sample, int population, int first) {
             if (population && (first < 0 || n < 0 || first > population - n))
               throw InputError("ShapeError", "LayerSpec: a shard must lie within its population");
-            new (self) LayerSpec{static_cast<Model>(model),
-                                 static_cast<Reset>(reset),
-                                 detach_reset,
-                                 surrogate,
-                                 slope,
-                                 gain,
-                                 n,
-                                 tile_width,
-                                 capacity,
-                                 fixed,
-                                 bf16,
-                                 save,
-                                 learn_alpha,
-                                 learn_beta,
-                                 learn_threshold,
-                                 seed,
-                                 first_step,
-                                 first_sample,
-                                 population,
-                                 first};
+            LayerSpec spec;
+            spec.model = &find_model(model);
+            const auto check = [&](std::size_t got, int want, const char* what) {
+              if (got == static_cast<std::size_t>(want)) return;
+              throw InputError("ShapeError", std::string("LayerSpec: ") + what + " has " + std::to_string(got) +
+                                                 " values; model '" + model + "' needs " + std::to_string(want));
+            };
+            check(constants.size(), spec.model->n_constants, "constants");
+            check(learns.size(), spec.model->n_parameters, "learns");
+            std::copy(constants.begin(), constants.end(), spec.constants);
+            std::copy(learns.begin(), learns.end(), spec.learns);
+            spec.detach_reset = detach_reset;
+            spec.surrogate = find_surrogate(surrogate);
+            spec.slope = slope;
+            spec.n = n;
+            spec.tile_width = tile_width;
+            spec.capacity = capacity;
+            spec.fixed = fixed;
+            spec.bf16 = bf16;
+            spec.save = save;
+            spec.seed = seed;
+            spec.first_step = first_step;
+            spec.first_sample = first_sample;
+            spec.population = population;
+            spec.first = first;
+            new (self) LayerSpec(spec);
           },
-          nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "n"_a,
-          "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "learn_alpha"_a, "learn_beta"_a,
-          "learn_threshold"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0, "population"_a = 0, "first"_a = 0)
+          nb::kw_only(), "model"_a, "constants"_a, "learns"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "n"_a,
+          "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0,
+          "population"_a = 0, "first"_a = 0)
       .def_ro("n", &LayerSpec::n)
       .def_ro("save", &LayerSpec::save);
 
@@ -330,17 +356,50 @@ void register_engine(nb::module_& m) {
       .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>>(), "lists"_a,
            "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none());
 
-  nb::class_<PyLayer>(m, "LayerCall",
-                      "One call of a layer: its spec, sources, parameters [N] and initial state [B, N].")
-      .def(nb::init<LayerSpec, int, int, std::vector<PySource>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::optional<In<float>>, std::optional<In<float>>, std::optional<In<float>>,
-                    std::shared_ptr<PyLists>, std::shared_ptr<PyExchange>, std::optional<In<unsigned char>>>(),
-           "spec"_a, "n_steps"_a, "n_samples"_a, "sources"_a, "recurrent_weight"_a.none(), "alpha"_a.none(),
-           "beta"_a.none(), "threshold"_a.none(), "grad_threshold"_a.none(), "bias"_a.none(), "v"_a.none(),
-           "i_syn"_a.none(), "own_before"_a.none(), "exchange"_a.none() = nb::none(),
-           "packed_recurrent"_a.none() = nb::none());
+  nb::class_<PyLayer>(
+      m, "LayerCall",
+      "One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;\n"
+      "state, one [B, N] each; without one all begins at 0.")
+      .def(
+          "__init__",
+          [](PyLayer* self, LayerSpec spec, int n_steps, int n_samples, std::vector<PySource> sources,
+             std::vector<In<float>> parameters, std::optional<In<float>> grad_threshold, std::optional<In<float>> bias,
+             std::optional<In<float>> recurrent_weight, std::optional<std::vector<In<float>>> state,
+             std::shared_ptr<PyLists> own_before, std::shared_ptr<PyExchange> exchange,
+             std::optional<In<unsigned char>> packed_recurrent) {
+            new (self) PyLayer{spec,
+                               n_steps,
+                               n_samples,
+                               std::move(sources),
+                               std::move(parameters),
+                               std::move(recurrent_weight),
+                               std::move(grad_threshold),
+                               std::move(bias),
+                               std::move(state),
+                               std::move(own_before),
+                               std::move(exchange),
+                               std::move(packed_recurrent),
+                               {}};
+          },
+          "spec"_a, nb::kw_only(), "n_steps"_a, "n_samples"_a, "sources"_a, "parameters"_a,
+          "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(),
+          "recurrent_weight"_a.none() = nb::none(), "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(),
+          "exchange"_a.none() = nb::none(), "packed_recurrent"_a.none() = nb::none());
 
+  m.def(
+      "neuron_models",
+      [] {
+        nb::dict models;
+        for (const NeuronModel& model : neuron_models()) {
+          nb::list states, parameters;
+          for (int k = 0; k < model.n_states; ++k) states.append(model.state_names[k]);
+          for (int k = 0; k < model.n_parameters; ++k) parameters.append(model.parameter_names[k]);
+          models[model.name] = nb::make_tuple(nb::tuple(states), nb::tuple(parameters), model.n_constants);
+        }
+        return models;
+      },
+      "By name of every neuron model that is built in: names of its states, of its parameters, number of constants.");
+  m.def("surrogates", &surrogate_names, "Names of the surrogates that are built in.");
   m.def(
       "pack_rows", &pack_rows_of, "spec"_a, "recurrent"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
       "Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass "

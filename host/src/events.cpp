@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "../../codelets/records.h"
+
 namespace sparsesnn {
 namespace {
 
@@ -46,8 +48,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
     n += count;
   }
   events.n = static_cast<std::size_t>(n);
-  events.rows = Array<std::uint32_t>(events.n + SenderChunk::ahead);
-  std::fill_n(events.rows.data() + events.n, SenderChunk::ahead, 0u);
+  events.rows = Array<std::uint32_t>(events.n + events_ahead);
+  std::fill_n(events.rows.data() + events.n, events_ahead, 0u);
   events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
   each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
     const std::int32_t at = starts[group]++;
@@ -59,32 +61,56 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   return events;
 }
 
+// Calls visit(tile, place, slot) for all listed neurons of the chunk in the order of its rows backwards: groups of
+// samples ascending, steps descending, samples ascending.
+template <class Id, class Visit>
+void visit_listed(const LayerSpec& spec, const LayerSaved& saved, const Chunk& chunk, int n_samples, Visit&& visit) {
+  const Id* ids = static_cast<const Id*>(saved.lists.ids);
+  const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w));
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b) {
+        const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b;
+        const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
+        const auto place = [&](std::uint32_t id) { return row + (id & static_cast<std::uint32_t>(w - 1)); };
+        for (std::int64_t j = saved.lists.offsets[list]; j < saved.lists.offsets[list + 1]; ++j)
+          visit(static_cast<int>(ids[j] >> shift), place(ids[j]), j);
+        if (!spec.stores_silenced()) continue;
+        for (std::int64_t j = saved.silenced_offsets[list]; j < saved.silenced_offsets[list + 1]; ++j)
+          visit(static_cast<int>(saved.silenced_ids[j] >> shift), place(saved.silenced_ids[j]), std::int64_t{-1});
+      }
+}
+
 template <class Id>
 Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
                         const Chunk& chunk, int n_samples) {
-  const Id* ids = static_cast<const Id*>(saved.lists.ids);
-  const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w)), n_tiles = spec.n_tiles();
+  const int n_tiles = spec.n_tiles();
   Listed listed;
   listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
   std::int32_t* starts = listed.starts.data();
+  const Id* ids = static_cast<const Id*>(saved.lists.ids);
+  const int shift = std::countr_zero(static_cast<unsigned>(spec.tile_width));
   for (int t = chunk.t0; t < chunk.t1; ++t) {
-    const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
+    const std::int64_t row = static_cast<std::int64_t>(t) * n_samples, *offsets = saved.lists.offsets + row;
     for (std::int64_t j = offsets[chunk.b0]; j < offsets[chunk.b1]; ++j) ++starts[ids[j] >> shift];
+    if (!spec.stores_silenced()) continue;
+    offsets = saved.silenced_offsets + row;
+    for (std::int64_t j = offsets[chunk.b0]; j < offsets[chunk.b1]; ++j) ++starts[saved.silenced_ids[j] >> shift];
   }
   std::int32_t n = 0;
   for (int p = 0; p <= n_tiles; ++p) n += std::exchange(starts[p], n);
-  listed.grads = Array<ListedGrad>(n);
-  for (int t = chunk.t0; t < chunk.t1; ++t) {
-    const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
-    for (int b = chunk.b0; b < chunk.b1; ++b) {
-      const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
-      for (std::int64_t j = offsets[b]; j < offsets[b + 1]; ++j) {
-        const float q = saved.fields[j] * d_values[j];
-        if (d_slots) d_slots[j] = q;
-        listed.grads[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q};
-      }
-    }
-  }
+  const bool by_q = spec.adds_q();
+  listed.grads = Array<ListedGrad>(by_q ? n : 0);
+  listed.slots = Array<ListedSlot>(by_q ? 0 : n);
+  visit_listed<Id>(spec, saved, chunk, n_samples, [&](int tile, std::uint32_t place, std::int64_t slot) {
+    const float q = slot < 0 ? 0.0f : saved.fields[slot] * d_values[slot];
+    if (d_slots && slot >= 0) d_slots[slot] = q;
+    const std::int32_t at = starts[tile]++;
+    if (by_q)
+      listed.grads[at] = {place, q};
+    else
+      listed.slots[at] = {slot, place};
+  });
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
   starts[0] = 0;
   return listed;

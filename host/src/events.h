@@ -22,9 +22,10 @@ struct SenderInput {
   bool with_near;       // near-spikes matter only where the gradient of the list values is wanted
 };
 
-// The listed slots of one chunk, sorted by tile.
+// The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.
 struct Listed {
-  Array<ListedGrad> grads;
+  Array<ListedGrad> grads;     // where q says it all (LayerSpec::adds_q), else
+  Array<ListedSlot> slots;     // with neurons that fired but found no slot, where those are stored
   Array<std::int32_t> starts;  // [P + 1]
 };
 

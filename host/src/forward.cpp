@@ -3,6 +3,7 @@
 
 #include "engine.h"
 #include "isa.h"
+#include "kernels.h"
 #include "packing.h"
 #include "phases.h"
 #include "sharded.h"
@@ -44,6 +45,30 @@ Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, 
                   sizeof(float) * std::min(w, spec.n - p * w));
   return state;
 }
+
+// The states of a layer and their derivatives by the parameters that learn.
+struct Traces {
+  std::vector<Array<float>> states;               // [S], each [P][B][W]
+  std::vector<std::vector<Array<float>>> traces;  // [parameters][S], empty where one does not learn
+  Array<float> slope;                             // σ' of the step before, where derivatives pass through spikes
+
+  Traces(const LayerSpec& spec, const LayerInput& input) : traces(spec.model->n_parameters) {
+    for (int s = 0; s < spec.model->n_states; ++s)
+      states.push_back(state_to_tiles(spec, input.state[s], input.n_samples));
+    if (!spec.model->fires()) return;
+    for (int k = 0; spec.save && k < spec.model->n_parameters; ++k)
+      for (int s = 0; spec.learns[k] && s < spec.model->n_states; ++s)
+        traces[k].push_back(Array<float>::zeros(states[0].size()));
+    if (spec.traces_spikes()) slope = Array<float>::zeros(states[0].size());
+  }
+
+  void give(ForwardPass& pass) const {
+    for (std::size_t s = 0; s < states.size(); ++s) pass.state[s] = states[s].data();
+    for (std::size_t k = 0; k < traces.size(); ++k)
+      for (std::size_t s = 0; s < traces[k].size(); ++s) pass.trace[k][s] = traces[k][s].data();
+    pass.slope = slope.data();
+  }
+};
 
 // Sources with weights in slabs of `width` columns; `packed` keeps those alive.
 std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, int width,
@@ -151,7 +176,8 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   check_layer(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
-  const bool spiking = spec.model != Model::li, cuba = spec.model == Model::cuba_lif;
+  const NeuronModel& model = *spec.model;
+  const bool spiking = model.fires();
   const bool by_sample = input.recurrent_weight || spec.needs_step_order();
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
@@ -163,14 +189,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
                                                                 spec.n_all(), spec, slab, "recurrent_weight")
                                                   : Packed();
 
-  Array<float> v = state_to_tiles(spec, input.v, n_samples);
-  Array<float> i_syn = cuba ? state_to_tiles(spec, input.i_syn, n_samples) : Array<float>();
-  const auto trace = [&](bool wanted) { return wanted ? Array<float>::zeros(v.size()) : Array<float>(); };
-  const bool learns = spec.learns() && spiking;
-  const Array<float> v_by_alpha = trace(learns && spec.learn_alpha), i_syn_by_alpha = trace(learns && spec.learn_alpha),
-                     v_by_beta = trace(learns && spec.learn_beta),
-                     v_by_threshold = trace(learns && spec.learn_threshold),
-                     reset_gamma = trace(learns && !spec.detach_reset);
+  const Traces states(spec, input);
   const auto words = [&](bool wanted) { return wanted ? Array<std::uint64_t>(n_words) : Array<std::uint64_t>(); };
   const bool limited = spiking && spec.capacity > 0;
   const Array<std::uint64_t> fired = words(spiking), listed = words(spiking), sent = words(limited),
@@ -185,30 +204,25 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   if (!spiking) out.potentials = Array<float>(static_cast<std::size_t>(input.n_steps) * n_samples * spec.n);
   if (limited) out.dropped = Array<std::int32_t>(static_cast<std::size_t>(input.n_steps) * n_samples);
 
-  const ForwardPass pass{&spec,
-                         neuron.pointers(),
-                         input.n_steps,
-                         n_samples,
-                         sources.data(),
-                         static_cast<int>(sources.size()),
-                         recurrent.data,
-                         input.has_own_before ? input.own_before : Lists(),
-                         out.wide,
-                         v.data(),
-                         i_syn.data(),
-                         v_by_alpha.data(),
-                         i_syn_by_alpha.data(),
-                         v_by_beta.data(),
-                         v_by_threshold.data(),
-                         reset_gamma.data(),
-                         fired.data(),
-                         listed.data(),
-                         limited ? sent.data() : fired.data(),
-                         near.data(),
-                         slots.data(),
-                         n_blocks,
-                         out.potentials.data(),
-                         spiking && !input.v && any_below_zero(neuron.threshold)};
+  ForwardPass pass{};
+  pass.spec = &spec;
+  pass.neuron = neuron.pointers();
+  pass.n_steps = input.n_steps;
+  pass.n_samples = n_samples;
+  pass.sources = sources.data();
+  pass.n_sources = static_cast<int>(sources.size());
+  pass.recurrent_weight = recurrent.data;
+  if (input.has_own_before) pass.own_before = input.own_before;
+  pass.wide = out.wide;
+  states.give(pass);
+  pass.fired = fired.data();
+  pass.listed = listed.data();
+  pass.sent = limited ? sent.data() : fired.data();
+  pass.near = near.data();
+  pass.slots = slots.data();
+  pass.n_blocks = n_blocks;
+  pass.potentials = out.potentials.data();
+  pass.starts_above_threshold = spiking && !input.state[0] && any_below_zero(neuron.parameters[model.threshold]);
   if (by_sample && input.exchange) {
     run_by_step(kernels, pass, *input.exchange, out.dropped.data());
   } else if (by_sample) {
@@ -225,8 +239,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   }
   if (spiking) collect_lists(kernels, pass, block_size, out);
   if (probe_deliver.load(std::memory_order_relaxed)) repeat_deliver(kernels, pass, by_sample, block_size, out);
-  out.v = state_from_tiles(spec, v, n_samples);
-  if (cuba) out.i_syn = state_from_tiles(spec, i_syn, n_samples);
+  for (const Array<float>& state : states.states) out.state.push_back(state_from_tiles(spec, state, n_samples));
   return out;
 }
 

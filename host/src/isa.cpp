@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "engine.h"
+#include "kernels.h"
 
 namespace sparsesnn {
 

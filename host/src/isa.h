@@ -1,6 +1,6 @@
 // Instruction sets: which are built, which this machine runs, which one is in use.
 //
-// kernels.cpp is compiled once per instruction set into its own namespace (cmake/isa.cmake); one table of passes is
+// *kernels.cpp are compiled once per instruction set into its own namespace (cmake/isa.cmake); one table of passes is
 // chosen when the module is imported. All of them give the same bits, so the choice is about speed only.
 #pragma once
 

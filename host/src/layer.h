@@ -9,10 +9,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace sparsesnn {
+#include "models.h"
 
-enum class Model : int { lif, cuba_lif, li };
-enum class Reset : int { subtract, subtract_decays, zero, none };
+namespace sparsesnn {
 
 // What the user gave is wrong; `kind` names the Python exception to raise.
 struct InputError : std::runtime_error {
@@ -21,19 +20,18 @@ struct InputError : std::runtime_error {
 };
 
 struct LayerSpec {
-  Model model = Model::lif;
-  Reset reset = Reset::subtract;
+  const NeuronModel* model = nullptr;
+  float constants[max_constants] = {};  // of the model, in its order
+  bool learns[max_parameters] = {};     // which of its parameters
   bool detach_reset = true;
-  int surrogate = 0;  // SurrogateKind
+  int surrogate = 0;  // its place in codelets/surrogate.h
   float slope = 10.0f;
-  float gain = 1.0f;
-  int n = 0;            // N
-  int tile_width = 64;  // W: 16, 32 or 64
-  int capacity = 0;     // K, 0: no limit
-  bool fixed = false;   // fixed activity: lists are filled to capacity
-  bool bf16 = false;    // weights are read rounded to bfloat16
-  bool save = true;     // keep what the backward pass needs
-  bool learn_alpha = false, learn_beta = false, learn_threshold = false;
+  int n = 0;                       // N
+  int tile_width = 64;             // W: 16, 32 or 64
+  int capacity = 0;                // K, 0: no limit
+  bool fixed = false;              // fixed activity: lists are filled to capacity
+  bool bf16 = false;               // weights are read rounded to bfloat16
+  bool save = true;                // keep what the backward pass needs
   std::uint64_t seed = 0;          // of the overflow rotation
   std::uint64_t first_step = 0;    // steps that came before this call, for the rotation
   std::uint64_t first_sample = 0;  // samples of the batch that other replicas run before this one's, likewise
@@ -44,19 +42,22 @@ struct LayerSpec {
   int first_tile() const { return first / tile_width; }
   int n_tiles() const { return (n + tile_width - 1) / tile_width; }
   int n_padded() const { return n_tiles() * tile_width; }
-  // The factor γ = ∂v[t+1]/∂v[t] of a listed neuron differs from β: it is stored with the slot.
-  bool stores_decay() const { return save && (reset == Reset::zero || !detach_reset); }
-  bool learns() const { return save && (learn_alpha || learn_beta || learn_threshold); }
-  // Floats stored per listed slot: v - θ, from which `slopes` makes σ', then γ if stored, then ∂v/∂α, ∂v/∂β,
-  // ∂(v - θ)/∂θ where learnt.
-  int n_fields() const {
-    return save ? 1 + int(stores_decay()) + (learns() ? int(learn_alpha) + int(learn_beta) + int(learn_threshold) : 0)
-                : 0;
+  int n_learnt() const {
+    int count = 0;
+    for (int k = 0; save && k < model->n_parameters; ++k) count += learns[k];
+    return count;
   }
-  // γ of an unlisted neuron that fired also differs from β: those ids are kept too.
-  bool stores_silenced() const { return save && reset == Reset::zero && capacity > 0; }
-  // Capacity decides who counts as listed; traces through the reset need to know before the next step.
-  bool needs_step_order() const { return learns() && !detach_reset && capacity > 0; }
+  // Derivatives by parameters pass through spikes, not from state to state alone.
+  bool traces_spikes() const { return n_learnt() && (!detach_reset || model->feeds_spikes); }
+  // Floats stored per listed slot: x - θ, from which `slopes` makes σ', then x if the adjoint reads it, then ∂(x -
+  // θ)/∂p of each parameter that learns.
+  int n_fields() const { return save && model->fires() ? 1 + int(model->reads_x) + n_learnt() : 0; }
+  // The gradient of an unlisted neuron that fired differs too: those ids are kept.
+  bool stores_silenced() const { return save && model->reads_x && capacity > 0; }
+  // Capacity decides who counts as listed; traces through spikes need to know before the next step.
+  bool needs_step_order() const { return traces_spikes() && capacity > 0; }
+  // Listing a neuron changes the gradient of its state by q alone.
+  bool adds_q() const { return model->adds_q && detach_reset; }
 };
 
 // Lists of one population, [T·B]; ids are uint16 or, `wide`, uint32.
@@ -109,7 +110,6 @@ struct SenderSums {
 
 // What a chunk received from one sender, sorted; see SenderEvents in codelets/deliver_grad.h.
 struct SenderChunk {
-  static constexpr std::size_t ahead = 8;  // rows behind the last event's, in bounds of d_current: asked for early
   const std::int32_t* starts = nullptr;
   const std::uint32_t* rows = nullptr;
   std::size_t n_events = 0;
@@ -125,6 +125,12 @@ struct TileBlock;  // tile_sums.h
 struct ListedGrad {
   std::uint32_t place;
   float q;
+};
+
+// The slot itself, where q does not say it all; -1: a neuron that fired but found no slot.
+struct ListedSlot {
+  std::int64_t slot;
+  std::uint32_t place;
 };
 
 // Growing store of slot records. Its memory functions live in forward.cpp, outside the per-instruction-set builds.
@@ -143,9 +149,10 @@ struct alignas(128) SlotBuffer {
   ~SlotBuffer();
 };
 
-// Parameters per neuron, each [P·W].
+// Numbers per neuron, each [P·W]; of the model in its order.
 struct NeuronParameters {
-  const float *alpha = nullptr, *beta = nullptr, *threshold = nullptr, *grad_threshold = nullptr, *bias = nullptr;
+  const float* parameters[max_parameters] = {};
+  const float *grad_threshold = nullptr, *bias = nullptr;
 };
 
 // Ids of one list of the population itself.
@@ -161,20 +168,19 @@ struct ForwardPass {
   int n_steps, n_samples;
   const Source* sources;
   int n_sources;
-  const void* recurrent_weight;  // [N, P·W], float or Bf16, or null
-  Lists own_before;              // own lists of the step before the first, or none
-  bool wide;                     // own ids are uint32
-  // state, each [P][B][W]; null where the model has none
-  float *v, *i_syn;
-  // ∂v/∂α, ∂i_syn/∂α, ∂v/∂β, ∂v/∂θ, and the reset's own part of γ at the step before; [P][B][W] where learnt
-  float *v_by_alpha, *i_syn_by_alpha, *v_by_beta, *v_by_threshold, *reset_gamma;
+  const void* recurrent_weight;              // [N, P·W], float or Bf16, or null
+  Lists own_before;                          // own lists of the step before the first, or none
+  bool wide;                                 // own ids are uint32
+  float* state[max_states];                  // each [P][B][W]
+  float* trace[max_parameters][max_states];  // their derivatives by each parameter that learns, else null
+  float* slope;                              // σ' of the step before at listed neurons, else 0, [P][B][W]; or null
   // select: one bit per neuron of the tile, [P][T·B]. Candidates; then what is sent as spikes and listed as
   // near-spikes, which are other arrays only where a capacity may drop some.
   std::uint64_t *fired, *listed, *sent, *near;
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks;
   float* potentials;  // [T, B, N] of a readout
-  // Nobody has fired before the first step; the potential 0 alone would say so only where no θ is negative.
+  // Nobody has fired before the first step; the state 0 alone would say so only where no θ is negative.
   bool starts_above_threshold;
 };
 
@@ -200,15 +206,15 @@ struct BackwardPass {
   std::int64_t n_slots;
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
-  const void* recurrent_weight;  // [N, P·W], float or Bf16, or null
-  const float* d_values;         // [slots], ∂L/∂value
-  float* d_slots;                // [slots], σ'·e; null if nobody asks
-  const float* potentials;       // [T, B, N] of a readout, for ∂L/∂β
-  const float* initial_v;        // [B, N] of a readout, or null
-  const float* d_potentials;     // [T, B, N] of a readout
-  float* d_beta_by_sample;       // [B, P·W] of a readout that learns β, or null
-  float *d_v, *d_i_syn;          // running; tile by tile [P][B][W], else [B, P·W]
-  float* d_current_next;         // [B, P·W], of the step after the one at hand; null if not recurrent
+  const void* recurrent_weight;                   // [N, P·W], float or Bf16, or null
+  const float* d_values;                          // [slots], ∂L/∂value
+  float* d_slots;                                 // [slots], σ'·e; null if nobody asks
+  const float* potentials;                        // [T, B, N] of a readout, for gradients of its parameters
+  const float* initial_state;                     // [B, N] of a readout, or null
+  const float* d_potentials;                      // [T, B, N] of a readout
+  float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout, of those that learn, else null
+  float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
+  float* d_current_next;                          // [B, P·W], of the step after the one at hand; null if not recurrent
   int n_senders;
 };
 
@@ -219,59 +225,9 @@ struct ChunkPass {
   float* d_bias;                      // [groups of the chunk][P·W] or null
   const SenderSums* sums;             // [n_senders]
   const SenderChunk* senders;         // [n_senders]
-  const ListedGrad* listed;           // tile by tile: the listed slots, sorted by tile
+  const ListedGrad* listed;           // tile by tile: the listed slots, sorted by tile,
+  const ListedSlot* slots;            // or these, within a tile in the order of rows backwards
   const std::int32_t* listed_starts;  // [P + 1]
-};
-
-// The numbers of one optimiser step; see codelets/adam.h. step_size = lr/c1, root_c2 = √c2.
-struct AdamStep {
-  float lr, one_minus_beta1, beta2, one_minus_beta2;  // of the doubles: 1 - 0.999f is off by 5e-5 of itself
-  float eps, weight_decay, step_size, root_c2;
-  bool decoupled;
-};
-
-// The passes, built once per instruction set.
-struct Kernels {
-  const char* name;
-  // One tile, samples b0..b1-1, all steps.
-  void (*forward)(const ForwardPass&, int tile, int block, int b0, int b1);
-  // The same without step and select, for benchmarks. Returns a number that depends on every current.
-  float (*deliver_tile)(const ForwardPass&, int tile, int b0, int b1);
-  // One sample, all tiles, all steps; applies the capacity too.
-  void (*forward_sample)(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
-  // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
-  float (*deliver_sample)(const ForwardPass&, int b, float* current, const Lists& own);
-  // One step of one sample, all tiles; `own`: the population's spikes of the step before.
-  void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes& own);
-  // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other
-  // shards, all and before this one, [4]; null if there are none.
-  int (*select)(const ForwardPass&, int t, int b, const std::int32_t* others);
-  // hash(seed, step, sample), by which candidates that do not fit are chosen.
-  std::uint64_t (*rotation)(const LayerSpec&, int t, int b);
-  // How many neurons fired and how many nearly did in lists i0..i1-1, [lists][2].
-  void (*count_candidates)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* counts);
-  // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
-  void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
-                std::int32_t* n_silenced);
-  // Writes the lists of one block of samples b0..b1-1.
-  void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
-  // x ← σ'(x): the first field of slots j0..j1-1.
-  void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
-  // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
-  void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
-  void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
-  // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent
-  // layer.
-  void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
-                           const TileBlock* blocks, float* sums, std::size_t stride);
-  // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
-  void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
-  // From the tile's `d_current` to the gradients of weights, bias and list values.
-  void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
-  void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
-  // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
-  float (*read_memory)(const float*, std::size_t n);
-  void (*update_memory)(float*, std::size_t n);
 };
 
 }  // namespace sparsesnn

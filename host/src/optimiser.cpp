@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine.h"
+#include "kernels.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "layer.h"
+#include "../../codelets/records.h"
 
 namespace sparsesnn {
 

@@ -104,15 +104,11 @@ Padded::Padded(const LayerSpec& spec, const LayerInput& input) {
     }
     return to;
   };
-  constexpr float never = std::numeric_limits<float>::infinity();
-  const auto copy_decay = [&](PerNeuron from, const char* name) {
-    Array<float> to = copy(from, 0.0f, name, true);
-    for (std::size_t k = 0; k < to.size(); ++k) to[k] = std::clamp(to[k], 0.0f, 1.0f);
-    return to;
-  };
-  alpha = copy_decay(input.alpha, "alpha");
-  beta = copy_decay(input.beta, "beta");
-  threshold = copy(input.threshold, never, "threshold", true);
+  constexpr float never = std::numeric_limits<float>::max();
+  const NeuronModel& model = *spec.model;
+  for (int k = 0; k < model.n_parameters; ++k)
+    parameters.push_back(
+        copy(input.parameters[k], k == model.threshold ? never : 0.0f, model.parameter_names[k], true));
   grad_threshold = copy(input.grad_threshold, never, "grad_threshold", false);
   bias = copy(input.bias, 0.0f, "bias", true);
 }

@@ -29,14 +29,19 @@ inline int slab_width(const LayerSpec& spec, bool recurrent) {
   return recurrent || spec.needs_step_order() ? spec.n_padded() : spec.tile_width;
 }
 
-// Per-neuron parameters, padded so that a padded neuron never fires; decays within [0, 1].
+// Numbers per neuron, padded so that a padded neuron never fires.
 struct Padded {
-  Array<float> alpha, beta, threshold, grad_threshold, bias;
+  std::vector<Array<float>> parameters;  // of the model, in its order
+  Array<float> grad_threshold, bias;
 
   Padded(const LayerSpec& spec, const LayerInput& input);
 
   NeuronParameters pointers() const {
-    return {alpha.data(), beta.data(), threshold.data(), grad_threshold.data(), bias.data()};
+    NeuronParameters p;
+    for (std::size_t k = 0; k < parameters.size(); ++k) p.parameters[k] = parameters[k].data();
+    p.grad_threshold = grad_threshold.data();
+    p.bias = bias.data();
+    return p;
   }
 };
 

@@ -16,6 +16,8 @@
 
 namespace sparsesnn {
 
+struct Kernels;
+
 struct Bytes {
   const void* data = nullptr;
   std::size_t size = 0;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "group_tree.h"
+#include "kernels.h"
 #include "packing.h"
 #include "phases.h"
 #include "shard_lists.h"
@@ -67,7 +68,8 @@ class StepsBack {
   const std::vector<Half> halves_;
   std::vector<Sums> sums_;  // by half
   Array<float> total_;      // [own slots]
-  const Array<float> d_slots_, d_v_, d_next_, d_i_syn_, d_current_;
+  const Array<float> d_slots_, d_next_, d_current_;
+  std::vector<Array<float>> d_state_;
   BackwardPass pass_{};
 };
 
@@ -90,9 +92,7 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       sums_(halves_.size(), Sums(exchange.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),
       d_slots_(total_.size()),
-      d_v_(Array<float>::zeros(n_samples_ * row_)),
       d_next_(n_samples_ * row_),
-      d_i_syn_(spec.model == Model::cuba_lif ? Array<float>::zeros(n_samples_ * row_) : Array<float>()),
       d_current_(n_samples_ * group_samples * row_) {
   if (total_.size()) std::memcpy(total_.data(), d_values, sizeof(float) * total_.size());
   pass_.spec = &spec;
@@ -105,8 +105,10 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
   pass_.silenced_ids = saved.silenced_ids;
   pass_.d_values = total_.data();
   pass_.d_slots = d_slots_.data();
-  pass_.d_v = d_v_.data();
-  pass_.d_i_syn = d_i_syn_.data();
+  for (int k = 0; k < spec.model->n_states; ++k) {
+    d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
+    pass_.d_state[k] = d_state_[k].data();
+  }
   pass_.d_current_next = d_next_.data();
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels.h"
 #include "phases.h"
 #include "sharded.h"
 #include "thread_pool.h"

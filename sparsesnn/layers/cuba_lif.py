@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.layers.checks import PerNeuron
+from sparsesnn.layers.declaration import ALPHA, BETA, THRESHOLD, Parameter
 from sparsesnn.layers.equations import Pulled, rho, rho_derivatives
 from sparsesnn.layers.lif import Population
 from sparsesnn.options import option
@@ -25,6 +26,12 @@ class CubaLIF(Population):
     learn_alpha: bool = option(False, "train alpha")
 
     states: ClassVar[Tuple[str, ...]] = ("v", "i_syn")  # noqa: UP006
+    parameters: ClassVar[Tuple[Parameter, ...]] = (BETA, ALPHA, THRESHOLD)  # noqa: UP006
+
+    @property
+    def kernel(self) -> str:
+        """Name of the C++ model, see codelets/neuron."""
+        return f"cuba_lif.{self.reset_rule}"
 
     def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
         v, i_syn = states

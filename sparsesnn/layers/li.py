@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.declaration import BETA, Parameter
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
@@ -27,10 +28,21 @@ class LI(HasDecays):
     gain: float = option(1.0, "factor on the readout's input current")
     learn_beta: bool = option(False, "train the readout's decay")
 
+    states: ClassVar[Tuple[str, ...]] = ("v",)  # noqa: UP006
+    parameters: ClassVar[Tuple[Parameter, ...]] = (BETA,)  # noqa: UP006
+
+    @property
+    def kernel(self) -> str:
+        """Name of the C++ model, see codelets/neuron."""
+        return "li"
+
+    @property
+    def constants(self) -> tuple[float, ...]:
+        """Numbers of the C++ model that are the same for all neurons."""
+        return (self.gain,)
+
     def __post_init__(self) -> None:
         check_population(self)
-
-    states: ClassVar[Tuple[str, ...]] = ("v",)  # noqa: UP006
 
     def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
         """As `Population.step`; there are no spikes."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Optional, Tuple  # noqa: UP035
 from sparsesnn.documented import documented
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.declaration import BETA, THRESHOLD, Parameter
 from sparsesnn.layers.equations import Pulled, rho, rho_derivatives
 from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
@@ -66,6 +67,17 @@ class Population(HasDecays):
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
 
     states: ClassVar[Tuple[str, ...]]  # noqa: UP006
+    parameters: ClassVar[Tuple[Parameter, ...]]  # noqa: UP006
+
+    @property
+    def kernel(self) -> str:
+        """Name of the C++ model, see codelets/neuron."""
+        raise NotImplementedError
+
+    @property
+    def constants(self) -> tuple[float, ...]:
+        """Numbers of the C++ model that are the same for all neurons."""
+        return (self.gain,)
 
     @property
     def reset_rule(self) -> str:
@@ -99,6 +111,12 @@ class LIF(Population):
     """
 
     states: ClassVar[Tuple[str, ...]] = ("v",)  # noqa: UP006
+    parameters: ClassVar[Tuple[Parameter, ...]] = (BETA, THRESHOLD)  # noqa: UP006
+
+    @property
+    def kernel(self) -> str:
+        """Name of the C++ model, see codelets/neuron."""
+        return f"lif.{self.reset_rule}"
 
     def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
         return (rho(self.reset_rule, p["beta"], p["threshold"], states[0], reset) + self.gain * i,)

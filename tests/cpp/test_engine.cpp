@@ -1,5 +1,7 @@
 // Runs the engine without Python, for the sanitizers: every model, reset and list rule on odd shapes, and the promise
-// that threads and instruction sets do not change a bit. That the numbers are right is tests/engine/test_engine.py's matter.
+// that threads and instruction sets do not change a bit. That the numbers are right is tests/engine/test_engine.py's
+// matter.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -72,11 +74,13 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
                    own = random_lists(random, shape.n_samples, shape.n, 0.2, false);
   const auto weight0 = random_floats(random, shape.n_pre * n, -0.4f, 0.8f),
              weight1 = random_floats(random, 5 * n, -1, 1),
-             recurrent_weight = random_floats(random, n * n, -0.5f, 0.5f), alpha = random_floats(random, n, 0.5f, 0.9f),
-             beta = random_floats(random, n, 0.5f, 1), threshold = random_floats(random, n, 0.5f, 1),
+             recurrent_weight = random_floats(random, n * n, -0.5f, 0.5f),
              grad_threshold = random_floats(random, n, 0.1f, 0.5f), bias = random_floats(random, n, -0.1f, 0.1f),
-             v = random_floats(random, n * shape.n_samples, -1, 2);
-  const bool spiking = spec.model != Model::li;
+             state = random_floats(random, n * shape.n_samples, -1, 2);
+  const NeuronModel& model = *spec.model;
+  const bool spiking = model.fires();
+  std::vector<std::vector<float>> parameters;
+  for (int k = 0; k < model.n_parameters; ++k) parameters.push_back(random_floats(random, n, 0.5f, 1));
 
   LayerInput input;
   input.n_steps = shape.n_steps;
@@ -88,11 +92,10 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
     input.own_before = own.view();
     input.has_own_before = true;
   }
-  if (spec.model == Model::cuba_lif) input.alpha = alpha.data();
-  input.beta = beta.data();
-  if (spiking) input.threshold = threshold.data(), input.grad_threshold = grad_threshold.data();
+  for (int k = 0; k < model.n_parameters; ++k) input.parameters[k] = parameters[k].data();
+  if (spiking) input.grad_threshold = grad_threshold.data();
   input.bias = bias.data();
-  input.v = v.data();
+  for (int s = 0; s < model.n_states; ++s) input.state[s] = state.data();
 
   const LayerOutput out = layer_forward(spec, input);
   LayerSaved saved;
@@ -122,16 +125,14 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   append(bytes, out.n_spikes, n_lists);
   append(bytes, out.dropped, n_lists);
   append(bytes, out.fields, n_slots * spec.n_fields());
-  append(bytes, out.v, n * shape.n_samples);
+  for (const Array<float>& one : out.state) append(bytes, one, n * shape.n_samples);
   append(bytes, out.potentials, n_lists * n);
   append(bytes, d.d_weight[0], shape.n_pre * n);
   append(bytes, d.d_weight[1], 5 * n);
   append(bytes, d.d_value[1], second.ids.size());
   append(bytes, d.d_recurrent_weight, n * n);
   append(bytes, d.d_bias, n);
-  append(bytes, d.d_alpha, n);
-  append(bytes, d.d_beta, n);
-  append(bytes, d.d_threshold, n);
+  for (const Array<float>& one : d.d_parameters) append(bytes, one, n);
   return bytes;
 }
 
@@ -151,23 +152,20 @@ void every_rule() {
   const Shape shapes[] = {{1, 1, 1, 1, 0, 16}, {17, 9, 4, 3, 1, 16}, {70, 33, 5, 7, 0, 32}, {130, 20, 3, 2, 2, 64}};
   unsigned seed = 0;
   for (const Shape& shape : shapes)
-    for (int model = 0; model < 3; ++model)
-      for (int reset = 0; reset < 4; ++reset)
-        for (int rule = 0; rule < 4; ++rule) {
-          if (model == 2 && (reset || rule)) continue;
-          LayerSpec spec;
-          spec.model = static_cast<Model>(model);
-          spec.reset = static_cast<Reset>(reset);
-          spec.detach_reset = rule % 2;
-          spec.surrogate = static_cast<int>(++seed % 6);
-          spec.n = shape.n;
-          spec.tile_width = shape.tile_width;
-          spec.capacity = rule < 2 || model == 2 ? 0 : (shape.n + 4) / 5;
-          spec.fixed = rule == 3;
-          spec.learn_alpha = spec.model == Model::cuba_lif;
-          spec.learn_beta = spec.learn_threshold = true;
-          check_layer(spec, shape, model != 2 && seed % 2, seed);
-        }
+    for (const NeuronModel& model : neuron_models())
+      for (int rule = 0; rule < (model.fires() ? 4 : 1); ++rule) {
+        LayerSpec spec;
+        spec.model = &model;
+        std::fill(spec.constants, spec.constants + model.n_constants, 0.8f);
+        std::fill(spec.learns, spec.learns + model.n_parameters, true);
+        spec.detach_reset = rule % 2;
+        spec.surrogate = static_cast<int>(++seed % surrogate_names().size());
+        spec.n = shape.n;
+        spec.tile_width = shape.tile_width;
+        spec.capacity = rule < 2 ? 0 : (shape.n + 4) / 5;
+        spec.fixed = rule == 3;
+        check_layer(spec, shape, model.fires() && seed % 2, seed);
+      }
 }
 
 void hostile_lists() {
@@ -214,12 +212,13 @@ void weights_that_are_not_finite() {
   std::vector<float> weight(3 * 20, 0.1f), ones(20, 1.0f);
   weight[2 * 20 + 17] = std::nanf("");
   LayerSpec spec;
+  spec.model = &find_model("lif.subtract");
   spec.n = 20;
   spec.tile_width = 16;
   LayerInput input;
   input.n_steps = input.n_samples = 2;
   input.sources = {{lists.view(), 2, 3, 0, weight.data()}};
-  input.beta = input.threshold = input.grad_threshold = ones.data();
+  input.parameters[0] = input.parameters[1] = input.grad_threshold = ones.data();
   CHECK_THROWS(layer_forward(spec, input), "weight holds NaN at [2, 17]");
   weight[2 * 20 + 17] = INFINITY;
   CHECK_THROWS(layer_forward(spec, input), "weight holds infinity at [2, 17]");

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "host/src/engine.h"
 #include "host/src/isa.h"
+#include "host/src/kernels.h"
 #include "tests/cpp/check.h"
 
 int main() {

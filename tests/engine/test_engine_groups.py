@@ -19,7 +19,7 @@ from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 
 GROUP = _core.group_samples
-PER_NEURON = ("recurrent_weight", "bias", "alpha", "beta", "threshold")
+PER_NEURON = ("recurrent_weight", "bias")
 
 
 def random_spikes(n_steps: int, n_samples: int, n: int) -> SpikeBatch:
@@ -57,7 +57,7 @@ def backward_calls(
 
 
 def parameter_gradients(result: Any) -> list[np.ndarray]:
-    found = [*result["weight"], *(result[name] for name in PER_NEURON)]
+    found = [*result["weight"], *(result[name] for name in PER_NEURON), *result["parameters"]]
     return [g for g in found if g is not None]
 
 
@@ -154,9 +154,7 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         )
         beta = np.full(size, 0.9, np.float32)
         spec = readout_spec(size, width, n, columns.start)
-        call = _core.LayerCall(
-            spec, 20, 11, [source], None, None, beta, None, None, None, None, None, None, exchange=exchange
-        )
+        call = _core.LayerCall(spec, n_steps=20, n_samples=11, sources=[source], parameters=[beta], exchange=exchange)
         saved = _core.forward(call)
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
         found: np.ndarray = _core.backward(call, saved, None, d_out, [True], [True], False, False)["value"][0]
@@ -199,21 +197,18 @@ def test_edges_of_tiles_ascend() -> None:
 
 def readout_spec(n: int, tile_width: int, population: int, first: int) -> _core.LayerSpec:
     return _core.LayerSpec(
-        model=2,
-        reset=3,
+        model="li",
+        constants=[1.0],
+        learns=[False],
         detach_reset=True,
-        surrogate=0,
+        surrogate="straight_through",
         slope=1.0,
-        gain=1.0,
         n=n,
         tile_width=tile_width,
         capacity=0,
         fixed=False,
         bf16=False,
         save=True,
-        learn_alpha=False,
-        learn_beta=False,
-        learn_threshold=False,
         seed=0,
         first_step=0,
         population=population,

@@ -228,6 +228,14 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
     lists = _core.Lists(np.zeros(2, np.int64), np.empty(0, np.uint16), np.zeros(1, np.int32))
     source = _core.Source(lists, 30, 0, np.zeros((30, 70), np.float32), out[:-1])
     numbers = np.zeros(70, np.float32)
-    call = _core.LayerCall(spec, 1, 1, [source], weight, None, numbers, numbers, numbers, None, None, None, None)
+    call = _core.LayerCall(
+        spec,
+        n_steps=1,
+        n_samples=1,
+        sources=[source],
+        parameters=[numbers, numbers],
+        grad_threshold=numbers,
+        recurrent_weight=weight,
+    )
     with pytest.raises(ShapeError, match="a packed weight has .* bytes; pack_rows fills"):
         _core.forward(call)

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 
-from sparsesnn.layers import LI, CubaLIF, Input, Population
+from sparsesnn.layers import LI, Input, Population
 from sparsesnn.partition.cpu.cost import tile_blocks
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
@@ -94,7 +94,10 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         seen |= {name, *(c.pre for c in incoming)}
         peak = {
             "packed": (2 if plan.weight_dtype == "half" else 4) * _packed(plan, incoming) * padded,
-            "state": 4 * plan.n_samples * padded * _states(population, plan.trains and plan.network.is_recurrent(name)),
+            "state": 4
+            * plan.n_samples
+            * padded
+            * _running(population, plan.trains and plan.network.is_recurrent(name)),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
             "shares": sum(_shares(plan, c.pre, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
@@ -103,13 +106,13 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         }
         for item, size in peak.items():  # one layer after the other
             out[item] = max(out[item], size)
-        kept += 4 * plan.n_samples * n * (1 + isinstance(population, CubaLIF))
+        kept += 4 * plan.n_samples * n * _states(population)
         if not isinstance(population, Population):
             out["readout"] += 4 * rows * n * (1 + 2 * train)
         else:
             share = n / plan.populations[name].n
-            fields = 1 + (population.reset == "zero" or not population.detach_reset)
-            fields += sum(bool(getattr(population, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
+            fields = 1 + (population.reset == "zero")
+            fields += sum(bool(getattr(population, f"learn_{x.name}", False)) for x in population.parameters)
             out["records"] += math.ceil(4 * fields * rows * lengths[name].listed * share) * train
     several = plan.target.devices > 1
     out["state"] += 0 if several else kept  # models over ranks return no state
@@ -131,9 +134,14 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
     return out
 
 
-def _states(population: Input | LI | Population, learns_by_step: bool) -> int:
+def _states(population: Input | LI | Population) -> int:
+    """Numbers per neuron that its model carries."""
+    return 0 if isinstance(population, Input) else len(population.states)
+
+
+def _running(population: Input | LI | Population, learns_by_step: bool) -> int:
     """Arrays [B, n] that run through the steps of a layer, in the pass that has more of them."""
-    return 1 + isinstance(population, CubaLIF) + learns_by_step
+    return _states(population) + learns_by_step
 
 
 def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:

@@ -1,0 +1,51 @@
+// What a neuron model gives, and what those who run it give to the model.
+//
+// A model is linear between spikes. It carries a few numbers per neuron, its states z. The first one, x, is what was
+// compared with the threshold in the last step, before any reset, so that who fired is read off the state:
+//
+//   s = [x > θ];    z ← A_s·z + c_s + B·i                        one step; its reset is that of the spike before
+//
+// One struct a model in a file of its own (lif.h is the plainest); models.h lists all of them. A struct has
+//
+//   name                     by which the description asks for it
+//   state_names, parameter_names, and the places of states, parameters (a number per neuron) and constants (one for
+//                            all), in the order in which the description names them
+//   threshold                the place of θ among the parameters; -1: a readout, which never fires
+//   step(z, p, c, reset, spike, i)
+//                            one step, in place. `reset` and `spike` say who fired; they differ where a dual number's
+//                            derivative passes through spikes, but not through the reset (`through`)
+//   adjoint(d, p, c)         d ← ∂L/∂z of a step from that of the step after, where the neuron is not listed
+//   adjoint(d, p, c, At)     the same of a listed neuron; returns what went through σ', so that -1 times that is the
+//                            direct part of ∂L/∂θ
+//   adjoint(d, p, c, q)      where adds_q: the same of a neuron whose reset passes no gradient; q = 0: not listed
+//   d_current(d, p, c)       ∂L/∂i of the step whose ∂L/∂z is d
+//   by_parameter(k, d, z, p, c, s, i)
+//                            ∂L/∂p[k] by that step, from the states z before it; without θ's part in s = [x > θ]
+//
+// and says of itself
+//
+//   adds_q                   unless the reset passes a gradient, listing changes the adjoint by q alone, added to d[0]
+//   reads_x                  the adjoint of a listed neuron reads x, and whether the neuron fired: x is recorded
+//   feeds_spikes             a spike acts on the state other than by the reset
+//   fused                    worth a loop of its own with the delivery of currents
+//
+// d is the model's own: a state that another one reads within the step counts what goes that way too.
+#pragma once
+
+#include "../number.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+
+enum class Reset { subtract, subtract_decays, zero, none };
+
+// A listed neuron at one step.
+template <class F>
+struct At {
+  Fired<F> s;
+  F sigma;    // σ'(x - θ)
+  F q;        // σ'·e, e = ∂L/∂(list value)
+  F x;        // where the model reads it
+  F through;  // 1: the reset passes the gradient of the spike; 0: it is detached
+};
+
+}  // namespace sparsesnn::SPARSESNN_ISA

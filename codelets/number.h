@@ -1,0 +1,83 @@
+// What the arithmetic of a neuron is written with, so that one source serves float, double, vectors of floats (simd.h)
+// and dual numbers (dual.h).
+//
+// No header of the standard library and C++17: popc compiles this for tiles.
+#pragma once
+
+#ifndef SPARSESNN_ISA
+#define SPARSESNN_ISA base
+#endif
+
+#ifdef __IPU__
+#include <ipu_vector_math>
+#endif
+
+namespace sparsesnn::SPARSESNN_ISA {
+
+// The place of a state, parameter or constant of a model, as a type: `p[threshold]` may then be a number of another
+// kind than `p[beta]` (dual.h).
+template <int k>
+struct Index {
+  constexpr operator int() const { return k; }
+};
+
+// Whether neurons fired: x > θ, strictly; false for NaN. Vectors and dual numbers have their own.
+template <class F>
+struct Fired {
+  bool is;
+
+  static Fired of(F x, F threshold) { return {x > threshold}; }
+};
+
+// x where a neuron fired, else 0.
+template <class F>
+inline F where(Fired<F> fired, F x) {
+  return fired.is ? x : F(0);
+}
+
+#ifdef __IPU__
+inline float exp_of(float x) { return ::ipu::exp(x); }
+inline float sqrt_of(float x) { return ::ipu::sqrt(x); }
+inline float log_of(float x) { return ::ipu::log(x); }
+#else
+inline float exp_of(float x) { return __builtin_expf(x); }
+inline float sqrt_of(float x) { return __builtin_sqrtf(x); }
+inline float log_of(float x) { return __builtin_logf(x); }
+#endif
+inline double exp_of(double x) { return __builtin_exp(x); }
+
+inline float magnitude(float x) { return __builtin_fabsf(x); }
+inline double magnitude(double x) { return __builtin_fabs(x); }
+
+// Types in a row. `List<A, B>::each(visit)` calls visit(index, A()), visit(1, B()); `with(k, body)` calls body for the
+// k-th.
+template <class... Entry>
+struct List {
+  static constexpr int size = sizeof...(Entry);
+
+  template <class Visit>
+  static void each(Visit&& visit) {
+    int k = 0;
+    (visit(k++, Entry()), ...);
+  }
+
+  template <class Body>
+  static void with(int index, Body&& body) {
+    int k = 0;
+    ((k++ == index ? body(Entry()) : void()), ...);
+  }
+};
+
+// The place of `name` in a list of types that have one, or -1.
+template <class Names>
+inline int find(const char* name) {
+  int found = -1;
+  Names::each([&](int k, auto entry) {
+    const char *a = name, *b = entry.name;
+    while (*a && *a == *b) ++a, ++b;
+    if (*a == *b) found = k;
+  });
+  return found;
+}
+
+}  // namespace sparsesnn::SPARSESNN_ISA

@@ -1,0 +1,183 @@
+// The forward pass of a tile or a sample: deliver, step, compare.
+#include <cstring>
+
+#include "../../codelets/deliver.h"
+#include "../../codelets/neuron/models.h"
+#include "../../codelets/step.h"
+#include "kernel_parts.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+namespace {
+
+// The currents of one tile, one step, one sample.
+template <int W, class Weight>
+inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
+  if (pass.neuron.bias)
+    std::memcpy(current, pass.neuron.bias + first, sizeof(float) * W);
+  else
+    std::memset(current, 0, sizeof(float) * W);
+  for (int k = 0; k < pass.n_sources; ++k) {
+    const Source& source = pass.sources[k];
+    if (t < source.delay) continue;
+    const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+    const void* ids = source.lists.at(source.lists.offsets[list]);
+    const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
+    with_ids(source.lists.wide, ids, [&](auto* id) { deliver<W>(current, columns, id, source.lists.n_spikes[list]); });
+  }
+}
+
+// Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
+// `advance(t, b, current)` moves the neurons on.
+template <int W, class Weight, class Advance>
+inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
+  alignas(64) float current[W];
+  for (int t = 0; t < pass.n_steps; ++t)
+    for (int b = b0; b < b1; ++b) {
+      tile_current<W, Weight>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
+      advance(t, b, current);
+    }
+}
+
+// The usual layer: a model with a loop of its own, whose records are x - θ alone. Not inlined: beside its siblings in
+// one function, the loop's registers are spilled, and it takes a twelfth longer.
+template <class M, int W, class Weight>
+[[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
+  const LayerSpec& spec = *pass.spec;
+  TileNeurons<M> neurons;
+  for (int s = 0; s < M::n_states; ++s)
+    neurons.state[s] = pass.state[s] + static_cast<std::size_t>(of.index) * pass.n_samples * W;
+  for (int k = 0; k < M::n_parameters; ++k) neurons.parameter[k] = pass.neuron.parameters[k] + of.first;
+  for (int k = 0; k < M::n_constants; ++k) neurons.constant[k] = broadcast(spec.constants[k]);
+  const float* const grad_threshold = pass.neuron.grad_threshold + of.first;
+  std::uint64_t *const fired = pass.fired + of.words, *const listed = pass.listed + of.words;
+  SlotBuffer& slots = *of.slots;
+  each_step<W, Weight>(pass, of.index, b0, b1, [&](int t, int b, const float* current) {
+    slots.reserve(W + vector_width);  // store_selected writes whole vectors
+    float* const record = slots.data + slots.size;
+    const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
+    TileNeurons<M> here = neurons;
+    for (int s = 0; s < M::n_states; ++s) here.state[s] += static_cast<std::size_t>(b) * W;
+    Masks masks;
+    slots.size +=
+        static_cast<std::size_t>(step_and_record<M, W>(here, grad_threshold, current, masks, record) - record);
+    fired[list] = masks.fired;
+    listed[list] = masks.listed;
+  });
+}
+
+template <int W, class Weight>
+void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1) {
+  // Copies: a store through a pointer cannot change them, so the loops need not read them again.
+  const ForwardPass pass = shared;
+  const LayerSpec spec = *pass.spec;
+  const TileOf of(pass, spec, tile, block);
+  bool done = false;
+  if (of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
+    Models::with(model_index(*spec.model), [&](auto model) {
+      using M = decltype(model);
+      if constexpr (M::fused) forward_fused<M, W, Weight>(pass, of, b0, b1), done = true;
+    });
+  if (done) return;
+  const auto advance = neuron_kernels(spec).advance;
+  each_step<W, Weight>(pass, tile, b0, b1,
+                       [&](int t, int b, const float* current) { advance(pass, spec, of, t, b, current); });
+}
+
+template <int W, class Weight>
+float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
+  const ForwardPass pass = shared;
+  float sum = 0.0f;
+  each_step<W, Weight>(pass, tile, b0, b1, [&](int, int, const float* current) {
+    for (int k = 0; k < W; k += vector_width) sum += current[k];
+  });
+  return sum;
+}
+
+// current[P·W] of one sample at one step, `own` spikes included. Rows of weights are read whole, as they come from
+// beyond L2.
+inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes& own, float* current) {
+  const int n = pass.spec->n_padded();
+  const auto send = [&](const void* weight, bool wide, const void* list, std::int64_t n_ids) {
+    with_weight(pass.spec->bf16, weight, [&](auto* rows) {
+      with_ids(wide, list, [&](auto* id) { deliver_rows(current, rows, n, id, n_ids); });
+    });
+  };
+  if (pass.neuron.bias)
+    std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
+  else
+    std::memset(current, 0, sizeof(float) * n);
+  for (int k = 0; k < pass.n_sources; ++k) {
+    const Source& source = pass.sources[k];
+    if (t < source.delay) continue;
+    const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+    send(source.weight, source.lists.wide, source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list]);
+  }
+  if (pass.recurrent_weight) send(pass.recurrent_weight, own.wide, own.ids, own.n);
+}
+
+}  // namespace
+
+void forward_step(const ForwardPass& pass, int t, int b, float* current, const OwnSpikes& own) {
+  const LayerSpec& spec = *pass.spec;
+  const auto advance = neuron_kernels(spec).advance;
+  sample_current(pass, t, b, own, current);
+  for (int p = 0; p < spec.n_tiles(); ++p)
+    advance(pass, spec, TileOf(pass, spec, p, b), t, b, current + p * spec.tile_width);
+}
+
+// Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input one step later.
+// `current`: [P·W]; `own_ids`: room for all neurons, of a recurrent layer.
+void forward_sample(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
+  OwnSpikes own{own_ids, 0, pass.wide};
+  if (pass.own_before.offsets)
+    own = {pass.own_before.at(pass.own_before.offsets[b]), pass.own_before.n_spikes[b], pass.wide};
+  for (int t = 0; t < pass.n_steps; ++t) {
+    forward_step(pass, t, b, current, own);
+    const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
+    if (dropped) dropped[list] = select(pass, t, b, nullptr);
+    own.ids = own_ids;
+    if (pass.recurrent_weight) own.n = sent_ids(pass, list, own_ids);
+  }
+}
+
+float deliver_sample(const ForwardPass& pass, int b, float* current, const Lists& own) {
+  float sum = 0.0f;
+  for (int t = 0; t < pass.n_steps; ++t) {
+    const std::int64_t before = static_cast<std::int64_t>(t - 1) * pass.n_samples + b;
+    const OwnSpikes spikes = t ? OwnSpikes{own.at(own.offsets[before]), own.n_spikes[before], own.wide} : OwnSpikes();
+    sample_current(pass, t, b, spikes, current);
+    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += current[k];
+  }
+  return sum;
+}
+
+namespace {
+
+// Calls body with the tile's width and with the weights' type, as a null pointer.
+template <class Body>
+inline void with_kernel(const LayerSpec& spec, Body&& body) {
+  with_width(spec.tile_width, [&](auto w) {
+    if (spec.bf16)
+      body(w, static_cast<Bf16*>(nullptr));
+    else
+      body(w, static_cast<float*>(nullptr));
+  });
+}
+
+}  // namespace
+
+void forward(const ForwardPass& pass, int tile, int block, int b0, int b1) {
+  with_kernel(*pass.spec, [&](auto w, auto* weight) {
+    forward_tile<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, block, b0, b1);
+  });
+}
+
+float deliver_tile(const ForwardPass& pass, int tile, int b0, int b1) {
+  float sum = 0.0f;
+  with_kernel(*pass.spec, [&](auto w, auto* weight) {
+    sum = deliver_only<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, b0, b1);
+  });
+  return sum;
+}
+
+}  // namespace sparsesnn::SPARSESNN_ISA

@@ -1,0 +1,55 @@
+// The passes of a layer and the loops of an optimiser, built once per instruction set (isa.h).
+#pragma once
+
+#include "../../codelets/records.h"
+#include "layer.h"
+
+namespace sparsesnn {
+
+struct Kernels {
+  const char* name;
+  // One tile, samples b0..b1-1, all steps.
+  void (*forward)(const ForwardPass&, int tile, int block, int b0, int b1);
+  // The same without step and select, for benchmarks. Returns a number that depends on every current.
+  float (*deliver_tile)(const ForwardPass&, int tile, int b0, int b1);
+  // One sample, all tiles, all steps; applies the capacity too.
+  void (*forward_sample)(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
+  // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
+  float (*deliver_sample)(const ForwardPass&, int b, float* current, const Lists& own);
+  // One step of one sample, all tiles; `own`: the population's spikes of the step before.
+  void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes& own);
+  // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other
+  // shards, all and before this one, [4]; null if there are none.
+  int (*select)(const ForwardPass&, int t, int b, const std::int32_t* others);
+  // hash(seed, step, sample), by which candidates that do not fit are chosen.
+  std::uint64_t (*rotation)(const LayerSpec&, int t, int b);
+  // How many neurons fired and how many nearly did in lists i0..i1-1, [lists][2].
+  void (*count_candidates)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* counts);
+  // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
+  void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
+                std::int32_t* n_silenced);
+  // Writes the lists of one block of samples b0..b1-1.
+  void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
+  // x ← σ'(x): the first field of slots j0..j1-1.
+  void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
+  // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
+  void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
+  void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
+  // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent
+  // layer.
+  void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
+                           const TileBlock* blocks, float* sums, std::size_t stride);
+  // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
+  void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
+  // From the tile's `d_current` to the gradients of weights, bias and list values.
+  void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
+  void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
+  // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
+  float (*read_memory)(const float*, std::size_t n);
+  void (*update_memory)(float*, std::size_t n);
+};
+
+// Those for the instruction set in use (isa.h).
+const Kernels& chosen_kernels();
+
+}  // namespace sparsesnn

@@ -1,0 +1,214 @@
+// From bit masks and slot records to lists: select, count, fill.
+#include <cstring>
+
+#include "../../codelets/select.h"
+#include "kernel_parts.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+
+std::uint64_t rotation_of(const LayerSpec& spec, int t, int b) {
+  return rotation(spec.seed, spec.first_step + t, spec.first_sample + b);
+}
+
+int select(const ForwardPass& pass, int t, int b, const std::int32_t* others) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t stride = words_stride(pass), i = static_cast<std::size_t>(t) * pass.n_samples + b;
+  const int n_tiles = spec.n_tiles();
+  OtherShards shards;
+  if (others) shards = {others[0], others[1], others[2], others[3], spec.n_all() - spec.n, spec.first};
+  const int dropped =
+      select_capacity(pass.fired + i, pass.listed + i, pass.sent + i, pass.near + i, stride, n_tiles, spec.n,
+                      spec.tile_width, spec.capacity, spec.fixed, rotation_of(spec, t, b), shards);
+  if (pass.slope)  // no gradient passes through the spike of an unlisted neuron
+    for (int p = 0; p < n_tiles; ++p) {
+      float* slope = pass.slope + (static_cast<std::size_t>(p) * pass.n_samples + b) * spec.tile_width;
+      std::uint64_t unlisted = valid_word(spec, p) & ~(pass.sent[p * stride + i] | pass.near[p * stride + i]);
+      for (; unlisted; unlisted &= unlisted - 1) slope[__builtin_ctzll(unlisted)] = 0.0f;
+    }
+  return dropped;
+}
+
+void count_candidates(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32_t* counts) {
+  const std::size_t stride = words_stride(pass);
+  std::memset(counts, 0, sizeof(std::int32_t) * 2 * static_cast<std::size_t>(i1 - i0));
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::int64_t i = i0; i < i1; ++i) {
+      const std::uint64_t fired = pass.fired[p * stride + i], listed = pass.listed[p * stride + i];
+      counts[2 * (i - i0)] += __builtin_popcountll(fired);
+      counts[2 * (i - i0) + 1] += __builtin_popcountll(listed & ~fired);
+    }
+}
+
+namespace {
+
+template <class Id>
+inline std::int64_t decode_sent(const ForwardPass& pass, std::int64_t list, Id* ids) {
+  const std::size_t stride = words_stride(pass);
+  Id* out = ids;
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::uint64_t bits = pass.sent[p * stride + list]; bits; bits &= bits - 1)
+      *out++ = static_cast<Id>(p * pass.spec->tile_width + __builtin_ctzll(bits));
+  return out - ids;
+}
+
+}  // namespace
+
+std::int64_t sent_ids(const ForwardPass& pass, std::int64_t list, void* ids) {
+  return pass.wide ? decode_sent(pass, list, static_cast<Id32*>(ids))
+                   : decode_sent(pass, list, static_cast<Id16*>(ids));
+}
+
+namespace {
+
+// Without a capacity `sent` is `fired`, and every other listed neuron is a near-spike.
+inline std::uint64_t near_word(const ForwardPass& pass, std::size_t at) {
+  return pass.near ? pass.near[at] : pass.listed[at] & ~pass.fired[at];
+}
+
+}  // namespace
+
+void count(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
+           std::int32_t* n_silenced) {
+  const std::size_t stride = words_stride(pass);
+  for (std::int64_t i = i0; i < i1; ++i) {
+    n_spikes[i] = n_listed[i] = 0;
+    if (n_silenced) n_silenced[i] = 0;
+  }
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (std::int64_t i = i0; i < i1; ++i) {
+      const std::size_t at = p * stride + i;
+      const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
+      n_spikes[i] += __builtin_popcountll(sent);
+      n_listed[i] += __builtin_popcountll(sent | near);
+      if (n_silenced) n_silenced[i] += __builtin_popcountll(pass.fired[at] & ~sent);
+    }
+}
+
+namespace {
+
+// The ids of one list and the field of each: spikes to `spike` on, near-spikes to `near` on. Words list a neuron or
+// two, so four are written without asking: what is too much goes where the next near-spike goes, which must be in
+// bounds (`roomy`).
+template <class Id, bool fields>
+inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* records, std::int64_t list,
+                      std::int64_t spike, std::int64_t near, bool roomy) {
+  const std::size_t stride = words_stride(pass);
+  const int n_tiles = pass.spec->n_tiles(), w = pass.spec->tile_width;
+  Id* const ids = static_cast<Id*>(out.ids);
+  for (int p = 0; p < n_tiles; ++p) {
+    const std::size_t at = p * stride + list;
+    const std::uint64_t fired = pass.fired[at];
+    std::uint64_t bits = pass.listed[at];
+    SlotBuffer& tile = records[p * pass.n_blocks];
+    const float* record = tile.data + tile.size;
+    if (fields) tile.size += static_cast<std::size_t>(__builtin_popcountll(bits));
+    const int first = p * w;
+    const auto put = [&] {
+      const std::uint64_t one = bits & -bits;  // 0 once nothing is left
+      const std::int64_t is_spike = (fired & one) != 0, to = is_spike ? spike : near;
+      ids[to] = static_cast<Id>(first + __builtin_ctzll(bits | 1ull << 63));
+      if constexpr (fields) out.fields[to] = *record++;
+      spike += is_spike;
+      near += (one != 0) - is_spike;
+      bits &= bits - 1;
+    };
+    if (roomy && (!fields || tile.data))
+      for (int k = 0; k < 4; ++k) put();
+    while (bits) put();
+  }
+}
+
+template <int value>
+inline void fill_values(float* values, std::int64_t slot, std::int64_t end, std::int64_t limit) {
+  const Vector x = broadcast(static_cast<float>(value));
+  for (; slot < end && slot + vector_width <= limit; slot += vector_width) store(values + slot, x);
+  for (; slot < end; ++slot) values[slot] = value;
+}
+
+// The usual lists: no capacity, at most one field.
+template <class Id, bool fields>
+void fill_plain(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  SlotBuffer* const records = pass.slots + block;
+  for (int p = 0; p < pass.spec->n_tiles(); ++p) records[p * pass.n_blocks].size = 0;
+  for (int t = 0; t < pass.n_steps; ++t) {
+    const std::int64_t row = static_cast<std::int64_t>(t) * pass.n_samples, limit = out.offsets[row + b1];
+    for (int p = 0; p < pass.spec->n_tiles(); ++p) {  // of the next step: too many streams for the hardware to foresee
+      const std::size_t word = p * words_stride(pass) + row + pass.n_samples + b0;
+      __builtin_prefetch(pass.fired + word);
+      __builtin_prefetch(pass.listed + word);
+      __builtin_prefetch(records[p * pass.n_blocks].data + records[p * pass.n_blocks].size + 32);
+    }
+    for (std::int64_t i = row + b0; i < row + b1; ++i) {
+      const std::int64_t begin = out.offsets[i], near = begin + out.n_spikes[i], end = out.offsets[i + 1];
+      fill_list<Id, fields>(pass, out, records, i, begin, near, end < limit);
+      if (!out.values) continue;
+      fill_values<1>(out.values, begin, near, limit);
+      fill_values<0>(out.values, near, end, limit);
+    }
+  }
+}
+
+// With a capacity, which may have dropped some of the records, or several fields.
+template <class Id>
+void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  const LayerSpec& spec = *pass.spec;
+  const bool limited = pass.near != nullptr;
+  const std::size_t stride = words_stride(pass);
+  const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
+  Id* ids = static_cast<Id*>(out.ids);
+  // Each tile's records lie in the order of its forward pass: by step, then sample.
+  for (int p = 0; p < n_tiles; ++p) pass.slots[p * pass.n_blocks + block].size = 0;
+  for (int t = 0; t < pass.n_steps; ++t)
+    for (int b = b0; b < b1; ++b) {
+      const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;
+      const std::int64_t begin = out.offsets[i], near_begin = begin + out.n_spikes[i], end = out.offsets[i + 1];
+      std::int64_t spike = begin, near_spike = near_begin;
+      std::int64_t silenced = out.silenced_offsets ? out.silenced_offsets[i] : 0;
+      for (int p = 0; p < n_tiles; ++p) {
+        const std::size_t at = p * stride + i;
+        const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
+        const std::uint64_t stored = !limited ? pass.listed[at] : spec.fixed ? valid_word(spec, p) : pass.listed[at];
+        SlotBuffer& records = pass.slots[p * pass.n_blocks + block];
+        const float* record = records.data + records.size;
+        records.size += static_cast<std::size_t>(__builtin_popcountll(stored)) * n_fields;
+        for (std::uint64_t bits = stored; bits; bits &= bits - 1, record += n_fields) {
+          const int k = __builtin_ctzll(bits);
+          if (limited && !((sent | near) >> k & 1)) {
+            if (out.silenced_offsets && pass.fired[at] >> k & 1)
+              out.silenced_ids[silenced++] = static_cast<std::uint32_t>(p * w + k);
+            continue;
+          }
+          // No branch on the kind: it is a toss-up that no predictor wins.
+          const std::int64_t is_spike = sent >> k & 1, slot = is_spike ? spike : near_spike;
+          spike += is_spike;
+          near_spike += 1 - is_spike;
+          ids[slot] = static_cast<Id>(p * w + k);
+          for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
+        }
+      }
+      if (!out.values) continue;
+      for (std::int64_t slot = begin; slot < near_begin; ++slot) out.values[slot] = 1.0f;
+      for (std::int64_t slot = near_begin; slot < end; ++slot) out.values[slot] = 0.0f;
+    }
+}
+
+template <class Id>
+void fill_lists(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  if (pass.near || pass.spec->n_fields() > 1)
+    fill_block<Id>(pass, out, block, b0, b1);
+  else if (pass.spec->n_fields() == 1)
+    fill_plain<Id, true>(pass, out, block, b0, b1);
+  else
+    fill_plain<Id, false>(pass, out, block, b0, b1);
+}
+
+}  // namespace
+
+void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+  if (out.wide)
+    fill_lists<Id32>(pass, out, block, b0, b1);
+  else
+    fill_lists<Id16>(pass, out, block, b0, b1);
+}
+
+}  // namespace sparsesnn::SPARSESNN_ISA
