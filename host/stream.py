@@ -18,10 +18,8 @@ from sparsesnn.datasets import hashing
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
-from sparsesnn.host.batches import Batch, DeviceLists, HostLists, Indices
+from sparsesnn.host.batches import Batch, Batches, Indices
 from sparsesnn.spikes import SpikeBatch
-
-CACHES = ("host", "device")
 
 # what else of an epoch is in random order; the order of samples itself has no word, for it came first
 _BATCH_ORDER = 1
@@ -60,14 +58,13 @@ class Stream:
         prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread. With 2 one is filled while
             another one waits full; more of them, which are small, ride out moments in which others have the cores.
         rank, n_ranks: r and R.
-        cache: "host" makes batches from lists in main memory, "device" from lists that were copied to `device` once.
         device: where batches are handed out.
 
     Attributes:
         wait_s: seconds that consumers waited for batches, over all epochs so far.
 
     Raises:
-        ConfigError: an argument without meaning, or `augment` with `cache="device"`.
+        ConfigError: an argument without meaning.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class Stream:
         prefetch: int = 8,
         rank: int = 0,
         n_ranks: int = 1,
-        cache: str = "host",
         device: torch.device | str = "cpu",
     ) -> None:
         chosen = np.arange(len(event_set)) if indices is None else np.asarray(indices)
@@ -110,13 +106,6 @@ class Stream:
                 f"Stream: bucket_batches is {bucket_batches}{'' if shuffle else ' without shuffle'}; "
                 "allowed: 0 (none), or a number of batches together with shuffle"
             )
-        if cache not in CACHES:
-            raise ConfigError(f"Stream: cache is {cache!r}; allowed: {', '.join(CACHES)}")
-        if cache == "device" and augment:
-            raise ConfigError(
-                "Stream: augmentation is made on the host, but cache is 'device'; use cache='host', which copies each "
-                "augmented batch to the device ahead of time, or switch the augmentation off"
-            )
         self.event_set = event_set
         self.indices: Indices = chosen.astype(np.int64)
         self.batch_size = batch_size
@@ -128,11 +117,7 @@ class Stream:
         self.rank, self.n_ranks = rank, n_ranks
         self.device = torch.device(device)
         self.wait_s = 0.0
-        self.source: HostLists | DeviceLists = (
-            DeviceLists(event_set, self.device)
-            if cache == "device"
-            else HostLists(event_set, seed=seed, augment=augment, partners=self.indices)
-        )
+        self.batches = Batches(event_set, seed=seed, augment=augment, partners=self.indices)
 
     def __len__(self) -> int:
         """Batches of one epoch, the same for every rank."""
@@ -189,7 +174,7 @@ class Stream:
                 f"Stream: start_batch is {start_batch}; allowed: 0 to {len(self)}, the batches of an epoch"
             )
         order = self.order(epoch)
-        make = self.source.epoch(epoch)
+        make = self.batches.epoch(epoch)
 
         def batch(k: int) -> Batch:
             return self._on_device(*make(self._slice(order, start_batch + k)))

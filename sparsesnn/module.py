@@ -241,7 +241,7 @@ class Model(nn.Module):
     def forward(self, spikes: SpikeBatch | DenseSpikes, state: Mapping[str, LayerState] | None = None) -> Output:
         """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`).
 
-        The backend dense reads `DenseSpikes` as well, which lie where they lay in the step before (CUDA graphs).
+        The backend dense reads `DenseSpikes` as well.
         """
         source = self.network.inputs[0]
         n_input = self.network.populations[source].n

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsesnn.bench.racing import GraphTrainee, Trainee, race
+from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.step import machine_name, peak_bytes, start_peak
 from sparsesnn.bench.workload import Workload
 from sparsesnn.dense import MODES, check_mode
@@ -71,7 +71,6 @@ def bench_baselines(
     n_threads: int = 0,
     device: str = "cpu",
     precision: str = "float32",
-    cuda_graphs: bool = False,
 ) -> list[Baseline]:
     """Every mode on every workload: steps interleaved in this process; memory in one process each, on CUDA the device's.
 
@@ -80,11 +79,6 @@ def bench_baselines(
     """
     place = find_device(device)
     check_precision(precision, "dense")
-    if cuda_graphs and (place.type != "cuda" or "compile" in modes):
-        raise ConfigError(
-            f"cuda_graphs: with device {device!r} and modes {', '.join(modes)}; they need a CUDA device, and no mode "
-            "'compile', which records graphs of its own"
-        )
     for mode in modes:
         check_mode(mode, "dense")
     found = []
@@ -94,15 +88,12 @@ def bench_baselines(
         trainees = {mode: Trainee(_twin(trained, mode), n_threads, device=place, precision=precision) for mode in modes}
         losses = {mode: trainee.step(spikes, labels)[1] for mode, trainee in trainees.items()}
         _agree(losses, 1e-3 if precision == "float32" else 5e-2)
-        racers: dict[str, Trainee | GraphTrainee] = dict(trainees)
-        if cuda_graphs:
-            racers = {mode: GraphTrainee(trainee, spikes, labels) for mode, trainee in trainees.items()}
-        seconds = race(racers, spikes, labels, repeats=repeats)
+        seconds = race(trainees, spikes, labels, repeats=repeats)
         peaks: dict[str, int | None]
         if place.type == "cuda":
             peaks = {mode: _peak_on_device(trainee, spikes, labels) for mode, trainee in trainees.items()}
             energies = {
-                mode: _samples_per_joule(t, spikes, labels, median(seconds[mode])) for mode, t in racers.items()
+                mode: _samples_per_joule(t, spikes, labels, median(seconds[mode])) for mode, t in trainees.items()
             }
         else:
             del trainees
@@ -165,9 +156,7 @@ def _peak_on_device(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> int
     return found[0]
 
 
-def _samples_per_joule(
-    trainee: Trainee | GraphTrainee, spikes: SpikeBatch, labels: Tensor, step_s: float
-) -> float | None:
+def _samples_per_joule(trainee: Trainee, spikes: SpikeBatch, labels: Tensor, step_s: float) -> float | None:
     """Over at least two seconds: devices report their energy some ten times a second."""
     n_steps = max(1, math.ceil(2.0 / step_s))
     before = joules(trainee.device)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
-from sparsesnn.dense.device import synchronise
-from sparsesnn.dense.graphs import CapturedStep
 from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.engines import Options, set_threads
 from sparsesnn.module import Model, Output
@@ -43,25 +40,8 @@ class Trainee:
         return output, loss, sum(seconds)
 
 
-class GraphTrainee:
-    """The same with the step recorded as a CUDA graph; no output to look at."""
-
-    def __init__(self, trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> None:
-        adam = torch.optim.Adam(trainee.model.parameters(), lr=0.0, fused=True, capturable=True)
-        self.device, self.optimiser = trainee.device, adam
-        self.captured = CapturedStep(trainee.model, adam, spikes, labels, precision=trainee.precision)
-
-    def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[None, float, float]:
-        """One training step with the batch that was recorded; no output, the loss, and seconds."""
-        synchronise(self.device)
-        start = time.perf_counter()
-        loss = self.captured(spikes, labels)
-        synchronise(self.device)
-        return None, float(loss), time.perf_counter() - start
-
-
 def race(
-    trainees: Mapping[str, Trainee | GraphTrainee],
+    trainees: Mapping[str, Trainee],
     spikes: SpikeBatch,
     labels: Tensor,
     *,

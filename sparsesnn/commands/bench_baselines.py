@@ -51,11 +51,6 @@ def register(what: Any) -> None:
         metavar="P",
         help="of the products: float32, bfloat16, float16, with float32 state (default: %(default)s)",
     )
-    parser.add_argument(
-        "--cuda-graphs",
-        action="store_true",
-        help="steps are recorded once and replayed (with --device cuda, not compile)",
-    )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -87,7 +82,6 @@ def _baselines(options: argparse.Namespace) -> int:
         n_threads=options.threads,
         device=options.device,
         precision=options.precision,
-        cuda_graphs=options.cuda_graphs,
     )
     print(json.dumps([asdict(row) for row in rows], allow_nan=False) if options.json else table(rows))
     return 0

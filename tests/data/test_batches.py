@@ -1,4 +1,4 @@
-"""Batches made by the engine and on devices equal those of the specification, `EventSet.batch`."""
+"""Batches made by the engine equal those of the specification, `EventSet.batch`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsesnn import _core
 from sparsesnn.datasets import Augment, EventSet
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import DataError, ShapeError
-from sparsesnn.host.batches import DeviceLists, HostLists
+from sparsesnn.host.batches import Batches
 
 
 def make(n_events, *, n_steps, n_neurons, sensor=None, seed=0) -> EventSet:
@@ -83,7 +83,7 @@ def cases(draw):
 def test_the_engine_makes_the_batches_of_the_specification(case):
     event_set, chosen, augment, partners, seed, epoch = case
     chosen, partners = np.array(chosen, np.int64), np.array(partners, np.int64)
-    source = HostLists(event_set, seed=seed, augment=augment, partners=partners)
+    source = Batches(event_set, seed=seed, augment=augment, partners=partners)
     spikes, labels = source.epoch(epoch)(chosen)
     assert_same(spikes, event_set.batch(chosen, (seed, epoch), augment, partners))
     if augment.mix:
@@ -96,7 +96,7 @@ def test_every_instruction_set_draws_the_same_numbers(isa):
     event_set = SETS["channels"]
     chosen = np.array([4, 0, 5, 4])
     for augment in (Augment(event_drop=0.3), Augment(time_jitter=2.0, time_stretch=0.3, channel_jitter=1.5)):
-        spikes, _ = HostLists(event_set, seed=5, augment=augment, partners=chosen).epoch(2)(chosen)
+        spikes, _ = Batches(event_set, seed=5, augment=augment, partners=chosen).epoch(2)(chosen)
         assert_same(spikes, event_set.batch(chosen, (5, 2), augment))
 
 
@@ -107,9 +107,8 @@ def test_without_augmentation_the_batch_is_the_samples(name):
         chosen = np.array(chosen, np.int64)
         wanted = event_set.batch(chosen)
         for source in (
-            HostLists(event_set, seed=0, augment=None, partners=chosen),
-            HostLists(event_set, seed=0, augment=Augment(), partners=chosen),
-            DeviceLists(event_set, "cpu"),
+            Batches(event_set, seed=0, augment=None, partners=chosen),
+            Batches(event_set, seed=0, augment=Augment(), partners=chosen),
         ):
             spikes, labels = source.epoch(3)(chosen)
             assert_same(spikes, wanted)

@@ -150,7 +150,7 @@ class Failing:
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_error_in_the_thread_reaches_the_consumer_with_its_traceback(event_set, prefetch):
     stream = Stream(event_set, None, 4, shuffle=True, seed=0, prefetch=prefetch)
-    stream.source = Failing(stream.source)
+    stream.batches = Failing(stream.batches)
     batches = stream.epoch(0)
     next(batches)
     next(batches)
@@ -181,13 +181,13 @@ class Slow(Failing):
 
 def test_waiting_is_measured_and_the_thread_stays_within_its_depth(event_set):
     stream = Stream(event_set, None, 4, shuffle=True, seed=0, prefetch=0)
-    stream.source = Slow(stream.source, n_free=23)
+    stream.batches = Slow(stream.batches, n_free=23)
     list(stream.epoch(0))
     assert stream.wait_s >= 6 * 0.02
 
     depth = 8
     stream = Stream(event_set, None, 1, shuffle=True, seed=0, prefetch=depth)
-    stream.source = slow = Slow(stream.source, n_free=1 + depth)
+    stream.batches = slow = Slow(stream.batches, n_free=1 + depth)
     batches = stream.epoch(0)
     next(batches)
     slow.wait_until(1 + depth)
@@ -217,8 +217,6 @@ def test_waiting_is_measured_and_the_thread_stays_within_its_depth(event_set):
         ({"n_ranks": 0}, "rank is 0 of 0"),
         ({"bucket_batches": -1}, "bucket_batches is -1; allowed: 0"),
         ({"bucket_batches": 2, "shuffle": False}, "bucket_batches is 2 without shuffle"),
-        ({"cache": "disk"}, "cache is 'disk'; allowed: host, device"),
-        ({"cache": "device", "augment": Augment(event_drop=0.1)}, "augmentation is made on the host.*cache='host'"),
         ({"augment": Augment(flip=0.5)}, "flip is for the images of a camera; this data set has neurons without"),
     ],
 )
@@ -334,34 +332,10 @@ def test_batches_of_a_bucket_come_in_no_order_of_length():
 # ---- where batches are made ----------------------------------------------------------------------------------------
 
 
-def test_a_cache_on_the_device_gives_the_same_batches(event_set):
-    options = {"shuffle": True, "seed": 3, "bucket_batches": 2, "rank": 1, "n_ranks": 2}
-    host = Stream(event_set, [*range(0, 23, 2), 1], 5, **options)
-    device = Stream(event_set, [*range(0, 23, 2), 1], 5, cache="device", **options)
-    assert_same_batches(host.epoch(2), device.epoch(2))
-
-
-def test_batches_are_made_and_inflated_where_the_cache_is(event_set):
-    """What names no device would land on the meta device, and not mix with the cache's: no copy from the host hides."""
-    wanted = list(Stream(event_set, None, 5, shuffle=True, seed=0).epoch(1))
-    stream = Stream(event_set, None, 5, shuffle=True, seed=0, cache="device", prefetch=0)
-    with torch.device("meta"):
-        for (spikes, labels), (same, same_labels) in zip(stream.epoch(1), wanted, strict=True):
-            assert torch.equal(labels, same_labels)
-            assert torch.equal(spikes.to_dense(), same.to_dense())
-            assert torch.equal(spikes.counts(), same.counts())
-            assert spikes.fired().all()
-
-
 def test_batches_go_to_the_device(event_set):
     """The meta device stands for one that is not the host: it has shapes and no content."""
-    for cache in ("host", "device"):
-        stream = Stream(event_set, None, 5, shuffle=True, seed=0, cache=cache, device="meta")
-        if cache == "device":
-            assert stream.source.ids.device.type == "meta"
-            continue
-        for spikes, labels in stream.epoch(0):
-            assert {x.device.type for x in (spikes.offsets, spikes.ids, spikes.n_spikes, labels)} == {"meta"}
+    for spikes, labels in Stream(event_set, None, 5, shuffle=True, seed=0, device="meta").epoch(0):
+        assert {x.device.type for x in (spikes.offsets, spikes.ids, spikes.n_spikes, labels)} == {"meta"}
 
 
 def test_mixing_hands_out_shares_of_classes(event_set):

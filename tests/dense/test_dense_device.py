@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sparsesnn.bench import Workload
-from sparsesnn.bench.baselines import bench_baselines
 from sparsesnn.bench.racing import Trainee
 from sparsesnn.cli import main
 from sparsesnn.dense import device as devices
@@ -124,10 +123,3 @@ def test_energy_is_counted_where_nvml_counts(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(devices, "_nvml_handle", lambda index, handle=handle: handle)
         assert devices.joules(cuda) == want
     assert devices.joules(torch.device("cpu")) is None
-
-
-def test_graphs_need_a_gpu() -> None:
-    with pytest.raises(
-        ConfigError, match="cuda_graphs: with device 'cpu' and modes step, fused; they need a CUDA device"
-    ):
-        bench_baselines([Workload(net="20-30-5")], ["step", "fused"], cuda_graphs=True)
