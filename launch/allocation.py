@@ -1,8 +1,8 @@
 """What a scheduler gave the job in which this process runs, read from its environment.
 
-| scheduler | ranks | hosts | threads of a rank |
+| scheduler | ranks | hosts | threads of a rank, CPUs of a host |
 |---|---|---|---|
-| Slurm | `SLURM_NTASKS`, else `SLURM_NTASKS_PER_NODE` (or 1) a node | `SLURM_JOB_NUM_NODES` | `SLURM_CPUS_PER_TASK` |
+| Slurm | `SLURM_NTASKS`, else `SLURM_NTASKS_PER_NODE` (or 1) a node | `SLURM_JOB_NUM_NODES` | `SLURM_CPUS_PER_TASK`, `SLURM_CPUS_ON_NODE` |
 | PBS | lines of `PBS_NODEFILE` | different ones | |
 | LSF | numbers in `LSB_MCPU_HOSTS`, such as `a 4 b 4` | names in it | |
 | Grid Engine | `NSLOTS` | `NHOSTS` | |
@@ -28,12 +28,14 @@ class Allocation:
         source: where this was read, for messages.
         ranks, hosts: how many there is room for, and on how many machines.
         threads: of a rank; None where the scheduler does not say.
+        cpus: of this host, for all its ranks; None where the scheduler does not say.
     """
 
     source: str
     ranks: int
     hosts: int
     threads: int | None = None
+    cpus: int | None = None
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
@@ -52,14 +54,24 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     return None
 
 
+def in_slurm_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs in a step that holds CPUs of its job, such as `srun --pty bash`: a step within it would wait for
+    them. Batch scripts and the shell of salloc hold none; their numbers are above those of other steps, if they have one."""
+    number = environ.get("SLURM_STEP_ID", "")
+    return number.isdecimal() and int(number) < 0xFFFF_FFF0
+
+
 def _slurm(environ: Mapping[str, str]) -> Allocation:
     hosts = _number(environ, "SLURM_JOB_NUM_NODES") if "SLURM_JOB_NUM_NODES" in environ else 1
     threads = _number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None
+    cpus = _number(environ, "SLURM_CPUS_ON_NODE") if "SLURM_CPUS_ON_NODE" in environ else None
     if "SLURM_NTASKS" in environ:
-        return Allocation("SLURM_NTASKS", _number(environ, "SLURM_NTASKS"), hosts, threads)
-    if "SLURM_NTASKS_PER_NODE" in environ:
-        return Allocation("SLURM_NTASKS_PER_NODE", hosts * _number(environ, "SLURM_NTASKS_PER_NODE"), hosts, threads)
-    return Allocation("SLURM_JOB_NUM_NODES", hosts, hosts, threads)
+        source, ranks = "SLURM_NTASKS", _number(environ, "SLURM_NTASKS")
+    elif "SLURM_NTASKS_PER_NODE" in environ:
+        source, ranks = "SLURM_NTASKS_PER_NODE", hosts * _number(environ, "SLURM_NTASKS_PER_NODE")
+    else:
+        source, ranks = "SLURM_JOB_NUM_NODES", hosts
+    return Allocation(source, ranks, hosts, threads, cpus)
 
 
 def _pbs(path: str) -> Allocation:

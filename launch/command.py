@@ -81,6 +81,8 @@ def _srun(job: Job) -> list[str]:
     arguments += ["--distribution=block:block", "--kill-on-bad-exit=1", f"--cpu-bind={'cores' if job.bind else 'none'}"]
     if job.oversubscribe:
         arguments.append("--overcommit")
+    if job.overlap:
+        arguments.append("--overlap")
     if job.pmi is not None:
         arguments.append(f"--mpi={job.pmi}")
     for name, value in job.variables.items():

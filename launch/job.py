@@ -52,6 +52,7 @@ class Job:
         oversubscribe: more ranks than cores are wanted.
         environment: variables for every rank, beside those of `thread_variables`.
         pmi: srun's `--mpi`; None: the cluster's default.
+        overlap: srun starts a step within another one, and shares its CPUs.
         extra: arguments for the launcher itself, as they are.
         poprun: set where PopRun starts the job.
 
@@ -67,6 +68,7 @@ class Job:
     oversubscribe: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     pmi: str | None = None
+    overlap: bool = False
     extra: tuple[str, ...] = ()
     poprun: PopRun | None = None
 

@@ -14,7 +14,6 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.host.comm.environment import find_place
 from sparsesnn.host.comm.mpi import check_count
 
 
@@ -43,8 +42,7 @@ class _Loader:
         try:
             check_count(module, os.environ)
         except ConfigError as error:
-            if find_place(os.environ).rank == 0:  # it is the same on all
-                print(f"sparsesnn: error: {error}", file=sys.stderr, flush=True)
+            print(f"sparsesnn: error: {error}", file=sys.stderr, flush=True)
             sys.exit(2)
 
 

@@ -21,8 +21,9 @@ from sparsesnn.launch.command import command_line
 from sparsesnn.launch.job import Job
 
 TEMPLATES = ("slurm", "jsc", "alcf", "poprun")
-#: before the time limit, so that `sparsesnn train` writes its checkpoint: a signal after which it ends by itself
-GRACE_S = 120
+#: seconds before the time limit in which `sparsesnn train` writes its checkpoint: it ends by itself after a signal. Slurm sends
+#: it up to 60 s earlier. Of a short limit it takes no more than this part.
+GRACE_S, GRACE_PART = 120, 1 / 5
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ class Batch:
         if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", self.time):
             raise ConfigError(f"--time: is {self.time!r}; give a limit such as 01:30:00 (hours) or 1-0 (a day)")
 
+    @property
+    def limit_s(self) -> int:
+        """The limit in seconds; 0 for none."""
+        days, _, rest = self.time.rpartition("-")
+        parts = [int(part) for part in rest.split(":")]
+        if days or len(parts) == 3:  # D-H, D-H:M, D-H:M:S, H:M:S
+            hours, minutes, seconds = (*parts, 0, 0)[:3]
+        else:  # M, M:S
+            hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+        return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
 
 def batch_script(template: str, job: Job, batch: Batch) -> str:
     """The script that runs `job` under `template`.
@@ -78,8 +90,9 @@ def _slurm(template: str, job: Job, batch: Batch) -> str:
         f"--ntasks={job.ranks}",
         f"--ntasks-per-node={job.ranks_per_host}",
         f"--cpus-per-task={job.threads}",
-        f"--signal=TERM@{GRACE_S}",  # to the ranks
+        f"--signal=TERM@{min(GRACE_S, int(batch.limit_s * GRACE_PART)) or GRACE_S}",  # to the ranks
         "--requeue",
+        "--open-mode=append",  # what was printed before is kept
     ]
     lines = []
     if batch.modules or template == "jsc":

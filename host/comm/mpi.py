@@ -8,6 +8,7 @@ that they wait for.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
 FEW = 4
+#: seconds in which a launcher ends all ranks when one has ended
+WAIT_S = 3.0
 #: tag of those messages
 GATHER = -2
 #: MPI's tags begin at 0; ours at GATHER
@@ -50,6 +53,8 @@ def mpi_world() -> Mpi:
 def check_count(mpi: Any, environ: Mapping[str, str]) -> None:
     """Ranks that find no MPI of their launcher would run as so many jobs of one rank, and end well.
 
+    Every rank finds it. The first one says it at once: launchers end the others when it ends, which wait for that.
+
     Args:
         mpi: the module mpi4py.MPI.
         environ: of the process.
@@ -60,6 +65,8 @@ def check_count(mpi: Any, environ: Mapping[str, str]) -> None:
     counted = mpi.COMM_WORLD.Get_size()
     if place.launcher in ("none", "torchrun") or counted == place.size:
         return
+    if place.rank:
+        time.sleep(WAIT_S)
     library = mpi.Get_library_version()
     name = " ".join(library.partition("\n")[0].partition(",")[0].strip("\0").split())
     wrong = f"{place.launcher} started {count(place.size, 'rank')}, but MPI counts {counted}: "

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,11 @@ def register(commands: Any) -> None:
     how.add_argument(
         "--launcher", default="auto", metavar="KIND", help="openmpi, mpich, srun, poprun, or the path of an mpirun"
     )
-    how.add_argument("--mpi", metavar="TYPE", help="srun's --mpi, such as pmi2 (what MPICH from pip needs) or pmix")
+    how.add_argument(
+        "--mpi",
+        metavar="TYPE",
+        help="srun's --mpi (default: pmix for Open MPI, pmi2 for MPICH, where srun has it; else the cluster's default)",
+    )
     how.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="for every rank; may be given again"
     )
@@ -117,19 +122,41 @@ def _launch(options: argparse.Namespace) -> int:
     job = make_job(options)
     asked = "poprun" if job.poprun is not None and options.launcher == "auto" else options.launcher
     launcher = find_launcher(asked, elsewhere=options.dry_run)
+    if launcher.kind == "srun":
+        job = _with_plugin(job, launcher.executable)
     command = command_line(launcher.kind, launcher.executable, job)
+    # Within a step mpirun starts its own processes on other hosts by srun, which would wait for CPUs.
+    before = {"SLURM_OVERLAP": "1"} if job.overlap and launcher.kind != "srun" else {}
     if options.dry_run:
-        print(shlex.join(command))
+        print(shlex.join([*(f"{name}={value}" for name, value in before.items()), *command]))
         if shutil.which(launcher.executable) is None:
             print(f"sparsesnn: launch: there is no {launcher.executable} here that could run this", file=sys.stderr)
         return 0
+    if launcher.kind == "openmpi" and os.geteuid() == 0 and not _root_is_allowed(job):
+        print(
+            "sparsesnn: launch: Open MPI does not start programs of root; run as another user, or, where root is meant, give "
+            "--launcher-args=--allow-run-as-root",
+            file=sys.stderr,
+        )
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         # The launcher takes this process's place: signals reach it, and its exit code is ours.
+        os.environ.update(before)
         os.execv(command[0], command)
     except OSError as error:
         raise ConfigError(f"launch: {command[0]} cannot be run: {error.strerror}; give --launcher") from None
+
+
+def _with_plugin(job: Job, srun: str) -> Job:
+    """The job with the `--mpi` of srun that its ranks need, if it says none."""
+    from sparsesnn.launch.slurm import choose_plugin
+
+    return job if job.pmi is not None else replace(job, pmi=choose_plugin(srun, {**os.environ, **job.variables}))
+
+
+def _root_is_allowed(job: Job) -> bool:
+    return "--allow-run-as-root" in job.extra or "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM" in os.environ
 
 
 def _check_nothing_before(options: argparse.Namespace) -> None:
@@ -147,13 +174,16 @@ def _print_template(options: argparse.Namespace) -> int:
     from sparsesnn.launch.templates import Batch, batch_script
 
     batch = Batch(options.name, options.time, options.account, options.partition, tuple(options.module), options.sdk)
-    print(batch_script(options.template, make_job(options), batch), end="")
+    job = make_job(options)
+    if options.template == "slurm":
+        job = _with_plugin(job, "srun")
+    print(batch_script(options.template, job, batch), end="")
     return 0
 
 
 def make_job(options: argparse.Namespace) -> Job:
     """The job that the options describe, with what they leave open decided from this machine."""
-    from sparsesnn.launch.allocation import find_allocation
+    from sparsesnn.launch.allocation import find_allocation, in_slurm_step
     from sparsesnn.launch.job import Job, PopRun, parse_hosts
 
     program = _program(options.program, options.commands, here=options.template is None)
@@ -165,6 +195,12 @@ def make_job(options: argparse.Namespace) -> Job:
     given = None if elsewhere else find_allocation(os.environ)
     hosts = () if options.hosts is None else parse_hosts(options.hosts, options.ranks, options.ranks_per_host or 1)
     ranks = options.ranks or sum(host.ranks for host in hosts) or _ranks_left_open(options, given)
+    if given and ranks > given.ranks and not options.oversubscribe and not in_slurm_step(os.environ):
+        print(
+            f"sparsesnn: launch: {count(ranks, 'rank')}, but this job has room for {given.ranks} ({given.source}): the launcher may "
+            "refuse; --oversubscribe lets ranks share CPUs",
+            file=sys.stderr,
+        )
     on_a_host = options.ranks_per_host or max(
         (host.ranks for host in hosts), default=-(-ranks // (given.hosts if given else 1))
     )
@@ -186,6 +222,7 @@ def make_job(options: argparse.Namespace) -> Job:
         oversubscribe=oversubscribe,
         environment=dict(_assignment(text) for text in options.env),
         pmi=options.mpi,
+        overlap=options.template is None and in_slurm_step(os.environ),
         extra=tuple(_words(options.launcher_args)),
         poprun=poprun,
     )
@@ -219,7 +256,7 @@ def _share_cores(
     """
     from sparsesnn.launch.cores import usable_cores
 
-    cores = usable_cores()
+    cores = min(usable_cores(), given.cpus) if given and given.cpus else usable_cores()
     threads = options.threads
     if threads is None:
         threads = given.threads if given and given.threads else max(1, cores // on_a_host)

@@ -30,12 +30,7 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
         return _under_torchrun(work, place)
     from sparsesnn.host.comm import Lifeline, mpi_world
 
-    try:
-        world = mpi_world()
-    except ConfigError as error:
-        if place.rank == 0:  # it is the same on all
-            raise
-        return exit_code(error)
+    world = mpi_world()
     lifeline = Lifeline(world)
     if world.rank:
         warnings.simplefilter("ignore")  # one rank says it

@@ -17,6 +17,7 @@ from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 from sparsesnn.launch.cores import usable_cores
 from sparsesnn.launch.finding import find_launcher
+from sparsesnn.launch.slurm import fitting_plugin
 from sparsesnn.wording import count
 
 FAKES = Path(__file__).parents[1] / "fakes"
@@ -239,13 +240,136 @@ def test_ranks_come_from_the_job(
     assert said == "sparsesnn: launch: 6 ranks on 2 hosts, from SLURM_NTASKS; --ranks changes it\n"
     words, said = dry_run(capsys, "--ranks-per-host", "4", "--threads", "8")
     assert words[1:4] == ["--ntasks=8", "--cpus-per-task=8", "--ntasks-per-node=4"]
-    assert said == "sparsesnn: launch: 8 ranks on 2 hosts, from --ranks-per-host; --ranks changes it\n"
+    assert said.startswith("sparsesnn: launch: 8 ranks on 2 hosts, from --ranks-per-host; --ranks changes it\n")
+    assert "8 ranks, but this job has room for 6 (SLURM_NTASKS)" in said
     assert dry_run(capsys, "--ranks", "2")[1] == ""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "512")  # hardware threads, perhaps: srun knows
     words, said = dry_run(capsys)
     assert words[1:3] == ["--ntasks=6", "--cpus-per-task=512"]
     assert said == "sparsesnn: launch: 6 ranks, from SLURM_NTASKS; --ranks changes it\n"
+
+
+def test_more_ranks_than_the_job_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_launcher(tmp_path, "srun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    for name, value in SLURM_JOB.items():
+        monkeypatch.setenv(name, value)
+    said = dry_run(capsys, "--ranks", "7")[1]
+    assert re.match(r"sparsesnn: launch: 7 ranks, but .* room for 6 \(SLURM_NTASKS\): .* --oversubscribe lets", said)
+    words, said = dry_run(capsys, "--ranks", "7", "--oversubscribe")
+    assert "--overcommit" in words
+    assert said == ""
+
+
+def test_a_rank_takes_no_more_cpus_than_the_job_has_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job may see all cores of its host and have some."""
+    fake_launcher(tmp_path, "srun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr("sparsesnn.launch.cores.usable_cores", lambda: 64)
+    for name, value in (SLURM_JOB | {"SLURM_CPUS_ON_NODE": "7"}).items():
+        if name != "SLURM_CPUS_PER_TASK":
+            monkeypatch.setenv(name, value)
+    assert dry_run(capsys)[0][1:3] == ["--ntasks=6", "--cpus-per-task=2"]
+
+
+@pytest.mark.parametrize(
+    ("step", "overlaps"),
+    [
+        ("0", True),
+        ("12", True),
+        ("4294967290", False),
+        ("4294967291", False),
+        (None, False),
+    ],  # salloc's shell, a batch script
+)
+def test_within_a_step_its_cpus_are_shared(
+    step: str | None,
+    overlaps: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`srun --pty bash` holds the CPUs that a step within it would wait for."""
+    fake_launcher(tmp_path, "srun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    for name, value in {**SLURM_JOB, "SLURM_NTASKS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    if step is not None:
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+    fake = fake_launcher(tmp_path, "mpirun", "HYDRA build details")  # it uses srun, too
+    assert (dry_run(capsys, "--ranks", "2", "--launcher", fake)[0][0] == "SLURM_OVERLAP=1") is overlaps
+    words, said = dry_run(capsys, "--ranks", "2")
+    assert ("--overlap" in words) is overlaps
+    assert ("has room for 1" in said) is not overlaps  # of a step it is not known what room its job has
+
+
+LISTS = {
+    "22.05": "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n",
+    "17.11": "srun: MPI types are...\nsrun: pmi2\nsrun: none\nsrun: openmpi\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("library", "version", "default", "plugin"),
+    [
+        ("MPICH Version: 5.0.2", "22.05", "none", "pmi2"),
+        ("MPICH Version: 5.0.2", "22.05", "pmix_v4", "pmi2"),
+        ("MPICH Version: 5.0.2", "22.05", "pmi2", None),
+        ("Open MPI v4.1.4", "22.05", "none", "pmix"),
+        ("Open MPI v4.1.4", "22.05", "pmix_v4", None),
+        ("Open MPI v4.1.4", "17.11", "none", None),
+        ("MPICH Version: 3.2", "17.11", "none", "pmi2"),
+        ("MPICH Version: 4.1 (ParaStation)", "22.05", "pspmi", None),  # the cluster's own, for its own MPI
+        ("Intel(R) MPI Library 2021.9", "22.05", "none", None),
+        ("", "22.05", "none", None),
+    ],
+)
+def test_the_plugin_that_an_mpi_needs(library: str, version: str, default: str, plugin: str | None) -> None:
+    assert fitting_plugin(library, re.findall(r"[\w.]+", LISTS[version]), default) == plugin
+
+
+def test_srun_is_told_what_mpi4py_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
+    fake_launcher(tmp_path, "srun", LISTS["22.05"])
+    fake_launcher(tmp_path, "scontrol", "Configuration data\nMpiDefault              = none\nMpiParams = (null)")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_MPI_TYPE", raising=False)
+    arguments = ["--ranks", "1", "--launcher", "srun"]
+    chosen = [word for word in dry_run(capsys, *arguments)[0] if word.startswith("--mpi=")]
+    assert chosen in (["--mpi=pmi2"], ["--mpi=pmix"])
+    script = ["--template", "slurm", "--ranks-per-host", "1"]
+    assert main(["launch", "--ranks", "1", *script, "--", "info"]) == 0
+    assert chosen[0] in capsys.readouterr().out
+    assert "--mpi=own" in dry_run(capsys, *arguments, "--mpi", "own")[0]
+    monkeypatch.setenv("SLURM_MPI_TYPE", "own")  # srun reads it itself
+    assert not [word for word in dry_run(capsys, *arguments)[0] if word.startswith("--mpi=")]
+
+
+def test_open_mpi_and_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = fake_launcher(tmp_path, "mpirun", "mpirun (Open MPI) 4.1.4")
+    started: list[list[str]] = []
+
+    def become(path: str, words: list[str]) -> None:
+        started.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", become)
+    monkeypatch.delenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", raising=False)
+    for user, arguments, hint in ((0, [], True), (0, ["--launcher-args=--allow-run-as-root"], False), (7, [], False)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with pytest.raises(SystemExit):
+            main(["launch", "--ranks", "1", "--launcher", fake, *arguments, "--", "info"])
+        said = capsys.readouterr().err
+        assert ("Open MPI does not start programs of root; " in said) is hint
+        assert ("--launcher-args=--allow-run-as-root" in said) is hint
+    assert len(started) == 3
 
 
 def test_ranks_come_from_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

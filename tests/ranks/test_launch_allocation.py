@@ -20,6 +20,7 @@ SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2"}
         (SLURM, Allocation("SLURM_JOB_NUM_NODES", 2, 2)),
         ({**SLURM, "SLURM_NTASKS_PER_NODE": "4"}, Allocation("SLURM_NTASKS_PER_NODE", 8, 2)),
         ({**SLURM, "SLURM_NTASKS": "6", "SLURM_CPUS_PER_TASK": "16"}, Allocation("SLURM_NTASKS", 6, 2, 16)),
+        ({**SLURM, "SLURM_NTASKS": "6", "SLURM_CPUS_ON_NODE": "5"}, Allocation("SLURM_NTASKS", 6, 2, None, 5)),
         ({"LSB_MCPU_HOSTS": "a 4 b 3"}, Allocation("LSB_MCPU_HOSTS", 7, 2)),
         ({"NSLOTS": "9", "NHOSTS": "3"}, Allocation("NSLOTS", 9, 3)),
     ],

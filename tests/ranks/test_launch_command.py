@@ -202,12 +202,24 @@ def test_slurm_script() -> None:
         "--ntasks-per-node=4",
         "--cpus-per-task=16",
         "--requeue",
+        "--open-mode=append",
         "--signal=TERM@120",
     ):
         assert f"\n#SBATCH {option}\n" in script
     assert "account" not in script
     assert "\nmodule load OpenMPI Python/3.11\n" in script
     assert words_of_command(script) == command_line("srun", "srun", CLUSTER_JOB)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds", "grace"),
+    [("2", 120, 24), ("9:59", 599, 119), ("10", 600, 120), ("00:01:30", 90, 18), ("1-0", 86400, 120), ("0", 0, 120),
+     ("1-2:3", 93780, 120), ("2-0:0:7", 172807, 120)],
+)  # fmt: skip
+def test_a_short_limit_leaves_time_to_train(time: str, seconds: int, grace: int) -> None:
+    batch = Batch(time=time)
+    assert batch.limit_s == seconds
+    assert f"\n#SBATCH --signal=TERM@{grace}\n" in batch_script("slurm", CLUSTER_JOB, batch)
 
 
 def test_jsc_script() -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.host.comm.mpi import check_count, plugin_for
+from sparsesnn.host.comm.mpi import WAIT_S, check_count, plugin_for
 
 MPICH = "MPICH Version:      5.0.2\nMPICH Release date: Fri Sep 25\n"
 OPEN_MPI = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4\0"
@@ -87,8 +87,17 @@ def test_ranks_that_mpi_does_not_know_of(what: str, script: str) -> None:
     done = [run(script, IMPORTS[what], SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=rank) for rank in "01"]
     assert [one.returncode for one in done] == [2, 2]
     assert [one.stdout for one in done] == ["", ""]
-    assert done[0].stderr.startswith("sparsesnn: error: slurm started 2 ranks, but MPI counts 1: ")
-    assert (done[0].stderr.count("\n"), done[1].stderr) == (1, "")  # said once
+    assert all(one.stderr.startswith("sparsesnn: error: slurm started 2 ranks, but MPI counts 1: ") for one in done)
+    assert all(one.stderr.count("\n") == 1 for one in done)
+
+
+def test_the_first_rank_says_it_before_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    for rank in "012":
+        with pytest.raises(ConfigError):
+            check_count(mpi(1), {**SLURM, "SLURM_PROCID": rank})
+    assert waited == [WAIT_S, WAIT_S]
 
 
 def test_a_script_runs_as_by_itself(script: str, tmp_path: Path) -> None:
