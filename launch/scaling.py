@@ -172,8 +172,9 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     """Adds efficiencies and predictions to rows that were measured; both are relative to the first.
 
     efficiency: work a second and rank, over that of the first row. Where every rank has as much to do it is t₁/t_R; of a
-        fixed network t₁·R₁/(t_R·R). Work is counted in synaptic events (`scaling_worker.events_of`), because ranks cannot
-        have exactly as much: the first layer passes no gradient on, so twice the layers are more than twice the work.
+        fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because ranks cannot have exactly as much: the first
+        layer passes no gradient on, so twice the layers are more than twice the work, and a network wider by √R has as
+        many weights a rank, but fewer neurons.
     predicted_efficiency: the same, of times by the plan's cost model with the links that were measured.
     """
     if not rows:
@@ -182,10 +183,19 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     predicted = [predict_step(Point(**{k: row[k] for k in _POINT_FIELDS}), settings.threads, links) for row in rows]
     first = rows[0]
     for row, seconds in zip(rows, predicted, strict=True):
-        row["efficiency"] = row["events_per_s"] / row["ranks"] / (first["events_per_s"] / first["ranks"])
+        row["efficiency"] = work_per_s(row) / row["ranks"] / (work_per_s(first) / first["ranks"])
         row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / first["step_ms"] * predicted[0] / seconds
         # The model's rates are those of another machine: its first point is moved onto the first that was measured.
         row["predicted_step_ms"] = first["step_ms"] * seconds / predicted[0]
+
+
+def work_per_s(row: Row) -> float:
+    """Synaptic events a second (`scaling_worker.events_of`), and updates of neurons as the events that take as long."""
+    from sparsesnn.partition.cpu.cost import ASSUMPTIONS as A
+
+    events_of_an_update = (A.step_cycles + A.state_cycles) * A.deliver_per_cycle
+    updates_per_s = row["n_neurons"] * row["n_steps"] * row["samples_per_s"]
+    return float(row["events_per_s"] + events_of_an_update * updates_per_s)
 
 
 def predict_step(point: Point, threads: int, links: Links | None) -> float:

@@ -524,4 +524,9 @@ def test_one_rank_sends_nothing_and_recurrence_sends_each_step() -> None:
 def test_more_cores_are_faster_until_the_framework_is_what_is_left() -> None:
     speeds = [on_ranks(f"cpu:{n}")[1].samples_per_s for n in (1, 2, 4, 8, 64)]
     assert speeds == sorted(speeds)
-    assert speeds[-1] < 48 / cpu_cost.ASSUMPTIONS.framework_s
+    assert speeds[-1] < 48 / (3 * cpu_cost.ASSUMPTIONS.framework_s)
+
+
+def test_every_layer_has_its_part_of_the_framework() -> None:
+    three, five = (on_ranks("cpu:1", net)[1].phases()["framework"] for net in ("70-30-30-20", "70-30-30-30-30-20"))
+    assert five == pytest.approx(5 / 3 * three)

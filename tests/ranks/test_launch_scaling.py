@@ -19,7 +19,7 @@ from sparsesnn.launch import scaling
 from sparsesnn.launch.finding import find_launcher
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import Point, Settings, points
-from sparsesnn.launch.scaling_worker import draw_spikes, measure, samples_of
+from sparsesnn.launch.scaling_worker import draw_spikes, events_of, measure, samples_of
 from sparsesnn.layers import LIF
 from sparsesnn.partition.cpu.cost import predict_cpu, predict_replicas
 from sparsesnn.partition.planner import make_plan
@@ -159,7 +159,7 @@ def rows_of(settings: Settings, step_ms: list[float]) -> list[dict[str, Any]]:
         work = point.batch * point.n_layers * point.width**2
         layers = {f"hidden{k + 1}": point.activity for k in range(point.n_layers)}
         found.append(
-            {"ranks": point.ranks, **asdict(point), "step_ms": ms, "samples_per_s": 1e3 * point.batch / ms,
+            {"ranks": point.ranks, **asdict(point), "n_neurons": point.n_layers * point.width, "step_ms": ms, "samples_per_s": 1e3 * point.batch / ms,
              "events_per_s": 1e3 * work / ms, "layer_activity": {"input": 0.02, **layers}, "comm_share": 0.1,
              "bytes_per_time_step": 5e3, "links": None if point.ranks == 1 else {"bytes_per_s": 1e9, "latency_s": 1e-6}}
         )  # fmt: skip
@@ -177,6 +177,39 @@ def test_efficiency() -> None:
     scaling.finish(strong, rows)
     assert [row["efficiency"] for row in rows] == pytest.approx([1.0, 0.5])
     assert 0.3 < rows[1]["predicted_efficiency"] < 1.2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"width": 256, "batch": 16},
+        {"width": 128, "batch": 8, "n_steps": 30},
+        {"n_layers": 1},
+        {"n_layers": 1, "grow": "width"},
+        {"grow": "width"},
+        {"grow": "width", "n_layers": 4, "width": 2048},
+        {"grow": "width", "width": 256, "batch": 16},
+        {"grow": "width", "recurrent": True},
+        {"grow": "batch"},
+        {"kind": "strong-scaling"},
+    ],
+    ids=str,
+)
+def test_no_prediction_is_better_than_ideal(changes: dict[str, Any]) -> None:
+    """What every rank and layer pays once is not saved by more of them."""
+    settings = Settings(ranks=(1, 2, 3, 4, 8), **changes)
+    rows = rows_of(settings, [10.0] * 5)
+    for row, point in zip(rows, points(settings), strict=True):
+        network = scaling.network_of(point)
+        rates = dict.fromkeys(network.populations, point.activity)
+        listed = {name: 1.3 * rate for name, rate in rates.items() if name != "input"}
+        row["events_per_s"] = events_of(network, rates, listed) * point.n_steps * row["samples_per_s"]
+        row["links"] = {"bytes_per_s": 5e9, "latency_s": 2e-6}
+    scaling.finish(settings, rows)
+    found = [row["predicted_efficiency"] for row in rows]
+    assert found[0] == pytest.approx(1)
+    assert max(found[1:]) < 1
 
 
 def test_slow_links_lower_the_prediction() -> None:

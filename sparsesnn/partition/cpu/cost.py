@@ -45,7 +45,7 @@ class CpuAssumptions:
         list_cycles: an id listed, where its neuron lives: from masks and records to the list.
         sort_cycles: an id received, backward: sorting by sender, sum of shares.
         adam_cycles, sgd_cycles: a weight.
-        framework_s: PyTorch around the engine, a batch, on one core.
+        framework_s: PyTorch around the engine, a batch and layer, on one core.
     """
 
     deliver_per_cycle: float = 8.0
@@ -56,7 +56,7 @@ class CpuAssumptions:
     sort_cycles: float = 21.0
     adam_cycles: float = 3.1
     sgd_cycles: float = 1.3
-    framework_s: float = 3.2e-3
+    framework_s: float = 3.2e-3 / 3
 
 
 ASSUMPTIONS = CpuAssumptions()
@@ -97,7 +97,8 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
         once, each_step = _exchanges(plan, name, lengths)
         per_batch += once
         per_step += each_step
-    per_batch.append(_superstep(plan, "framework", {"framework": a.framework_s * target.clock_hz}, 0.0, 0, 0, 0))
+    framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
+    per_batch.append(_superstep(plan, "framework", {"framework": framework}, 0.0, 0, 0, 0))
     inputs = sum(lengths[k].listed for k in plan.network.inputs)
     return Prediction(
         per_step=tuple(per_step),
