@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,8 @@ def _loading(options: argparse.Namespace) -> int:
         if name not in (None, config.data.name):
             raise ConfigError(f"bench loading: {name!r} and a configuration of {config.data.name!r}; give one of them")
         name, parameters, augment = config.data.name, config.data.options, config.augment or None
-        network, batch = config.net.network, config.train.batch
+        network = partial(config.net.network, dt_ms=config.data.options.get("dt_ms"))
+        batch = config.train.batch
     if options.hidden is not None:
         network = None if options.hidden == "none" else NetConfig(f"auto-{options.hidden}-auto").network
     if name is None:

@@ -11,6 +11,7 @@ from sparsesnn.config.sections import AUTO, Section
 from sparsesnn.config.tables import Table, spread
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, Population, decays
+from sparsesnn.layers.units import decay_of
 from sparsesnn.network import Network, neuron_options, parse_net
 from sparsesnn.options import Option, option, options_of
 
@@ -43,24 +44,63 @@ class NetConfig(Section, name="net"):
         "place of beta; empty: every neuron has beta",
         above=0,
     )
+    tau_range_ms: tuple[float, ...] = option((), "tau_range in milliseconds; steps of the data have a width", above=0)
+    tau_ms: float = option(0.0, "time constant of the membrane, milliseconds, in place of beta; 0: beta", low=0)
+    tau_syn_ms: float = option(
+        0.0,
+        "time constant of the synaptic current of CubaLIF neurons, milliseconds, in place of alpha; 0: alpha",
+        low=0,
+    )
+    readout_tau_ms: float = option(
+        0.0, "time constant of the readout, milliseconds, in place of readout_beta; 0: readout_beta", low=0
+    )
     readout: dict[str, Any] = spread(_readout, prefix="readout_")
     populations: dict[str, Any] = option(dict, "by name, in the form of Network.to_dict")
     connections: tuple[dict[str, Any], ...] = option((), "in the form of Network.to_dict")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tau_range and not (len(self.tau_range) == 2 and self.tau_range[0] <= self.tau_range[1]):
-            raise ConfigError(
-                f"net.tau_range: is {list(self.tau_range)}; give two time constants in steps, [low, high], or [] for none"
-            )
+        for name, unit in (("tau_range", "steps"), ("tau_range_ms", "milliseconds")):
+            taus = getattr(self, name)
+            if taus and not (len(taus) == 2 and taus[0] <= taus[1]):
+                raise ConfigError(
+                    f"net.{name}: is {list(taus)}; give two time constants in {unit}, [low, high], or [] for none"
+                )
+        self._check_one_of("tau_range", "tau_range_ms", "tau_ms")
+        for name, decay, given, known in (
+            ("tau_ms", "beta", self.neurons, _neurons({})),
+            ("tau_range_ms", "beta", self.neurons, _neurons({})),
+            ("tau_syn_ms", "alpha", self.neurons, _neurons({})),
+            ("readout_tau_ms", "beta", self.readout, _readout({})),
+        ):
+            if getattr(self, name) and given.get(decay, known[decay].default) != known[decay].default:
+                key = f"readout_{decay}" if name.startswith("readout") else decay
+                raise ConfigError(
+                    f"net.{name}: is {getattr(self, name)!r}, but net.{key} is {given[decay]!r} as well; remove one of them"
+                )
 
-    def network(self, n_neurons: int, n_classes: int) -> Network:
+    def _check_one_of(self, *names: str) -> None:
+        given = [name for name in names if getattr(self, name)]
+        if len(given) > 1:
+            raise ConfigError(f"net: {' and '.join(given)} are given; give one of {', '.join(names)}")
+
+    def network(self, n_neurons: int, n_classes: int, dt_ms: float | None = None) -> Network:
         """The network for data with that many input neurons and classes.
 
-        Errors: `ConfigError` if the text or a population is invalid, or the sizes do not fit the data.
+        Args:
+            dt_ms: width of a step of the data, milliseconds; None where steps have no width.
+
+        Errors: `ConfigError` if the text or a population is invalid, the sizes do not fit the data, or time constants are in
+        milliseconds and `dt_ms` is None.
         """
+        in_ms = ("tau_range_ms", "tau_ms", "tau_syn_ms", "readout_tau_ms")
+        if dt_ms is None and (given := [name for name in in_ms if getattr(self, name)]):
+            raise ConfigError(
+                f"net.{given[0]}: is {getattr(self, given[0])!r}, but the steps of this data have no width in milliseconds; "
+                "give decays per step (beta, alpha, readout_beta) or tau_range in steps"
+            )
         try:
-            network = self._described() if self.populations else self._parsed(n_neurons, n_classes)
+            network = self._described() if self.populations else self._parsed(n_neurons, n_classes, dt_ms or 1.0)
         except DescriptionError as error:
             message = str(error)
             raise ConfigError(message if message.startswith("net") else f"net: {message}") from None
@@ -72,19 +112,27 @@ class NetConfig(Section, name="net"):
     def _described(self) -> Network:
         return Network.from_dict({"populations": self.populations, "connections": list(self.connections)})
 
-    def _parsed(self, n_neurons: int, n_classes: int) -> Network:
+    def _parsed(self, n_neurons: int, n_classes: int, dt_ms: float) -> Network:
         parts = self.text.strip().split("-")
         if parts[0] == AUTO:
             parts[0] = str(n_neurons)
         if len(parts) > 1 and re.fullmatch(f"{AUTO}s?", parts[-1]):
             parts[-1] = parts[-1].replace(AUTO, str(n_classes))
-        network = parse_net("-".join(parts), **self.neurons)
-        if self.tau_range:
+        neurons, readout = dict(self.neurons), dict(self.readout)
+        for tau_ms, arguments, decay in (
+            (self.tau_ms, neurons, "beta"),
+            (self.tau_syn_ms, neurons, "alpha"),
+            (self.readout_tau_ms, readout, "beta"),
+        ):
+            if tau_ms:
+                arguments[decay] = decay_of(tau_ms, dt_ms)
+        network = parse_net("-".join(parts), **neurons)
+        if tau_range := self.tau_range or [tau / dt_ms for tau in self.tau_range_ms]:
             for name, population in network.populations.items():
                 if isinstance(population, Population):
-                    network = network.with_population(name, beta=decays(self.tau_range, population.n))
+                    network = network.with_population(name, beta=decays(tau_range, population.n))
         if isinstance(network.populations[network.output], LI):
-            network = network.with_population(network.output, **self.readout)
+            network = network.with_population(network.output, **readout)
         return network.with_delay(self.delay)
 
     def _misfit(self, network: Network, n_in: int, n_out: int, n_neurons: int, n_classes: int) -> str:

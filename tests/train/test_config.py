@@ -234,6 +234,41 @@ def test_tau_range_spreads_the_decays_of_hidden_neurons() -> None:
     assert Config.from_toml(config.to_toml()) == config
 
 
+def test_time_constants_in_milliseconds() -> None:
+    times = {"tau_ms": 20.0, "tau_syn_ms": 5.0, "readout_tau_ms": 50.0}
+    config = Config.resolve({"data": {"name": "shd"}, "net": {"text": "6-4r-3c-2", **times}})
+    network = config.net.network(6, 2, dt_ms=2.5)
+    assert network.populations["hidden1"].beta == network.populations["hidden2"].beta == math.exp(-2.5 / 20)
+    assert network.populations["hidden2"].alpha == math.exp(-2.5 / 5)
+    assert network.populations["output"].beta == math.exp(-2.5 / 50)
+    assert Config.from_toml(config.to_toml()) == config
+    spread = Config.resolve({"net": {"text": "6-4r-2", "tau_range_ms": [20.0, 300.0]}}).net.network(6, 2, 2.5)
+    assert spread.populations["hidden"].beta == decays((8.0, 120.0), 4)
+    for name, value in {**times, "tau_range_ms": (20.0, 300.0)}.items():
+        with pytest.raises(ConfigError, match=f"net.{name}: is .*the steps of this data have no width.*per step"):
+            Config.resolve({"net": {"text": "6-4r-2", name: value}}).net.network(6, 2)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        ({"tau_ms": 20.0, "beta": 0.9}, r"net.tau_ms: is 20\.0, but net.beta is 0\.9 as well; remove one"),
+        ({"tau_range_ms": [20.0, 30.0], "beta": 0.9}, "net.tau_range_ms: is .* but net.beta is"),
+        ({"tau_syn_ms": 20.0, "alpha": 0.5}, r"net.tau_syn_ms: is 20\.0, but net.alpha is 0\.5"),
+        ({"readout_tau_ms": 20.0, "readout_beta": 0.5}, r"net.readout_tau_ms: is 20\.0, but net.readout_beta is 0\.5"),
+        ({"tau_ms": 20.0, "tau_range": [5.0, 9.0]}, "net: tau_range and tau_ms are given; give one of"),
+        ({"tau_ms": -1.0}, r"net.tau_ms: is -1\.0; allowed: 0 or more"),
+        (
+            {"tau_range_ms": [30.0, 20.0]},
+            r"net.tau_range_ms: is \[30\.0, 20\.0\]; give two time constants in milliseconds",
+        ),
+    ],
+)
+def test_time_constants_that_contradict(net: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.resolve({"net": net})
+
+
 def test_a_printed_configuration_explains_every_option_and_reads_back() -> None:
     config = Config.resolve(
         {"data": {"name": "shd", "dir": "inf"}, "net": {"grad_threshold": -math.inf, "capacity": 3}}

@@ -85,7 +85,7 @@ def test_a_run_says_its_times_in_milliseconds(tmp_path: Path, monkeypatch: pytes
         return dataclasses.replace(made, description={**made.description, "dt_us": 2500.0})
 
     monkeypatch.setattr(prepare, "load_split", with_dt)
-    config = make_config(net={"beta": math.exp(-2.5 / 20), "readout_beta": math.exp(-2.5 / 5)}, train={"epochs": 1})
+    config = make_config(net={"tau_ms": 20.0, "readout_tau_ms": 5.0}, train={"epochs": 1})
     report = Lines()
     result = train(config, out=tmp_path / "run", report=report)
     assert result.dt_ms == 2.5
