@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,19 @@ MISTAKES = {
 }
 
 
+#: vertices of two codelets that popc would refuse, beside one that it takes
+VERTICES = """
+struct Good : poplar::MultiVertex { bool compute(unsigned); };
+struct NoWorker : poplar::MultiVertex { bool compute(); };
+struct Worker : poplar::Vertex { bool compute(unsigned); };
+static_assert(poplar::stub::is_vertex<Good>);
+"""
+MISTAKES_OF_VERTICES = {
+    "a MultiVertex that computes without a worker": "static_assert(poplar::stub::is_vertex<NoWorker>);",
+    "a Vertex that computes for a worker": "static_assert(poplar::stub::is_vertex<Worker>);",
+}
+
+
 @dataclass(frozen=True)
 class Result:
     """Of one source: whether it compiled, and the compiler's first error if not."""
@@ -113,6 +127,15 @@ class Compiler:
         return Result(str(source), found.returncode == 0, errors[0] if errors else found.stderr.strip()[:300])
 
 
+def vertices(codelet: Path) -> str:
+    """Statements that every class of a codelet is what popc takes as a vertex."""
+    text = codelet.read_text(encoding="utf-8")
+    names = re.findall(r"SPARSESNN_VERTEX\((\w+),", text)
+    names += [f"{name}<{of}>" for name, of in re.findall(r"SPARSESNN_VERTEX_OF\((\w+), (\w+),", text)]
+    lines = [f"static_assert(poplar::stub::is_vertex<{name}>);" for name in names]
+    return "\n".join([f'#include "{codelet}"', "namespace sparsesnn::ipu {", *lines, "}", ""])
+
+
 @contextmanager
 def forwarders(checkouts: Path | None) -> Iterator[Path]:
     """A folder with a header for every closed include path, and without checkouts for open ones that our sources include."""
@@ -137,7 +160,11 @@ def check_all(checkouts: Path | None, command: str, more: Iterable[Path] = ()) -
         compiler = Compiler(command, (ROOT, stubs, *opened, *more))
         host = sorted((ROOT / "host/src/ipu").glob("*.cpp"))
         host = [path for path in host if "_module" not in path.name]  # needs nanobind and nothing of Poplar's own
-        codelets = sorted((ROOT / "codelets/ipu").glob("*.cpp"))
+        codelets = []
+        for source in sorted((ROOT / "codelets/ipu").glob("*.cpp")):
+            codelets.append(stubs / "codelets" / source.name)
+            codelets[-1].parent.mkdir(exist_ok=True)
+            codelets[-1].write_text(vertices(source), encoding="utf-8")
         custom_op = sorted((ROOT / "host/src/popart").glob("*.cpp")) if checkouts else []
         ours = [
             *((path, ("-DSPARSESNN_POPLAR_SDK",)) for path in host),
@@ -153,6 +180,9 @@ def check_all(checkouts: Path | None, command: str, more: Iterable[Path] = ()) -
             path = stubs / f"{what.replace(' ', '_')}.cpp"
             path.write_text(f"#include <poplar/Graph.hpp>\n#include <poplar/Program.hpp>\n{text}\n", encoding="utf-8")
             mistakes.append(path)
+        for what, text in MISTAKES_OF_VERTICES.items():
+            mistakes.append(stubs / f"{what.replace(' ', '_')}.cpp")
+            mistakes[-1].write_text(f"#include <poplar/Vertex.hpp>\n{VERTICES}{text}\n", encoding="utf-8")
         return {
             "ours": list(pool.map(lambda job: compiler.check(job[0], *job[1]), ours)),
             "theirs": list(pool.map(lambda path: compiler.check(path, *inside), theirs)),
@@ -162,7 +192,7 @@ def check_all(checkouts: Path | None, command: str, more: Iterable[Path] = ()) -
 
 def report(found: dict[str, list[Result]], verbose: bool) -> Iterable[str]:
     for r in found["ours"]:
-        yield f"{'ok  ' if r.compiled else 'FAIL'} {Path(r.source).relative_to(ROOT)} {r.error}"
+        yield f"{'ok  ' if r.compiled else 'FAIL'} {'/'.join(Path(r.source).parts[-3:])} {r.error}"
     for r in found["refused"]:
         name = Path(r.source).stem.replace("_", " ")
         yield f"FAIL {name} compiles" if r.compiled else f"ok   refused: {name}"

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "poplar_stub.hpp"
 
@@ -62,5 +63,24 @@ class MultiVertex {
  public:
   static constexpr unsigned numWorkers() { return 6; }
 };
+
+namespace stub {
+
+template <class V, class... Worker>
+using Computed = decltype(std::declval<V&>().compute(std::declval<Worker>()...));
+template <class V, class = void, class... Worker>
+struct Computes : std::false_type {};
+template <class V, class... Worker>
+struct Computes<V, std::void_t<Computed<V, Worker...>>, Worker...> : std::is_same<Computed<V, Worker...>, bool> {};
+
+// What popc asks of a vertex: a MultiVertex computes for each worker, any other vertex once. check.py states it for
+// all.
+template <class V>
+constexpr bool is_vertex =
+    std::is_base_of_v<MultiVertex, V>
+        ? Computes<V, void, unsigned>::value && !Computes<V, void>::value
+        : std::is_base_of_v<Vertex, V> && Computes<V, void>::value && !Computes<V, void, unsigned>::value;
+
+}  // namespace stub
 
 }  // namespace poplar

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-CODELETS = Path(__file__).parents[2] / "codelets"
+from sparsesnn import _ipu
+
+ROOT = Path(__file__).parents[2]
+CODELETS = ROOT / "codelets"
 FILES = sorted([*CODELETS.glob("ipu/*.cpp"), *CODELETS.glob("ipu/*.h"), *CODELETS.glob("tile_*.h")])
 #: words of the language and the library, and why they cannot be there
 FORBIDDEN = {
@@ -62,3 +69,90 @@ def test_every_vertex_is_registered_with_its_fields(path: Path) -> None:
     assert classes == list(dict.fromkeys(registered))
     for name in re.findall(r"template <class Weight>\nclass (\w+)", text):
         assert re.findall(rf"SPARSESNN_VERTEX_OF\({name}, (\w+),", text) == ["float", "half"]
+
+
+# ---- what a tile has little of: stack; recursion and calls through pointers need sizes of stacks that nobody can tell ----
+
+
+def calls(source: Path, folder: Path) -> dict[str, set[str]]:
+    """Who calls whom, as popc sees the source, without inlining."""
+    includes = (f"-I{ROOT}", f"-I{ROOT / 'host/src/emulator/include'}")
+    flags = ("-std=c++17", "-O0", "-D__POPC__", "-fkeep-inline-functions", "-fcallgraph-info")
+    subprocess.run(["g++", *flags, *includes, "-c", str(source), "-o", str(folder / "x.o")], check=True)
+    found = defaultdict(set)
+    for line in (folder / "x.ci").read_text().splitlines():
+        if edge := re.match(r'edge: { sourcename: "([^"]*)" targetname: "([^"]*)"', line):
+            found[edge[1]].add(edge[2])
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """Functions that call themselves, directly or through others."""
+    for start in graph:
+        reached, path = set(), [start]
+        while path:
+            for callee in graph.get(path.pop(), ()):
+                if callee == start:
+                    yield [start, *sorted(reached)]
+                if callee not in reached:
+                    reached.add(callee)
+                    path.append(callee)
+
+
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@needs_gxx
+@pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".cpp"], ids=lambda p: p.name)
+def test_nothing_recurses_or_calls_through_a_pointer(path: Path, tmp_path: Path) -> None:
+    graph = calls(path, tmp_path)
+    assert any("compute" in caller for caller in graph)
+    assert [caller for caller, callees in graph.items() if "__indirect_call" in callees] == []
+    assert list(cycles(graph)) == []
+
+
+@needs_gxx
+@pytest.mark.parametrize(
+    ("body", "recurses", "indirect"),
+    [
+        ("int odd(int k) { return k ? even(k - 1) : 0; } int even(int k) { return k ? odd(k - 1) : 1; }", 2, False),
+        ("int f(int k) { return k ? f(k - 1) : 0; }", 1, False),
+        ("int f(int (*g)(int)) { return g(n); }", 0, True),
+        ("int f(int k) { return g(k) + g(k); } int g(int k) { return k; }", 0, False),
+    ],
+)
+def test_recursion_is_seen(body: str, recurses: int, indirect: bool, tmp_path: Path) -> None:
+    source = tmp_path / "planted.cpp"
+    source.write_text(f"struct V {{ int n; {body} }};")
+    graph = calls(source, tmp_path)
+    assert len({found[0] for found in cycles(graph)}) == recurses
+    assert any("__indirect_call" in callees for callees in graph.values()) == indirect
+
+
+# ---- alignment: this machine loads 8 bytes from anywhere, a tile does not ------------------------------------------
+
+
+def test_codelets_under_test_abort_where_a_tile_would_trap() -> None:
+    module = Path(str(_ipu.__file__)).read_bytes()
+    if b"__ubsan_handle_type_mismatch" not in module:
+        pytest.skip("needs a build by ./dev with g++, which sets SPARSESNN_CHECK_CODELETS")
+    for name in (b"ListGrad", b"Update"):
+        assert name in module
+
+
+@needs_gxx
+def test_a_misaligned_pair_of_weights_is_noticed(tmp_path: Path) -> None:
+    source = tmp_path / "misaligned.cpp"
+    source.write_text(
+        '#include "codelets/ipu/vertex.h"\nalignas(8) float row[4] = {1, 2, 3, 4};\n'
+        "int main(int n, char**) { return (int)sparsesnn::ipu::weight_pair(row + (n > 1), 0)[0]; }\n"
+    )
+    includes = (f"-I{ROOT}", f"-I{ROOT / 'host/src/emulator/include'}")
+    flags = ("-std=c++17", "-D__POPC__", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
+    subprocess.run(["g++", *flags, *includes, str(source), "-o", str(tmp_path / "x")], check=True)
+    aligned, off = (
+        subprocess.run([str(tmp_path / "x"), *more], capture_output=True, text=True, check=False)
+        for more in ((), ("1",))
+    )
+    assert aligned.returncode == 1
+    assert "misaligned address" in off.stderr, off.returncode
