@@ -19,6 +19,7 @@ from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, cpu_shards, n_blocks
+from sparsesnn.partition.ipu import strategies
 from sparsesnn.partition.ipu.layout import LAYOUTS, crossing
 from sparsesnn.partition.ipu.memory import shard_bytes, tile_totals
 from sparsesnn.partition.ipu.strategies import STRATEGIES, Sizing
@@ -441,3 +442,19 @@ except ImportError as error:
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[:3] == [f"{k} True True True" for k in ("ipu-mk2:2x64", "cpu:3", "mpi:5x2")]
     assert "sparsesnn.Model needs the compiled engine (sparsesnn._core)" in found.stdout
+
+
+def test_layers_that_are_alike_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of hundreds of equal layers takes hardly longer to size than one of a few."""
+    calls = []
+    monkeypatch.setattr(strategies, "shard_bytes", lambda *given: calls.append(given[1:]) or shard_bytes(*given))
+
+    def weighed(depth: int) -> set[tuple[str, int]]:
+        calls.clear()
+        network = Network.chain(Input(31), *(LIF(97) for _ in range(depth)), LI(5), delay=1)
+        sizes = Sizing(make_plan(network, 3, 5, parse_target("ipu-mk2")), 600_000, 1472, ASSUMPTIONS).by_bytes()
+        assert sizes is not None
+        assert len({sizes[k] for k in list(sizes)[1:-2]}) == 1
+        return {name for name, _ in calls}
+
+    assert len(weighed(40)) == len(weighed(5)) == 3  # the first hidden layer, the others, the readout

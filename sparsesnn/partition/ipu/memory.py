@@ -146,17 +146,17 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
 
 def shard_receives(plan: Plan, name: str) -> dict[str, int]:
     """Superstep → bytes that a shard of population `name` receives, whatever its size."""
-    b, capacity = plan.n_samples, {k: p.capacity for k, p in plan.populations.items()}
-    senders = [c.pre for c in plan.incoming(name)]
-    found = {"lists": b * sum(list_bytes(capacity[pre]) for pre in senders)}
+    b, capacity = plan.n_samples, plan.populations[name].capacity
+    senders = [(plan.populations[c.pre].capacity, c.pre in plan.inputs) for c in plan.incoming(name)]
+    found = {"lists": b * sum(list_bytes(k) for k, _ in senders)}
     if plan.trains:
         for what, chosen in (
-            ("gradients", [pre for pre in senders if pre not in plan.inputs]),
-            ("input gradients", [pre for pre in senders if pre in plan.inputs]),
+            ("gradients", [k for k, is_input in senders if not is_input]),
+            ("input gradients", [k for k, is_input in senders if is_input]),
         ):
-            found[what] = b * sum(list_bytes(capacity[pre]) + bucket_bytes(capacity[pre]) for pre in chosen)
+            found[what] = b * sum(list_bytes(k) + bucket_bytes(k) for k in chosen)
         spiking = not isinstance(plan.network.populations[name], LI)
-        found["states"] = b * (list_bytes(capacity[name]) + slots_bytes(capacity[name])) if spiking else 0
+        found["states"] = b * (list_bytes(capacity) + slots_bytes(capacity)) if spiking else 0
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.partition.ipu.cost import predict_ipu
 from sparsesnn.partition.ipu.layout import LAYOUTS, crossing, place
-from sparsesnn.partition.ipu.memory import padded, tile_bytes, tile_totals
+from sparsesnn.partition.ipu.memory import code_bytes, padded, shard_items, tile_bytes, tile_totals
 from sparsesnn.partition.ipu.strategies import Sizing
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.ipu.work import CycleAssumptions
@@ -90,13 +90,31 @@ def _few(numbers: Sequence[int]) -> str:
 def _emptiest(plan: Plan, layout: str, a: CycleAssumptions) -> Plan | None:
     """Whatever the tiles have: of the layouts that delays allow, or of all if they allow none, the plan whose fullest tile
     holds least; None where there are too few tiles at all."""
-    found = []
+    found = _flattest(plan, layout, a, fitting=False)
+    return min(found, key=lambda p: (crossing(p) is not None, int(tile_totals(p).max())), default=None)
+
+
+def _flattest(plan: Plan, layout: str, a: CycleAssumptions, *, fitting: bool) -> Iterator[Plan]:
+    """By layout, the plan with as equal bytes on all tiles as there can be; `fitting`: only such as may fit."""
     for name in _layouts(plan, layout):
         sizes = _sizes(plan, "bytes", name, 1 << 62, a)
-        placed = None if sizes is None else place(plan, sizes, name)
+        if sizes is None or (fitting and _overflows(plan, sizes)):
+            continue
+        placed = place(plan, sizes, name)
         if placed is not None:
-            found.append(replace(placed, strategy=f"bytes, {name}"))
-    return min(found, key=lambda p: (crossing(p) is not None, int(tile_totals(p).max())), default=None)
+            yield replace(placed, strategy=f"bytes, {name}")
+
+
+def _overflows(plan: Plan, sizes: Mapping[str, int]) -> bool:
+    """Whether shards alone, wherever they go, are more than tiles hold: no collector needs a place then."""
+    room, total = plan.target.bytes_per_tile, 0
+    for name, n in sizes.items():
+        items = shard_items(plan, name, n)
+        if sum(items.values()) + code_bytes(plan) > room:
+            return True
+        # a tile shares its buffers
+        total += plan.populations[name].n // n * (sum(items.values()) - items["buffers"])
+    return total > room * plan.target.n_tiles
 
 
 def _refusal(plan: Plan, best: Plan | None, layout: str, a: CycleAssumptions) -> PlanError:
@@ -133,10 +151,10 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
     """Changes that, one by one, make the plan fit; each was tried."""
 
     def fits(changed: Plan) -> bool:
-        emptiest = _emptiest(changed, layout, a)
-        if emptiest is None or crossing(emptiest) is not None:
-            return False
-        return bool(tile_totals(emptiest).max() <= changed.target.bytes_per_tile)
+        room = changed.target.bytes_per_tile
+        return any(
+            crossing(p) is None and tile_totals(p).max() <= room for p in _flattest(changed, layout, a, fitting=True)
+        )
 
     found = []
     for devices in (2, 4, 8, 16, 32, 64):

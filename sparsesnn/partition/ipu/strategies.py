@@ -29,7 +29,8 @@ Sizes = dict[str, int]
 class Sizing:
     """Sizes of shards for one skeleton plan (its shards are ignored), at most `limit` bytes a shard.
 
-    `cycles` and `bytes` of a shard depend on its population and size alone, so both are computed once.
+    `cycles` and `bytes` of a shard depend on its population and size alone, so both are computed once, for all populations
+    that are alike: networks of hundreds of equal layers ask often.
     """
 
     def __init__(self, plan: Plan, limit: int, n_tiles: int, a: CycleAssumptions) -> None:
@@ -39,12 +40,30 @@ class Sizing:
         self.step = padded(1, plan.weight_dtype)
         self.lengths = expected_lengths(plan, a.near_per_spike)
         self.stage = plan.stages
-        self.bytes: Callable[[str, int], int] = cache(lambda name, n: shard_bytes(plan, name, n))
-        self.cycles: Callable[[str, int], Mapping[str, float]] = cache(
-            lambda name, n: shard_cycles(plan, name, n, self.lengths, a)
+        first: dict[object, str] = {}
+        self.like = {k: first.setdefault(self._kind(k), k) for k in self.names}
+        bytes_ = cache(lambda name, n: shard_bytes(plan, name, n))
+        cycles = cache(lambda name, n: shard_cycles(plan, name, n, self.lengths, a))
+        compact = cache(self._compact)
+        self.bytes: Callable[[str, int], int] = lambda name, n: bytes_(self.like[name], n)
+        self.cycles: Callable[[str, int], Mapping[str, float]] = lambda name, n: cycles(self.like[name], n)
+        self.compact: Callable[[str, int], float] = lambda name, n: compact(self.like[name], n)
+        self.most = self._largest_of_all(lambda name, n: self.bytes(name, n) <= limit)
+
+    def _kind(self, name: str) -> object:
+        """Equal for populations whose shards of a size have equal bytes and cycles."""
+        plan = self.plan
+        incoming = [
+            (c.delay, c.pre in plan.inputs, plan.populations[c.pre].n, self.lengths[c.pre]) for c in plan.incoming(name)
+        ]
+        outgoing = [c.delay for c in plan.outgoing(name)]
+        return (
+            plan.network.populations[name],
+            self.lengths[name],
+            plan.populations[name].capacity,
+            tuple(incoming),
+            tuple(outgoing),
         )
-        self.compact: Callable[[str, int], float] = cache(self._compact)
-        self.most = {k: self._largest(k, lambda name, n: self.bytes(name, n) <= limit) for k in self.names}
 
     def n_shards(self, sizes: Mapping[str, int]) -> int:
         return sum(-(-self.n[k] // sizes[k]) for k in self.names)
@@ -92,13 +111,18 @@ class Sizing:
             low, high = (middle, high) if below(name, middle * self.step) else (low, middle - 1)
         return low * self.step
 
+    def _largest_of_all(self, below: Callable[[str, int], bool]) -> Sizes:
+        largest = {k: self._largest(k, below) for k in dict.fromkeys(self.like.values())}
+        return {k: largest[self.like[k]] for k in self.names}
+
     def _least_level(self, cost: Callable[[str, int], float]) -> Sizes | None:
         """Sizes whose largest cost is least among those that fit; bisection over the level of cost."""
         if min(self.most.values()) == 0:
             return None
 
         def at(level: float) -> Sizes | None:
-            sizes = {k: min(self.most[k], self._largest(k, lambda name, n: cost(name, n) <= level)) for k in self.names}
+            largest = self._largest_of_all(lambda name, n: cost(name, n) <= level)
+            sizes = {k: min(self.most[k], largest[k]) for k in self.names}
             return sizes if min(sizes.values()) > 0 and self.n_shards(sizes) <= self.n_tiles else None
 
         low, high = 0.0, max(cost(k, self.most[k]) for k in self.names)
