@@ -11,6 +11,8 @@ from sparsesnn.bench.roofline import PHASES
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 SMALL = Workload(net="40-64-32r-5", n_steps=20, n_samples=6, input_activity=0.1, hidden_activity=0.05)
 
 

@@ -12,6 +12,8 @@ from sparsesnn.bench.activity import Settings, bench_activity, layer_sizes
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 def test_neurons_are_shared_out() -> None:
     for n_layers in (2, 3, 4, 5):

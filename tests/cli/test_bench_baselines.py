@@ -11,6 +11,8 @@ from sparsesnn.bench.baselines import Baseline, _agree, bench_baselines, table
 from sparsesnn.cli import main
 from sparsesnn.errors import DescriptionError, NumericError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.filterwarnings("ignore:init_activity")  # a net as small as this jumps over the wanted activity
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,8 @@ from sparsesnn.bench.convergence import (
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 def test_interval_is_students() -> None:
     mean, half = interval([1.0, 2.0, 3.0])

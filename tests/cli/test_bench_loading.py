@@ -19,6 +19,8 @@ from sparsesnn.datasets import Augment
 from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 from sparsesnn.network import parse_net
 
+pytestmark = pytest.mark.slow
+
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("tonic")
 

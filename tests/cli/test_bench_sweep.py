@@ -15,6 +15,8 @@ from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 
+pytestmark = pytest.mark.slow
+
 SMALL = Settings(batch=(4,), width=(16,), outputs=(10,), base_batch=4, base_width=16, n_steps=8, repeats=1, n_threads=1)
 
 

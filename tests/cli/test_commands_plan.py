@@ -166,6 +166,7 @@ def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], arguments
     assert message in refused(capsys, "plan", *arguments)
 
 
+@pytest.mark.slow
 def test_190_000_neurons_on_16_ipus_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """The largest network of Finkbeiner et al. 2024: 184 M weights. Process time: the machine may be busy."""
     net = "-".join(["700", *["976"] * 192, "20s"])
@@ -212,6 +213,7 @@ def test_a_slower_network_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
 # ---- sweeps ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sweeps_print_tables_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is optional")
     table = run(capsys, "plan", "--sweep", "sensitivity")

@@ -320,6 +320,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_write_until_they_are_killed_leave_a_whole_file(tmp_path):
     path = tmp_path / "set.safetensors"
     command = [sys.executable, "-c", WRITE_FOR_EVER, str(path)]
@@ -396,6 +397,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_of_two_builders_one_works_and_the_other_waits(tmp_path):
     names = ("first", "second")
     builders = [builder(tmp_path, name, "finish") for name in names]
@@ -411,6 +413,7 @@ def test_of_two_builders_one_works_and_the_other_waits(tmp_path):
     cache.verify(file)
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_builder_that_is_killed_builds(tmp_path):
     first = builder(tmp_path, "first", "never")
     go(first)
@@ -435,6 +438,7 @@ def test_who_waits_for_a_builder_that_is_killed_builds(tmp_path):
     cache.verify(tmp_path / "cache" / left[1])
 
 
+@pytest.mark.slow
 def test_a_builder_killed_at_any_moment_leaves_a_whole_set_or_none(tmp_path):
     """Many sets in one process, killed while it builds, writes and renames them; then another one finishes the work."""
     program = """
@@ -484,6 +488,7 @@ print(event_set.ids.size, event_set.path)
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-c", FULL, str(tmp_path / "cache")]

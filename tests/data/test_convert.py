@@ -15,6 +15,8 @@ from sparsesnn.datasets import convert
 from sparsesnn.datasets.convert import Job, run
 from sparsesnn.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.slow
+
 #: a data set's module, as a worker imports it
 MODULE = """
 import os, signal, time

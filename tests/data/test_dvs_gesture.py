@@ -178,6 +178,7 @@ def test_a_clip_without_events_is_an_empty_sample(tmp_path):
     assert len(event_set) == 1
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
     folder = written(tmp_path)
     monkeypatch.setattr(dvs_gesture, "_BLOCK", 2)
@@ -292,6 +293,7 @@ def test_real_clips_equal_tonic():
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:dvsgesture")
 def test_training_on_a_copy_without_a_test_part(tmp_path):
     rng = np.random.default_rng(0)

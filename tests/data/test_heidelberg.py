@@ -130,6 +130,7 @@ def test_counts_equal_tonics_frames(tmp_path):
     assert event_set.n_merged < load("shd", data_dir=tmp_path, dt_ms=200, n_steps=5).n_merged
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
     write_file(tmp_path / "shd_train.h5")
     one = load("shd", data_dir=tmp_path)

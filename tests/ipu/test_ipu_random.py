@@ -11,6 +11,8 @@ import ipu_random
 from ipu_cases import random_case
 from ipu_random import run_case
 
+pytestmark = pytest.mark.slow
+
 #: together: one and several IPUs and replicas, shared rounds, odd shards, halves, regularisers, all losses and optimisers
 SEEDS = range(24)
 

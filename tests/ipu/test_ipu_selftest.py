@@ -10,6 +10,8 @@ import pytest
 
 from sparsesnn.ipu import selftest
 
+pytestmark = pytest.mark.slow
+
 
 def test_all_cases_pass_on_the_emulated_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert selftest.main(["--json", str(tmp_path / "report.json")]) == 0

@@ -13,6 +13,8 @@ import torch
 import sparsesnn as ss
 from sparsesnn.poptorch import selftest
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_passes_on_the_emulated_machine(fake_sdk: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import fake_popart

@@ -17,7 +17,10 @@ import pytest
 
 from sparsesnn.train.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"),
+]
 
 HERE = Path(__file__).parent
 #: the one that came with mpi4py's MPI, if it did
