@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.adam import Adam
-from sparsesnn.commands.ranks import run_on_ranks
 from sparsesnn.host.comm import Communicator, Local, make_grid
+from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import Point, network_of

@@ -58,8 +58,8 @@ def register(what: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from sparsesnn.bench.ipu_model import bench_ipu_model
     from sparsesnn.bench.workload import Workload
-    from sparsesnn.ipu.bench import bench_ipu_model
 
     workload = Workload(
         net=options.net,

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsesnn.commands.ranks import run_on_ranks
 from sparsesnn.errors import ConfigError
+from sparsesnn.host.comm.on_ranks import run_on_ranks
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator

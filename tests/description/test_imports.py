@@ -1,0 +1,138 @@
+"""Arrows between parts run one way: no import cycles between files or folders, read from the source without running it.
+
+Imports under TYPE_CHECKING do not count; imports within functions do, for they are dependencies all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+#: folders and what they are called when installed
+FOLDERS = {
+    "sparsesnn": "sparsesnn",
+    "datasets": "sparsesnn.datasets",
+    "host": "sparsesnn.host",
+    "launch": "sparsesnn.launch",
+}
+Graph = dict[str, set[str]]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package, by its name."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([package, *parts]).removesuffix(".__init__")] = path
+    return found
+
+
+def imported(tree: ast.AST, in_functions: bool) -> Iterator[tuple[str, str]]:
+    """Module and name (empty for a module itself) of all imports that run."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from imported(ast.Module([other], []), in_functions)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif in_functions or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from imported(node, in_functions)
+
+
+def graph(in_functions: bool) -> Graph:
+    """Module → modules of ours that it imports; a package itself is what its __init__ imports."""
+    known = modules()
+    found: Graph = {}
+    for name, path in known.items():
+        found[name] = set()
+        for module, item in imported(ast.parse(path.read_text(encoding="utf-8")), in_functions):
+            whole = f"{module}.{item}"
+            target = whole if whole in known else module
+            # what a package holds beside modules (_core, a version) is no import of what its __init__ imports
+            if target in known and target not in (name, "sparsesnn"):
+                found[name].add(target)
+    return found
+
+
+def cycles(found: Graph) -> list[list[str]]:
+    """The strongly connected components of more than one node (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    out: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(found.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                out.append(sorted(component))
+
+    for node in sorted(found):
+        if node not in index:
+            visit(node)
+    return out
+
+
+def folder_of(module: str, known: dict[str, Path]) -> str:
+    """The folder below `sparsesnn` that holds a module; a file that lies there itself is one of its own."""
+    return ".".join(module.split(".")[:2])
+
+
+def folders(found: Graph) -> Graph:
+    known = modules()
+    out: Graph = {}
+    for module, others in found.items():
+        here = folder_of(module, known)
+        out.setdefault(here, set()).update(folder_of(other, known) for other in others)
+        out[here].discard(here)
+    return out
+
+
+#: a layer runs itself on an engine's functions, which know layers
+OPEN = {"sparsesnn.dense", "sparsesnn.engine", "sparsesnn.host", "sparsesnn.layer_inputs", "sparsesnn.module"}
+
+
+def test_files_import_one_another_in_no_cycle() -> None:
+    """When they are imported; a method may import what extends its class (`Plan.to_json`)."""
+    assert cycles(graph(in_functions=False)) == []
+
+
+def test_folders_import_one_another_in_no_cycle() -> None:
+    found = folders(graph(in_functions=True))
+    assert [c for c in cycles(found) if not set(c) <= OPEN] == []
+    assert len(found) > 25
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_launch_and_host_import_no_command() -> None:
+    found = graph(in_functions=True)
+    above = ("sparsesnn.commands", "sparsesnn.cli")
+    for module, others in found.items():
+        if module.startswith(("sparsesnn.launch", "sparsesnn.host", "sparsesnn.datasets")):
+            assert not [other for other in others if other.startswith(above)], module
+
+
+def test_device_code_includes_no_host_header() -> None:
+    """`codelets/ipu/vertex.h` names the stand-in for Poplar's headers, where no SDK is."""
+    for path in sorted((ROOT / "codelets").rglob("*.[hc]*")):
+        includes = re.findall(r'#include "([^"]+)"', path.read_text(encoding="utf-8"))
+        found = [name for name in includes if "host/" in name and name != "host/src/emulator/codelet.h"]
+        assert found == [], path.name
