@@ -16,9 +16,9 @@ from sparsesnn.commands import bench, data, evaluate, info, launch, nir, plan, t
 from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
-    parser = _parser()
+def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
+    """Runs one command, of this command line or that of `parser`; returns the exit code."""
+    parser = parser or _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         return _fail(_unknown(parser, options, unknown[0]), 2)
@@ -83,7 +83,7 @@ def _parser() -> Parser:
 
 def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argument: str) -> str:
     """What is said of an argument that a command does not have: the command, and the option that was perhaps meant."""
-    words, known = ["sparsesnn"], list[str]()
+    words, known = [parser.prog], list[str]()
     while True:
         known += parser._option_string_actions
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]

@@ -329,7 +329,7 @@ def parse_net(text: str, **defaults: Any) -> Network:
     matches = [re.fullmatch(r"([1-9][0-9]*)([rcs]*)", part) for part in parts]
     if re.match(r"\s*\d+x\d+x\d+\s*:", text):
         raise DescriptionError(
-            f"net {text!r}: is one of images, which only `sparsesnn bench baselines` and `bench sweep` run, on the backend "
+            f"net {text!r}: is one of images, which only `sparsesnn bench baselines` and `./dev bench sweep` run, on the backend "
             "dense; write sizes joined by '-', such as 700-256r-20"
         )
     if len(parts) < 2 or None in matches:

@@ -7,11 +7,9 @@ from typing import Any
 from sparsesnn.commands import (
     bench_activity,
     bench_baselines,
-    bench_convergence,
     bench_ipu_model,
     bench_loading,
     bench_step,
-    bench_sweep,
 )
 
 
@@ -21,7 +19,5 @@ def register(commands: Any) -> None:
     bench_step.register(what)
     bench_activity.register(what)
     bench_baselines.register(what)
-    bench_convergence.register(what)
     bench_ipu_model.register(what)
     bench_loading.register(what)
-    bench_sweep.register(what)

@@ -58,7 +58,6 @@ def test_without_cuda_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         "bench step --backend dense",
         "bench baselines",
-        "bench sweep --out OUT",
         "bench activity --out OUT",
         "train synthetic --backend dense --no-plots --no-tensorboard --out OUT",
     ],

@@ -12,13 +12,13 @@ import torch
 
 from sparsesnn.bench import Workload
 from sparsesnn.bench.baselines import bench_baselines
-from sparsesnn.bench.sweep import Settings, bench_sweep
 from sparsesnn.dense import image_fused
 from sparsesnn.dense.image_model import ImageModel, scale_to_activity
 from sparsesnn.dense.image_network import ImageNetwork, Pool, Stage, is_image_net, parse_image_net
 from sparsesnn.errors import ConfigError, DescriptionError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF
 from sparsesnn.spikes import SpikeBatch
+from studies.sweep import Settings, bench_sweep
 
 NETS = ["2x9x8:3C4-MP2-6", "1x12x12:5C3+MP2-3C5pb-AP2-20b-7c-10s", "3x8x8:3C4pbc-3C6b+AP2-5", "1x4x5:6"]
 

@@ -1,4 +1,4 @@
-"""`sparsesnn bench convergence`: does event sparsity cost accuracy?"""
+"""`./dev bench convergence`: does event sparsity cost accuracy?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.config.flags import add_flags, given
+
 EXAMPLES = """\
 examples:
-  sparsesnn bench convergence shd --data DIR
-  sparsesnn bench convergence digits --epochs 10 --seeds 0,1,2,3,4
-  sparsesnn bench convergence shd --data DIR --settings 10:0.9,5:0.9,5:0.5,2:0.9
+  ./dev bench convergence shd --data DIR
+  ./dev bench convergence digits --epochs 10 --seeds 0,1,2,3,4
+  ./dev bench convergence shd --data DIR --settings 10:0.9,5:0.9,5:0.5,2:0.9
 
 what is trained, once a seed: dense (every neuron gets a gradient), sparse without a limit, and sparse with each of
   --settings, max activity in percent of a layer's neurons : grad_threshold (1: only neurons that fired get a gradient).
@@ -30,42 +32,21 @@ def register(what: Any) -> None:
     )
     parser.set_defaults(run=_convergence)
     parser.add_argument("dataset", metavar="DATASET", help="digits, shd, nmnist, … as in 'sparsesnn train'")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data set's files")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/convergence"), metavar="DIR", help="default: %(default)s"
     )
-    parser.add_argument("--net", metavar="TEXT", help="the network (default: auto-128r-auto)")
-    parser.add_argument("--epochs", type=int, metavar="N", help="default: 40")
-    parser.add_argument("--batch", type=int, metavar="B", help="samples a step (default: 48)")
-    parser.add_argument("--valid", metavar="HOW", help="validation part, from the training part (default: random:0.2)")
     parser.add_argument("--seeds", default="0,1,2", metavar="0,1,…", help="default: %(default)s")
     parser.add_argument("--settings", default="10:0.9,5:0.9,5:0.5,10:1", metavar="P:θ,…", help="default: %(default)s")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any option of 'train'")
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="worker threads (default: 1, small networks); 0: all cores"
-    )
+    add_flags(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def _convergence(options: argparse.Namespace) -> int:
-    from sparsesnn.bench.convergence import as_settings, bench_convergence, default_base
     from sparsesnn.commands.numbers import integers
-    from sparsesnn.config.tables import merge, read_assignment
+    from studies.convergence import as_settings, bench_convergence, default_base
 
-    given: dict[str, Any] = {"train": {"threads": options.threads}}
-    for section, key, value in (
-        ("data", "dir", options.data),
-        ("data", "valid", options.valid),
-        ("net", "text", options.net),
-        ("train", "epochs", options.epochs),
-        ("train", "batch", options.batch),
-    ):
-        if value is not None:
-            given.setdefault(section, {})[key] = value
-    for text in options.set:
-        given = merge(given, read_assignment(text))
     summary = bench_convergence(
-        default_base(options.dataset, [given]),
+        default_base(options.dataset, [{"train": {"threads": 1}}, given(options)]),  # small networks: one thread
         options.out,
         settings=as_settings(options.settings),
         seeds=integers("--seeds", options.seeds, least=0),

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsesnn.bench.sweep import FACTORS, Settings, _work, bench_sweep
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
+from studies.__main__ import parser
+from studies.sweep import FACTORS, Settings, _work, bench_sweep
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     pytest.importorskip("matplotlib", reason="matplotlib is optional")
     options = ["--batch", "4", "--width", "16", "--models", "lif", "--precisions", "float32", "--outputs", "20"]
     more = ["--backends", "cpu", "--steps", "6", "--repeats", "1", "--threads", "1", "--json", "--out", str(tmp_path)]
-    assert main(["bench", "sweep", *options, *more]) == 0
+    assert main(["sweep", *options, *more], parser()) == 0
     captured = capsys.readouterr()
     rows = json.loads(captured.out)
     assert [(row["factor"], row["value"]) for row in rows] == [

@@ -1,4 +1,4 @@
-"""`sparsesnn bench sweep`: what throughput depends on."""
+"""`./dev bench sweep`: what throughput depends on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 EXAMPLES = """\
 examples:
-  sparsesnn bench sweep
-  sparsesnn bench sweep shd --data DIR
-  sparsesnn bench sweep --net 1x28x28:5C12+MP2-5C64+MP2-10 --backends dense --models lif,cuba_lif --steps 25
-  sparsesnn bench sweep --batch 16,64 --width 256,1024 --backends cpu --json
+  ./dev bench sweep
+  ./dev bench sweep shd --data DIR
+  ./dev bench sweep --net 1x28x28:5C12+MP2-5C64+MP2-10 --backends dense --models lif,cuba_lif --steps 25
+  ./dev bench sweep --batch 16,64 --width 256,1024 --backends cpu --json
 
 what is varied, one thing at a time: batch, width of the hidden layer, neuron model (lif, cuba_lif, recurrent), precision
   (float32, bfloat16), and the number of output neurons (a population code).
@@ -55,9 +55,9 @@ def register(what: Any) -> None:
 def _sweep(options: argparse.Namespace) -> int:
     # PyTorch's profiler, which says what share products take, would announce each of its starts; read when PyTorch loads
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from sparsesnn.bench.sweep import Settings, bench_sweep, with_values
     from sparsesnn.commands.numbers import integers
     from sparsesnn.wording import count
+    from studies.sweep import Settings, bench_sweep, with_values
 
     def numbers(name: str) -> tuple[int, ...] | None:
         text = getattr(options, name)

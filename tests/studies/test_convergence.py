@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sparsesnn.bench.convergence import (
+from sparsesnn.cli import main
+from sparsesnn.errors import ConfigError
+from studies.__main__ import parser
+from studies.convergence import (
     DENSE,
     Variant,
     as_settings,
@@ -16,8 +19,6 @@ from sparsesnn.bench.convergence import (
     interval,
     summarise,
 )
-from sparsesnn.cli import main
-from sparsesnn.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -68,9 +69,9 @@ def test_differences_are_taken_seed_by_seed() -> None:
 @pytest.mark.slow
 def test_command_line_leaves_files_that_explain_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is optional")
-    arguments = ["bench", "convergence", "synthetic", "--out", str(tmp_path), "--epochs", "1", "--net", "auto-20-auto"]
+    arguments = ["convergence", "synthetic", "--out", str(tmp_path), "--epochs", "1", "--net", "auto-20-auto"]
     more = ["--seeds", "0,1", "--settings", "20:0.9", "--threads", "1", "--set", "init.activity=0.1", "--json"]
-    assert main([*arguments, *more]) == 0
+    assert main([*arguments, *more], parser()) == 0
     first = capsys.readouterr()
     summary = json.loads(first.out)
     assert [row["variant"] for row in summary] == [
@@ -81,7 +82,7 @@ def test_command_line_leaves_files_that_explain_themselves(tmp_path: Path, capsy
     assert "| dense |" in text
     assert "95 % confidence interval" in text
     assert (tmp_path / "convergence.png").stat().st_size > 1000
-    assert main([*arguments, *more]) == 0
+    assert main([*arguments, *more], parser()) == 0
     again = capsys.readouterr()
     assert json.loads(again.out) == summary
     assert "6 of 6 are there already" in again.err

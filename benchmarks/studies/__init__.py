@@ -1,0 +1,1 @@
+"""Studies of sparsesnn itself, which take minutes to hours: `./dev bench sweep`, `./dev bench convergence`."""
