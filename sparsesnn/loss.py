@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +24,34 @@ def _steps_last(v: Tensor) -> Tensor:
     return v.permute(1, 2, 0).contiguous()
 
 
+class _Maximum(torch.autograd.Function):
+    """max_t v[t]; steps that hold the maximum share its gradient equally, whatever PyTorch's own maxima do with ties.
+
+    A readout that nothing has reached yet is 0 at every step: ties are common.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        most = v.amax(0)
+        ctx.save_for_backward(v, most)
+        return most
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor) -> Any:
+        v, most = ctx.saved_tensors
+        holds = v == most
+        return d[0] * holds / holds.sum(0)
+
+
+def _maximum(v: Tensor) -> Tensor:
+    most: Tensor = _Maximum.apply(v)
+    return most
+
+
 #: how the potentials [T, B, C] of an LI readout become logits [B, C]
 OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
-        "max": lambda v: v.amax(0),
+        "max": _maximum,
         "mean": lambda v: _steps_last(v).mean(-1),
         "sum": lambda v: _steps_last(v).sum(-1),
         "last": lambda v: v[-1],

@@ -37,6 +37,16 @@ def test_over_time(decoding: str, want: list[float]) -> None:
     torch.testing.assert_close(decode(leaky(V), decoding, 4), torch.tensor([want]))
 
 
+def test_steps_that_hold_the_maximum_share_its_gradient() -> None:
+    """Three, two and one of three steps; a readout of several neurons a class shares by their mean."""
+    v = torch.tensor([[[0.0, 1.0, 2.0]], [[0.0, 0.5, 3.0]], [[0.0, 1.0, 1.0]]], requires_grad=True)
+    decode(leaky(v), "max", 3).backward(torch.tensor([[3.0, -2.0, 5.0]]))
+    assert v.grad.tolist() == [[[1, -1, 0]], [[1, 0, 5]], [[1, -1, 0]]]
+    v = torch.tensor([[[1.0, 3.0]], [[2.0, 2.0]], [[0.0, 3.9]]], requires_grad=True)
+    decode(leaky(v), "max", 1).sum().backward()
+    assert v.grad.tolist() == [[[0.25, 0.25]], [[0.25, 0.25]], [[0, 0]]]
+
+
 def test_population_code_averages_potentials_before_time() -> None:
     """Classes are neurons 0, 1 and 2, 3: means (1.5, 0), (1.5, 2.75), (0.5, -1)."""
     torch.testing.assert_close(decode(leaky(V), "max", 2), torch.tensor([[1.5, 2.75]]))
