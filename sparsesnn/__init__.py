@@ -33,7 +33,7 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         from sparsesnn.spikes import SpikeBatch
 else:  # PopTorch's Python 3.8
     _missing = (
-        f"needs Python 3.10 and torch 2.4; this is Python {sys.version.split()[0]}, where sparsesnn describes networks and "
+        f"needs Python 3.10 and torch 2.6; this is Python {sys.version.split()[0]}, where sparsesnn describes networks and "
         "trains them by sparsesnn.poptorch"
     )
 

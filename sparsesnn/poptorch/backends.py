@@ -102,7 +102,7 @@ def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
     """
     if sys.version_info < (3, 10):  # noqa: UP036
         raise ConfigError(
-            "sparsesnn.poptorch: on a CPU the layers run on sparsesnn's engine, which needs Python 3.10 and torch 2.4; "
+            "sparsesnn.poptorch: on a CPU the layers run on sparsesnn's engine, which needs Python 3.10 and torch 2.6; "
             f"this is Python {sys.version.split()[0]}, where they run on IPUs only, inside poptorch.trainingModel"
         )
     from sparsesnn.engine import run_layer

@@ -247,7 +247,7 @@ def test_listed_means_fired_or_above(on_cuda: ModuleType) -> None:
 
 
 COMPILE = """
-import itertools, re, sys
+import inspect, itertools, re, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -260,11 +260,11 @@ def compile(kernel, absent, **constants):
     names = kernel.arg_names
     types = {name: POINTERS.get(name, "*fp32") for name in names} | dict.fromkeys(("n_steps", "size", "n"), "i32")
     values = {**dict.fromkeys(absent), **{name: x for name, x in constants.items() if name in names}}
-    source = ASTSource(
-        kernel,
-        {name: "constexpr" if name in values else types[name] for name in names},
-        constexprs={(names.index(name),): x for name, x in values.items()},
-    )
+    if "constexprs" in inspect.signature(ASTSource).parameters:
+        signature = {name: "constexpr" if name in values else types[name] for name in names}
+        source = ASTSource(kernel, signature, constexprs={(names.index(name),): x for name, x in values.items()})
+    else:  # Triton 3.2
+        source = ASTSource(kernel, {name: types[name] for name in names if name not in values}, constants=values)
     made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
     assert made.asm["cubin"]
     assert not re.search(r"\\\\bfma\\\\.", made.asm["ptx"]), "a multiply-add was contracted"

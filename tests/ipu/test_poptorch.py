@@ -470,7 +470,7 @@ for broken in (lambda: ss.Model, lambda: run_engine(None, [])):
         [str(python38()), "-W", "error", "-c", program], env=environment, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr
-    assert "sparsesnn.Model needs Python 3.10 and torch 2.4; this is Python 3.8" in found.stdout
+    assert "sparsesnn.Model needs Python 3.10 and torch 2.6; this is Python 3.8" in found.stdout
     assert "on a CPU the layers run on sparsesnn's engine, which needs Python 3.10" in found.stdout
 
 
