@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparsesnn.errors import ConfigError, DescriptionError
-
-if TYPE_CHECKING:
-    from sparsesnn.nir.arguments import Argument
 
 EXAMPLES = """\
 examples:
@@ -69,27 +67,28 @@ def register(commands: Any) -> None:
 
 @contextmanager
 def _in_options() -> Iterator[None]:
-    """Errors and warnings of `sparsesnn.nir` that speak of its arguments speak of options."""
-    from sparsesnn.nir.arguments import ArgumentError, ArgumentWarning
-
+    """Errors and warnings of `sparsesnn.nir` name its arguments, `target=nir`; here they name options, --target nir."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
-    except ArgumentError as error:
-        raise DescriptionError(error.message.text(_option)) from None
+    except DescriptionError as error:
+        raise DescriptionError(_with_options(str(error))) from None
     finally:
-        for warning in (w.message for w in caught):
-            said = warning.message.text(_option) if isinstance(warning, ArgumentWarning) else warning
-            warnings.warn(said, stacklevel=3)
+        for warning in caught:
+            warnings.warn(_with_options(str(warning.message)), warning.category, stacklevel=3)
 
 
-def _option(argument: Argument) -> str:
-    """The option that sets an argument: `--target`, `--target nir`, `--keep-reset`, `--no-reset-delay`."""
-    option = argument.name.replace("_", "-")
-    if isinstance(argument.value, bool):
-        return f"--{option}" if argument.value else f"--no-{option}"
-    return f"--{option}" if argument.value is None else f"--{option} {argument.value}"
+def _with_options(text: str) -> str:
+    """`target`, `target=nir`, `keep_reset=True`, `reset_delay=False` as options."""
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match[1].replace("_", "-"), match[2]
+        if value in ("True", "False"):
+            return f"--{name}" if value == "True" else f"--no-{name}"
+        return f"--{name}" if value is None else f"--{name} {value}"
+
+    return re.sub(r"`(\w+)(?:=(\w+))?`", option, text)
 
 
 def _export(options: argparse.Namespace) -> int:

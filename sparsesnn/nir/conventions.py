@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsesnn.nir.arguments import Argument, ArgumentError
+from sparsesnn.errors import DescriptionError
 
 Array = NDArray[np.float64]
 
@@ -66,8 +66,8 @@ CONVENTIONS: Mapping[str, Convention] = MappingProxyType(
 
 def find_convention(source: str) -> Convention:
     if source not in CONVENTIONS:
-        raise ArgumentError(
-            Argument("source"), f" is {source!r}; give the library that wrote the graph: {', '.join(CONVENTIONS)}"
+        raise DescriptionError(
+            f"`source` is {source!r}; give the library that wrote the graph: {', '.join(CONVENTIONS)}"
         )
     return CONVENTIONS[source]
 
@@ -86,11 +86,9 @@ def decays_of(convention: Convention, dt: float, tau: Array, where: str) -> tupl
         f = np.where(np.isinf(tau), 0.0, dt / tau)
     worst = float(np.max(f)) if np.all(np.isfinite(f)) else float("nan")
     if not np.all(tau > 0) or not np.all(np.isfinite(f)) or (convention.decay == "euler" and worst > 1 + 1e-6):
-        raise ArgumentError(
+        raise DescriptionError(
             f"{where}: tau is {float(np.min(tau)):g} with a step dt of {dt:g} ({convention.name}); a time constant lies "
-            "above 0, and Euler's step is not longer than it: give the ",
-            Argument("dt"),
-            " that the graph was written with",
+            "above 0, and Euler's step is not longer than it: give the `dt` that the graph was written with"
         )
     if convention.decay == "exponential":
         return np.exp(-f), 1 - np.exp(-f)

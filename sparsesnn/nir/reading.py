@@ -21,14 +21,12 @@ from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.module import Model
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import graphs
-from sparsesnn.nir.arguments import Argument, ArgumentError, ArgumentWarning
 from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain
 from sparsesnn.nir.files import nir_package, read
 from sparsesnn.nir.graphs import Graph, Route
 
 #: the secondary gradient threshold of imported neurons, as a share of their threshold: ours by default
 GRAD_SHARE = 0.9
-DT = Argument("dt")
 
 
 def from_nir(
@@ -124,8 +122,8 @@ class _How:
         """A delay in steps. Errors: `DescriptionError` if it is no whole number of them."""
         steps = round(delay / self.dt)
         if abs(delay - steps * self.dt) > 1e-6 * max(self.dt, abs(delay)) or not 0 <= steps < 1 << 20:
-            raise ArgumentError(
-                f"node {node!r}: a delay of {delay:g} is no whole number of steps of {self.dt:g}; give ", DT
+            raise DescriptionError(
+                f"node {node!r}: a delay of {delay:g} is no whole number of steps of {self.dt:g}; give `dt`"
             )
         return steps
 
@@ -133,24 +131,22 @@ class _How:
 def _settle(convention: Convention, dt: float | None, reset: str | None) -> tuple[float, str]:
     dt = convention.dt if dt is None else dt
     if dt is None:
-        raise ArgumentError(
-            DT, f": graphs of {convention.name!r} have no usual step; give ", DT, ", as its time constants"
+        raise DescriptionError(
+            f"`dt`: graphs of {convention.name!r} have no usual step; give `dt`, as its time constants"
         )
     if not isinstance(dt, (int, float)) or not 0 < dt < math.inf:
-        raise ArgumentError(DT, f" is {dt!r}; give a step above 0, in the unit of the graph's time constants")
+        raise DescriptionError(f"`dt` is {dt!r}; give a step above 0, in the unit of the graph's time constants")
     if reset is None:
         reset = convention.resets[0]
         if reset != "zero":
-            warning = ArgumentWarning(
-                f"graphs of {convention.name} say that neurons are set to v_reset, whatever they do; ",
-                Argument("reset", reset),
-                " is assumed, that library's default: give ",
-                Argument("reset"),
+            warnings.warn(
+                f"graphs of {convention.name} say that neurons are set to v_reset, whatever they do; `reset={reset}` is "
+                "assumed, that library's default: give `reset`",
+                stacklevel=3,
             )
-            warnings.warn(warning, stacklevel=3)
     if reset not in convention.resets:
         known = ", ".join(convention.resets)
-        raise ArgumentError(Argument("reset"), f" is {reset!r}; neurons of {convention.name} know: {known}")
+        raise DescriptionError(f"`reset` is {reset!r}; neurons of {convention.name} know: {known}")
     return float(dt), reset
 
 
@@ -249,11 +245,10 @@ def _reset(how: _How, kind: str, recurrent: bool, where: str) -> dict[str, Any]:
     name = how.convention.name
     if name == "snntorch":
         if how.reset == "zero" and how.reset_delay and (kind == "CubaLIF" or recurrent):
-            raise ArgumentError(
+            raise DescriptionError(
                 f"{where}: snnTorch's Synaptic, RLeaky and RSynaptic with reset_mechanism='zero' and reset_delay=True "
                 "throw away the input of the step after a spike; no reset here does: use reset_delay=False there, and "
-                "give ",
-                Argument("reset_delay", False),
+                "give `reset_delay=False`"
             )
         if how.reset == "subtract" and not how.reset_delay:
             raise DescriptionError(

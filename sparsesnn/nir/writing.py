@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.module import Layer, Model
-from sparsesnn.nir.arguments import Argument, ArgumentError
 from sparsesnn.nir.files import nir_package
 
 
@@ -68,11 +67,11 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
         loops that the target cannot read.
     """
     if target not in TARGETS:
-        raise ArgumentError(Argument("target"), f" is {target!r}; give who will read the graph: {', '.join(TARGETS)}")
+        raise DescriptionError(f"`target` is {target!r}; give who will read the graph: {', '.join(TARGETS)}")
     reader = TARGETS[target]
     dt = reader.dt if dt is None else dt
     if dt is None or not 0 < dt < float("inf"):
-        raise ArgumentError(Argument("dt"), f" is {dt!r}; give the step that the reader of the graph will run, above 0")
+        raise DescriptionError(f"`dt` is {dt!r}; give the step that the reader of the graph will run, above 0")
     nir = nir_package()
     network = model.network
     nodes: dict[str, Any] = {}
@@ -121,8 +120,8 @@ def _check(
     if isinstance(population, LI):
         return
     if recurrent and not reader.recurrent:
-        raise ArgumentError(
-            f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use ", Argument("target", "nir")
+        raise DescriptionError(
+            f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use `target=nir`"
         )
     if population.capacity is not None:
         raise DescriptionError(
@@ -134,11 +133,9 @@ def _check(
     if not same and not keep_reset:
         ours = f"{population.reset!r}{' before the decay' if population.reset_decays else ''}"
         theirs = f"{reset!r}{' before the decay' if decays else ''}"
-        raise ArgumentError(
+        raise DescriptionError(
             f"{name}: its reset is {ours}, that of {target} is {theirs}, and NIR writes no other: train with that reset, or "
-            "give ",
-            Argument("keep_reset", True),
-            " and set the reader's neurons yourself",
+            "give `keep_reset=True` and set the reader's neurons yourself"
         )
 
 

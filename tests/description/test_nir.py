@@ -208,7 +208,7 @@ def test_a_gain_for_each_neuron_goes_into_the_weights() -> None:
 
 def test_an_assumed_reset_is_said() -> None:
     g = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
-    with pytest.warns(UserWarning, match="graphs of snntorch say .* reset='subtract' is assumed, .* give reset$"):
+    with pytest.warns(UserWarning, match="graphs of snntorch say .* `reset=subtract` is assumed, .* give `reset`$"):
         assert from_nir(g, source="snntorch").network.populations["output"].reset == "subtract"  # type: ignore[union-attr]
     assert from_nir(g, source="norse").network.populations["output"].reset == "zero"  # type: ignore[union-attr]
 
@@ -288,12 +288,12 @@ def test_the_input_may_carry_a_batch_axis() -> None:
 @pytest.mark.parametrize(
     ("edges", "nodes", "options", "message"),
     [
-        ("input>w>n>output", {}, {"source": "brian"}, "source is 'brian'; give the library that wrote the graph: nir, snn"),
-        ("input>w>n>output", {}, {"source": "nir"}, "dt: graphs of 'nir' have no usual step; give dt"),
-        ("input>w>n>output", {}, {"dt": -1.0}, "dt is -1.0; give a step above 0"),
+        ("input>w>n>output", {}, {"source": "brian"}, "`source` is 'brian'; give the library that wrote the graph: nir, snn"),
+        ("input>w>n>output", {}, {"source": "nir"}, "`dt`: graphs of 'nir' have no usual step; give `dt`"),
+        ("input>w>n>output", {}, {"dt": -1.0}, "`dt` is -1.0; give a step above 0"),
         ("input>w>n>output", {}, {"dt": 1.0}, r"node 'n' \(LIF\): tau is 0.001 with a step dt of 1 \(nir\)"),
         ("input>w>n>output", {"n": lif(2, 0.0)}, {}, "tau is 0 with a step"),
-        ("input>w>n>output", {}, {"reset": "subtract"}, "reset is 'subtract'; neurons of nir know: zero"),
+        ("input>w>n>output", {}, {"reset": "subtract"}, "`reset` is 'subtract'; neurons of nir know: zero"),
         ("input>w>n>output", {}, {"gain": "double"}, "gain is 'double'; give 'unit'"),
         ("input>w>n>output", {"n": lif(2, v_leak=0.3)}, {}, "neuron 0 rests at v_leak = 0.3 and is reset to v_reset = 0"),
         ("input>w>n>output", {"n": lif(2, v_threshold=np.array([1.0, np.nan]))}, {}, "a parameter is NaN"),
@@ -317,7 +317,7 @@ def test_the_input_may_carry_a_batch_axis() -> None:
 def test_refused(edges: str, nodes: dict[str, Any], options: dict[str, Any], message: str | None) -> None:
     g = graph(3, edges, **({"w": linear(2, 3), "n": lif(2)} | nodes))
     options = {"source": "nir", "dt": 1e-4} | options
-    if options["source"] != "nir" or message == "dt: graphs of 'nir' have no usual step; give dt":
+    if options["source"] != "nir" or message == "`dt`: graphs of 'nir' have no usual step; give `dt`":
         del options["dt"]
     if message is None:  # a loop over one neuron and two matrices is a recurrent population
         assert from_nir(g, **options).network.is_recurrent("output")
@@ -431,8 +431,8 @@ def test_targets_come_back_by_their_conventions(target: str) -> None:
         (LI(4), {"target": "snntorch"}, "output: is a LI, which snntorch does not read; it reads LIF, CubaLIF"),
         (LIF(4, reset="zero", beta=1.0), {"target": "snntorch"}, "a decay of 1 has no time constant in snntorch"),
         (CubaLIF(4, reset="zero", alpha=1.0), {}, "a decay of 1 has no time constant, and NIR's CubaLIF needs one"),
-        (LIF(4, reset="zero"), {"target": "brian"}, "target is 'brian'; give who will read the graph: nir, snntorch"),
-        (LIF(4, reset="zero"), {"dt": 0.0}, "dt is 0.0; give the step that the reader"),
+        (LIF(4, reset="zero"), {"target": "brian"}, "`target` is 'brian'; give who will read the graph: nir, snntorch"),
+        (LIF(4, reset="zero"), {"dt": 0.0}, "`dt` is 0.0; give the step that the reader"),
     ],
 )
 def test_what_cannot_be_written(population: Any, options: dict[str, Any], message: str) -> None:
@@ -558,12 +558,11 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_message_says_the_same_of_arguments_and_of_options() -> None:
-    from sparsesnn.commands.nir import _option
-    from sparsesnn.nir.arguments import ArgumentError
+    from sparsesnn.commands.nir import _with_options
 
-    with pytest.raises(ArgumentError, match="or give keep_reset=True and set") as caught:
+    with pytest.raises(DescriptionError, match="or give `keep_reset=True` and set") as caught:
         to_nir(ss.Model(ss.Network.chain(ss.Input(5), ss.LIF(3))), dt=1e-3)
-    assert "or give --keep-reset and set" in caught.value.message.text(_option)
+    assert "or give --keep-reset and set" in _with_options(str(caught.value))
 
 
 def test_the_table_of_the_guide_names_every_source() -> None:
