@@ -147,7 +147,8 @@ def _secret(world: Communicator) -> bytes:
     """The same random bytes on all ranks."""
     secret = np.frombuffer(secrets.token_bytes(16), np.uint8).copy()
     world.broadcast(secret)
-    return secret.tobytes()
+    told: bytes = secret.tobytes()
+    return told
 
 
 class _Started:

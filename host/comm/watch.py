@@ -334,9 +334,10 @@ def main() -> None:
     with contextlib.suppress(OSError, ValueError):  # a connection of every rank is a file
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     told = os.read(0, 24)
-    listener, *above = (socket.socket(fileno=int(text)) for text in sys.argv[1:])
+    listener, *others = [socket.socket(fileno=int(text)) for text in sys.argv[1:]]
     if len(told) == 24:  # else the rank that started this is gone
-        Watch(listener, told[:16], *struct.unpack(">II", told[16:]), 0, *above).run()
+        size, expected = struct.unpack(">II", told[16:])
+        Watch(listener, told[:16], size, expected, door=0, above=others[0] if others else None).run()
 
 
 if __name__ == "__main__":
