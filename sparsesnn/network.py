@@ -261,7 +261,7 @@ def _with_loops(
     wants = [name for name, p in populations.items() if getattr(p, "recurrent", False)]
     loops = [*(c for c in connections if c.is_recurrent), *(Connection(name, name) for name in wants)]
     loops.sort(key=lambda c: list(populations).index(c.pre) if c.pre in populations else -1)
-    found = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[arg-type,call-arg]
+    found = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[arg-type]
     return found, (*(c for c in connections if not c.is_recurrent), *loops)
 
 

@@ -146,8 +146,8 @@ def uniform(generator: torch.Generator | None, n: int) -> Callable[[Incoming], T
 
     def draw(c: Incoming) -> Tensor:
         shape = c.synapses.weight_shape(c.n_pre, n)
-        drawn: Tensor = torch.rand(shape, generator=generator) * 2 - 1
-        return drawn * c.synapses.fan_in(c.n_pre, n) ** -0.5
+        scaled: Tensor = (torch.rand(shape, generator=generator) * 2 - 1) * c.synapses.fan_in(c.n_pre, n) ** -0.5
+        return scaled
 
     return draw
 
