@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ipu_cases import Case, random_case
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import NumericError
 from sparsesnn.ipu import IpuProgram, Optimiser
 from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.loss import activity_regulariser, decode
-from sparsesnn.module import Model, Output
+from sparsesnn.output import Output
 from sparsesnn.partition.plan import Plan
 from sparsesnn.spikes import SpikeBatch
 

@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.adam import Adam
+from sparsesnn.engines.module import Model
+from sparsesnn.engines.ranks.module import ShardedModel
 from sparsesnn.host.comm import Communicator, Local, make_grid
 from sparsesnn.host.comm.on_ranks import run_on_ranks
-from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import Point, network_of
 from sparsesnn.layers import LI
-from sparsesnn.module import Model
 from sparsesnn.network import Network
 from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch

@@ -28,7 +28,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         )
     else:
         from sparsesnn.adam import Adam, AdamW
-        from sparsesnn.module import Layer, LayerState, Model, Output
+        from sparsesnn.engines.module import Layer, Model
+        from sparsesnn.output import LayerState, Output
         from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
         from sparsesnn.spikes import SpikeBatch
 else:  # PopTorch's Python 3.8

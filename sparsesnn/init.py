@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.layers import LI, Population
-from sparsesnn.module import LayerOutput
+from sparsesnn.output import LayerOutput
 from sparsesnn.spikes import SpikeBatch
 
 #: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the weights found

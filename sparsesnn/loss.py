@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.module import Output
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 

@@ -57,7 +57,7 @@ class Parameters:
 
     @classmethod
     def from_layer(cls, layer: Any, dtype: type = np.float64) -> Parameters:
-        """The numbers of a `sparsesnn.module.Layer`; parameters as its forward reads them, within their range.
+        """The numbers of a `sparsesnn.engines.module.Layer`; parameters as its forward reads them, within their range.
 
         `layer_backward` gives the gradients of these; what a parameter gets of them: `sparsesnn.bounds`.
         """

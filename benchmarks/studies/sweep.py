@@ -26,14 +26,15 @@ from sparsesnn.bench import roofline
 from sparsesnn.bench.racing import Trainee
 from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import deliver_seconds, machine_name
-from sparsesnn.dense.device import find_device
-from sparsesnn.dense.image_model import ImageModel, scale_to_activity
-from sparsesnn.dense.image_network import parse_image_net
+from sparsesnn.engines.dense.device import find_device
+from sparsesnn.engines.dense.image_model import ImageModel, scale_to_activity
+from sparsesnn.engines.dense.image_network import parse_image_net
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import write_atomically
 
@@ -68,10 +69,10 @@ class Settings:
         input_activity: of random spikes.
         hidden_activity: that the hidden layer is scaled to, spikes per neuron and step.
         repeats: timed steps.
-        net: of images (`sparsesnn.dense.image_network`), for the backend dense: then batch, model, precision and
+        net: of images (`sparsesnn.engines.dense.image_network`), for the backend dense: then batch, model, precision and
             outputs vary, and the pixels are random spikes. None: one hidden layer.
         n_threads: 0: all cores.
-        device: of the backend dense, see `sparsesnn.dense.device`.
+        device: of the backend dense, see `sparsesnn.engines.dense.device`.
     """
 
     batch: tuple[int, ...] = (8, 16, 32, 64, 128)

@@ -26,11 +26,11 @@ from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import machine_name
-from sparsesnn.dense.device import check_precision, find_device
+from sparsesnn.engines.dense.device import check_precision, find_device
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, Input, Population
-from sparsesnn.module import Model
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import write_atomically
@@ -65,7 +65,7 @@ class Settings:
         repeats: timed steps.
         n_threads: 0: all cores.
         dense: measure the dense baseline too.
-        device, precision: of the dense baseline, see `sparsesnn.dense.device`.
+        device, precision: of the dense baseline, see `sparsesnn.engines.dense.device`.
     """
 
     shapes: tuple[str, ...] = tuple(SHAPES)

@@ -18,12 +18,12 @@ from torch import Tensor
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.step import machine_name, peak_bytes, start_peak
 from sparsesnn.bench.workload import Workload
-from sparsesnn.dense import MODES, check_mode
-from sparsesnn.dense.device import check_precision, device_name, find_device, joules, peak_memory
-from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.engines import Options, set_threads
+from sparsesnn.engines.dense import MODES, check_mode
+from sparsesnn.engines.dense.device import check_precision, device_name, find_device, joules, peak_memory
+from sparsesnn.engines.dense.image_model import ImageModel
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, NumericError
-from sparsesnn.module import Model
 from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsesnn.bench.workload import Workload
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.layers import Population
-from sparsesnn.module import Model
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 

@@ -27,12 +27,12 @@ import torch
 from sparsesnn import _core, datasets
 from sparsesnn.bench.step import machine_name
 from sparsesnn.datasets import Augment, EventSet
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, Population
 from sparsesnn.loss import cross_entropy
-from sparsesnn.module import Model
 from sparsesnn.network import Network
 
 #: our name → Tonic's class

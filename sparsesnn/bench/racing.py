@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
-from sparsesnn.dense.image_model import ImageModel
 from sparsesnn.engines import Options, set_threads
-from sparsesnn.module import Model, Output
+from sparsesnn.engines.dense.image_model import ImageModel
+from sparsesnn.engines.module import Model
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 

@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sparsesnn import _core
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.layers import CubaLIF
-from sparsesnn.module import Layer, Model, Output
+from sparsesnn.output import Output
 from sparsesnn.partition.cpu.memory import CHUNK_ROWS
 from sparsesnn.spikes import SpikeBatch
 

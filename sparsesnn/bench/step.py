@@ -18,9 +18,18 @@ from sparsesnn import _core
 from sparsesnn.adam import Adam
 from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
-from sparsesnn.dense.device import autocast, check_precision, device_name, find_device, joules, peak_memory, synchronise
-from sparsesnn.dense.image_model import ImageModel
-from sparsesnn.module import Model, Output
+from sparsesnn.engines.dense.device import (
+    autocast,
+    check_precision,
+    device_name,
+    find_device,
+    joules,
+    peak_memory,
+    synchronise,
+)
+from sparsesnn.engines.dense.image_model import ImageModel
+from sparsesnn.engines.module import Model
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
@@ -125,7 +134,7 @@ def bench_step(
 ) -> StepResult:
     """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted.
 
-    `device` and `precision` are for the backend dense, see `sparsesnn.dense.device`; on CUDA the peak is the device's.
+    `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
     place = find_device(device, backend)
     check_precision(precision, backend)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from sparsesnn.datasets.images import Images, load_images
-from sparsesnn.dense.image_model import ImageModel, scale_to_activity
-from sparsesnn.dense.image_network import ImageNetwork, is_image_net, parse_image_net
+from sparsesnn.engines.dense.image_model import ImageModel, scale_to_activity
+from sparsesnn.engines.dense.image_network import ImageNetwork, is_image_net, parse_image_net
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
-from sparsesnn.module import Model
 from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 
@@ -27,7 +27,7 @@ class Workload:
 
     Args:
         net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20"; or of images, for the backend dense, as
-            `sparsesnn.dense.image_network` reads it, such as "1x28x28:5C12+MP2-5C64+MP2-10".
+            `sparsesnn.engines.dense.image_network` reads it, such as "1x28x28:5C12+MP2-5C64+MP2-10".
         n_steps, n_samples: T and B.
         input_activity: probability that an input neuron fires in a step.
         hidden_activity: spikes per neuron and step that every hidden population is scaled to.

@@ -2,9 +2,11 @@
 
     base.py          the interface; what a run asks for (Training), gives (Batch) and gets back (Step)
     torch_engine.py  what engines share whose network is a torch.nn.Module
+    module.py        these modules: Layer for one population, Model for the network
     objective.py     the loss; optimizers.py: updates; tensors.py: weights and moments by name
     cpu/ dense/ ranks/ ipu/
         engine.py    the engine
+        layer.py     how it runs one population; `ipu` runs no single ones (its program is `sparsesnn.ipu`)
 
 The engine `cpu` over several ranks is in `ranks`; the engines `ipu` and `ipu-model` are one, on two machines.
 """

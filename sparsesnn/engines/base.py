@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.dense import MODES
+from sparsesnn.engines.dense import MODES
 from sparsesnn.engines.objective import Objective, gather
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.errors import NotFiniteError
 from sparsesnn.host.comm import Grid
 from sparsesnn.loss import decode
-from sparsesnn.module import Output
 from sparsesnn.network import Network
 from sparsesnn.options import option
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 

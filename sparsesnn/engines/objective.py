@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from sparsesnn.host.comm import Communicator
 from sparsesnn.loss import activity_regulariser
-from sparsesnn.module import Output
 from sparsesnn.options import option
+from sparsesnn.output import Output
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from sparsesnn.engines.objective import total_loss
 from sparsesnn.host.comm import Grid
 from sparsesnn.init import init_activity
 from sparsesnn.loss import decode
-from sparsesnn.module import Output
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 

@@ -6,10 +6,11 @@ from types import ModuleType
 from typing import Any
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.module import IPU_BACKENDS
 from sparsesnn.partition.target import Target
 from sparsesnn.runtime import num_threads
 
+#: the emulated IPU, hardware, and the SDK's own model of an IPU
+BACKENDS = ("ipu-model", "ipu", "sdk-model")
 #: when the emulated machine looks for faults
 CHECKS = ("always", "first", "never")
 
@@ -31,8 +32,8 @@ def machine_options(native: ModuleType, target: Target, checks: str) -> Any:
 
 def native_module(backend: str) -> ModuleType:
     """The compiled program for a machine; `ConfigError` where this installation has none."""
-    if backend not in (*IPU_BACKENDS, "sdk-model"):
-        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(IPU_BACKENDS)}, sdk-model")
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
     if backend == "ipu-model":
         from sparsesnn import _ipu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,13 @@ from sparsesnn.ipu.report import MachineReport
 from sparsesnn.ipu.settings import Optimiser, Regulariser
 from sparsesnn.ipu.spec import LEARNT, check, make_spec, pack_parameters
 from sparsesnn.layers import LI, Input
-from sparsesnn.module import Layer, Model, Output
+from sparsesnn.output import Output
+from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.plan import Collector, Plan
 from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.module import Model
 
 
 @dataclass(frozen=True)
@@ -310,9 +314,9 @@ class IpuProgram:
     def _fill(self, key: str, values: np.ndarray) -> None:
         self._array(key)[:] = values
 
-    def _layer(self, name: str) -> Layer:
+    def _layer(self, name: str) -> PopulationModule:
         layer = self.model.layers[name]
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, PopulationModule)
         return layer
 
 

@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 import sparsesnn as ss
+from sparsesnn import Model
 from sparsesnn.errors import SparseSnnError
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.loss import activity_regulariser, cross_entropy
-from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,11 +13,14 @@ from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
 from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.module import Layer, Model
 from sparsesnn.network import Network
+from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan
 from sparsesnn.surrogate import KINDS
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.module import Model
 
 _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
 _RESETS = {"subtract": 0, "zero": 2, "none": 3}
@@ -102,7 +105,7 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     spiking = not isinstance(p, (Input, LI))
     surrogate = getattr(p, "surrogate", None)
     reset = getattr(p, "reset", "none")
-    layer = model.layers[name] if not isinstance(p, Input) else None
+    layer: Any = model.layers[name] if not isinstance(p, Input) else None
     learnt = {k: getattr(layer, k) for k in LEARNT if getattr(p, f"learn_{k}", False)}
     return native.Population(
         name=name,
@@ -118,19 +121,19 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
         gain=getattr(p, "gain", 1.0),
         fixed=spiking and getattr(p, "activity", "natural") == "fixed",
         bias=getattr(p, "bias", False),
-        seed=layer.rotation_seed if isinstance(layer, Layer) else 0,
+        seed=layer.rotation_seed if layer is not None else 0,
         learns=sum(LEARNT[k] for k in learnt),
         shared=sum(LEARNT[k] for k, value in learnt.items() if not value.ndim),
-        parameters=_neuron_parameters(layer).ravel().tolist() if isinstance(layer, Layer) else [],
+        parameters=_neuron_parameters(layer).ravel().tolist() if layer is not None else [],
     )
 
 
-def pack_parameters(layer: Layer, shards: Any) -> np.ndarray:
+def pack_parameters(layer: PopulationModule, shards: Any) -> np.ndarray:
     """β, α, θ, θ_grad of a layer: per shard [4, w]."""
     return pack_columns(_neuron_parameters(layer), shards)
 
 
-def _neuron_parameters(layer: Layer) -> np.ndarray:
+def _neuron_parameters(layer: PopulationModule) -> np.ndarray:
     """float32[4, N]: β, α, θ, θ_grad; 0 where the model has none."""
     rows = []
     for name in ("beta", "alpha", "threshold", "grad_threshold"):

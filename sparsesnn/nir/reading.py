@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
-from sparsesnn.module import Model
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import graphs
 from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain

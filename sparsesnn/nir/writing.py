@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
-from sparsesnn.module import Layer, Model
 from sparsesnn.nir.files import nir_package
 
 

@@ -15,9 +15,9 @@ from sparsesnn import engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build
 from sparsesnn.engines import Batch, Engine, Options
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
 from sparsesnn.host.stream import Stream
-from sparsesnn.module import Model
 from sparsesnn.network import Network
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare

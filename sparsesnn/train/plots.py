@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn.errors import MissingDependencyError
-from sparsesnn.module import LayerOutput, Output
 from sparsesnn.network import Network
+from sparsesnn.output import LayerOutput, Output
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from sparsesnn import reference
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.module import Layer, LayerState, Model
 from sparsesnn.network import Connection, Network
+from sparsesnn.output import LayerState
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 
@@ -44,7 +45,7 @@ def branched_network() -> Network:
 @pytest.mark.parametrize("kind", KINDS)
 def test_surrogate_derivative_is_the_reference(kind: str) -> None:
     surrogate, x = Surrogate(kind, 1.7), np.linspace(-2, 2, 101)
-    from sparsesnn.dense import surrogate_derivative
+    from sparsesnn.engines.dense import surrogate_derivative
 
     got = surrogate_derivative(surrogate, torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(got, reference.surrogate_derivative(surrogate, x), rtol=1e-12, atol=1e-15)

@@ -10,9 +10,9 @@ import torch
 from sparsesnn.bench import Workload
 from sparsesnn.bench.racing import Trainee
 from sparsesnn.cli import main
-from sparsesnn.dense import device as devices
+from sparsesnn.engines.dense import device as devices
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, DescriptionError
-from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.train import Config
 

@@ -12,9 +12,9 @@ import torch
 
 from sparsesnn.bench import Workload
 from sparsesnn.bench.baselines import bench_baselines
-from sparsesnn.dense import image_fused
-from sparsesnn.dense.image_model import ImageModel, scale_to_activity
-from sparsesnn.dense.image_network import ImageNetwork, Pool, Stage, is_image_net, parse_image_net
+from sparsesnn.engines.dense import image_fused
+from sparsesnn.engines.dense.image_model import ImageModel, scale_to_activity
+from sparsesnn.engines.dense.image_network import ImageNetwork, Pool, Stage, is_image_net, parse_image_net
 from sparsesnn.errors import ConfigError, DescriptionError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF
 from sparsesnn.spikes import SpikeBatch

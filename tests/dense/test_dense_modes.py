@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference, set_num_threads
-from sparsesnn.dense import DenseSpikes, SpikesByName, choose_mode, layer, on_cpu
+from sparsesnn.engines.dense import DenseSpikes, SpikesByName, choose_mode, layer, on_cpu
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
-from sparsesnn.module import Layer, Model
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate

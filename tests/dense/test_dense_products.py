@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, set_num_threads
-from sparsesnn.dense import on_cpu
+from sparsesnn.engines.dense import on_cpu
 from sparsesnn.errors import ShapeError
 
 SHAPES = [(1, 1, 1), (13, 37, 45), (14, 256, 32), (15, 257, 33), (61, 700, 20), (5, 1030, 129), (130, 3, 64)]

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from sparsesnn.dense import fused, on_cpu
-from sparsesnn.dense.dynamics import Dynamics
+from sparsesnn.engines.dense import fused, on_cpu
+from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.layers import LI, LIF, CubaLIF, Population
-from sparsesnn.module import Layer, Model
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
@@ -32,8 +32,8 @@ def on_cuda() -> ModuleType:
     """The module whose kernels are interpreted; Triton decides that when they are defined."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        module = importlib.import_module("sparsesnn.dense.on_cuda")
-    from sparsesnn.dense import triton_kernels
+        module = importlib.import_module("sparsesnn.engines.dense.on_cuda")
+    from sparsesnn.engines.dense import triton_kernels
 
     if type(triton_kernels.forward_kernel).__name__ != "InterpretedFunction":
         pytest.skip("the kernels were imported before, to be compiled")
@@ -251,7 +251,7 @@ import inspect, itertools, re, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from sparsesnn.dense import triton_kernels as k
+from sparsesnn.engines.dense import triton_kernels as k
 
 POINTERS = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "out": "*fp32", "fired": "*u8"}
 CONSTANTS = {"GAIN", "MODEL", "RESET", "BLOCK", "SLOPE", "KIND", "DETACH"}

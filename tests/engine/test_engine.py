@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from sparsesnn import _core, engine, reference
+from sparsesnn import _core, reference
+from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError, SpikeListError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.module import Layer, Model, Output
 from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.output import Output
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate

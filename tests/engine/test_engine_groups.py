@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sparsesnn import _core
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Local
 from sparsesnn.host.comm.layer_exchange import LayerExchange
-from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsesnn import _core, engine
+from sparsesnn import _core
+from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.module import Layer
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF, Population
-from sparsesnn.module import Layer
 from sparsesnn.surrogate import KINDS
 
 DESCRIBED = [

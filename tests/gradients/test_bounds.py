@@ -14,14 +14,14 @@ import torch
 
 from sparsesnn import ipu, reference
 from sparsesnn.bounds import RANGES, bounded, gate, ungated
-from sparsesnn.dense.image_model import ImageModel
-from sparsesnn.dense.image_network import parse_image_net
-from sparsesnn.dense.replicas import Replicated
+from sparsesnn.engines.dense.image_model import ImageModel
+from sparsesnn.engines.dense.image_network import parse_image_net
+from sparsesnn.engines.dense.replicas import Replicated
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.host.comm.torch_group import torch_world
 from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.loss import cross_entropy
-from sparsesnn.module import Layer, Model
 from sparsesnn.network import Network
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target

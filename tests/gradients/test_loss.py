@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparsesnn.engines.module import BACKENDS, Model
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.loss import DECODINGS, activity_regulariser, cross_entropy, decode
-from sparsesnn.module import BACKENDS, Model, Output
 from sparsesnn.network import parse_net
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 

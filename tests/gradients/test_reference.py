@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsesnn import reference
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
-from sparsesnn.module import Layer, Model
 from sparsesnn.network import Connection, Network
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
@@ -267,7 +267,7 @@ def test_readout_against_autograd(delays: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
 def test_backward_after_a_state_against_autograd(model: type[Population], reset: str) -> None:
     """β, α and V see the state at t = 0; the state itself carries no gradient."""
-    from sparsesnn.module import LayerState
+    from sparsesnn.output import LayerState
 
     rng = np.random.default_rng(8)
     p = make_parameters(model, rng, delays=(1,), per_neuron=True, reset=reset, recurrent=True, detach_reset=False)

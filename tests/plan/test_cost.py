@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from sparsesnn.engines.module import Model
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.module import Model
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu import cost as cpu_cost
 from sparsesnn.partition.cpu.memory import rank_bytes

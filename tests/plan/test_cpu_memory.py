@@ -43,7 +43,7 @@ import torch
 from sparsesnn import set_num_threads
 from sparsesnn.adam import Adam
 from sparsesnn.bench.step import peak_bytes, start_peak
-from sparsesnn.module import Model
+from sparsesnn.engines.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 

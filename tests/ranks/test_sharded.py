@@ -14,14 +14,15 @@ import torch
 from torch import nn
 
 from sparsesnn import _core
+from sparsesnn.engines.module import Model
+from sparsesnn.engines.ranks.module import ShardedModel
+from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
-from sparsesnn.host.sharded import ShardedModel
-from sparsesnn.host.shards import make_shards
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.module import Model, Output
 from sparsesnn.network import Connection, Network, parse_net
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]

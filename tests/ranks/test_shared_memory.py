@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from sparsesnn import _core, engine
+from sparsesnn import _core
+from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.module import Model
+from sparsesnn.engines.ranks.module import ShardedModel
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, make_grid, simulate
-from sparsesnn.host.sharded import ShardedModel
 from sparsesnn.host.shared_memory import CommonWeights, HostMemory
-from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 

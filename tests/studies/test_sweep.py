@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sparsesnn.cli import main
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
-from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 from studies.__main__ import parser

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from sparsesnn.config import Config
+from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.tensors import (
     model_tensors,
@@ -23,7 +24,6 @@ from sparsesnn.engines.tensors import (
 )
 from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.layers import LI, LIF, Input
-from sparsesnn.module import Model
 from sparsesnn.network import Network
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import (

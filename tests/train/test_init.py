@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from sparsesnn.engines.module import BACKENDS, Model
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.init import init_activity
-from sparsesnn.module import BACKENDS, Model
 from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 

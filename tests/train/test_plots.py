@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import MissingDependencyError
-from sparsesnn.module import Model
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train import plots

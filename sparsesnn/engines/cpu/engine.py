@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from sparsesnn import _core
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines.base import Training
+from sparsesnn.engines.module import WEIGHT_DTYPES, Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
-from sparsesnn.module import WEIGHT_DTYPES, Model
 from sparsesnn.network import Network
 
 

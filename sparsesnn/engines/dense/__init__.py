@@ -1,1 +1,39 @@
-"""See `sparsesnn.engines`."""
+"""The baseline: every neuron of every step computed by PyTorch, with the engine's semantics, as fast as dense gets.
+
+| mode | what runs | kept for the backward pass, a neuron and step |
+|---|---|---|
+| `step` | plain autograd, one step at a time: the loop that people write | the input, the potential, the spike, and more |
+| `hoist` | input products over the whole sequence, autograd over the steps | the current, the potential, the spike, and more |
+| `fused` | one autograd node a population; its dynamics in C++ or, on CUDA, Triton | the input current, and a byte a spike |
+| `compile` | `hoist`, its loop through `torch.compile`, eight steps at a time | as `hoist`, less what the compiler joins |
+
+All four compute what `sparsesnn.reference` specifies, up to the order of sums in the matrix products. `auto` is `fused`
+where that runs, else `hoist`.
+
+    engine.py     training steps; replicas.py: over ranks of torchrun
+    layer.py      what a call is given and gives back; checks; the choice of the mode
+    neuron.py     one step of a population with autograd; surrogate derivatives
+    unrolled.py   step and hoist
+    compiled.py   compile
+    fused.py      fused
+    on_cpu.py     what it is made of on a CPU: dynamics in C++, matrix products
+    on_cuda.py    the same for CUDA; triton_kernels.py, triton_ops.py: its dynamics
+    spikes.py     what travels between fused populations
+"""
+
+from sparsesnn.engines.dense.layer import MODES, check_mode, choose_mode, run_layer
+from sparsesnn.engines.dense.neuron import Spike, surrogate_derivative
+from sparsesnn.engines.dense.on_cpu import products_are_ours
+from sparsesnn.engines.dense.spikes import DenseSpikes, SpikesByName
+
+__all__ = [
+    "MODES",
+    "DenseSpikes",
+    "Spike",
+    "SpikesByName",
+    "check_mode",
+    "choose_mode",
+    "products_are_ours",
+    "run_layer",
+    "surrogate_derivative",
+]

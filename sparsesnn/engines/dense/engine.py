@@ -9,18 +9,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.dense import MODES, products_are_ours
-from sparsesnn.dense.device import PRECISIONS, autocast, find_device
-from sparsesnn.dense.replicas import Replicated
 from sparsesnn.engines.base import Batch, Options, Training
+from sparsesnn.engines.dense import MODES, products_are_ours
+from sparsesnn.engines.dense.device import PRECISIONS, autocast, find_device
+from sparsesnn.engines.dense.replicas import Replicated
+from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.layers import Population
-from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 
 
 class DenseEngine(TorchEngine):

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from sparsesnn.engines.base import Batch, Options, Step, Training, check_finite
 from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.ipu.backends import native_module
 from sparsesnn.ipu.spec import check_network
 from sparsesnn.layers import LI
-from sparsesnn.module import Model, Output
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch

@@ -10,9 +10,9 @@ from torch import nn
 
 from sparsesnn.engines.base import Batch
 from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.ranks.module import ShardedModel, WholeSpikes
 from sparsesnn.engines.tensors import sha256
-from sparsesnn.host.sharded import ShardedModel, lists_of
-from sparsesnn.module import Output
+from sparsesnn.output import Output
 
 
 class RanksEngine(CpuEngine):
@@ -36,7 +36,8 @@ class RanksEngine(CpuEngine):
         return self.model.whole_neurons(named)
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        lists = lists_of(output)
+        assert isinstance(output.spikes, WholeSpikes)
+        lists = output.spikes.lists
         own = [int(x.n_spikes.sum()) for x in lists.values()]
         counts = self.grid.replicas.sum_counts([n, n_correct, *own, *output.dropped().values()])
         n, spikes, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]

@@ -4,7 +4,7 @@ Work is counted in additions of a spike to a neuron ("synaptic events"), neurons
 fitted to one measurement. A layer runs over the whole sequence before the next one starts, and its tiles are dealt to the
 cores: it takes as long as the core with the most tiles.
 
-Between ranks, for a population with S listed ids a step over the batch of B, which R ranks own or read (`host/sharded_layer.py`):
+Between ranks, for a population with S listed ids a step over the batch of B, which R ranks own or read (`sparsesnn/engines/ranks/layer.py`):
 
     forward    every rank sends its part to all others: ids of 2 bytes, two counts of 4 a list, three with a capacity;
                a rank receives                                          2·S·(R-1)/R + 8·B·(R-1)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsesnn.dense.layer import Call, Result
-from sparsesnn.dense.neuron import Moment, Neuron
-from sparsesnn.dense.unrolled import input_current
+from sparsesnn.engines.dense.layer import Call, Result
+from sparsesnn.engines.dense.neuron import Moment, Neuron
+from sparsesnn.engines.dense.unrolled import input_current
 from sparsesnn.layers import LI, Population
 
 BLOCK = 8

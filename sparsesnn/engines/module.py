@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from sparsesnn import dense, engine
-from sparsesnn.dense import DenseSpikes, SpikesByName
+from sparsesnn.engines import dense
+from sparsesnn.engines.cpu.layer import run_layer
+from sparsesnn.engines.dense import DenseSpikes, SpikesByName
+from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layer_inputs import layer_sources
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
+from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
 from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("cpu", "dense")
-#: run whole training steps, not layers; see `sparsesnn.ipu`
-IPU_BACKENDS = ("ipu-model", "ipu")
 WEIGHT_DTYPES = ("float32", "bfloat16")
 
-#: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
-LayerOutput = SpikeBatch | Tensor
 #: what travels between the layers of a model
 LayerInput = LayerOutput | DenseSpikes
-
-
-@dataclass(eq=False)  # not frozen, as `SpikeBatch`
-class LayerState:
-    """What a layer hands from one chunk of a sequence to the next; carries no gradient (truncated BPTT).
-
-    Args:
-        v: float32[B, N], potential after the last step, before the reset that the next step applies.
-        i_syn: float32[B, N], synaptic current (CubaLIF), else None.
-        history: output of the last steps, as many as a later reader needs; None if none are needed.
-        step: steps run so far; the choice among candidates that overflow a capacity depends on it.
-    """
-
-    v: Tensor
-    i_syn: Tensor | None = None
-    history: LayerOutput | None = None
-    step: int = 0
 
 
 class Layer(PopulationModule):
@@ -129,52 +109,7 @@ class Layer(PopulationModule):
         lists = [source for source in sources if isinstance(source, SpikeBatch)]
         if len(lists) != len(sources):
             raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
-        return engine.run_layer(self, lists, state)
-
-
-@dataclass(eq=False)  # not frozen, as `SpikeBatch`
-class Output:
-    """What a network puts out.
-
-    Args:
-        potentials: float32[T, B, N] of the LI readout; None if the last population fires.
-        spikes: per spiking population its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
-        state: per population, to pass to the next chunk.
-        output: name of the last population.
-    """
-
-    potentials: Tensor | None
-    spikes: Mapping[str, LayerOutput]
-    state: Mapping[str, LayerState]
-    output: str
-
-    def __repr__(self) -> str:
-        potentials = "" if self.potentials is None else f"potentials {list(self.potentials.shape)}, "
-        activity = ", ".join(f"{name} {100 * share:.3g} %" for name, share in self.activity().items())
-        return f"Output({potentials}activity {activity or 'of no population'})"
-
-    def counts(self, name: str | None = None) -> Tensor:
-        """float32[B, N], spikes of a population over the sequence (default: the last); differentiable."""
-        if (name or self.output) not in self.spikes:
-            raise DescriptionError(
-                f"counts: {name or self.output!r} is no population that fires; {', '.join(self.spikes)}"
-            )
-        spikes = self.spikes[name or self.output]
-        return spikes.counts() if isinstance(spikes, SpikeBatch) else spikes.sum(0)
-
-    def activity(self) -> dict[str, float]:
-        """Spikes per neuron and time step of every spiking population."""
-        if isinstance(self.spikes, SpikesByName):
-            return self.spikes.activity()
-        return {
-            k: s.activity() if isinstance(s, SpikeBatch) else float(s.detach().mean()) for k, s in self.spikes.items()
-        }
-
-    def dropped(self) -> dict[str, int]:
-        """Candidates that found no slot, per spiking population."""
-        if isinstance(self.spikes, SpikesByName):
-            return dict.fromkeys(self.spikes, 0)
-        return {k: s.n_dropped() if isinstance(s, SpikeBatch) else 0 for k, s in self.spikes.items()}
+        return run_layer(self, lists, state)
 
 
 def _misfit(spikes: object, source: str, n_input: int) -> str:
@@ -302,33 +237,8 @@ class Model(nn.Module):
         return spikes.to_dense()
 
 
-def _n_steps(x: LayerOutput) -> int:
-    return x.n_steps if isinstance(x, SpikeBatch) else x.shape[0]
-
-
-def _join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
-    if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
-        return before.then(x)
-    if isinstance(before, SpikeBatch) or isinstance(x, SpikeBatch):
-        raise ShapeError("state: its history is of the other backend; pass the state that this model returned")
-    return torch.cat([before, x])
-
-
-def _steps(x: LayerOutput, start: int) -> LayerOutput:
-    return x.steps(start, x.n_steps) if isinstance(x, SpikeBatch) else x[start:]
-
-
 def _extend(before: LayerOutput, x: LayerInput, delay: int) -> LayerOutput:
     """`x` with the `delay` steps before it in front."""
     if isinstance(x, DenseSpikes):
         x = x.to_dense()
-    return _join(_steps(before, _n_steps(before) - delay), x)
-
-
-def last_steps(before: LayerOutput | None, x: LayerOutput, depth: int) -> LayerOutput:
-    """The last `depth` steps up to the end of `x`, detached; steps before the sequence are empty."""
-    if _n_steps(x) < depth:
-        if before is None:
-            before = x.silence(depth) if isinstance(x, SpikeBatch) else x.new_zeros(depth, *x.shape[1:])
-        x = _join(before, x)
-    return _steps(x, _n_steps(x) - depth).detach()
+    return join(steps_from(before, n_steps(before) - delay), x)

@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn.dense import first_step, on_cpu
-from sparsesnn.dense.dynamics import Dynamics
-from sparsesnn.dense.layer import Call, Result, arriving
-from sparsesnn.dense.spikes import DenseSpikes, no_memory
+from sparsesnn.engines.dense import first_step, on_cpu
+from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.layer import Call, Result, arriving
+from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, Population
 
@@ -41,7 +41,7 @@ def kit_of(device: torch.device) -> ModuleType:
     """What computes on a device: `on_cpu` or `on_cuda`, modules with the same functions."""
     if device.type == "cpu":
         return on_cpu
-    from sparsesnn.dense import on_cuda
+    from sparsesnn.engines.dense import on_cuda
 
     return on_cuda
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsesnn import _core, engine
+from sparsesnn import _core
+from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.host.comm import Communicator
 from sparsesnn.layers import Input
 from sparsesnn.network import Network

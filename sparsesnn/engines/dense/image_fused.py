@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.dense import first_step
-from sparsesnn.dense.dynamics import Dynamics
-from sparsesnn.dense.image_network import Pool, Shape, Stage
-from sparsesnn.dense.spikes import no_memory
+from sparsesnn.engines.dense import first_step
+from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.image_network import Pool, Shape, Stage
+from sparsesnn.engines.dense.spikes import no_memory
 from sparsesnn.layers import Population
 
 #: numbers of a chunk's largest buffers: maps that a convolution reads or makes

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from sparsesnn.output import CountedSpikes
 from sparsesnn.spikes import SpikeBatch
 
 
@@ -64,7 +65,7 @@ def no_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
     return torch.empty((), dtype=dtype, device=device).expand(shape)
 
 
-class SpikesByName(Mapping[str, Any]):
+class SpikesByName(CountedSpikes):
     """Per population its spikes as a float tensor [T, B, N], made when first asked for.
 
     Args:
@@ -91,6 +92,10 @@ class SpikesByName(Mapping[str, Any]):
         """Spikes per neuron and time step."""
         fired = {name: self.packed[name].fired if name in self.packed else self._dense[name] for name in self}
         return {name: int(x.count_nonzero()) / max(1, x.numel()) for name, x in fired.items()}
+
+    def dropped(self) -> dict[str, int]:
+        """Nothing: there are no lists that could fill up."""
+        return dict.fromkeys(self, 0)
 
 
 class _ToDense(torch.autograd.Function):

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.dense.layer import Call, Result, arriving
-from sparsesnn.dense.neuron import Moment, Neuron
-from sparsesnn.dense.spikes import DenseSpikes
+from sparsesnn.engines.dense.layer import Call, Result, arriving
+from sparsesnn.engines.dense.neuron import Moment, Neuron
+from sparsesnn.engines.dense.spikes import DenseSpikes
 
 
 def step(call: Call) -> Result:

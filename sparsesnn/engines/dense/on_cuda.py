@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sparsesnn.dense import triton_ops
-from sparsesnn.dense.dynamics import Dynamics
+from sparsesnn.engines.dense import triton_ops
+from sparsesnn.engines.dense.dynamics import Dynamics
 
 #: rows of a chunk: potentials of one chunk are kept besides the currents; a launch costs microseconds
 ROWS = 16384

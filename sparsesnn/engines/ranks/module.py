@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.engines.ranks.layer import ShardedLayer
+from sparsesnn.engines.ranks.reduction import Reduction
+from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Grid
-from sparsesnn.host.reduction import Reduction
-from sparsesnn.host.sharded_layer import ShardedLayer
-from sparsesnn.host.shards import ShardedSpikes, Shards, make_shards, whole_values
-from sparsesnn.module import LayerState, Output
 from sparsesnn.network import Network
+from sparsesnn.output import CountedSpikes, LayerState, Output
 from sparsesnn.parameters import incoming_of
 from sparsesnn.spikes import SpikeBatch
 
@@ -30,7 +29,7 @@ from sparsesnn.spikes import SpikeBatch
 AT_ONCE = 1 << 17
 
 
-class WholeSpikes(Mapping[str, SpikeBatch]):
+class WholeSpikes(CountedSpikes):
     """The lists of every spiking population by name; their gradients go to the ranks that own the neurons.
 
     An entry is made when it is asked for: most losses ask for one at most.
@@ -51,22 +50,11 @@ class WholeSpikes(Mapping[str, SpikeBatch]):
     def __len__(self) -> int:
         return len(self.lists)
 
-
-@dataclass(eq=False)
-class ShardedOutput(Output):
-    """What a network over several ranks puts out: of this replica's samples, of all neurons."""
-
     def activity(self) -> dict[str, float]:
-        return {name: lists.activity() for name, lists in lists_of(self).items()}
+        return {name: lists.activity() for name, lists in self.lists.items()}
 
     def dropped(self) -> dict[str, int]:
-        return {name: lists.n_dropped() for name, lists in lists_of(self).items()}
-
-
-def lists_of(output: Output) -> Mapping[str, ShardedSpikes]:
-    """The lists of every spiking population, without the values that a loss reads."""
-    assert isinstance(output.spikes, WholeSpikes)
-    return output.spikes.lists
+        return {name: lists.n_dropped() for name, lists in self.lists.items()}
 
 
 class ShardedModel(nn.Module):
@@ -105,7 +93,7 @@ class ShardedModel(nn.Module):
             layer.rotation_seed = seed
             self.layers[name] = layer
 
-    def forward(self, spikes: SpikeBatch, first_sample: int = 0) -> ShardedOutput:
+    def forward(self, spikes: SpikeBatch, first_sample: int = 0) -> Output:
         """Runs this replica's samples, whole sequences, which follow `first_sample` others of the batch."""
         if not isinstance(first_sample, int):
             raise TypeError(
@@ -123,7 +111,7 @@ class ShardedModel(nn.Module):
         lists = {name: x for name, x in outputs.items() if isinstance(x, ShardedSpikes)}
         last = outputs[self.network.output]
         state: dict[str, LayerState] = {}
-        return ShardedOutput(
+        return Output(
             potentials=last if isinstance(last, Tensor) else None,
             spikes=WholeSpikes(lists),
             state=state,

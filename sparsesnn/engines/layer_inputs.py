@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsesnn.dense import DenseSpikes
+from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.errors import ShapeError
 from sparsesnn.spikes import SpikeBatch
 

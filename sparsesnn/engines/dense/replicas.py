@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparsesnn.bounds import RANGES, gate, ungated
+from sparsesnn.engines.module import Model
 from sparsesnn.host.comm.torch_group import TorchGroup
-from sparsesnn.module import Model, Output
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 

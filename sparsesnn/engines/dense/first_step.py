@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from sparsesnn.dense.dynamics import NO_RESET, Dynamics
+from sparsesnn.engines.dense.dynamics import NO_RESET, Dynamics
 from sparsesnn.layers import LI, Population
 
 #: arguments of the kernels with a row a step, and those with one more, for the state before the first

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsesnn import _core, engine
+from sparsesnn import _core
 from sparsesnn.bounds import bounded
+from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.ranks.reduction import Reduction
+from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.layer_exchange import LayerExchange
-from sparsesnn.host.reduction import Reduction
-from sparsesnn.host.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
 from sparsesnn.parameters import Incoming, PopulationModule
@@ -33,7 +34,7 @@ LIST_GRADIENTS = 3
 
 
 class ShardedLayer(PopulationModule):
-    """One population with the incoming weights of the neurons that this rank owns; see `sparsesnn.module.Layer`.
+    """One population with the incoming weights of the neurons that this rank owns; see `sparsesnn.engines.module.Layer`.
 
     Args:
         population: the whole one.

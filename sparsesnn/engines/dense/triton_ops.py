@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from sparsesnn.dense import triton_kernels as kernels
+from sparsesnn.engines.dense import triton_kernels as kernels
 
 #: elements of [B, N] a program: a power of two; small, since a step of a small network is few elements
 BLOCK = 128

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from sparsesnn.bounds import RANGES, bounded
-from sparsesnn.dense.neuron import Neuron
-from sparsesnn.dense.spikes import DenseSpikes
+from sparsesnn.engines.dense.neuron import Neuron
+from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import CubaLIF, Population
+from sparsesnn.output import LayerOutput, LayerState, last_steps
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
-    from sparsesnn.module import Layer, LayerOutput, LayerState
+    from sparsesnn.engines.module import Layer
 
 MODES = ("auto", "step", "hoist", "fused", "compile")
 
@@ -87,8 +88,7 @@ def run_layer(
     Errors: `DescriptionError` if a capacity is set, or the mode does not run on these weights; `ShapeError` for sources
     or states that do not fit.
     """
-    from sparsesnn.dense import compiled, fused, unrolled
-    from sparsesnn.module import LayerState, last_steps
+    from sparsesnn.engines.dense import compiled, fused, unrolled
 
     population = layer.population
     if isinstance(population, Population) and population.capacity is not None:

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsesnn.bounds import RANGES, bounded
-from sparsesnn.dense import compiled, fused, unrolled
-from sparsesnn.dense.image_fused import Fold, Fused, Run, convolved, pooled
-from sparsesnn.dense.image_network import ImageNetwork, Shape, Stage
-from sparsesnn.dense.layer import check_mode, choose_mode
-from sparsesnn.dense.neuron import Neuron
-from sparsesnn.dense.spikes import DenseSpikes, SpikesByName
+from sparsesnn.engines.dense import compiled, fused, unrolled
+from sparsesnn.engines.dense.image_fused import Fold, Fused, Run, convolved, pooled
+from sparsesnn.engines.dense.image_network import ImageNetwork, Shape, Stage
+from sparsesnn.engines.dense.layer import check_mode, choose_mode
+from sparsesnn.engines.dense.neuron import Neuron
+from sparsesnn.engines.dense.spikes import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, CubaLIF, Population
-from sparsesnn.module import Output
+from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 

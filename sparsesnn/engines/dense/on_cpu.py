@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from sparsesnn import _core
-from sparsesnn.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.dynamics import Dynamics
 
 #: rows of a chunk's matrix products: enough that a product runs near full speed, few enough that a chunk's buffers
 #: stay small beside what is kept

@@ -19,20 +19,19 @@ from sparsesnn import _core
 from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
+from sparsesnn.output import LayerState, last_steps
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
+    from sparsesnn.engines.module import Layer
     from sparsesnn.layers import Population
-    from sparsesnn.module import Layer, LayerState
 
 
 def run_layer(
     layer: Layer, sources: Sequence[SpikeBatch], state: LayerState | None
 ) -> tuple[SpikeBatch | Tensor, LayerState]:
-    """One layer over one chunk of a sequence; see `sparsesnn.module.Layer.forward`."""
-    from sparsesnn.module import LayerState, last_steps
-
+    """One layer over one chunk of a sequence; see `sparsesnn.engines.module.Layer.forward`."""
     delays = layer.delays if state is None else (0,) * len(sources)
     extra = (0,) * len(sources) if state is None else layer.delays
     n_steps, n_samples = sources[0].n_steps - extra[0], sources[0].n_samples
