@@ -3,8 +3,9 @@
 // A population's masks hold one bit per neuron, one word per tile. Candidates are the neurons that fired and the
 // near-spikes. Without a capacity all are listed. With capacity K fired neurons win over near-spikes; where a group of
 // n does not fit, those of rank (r, r + 1, ...) mod n are kept, r = hash(seed, step, sample) mod n: every candidate is
-// kept equally often, and no id is favoured. Fixed activity fills up with silent neurons and sends all K. Words are
-// walked in ascending order, so lists ascend without sorting.
+// kept equally often, and no id is favoured. The seed differs by population and training step (sparsesnn/rotation.py).
+// Fixed activity fills up with silent neurons and sends all K. Words are walked in ascending order, so lists ascend
+// without sorting.
 #pragma once
 
 #include "simd.h"

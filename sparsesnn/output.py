@@ -26,12 +26,14 @@ class LayerState:
         i_syn: float32[B, N], synaptic current (CubaLIF), else None.
         history: output of the last steps, as many as a later reader needs; None if none are needed.
         step: steps run so far; the choice among candidates that overflow a capacity depends on it.
+        training_step: of the pass that began the sequence, see `sparsesnn.rotation`; likewise.
     """
 
     v: Tensor
     i_syn: Tensor | None = None
     history: LayerOutput | None = None
     step: int = 0
+    training_step: int = 0
 
 
 class CountedSpikes(Mapping[str, Any]):

@@ -13,10 +13,18 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.network import Connection, Network
+from sparsesnn.rotation import population_seed
 from sparsesnn.synapses import Dense, Synapses
 
 #: what a population may have one number of for every neuron, or one for all
 PER_NEURON = ("beta", "alpha", "threshold", "grad_threshold")
+#: the buffer in which a layer with a capacity counts the forward passes of training
+STEP_COUNTER = "training_steps"
+
+
+def is_step_counter(name: str) -> bool:
+    """Whether a parameter's or buffer's full name is that of such a buffer."""
+    return name.rpartition(".")[2] == STEP_COUNTER
 
 
 class Incoming(NamedTuple):
@@ -68,10 +76,14 @@ class PopulationModule(nn.Module):
     """One population and its incoming connections; subclasses say how it runs.
 
     Parameters, in this order: the weights of recurrent connections, each under the connection's name; `bias` [n]; decays
-    and thresholds ([] or [n]; buffers where they are not trained); the other weights.
+    and thresholds ([] or [n]; buffers where they are not trained); the other weights. With a capacity a buffer more:
+    `training_steps` int64[], the forward passes of training so far.
+
+    `rotation_seed` and `training_steps` decide which candidates a full list keeps, see `sparsesnn.rotation`.
     """
 
     bias: nn.Parameter | None
+    training_steps: Tensor | None
 
     def __init__(
         self,
@@ -84,6 +96,9 @@ class PopulationModule(nn.Module):
         super().__init__()
         self.population = population
         self.incoming = tuple(incoming)
+        self.rotation_seed = population_seed(0, 0)
+        counts = getattr(population, "capacity", None) is not None
+        self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64) if counts else None)
         weights = {c.name: nn.Parameter(uniform(c)) for c in self.incoming}
         for c in self.incoming:
             if c.is_recurrent:
@@ -100,6 +115,12 @@ class PopulationModule(nn.Module):
         for c in self.incoming:
             if not c.is_recurrent:
                 self.register_parameter(c.name, weights[c.name])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Reads files from before layers counted: as if training began now."""
+        if self.training_steps is not None:
+            state_dict.setdefault(prefix + STEP_COUNTER, torch.zeros_like(self.training_steps))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:

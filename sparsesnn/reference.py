@@ -25,11 +25,10 @@ from sparsesnn.bounds import RANGES
 from sparsesnn.layers import LI, Population
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.network import Network
+from sparsesnn.rotation import list_seed, population_seed, rotation
 from sparsesnn.surrogate import Surrogate
 
 Array = np.ndarray[Any, Any]
-
-MASK_64 = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -139,6 +138,8 @@ def layer_forward(
     state: State | None = None,
     *,
     seed: int = 0,
+    index: int = 0,
+    training_step: int = 0,
     smooth: bool = False,
     held: Array | None = None,
 ) -> Record:
@@ -147,7 +148,8 @@ def layer_forward(
     Args:
         inputs: per source its spikes [T, B, M]; with a state and a delay d, [T + d, B, M], the d earlier steps first.
         state: from the chunk before; None: zero potentials, no past spikes.
-        seed: of the rotation that chooses among candidates when a list is full.
+        seed, index, training_step: of the rotation that chooses among candidates when a list is full: the model's seed,
+            the population's index in the network, the forward passes of training up to this one (0 in evaluation).
         smooth: the smooth twin: s = S(v - θ) with S' = σ' instead of the hard step, so that central differences see
             the derivative that `layer_backward` computes. Lists every neuron.
         held: [T + 1, B, N], values that stand for s in the reset: the twin of a detached reset.
@@ -160,6 +162,7 @@ def layer_forward(
     current, s, spikes = np.zeros((n_steps, *shape[1:]), dtype), np.zeros(shape, dtype), np.zeros(shape, dtype)
     listed, dropped = np.zeros((n_steps, *shape[1:]), bool), np.zeros((n_steps, shape[1]), np.int32)
     theta = p.neuron.get("threshold")
+    of_lists = list_seed(population_seed(seed, index), training_step)
     first_step = 0
     if state is not None:
         for z, before in zip(states, state.states, strict=True):
@@ -187,7 +190,7 @@ def layer_forward(
         else:
             s[t] = x > theta
             spikes[t], listed[t], dropped[t] = make_lists(
-                population, x, s[t] == 1, p.grad_threshold, seed, first_step + t
+                population, x, s[t] == 1, p.grad_threshold, of_lists, first_step + t
             )
     return Record(tuple(inputs), shifts, states, current, s, spikes, listed, dropped, first_step)
 
@@ -253,7 +256,7 @@ def make_lists(
     """One step's lists as masks [B, N]: what is sent, what is listed; and int[B], the candidates dropped.
 
     Fired neurons come first, near-spikes take what slots remain. With activity="fixed" silent neurons fill the rest,
-    and all K entries are sent as spikes.
+    and all K entries are sent as spikes. `seed`: see `sparsesnn.rotation.list_seed`.
     """
     near = (v > grad_threshold) & ~fired
     if population.capacity is None:
@@ -278,19 +281,6 @@ def choose(ids: Array, slots: int, turn: int) -> Array:
     if len(ids) <= slots:
         return ids
     return np.sort(ids[(turn % len(ids) + np.arange(slots)) % len(ids)])
-
-
-def rotation(seed: int, step: int, sample: int) -> int:
-    """Where the scan of a full list starts: a 64-bit hash, so that no id is favoured and every run repeats."""
-    return mix(mix(mix(seed) ^ step) ^ sample)
-
-
-def mix(z: int) -> int:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
-    z = (z + 0x9E3779B97F4A7C15) & MASK_64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK_64
-    return z ^ (z >> 31)
 
 
 class Lists(NamedTuple):
@@ -354,13 +344,27 @@ def smooth_step(surrogate: Surrogate, x: Array) -> Any:
 
 
 def network_forward(
-    network: Network, parameters: Mapping[str, Parameters], spikes: Array, *, seed: int = 0, smooth: bool = False
+    network: Network,
+    parameters: Mapping[str, Parameters],
+    spikes: Array,
+    *,
+    seed: int = 0,
+    training_step: int = 0,
+    smooth: bool = False,
 ) -> dict[str, Record]:
     """Runs the input's `spikes` [T, B, N] through all populations, in the order of the description."""
     sent = {network.inputs[0]: spikes}
+    indices = {name: k for k, name in enumerate(network.populations)}
     records = {}
     for name, p in parameters.items():
-        records[name] = layer_forward(p, [sent[c.pre] for c in network.senders(name)], seed=seed, smooth=smooth)
+        records[name] = layer_forward(
+            p,
+            [sent[c.pre] for c in network.senders(name)],
+            seed=seed,
+            index=indices[name],
+            training_step=training_step,
+            smooth=smooth,
+        )
         sent[name] = records[name].spikes[:-1]
     return records
 

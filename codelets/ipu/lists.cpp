@@ -49,6 +49,7 @@ class Compact : public poplar::MultiVertex {
   ListOf<poplar::InOut<Words>> dropped;
   poplar::InOut<Words> clock;
   poplar::Input<Words> first_sample;  // of this replica
+  poplar::Input<Words> seeds;         // of each population's lists in this pass, low word first
   Numbers collectors;
   Numbers firsts;
   Numbers lags;
@@ -98,7 +99,7 @@ class Compact : public poplar::MultiVertex {
     Place places[workers] = {};
     const Place all = count(list, places);
 
-    const tile::Word64 seed = static_cast<tile::Word64>(c.seed_high) << 32 | c.seed_low;
+    const tile::Word64 seed = static_cast<tile::Word64>(seeds[2 * c.seed + 1]) << 32 | seeds[2 * c.seed];
     const unsigned sample = first_sample[0] + c.first_sample + s, n_silent = all.neurons - all.fired - all.near;
     list.fired.limit(all.fired, c.capacity, seed, t, sample);
     list.near.limit(all.near, c.capacity - list.fired.n_keep, seed, t, sample);
@@ -186,8 +187,8 @@ class Compact : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, first_sample, collectors, firsts, lags, n_collectors,
-                 n_turns)
+SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, first_sample, seeds, collectors, firsts, lags,
+                 n_collectors, n_turns)
 
 // The next step's lists of an input, forwards; where steps run again (`every`, see `Rows`), those of all populations.
 class FetchForward : public poplar::MultiVertex {

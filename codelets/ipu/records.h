@@ -20,10 +20,10 @@ struct ForwardSource {
   unsigned stride, delay;
 };
 
-// Lists of some samples of one population. first_shard: of its masks; first_out: of what it sends.
+// Lists of some samples of one population. first_shard: of its masks; first_out: of what it sends; seed: its
+// population's place among the seeds.
 struct CompactCollector {
-  unsigned turn, n_samples, first_sample, capacity, first_shard, n_shards, first_out, n_outs, fixed, seed_low,
-      seed_high;
+  unsigned turn, n_samples, first_sample, capacity, first_shard, n_shards, first_out, n_outs, fixed, seed;
 };
 // shift: how many steps before the one at hand the lists were made that are sent, beside the lags.
 struct FetchCollector {

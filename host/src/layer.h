@@ -32,7 +32,7 @@ struct LayerSpec {
   bool fixed = false;              // fixed activity: lists are filled to capacity
   bool bf16 = false;               // weights are read rounded to bfloat16
   bool save = true;                // keep what the backward pass needs
-  std::uint64_t seed = 0;          // of the overflow rotation
+  std::uint64_t seed = 0;          // of the overflow rotation, by population and training step: sparsesnn/rotation.py
   std::uint64_t first_step = 0;    // steps that came before this call, for the rotation
   std::uint64_t first_sample = 0;  // samples of the batch that other replicas run before this one's, likewise
   int population = 0;              // neurons of the whole population, of which these are a shard; 0: these are all

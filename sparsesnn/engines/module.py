@@ -17,6 +17,7 @@ from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
 from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
+from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("cpu", "dense")
@@ -44,7 +45,9 @@ class Layer(PopulationModule):
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
     `state_dict` a weight is called after its connection, `input->hidden`. `bias`; `beta`, `alpha`, `threshold`
-    (parameters if they are trained, else buffers; [] or [n]); buffer `grad_threshold`.
+    (parameters if they are trained, else buffers; [] or [n]); buffer `grad_threshold`. With a capacity a buffer
+    `training_steps` int64[], which counts forward passes of training: with `rotation_seed` it decides which candidates a
+    full list keeps. `Model` gives every layer a seed of its own.
     """
 
     def __init__(
@@ -71,7 +74,6 @@ class Layer(PopulationModule):
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
         self.n_history = max([history or 0, *(c.delay for c in self.incoming if c.is_recurrent)])
-        self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
 
     def whole_neurons(self, own: Tensor) -> Tensor:
         """Numbers of this layer's neurons [..., n] for the whole population [..., N]; here they are all."""
@@ -109,7 +111,7 @@ class Layer(PopulationModule):
         lists = [source for source in sources if isinstance(source, SpikeBatch)]
         if len(lists) != len(sources):
             raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
-        return run_layer(self, lists, state)
+        return run_layer(self, lists, state, state.training_step if state else next_training_step(self))
 
 
 def _misfit(spikes: object, source: str, n_input: int) -> str:
@@ -164,7 +166,7 @@ class Model(nn.Module):
                 weight_dtype=weight_dtype,
                 generator=generator,
             )
-            layer.rotation_seed = seed
+            layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any

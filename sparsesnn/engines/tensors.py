@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.network import Network
-from sparsesnn.parameters import stable_names
+from sparsesnn.parameters import is_step_counter, stable_names
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -34,6 +34,8 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -
     """Puts `model/<name>` tensors into a model; names, shapes and dtypes must be those of the model, values finite."""
     wanted = model.state_dict()
     given = {name[len("model/") :]: t for name, t in _renamed(model, tensors).items() if name.startswith("model/")}
+    # files from before layers counted: as if training began now
+    given |= {name: torch.zeros_like(x) for name, x in wanted.items() if name not in given and is_step_counter(name)}
     if set(given) != set(wanted):
         missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
         raise CheckpointError(f"{where}: belongs to another network: missing {missing}, unknown {extra}")

@@ -20,6 +20,7 @@ from sparsesnn.layers import LI, Input
 from sparsesnn.output import Output
 from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.plan import Collector, Plan
+from sparsesnn.rotation import count_training_step, list_seed
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class IpuProgram:
             raise ConfigError("train_step: the plan was made for optimizer='none'; plan with 'adam' or 'sgd'")
         targets = self._targets(labels, spikes.n_samples)
         self.step += 1
-        self._send(spikes, targets, self.optimiser.lr if lr is None else lr)
+        self._send(spikes, targets, self.optimiser.lr if lr is None else lr, trains=True)
         self._program.run("train")
         n = spikes.n_samples
         return Trained(float(self._samples("losses")[:n].mean()), float(self._array("norm")[0]), self._logits(n))
@@ -279,7 +280,7 @@ class IpuProgram:
         targets: np.ndarray = smoothed.numpy()
         return targets
 
-    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float) -> None:
+    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float, *, trains: bool = False) -> None:
         source = self.plan.populations[self.plan.network.inputs[0]]
         got = (spikes.n_steps, spikes.n_neurons)
         if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.n_samples:
@@ -293,6 +294,18 @@ class IpuProgram:
         padded[: len(targets)] = targets
         self._fill("targets", padded.ravel())
         self._fill("settings", self.optimiser.settings(max(1, self.step), lr, spikes.n_samples))
+        self._fill(
+            "seeds", np.array([self._list_seed(name, trains) for name in self._names], np.uint64).view(np.uint32)
+        )
+
+    def _list_seed(self, name: str, trains: bool) -> int:
+        if isinstance(self.plan.network.populations[name], Input):
+            return 0
+        layer = self._layer(name)
+        if not trains:
+            return list_seed(layer.rotation_seed, 0)
+        # A plan may limit the lists of a population that has no capacity of its own, and does not count.
+        return list_seed(layer.rotation_seed, count_training_step(layer) or self.step)
 
     def _logits(self, n_samples: int) -> Tensor:
         return torch.from_numpy(self._samples("logits").reshape(-1, self.n_classes)[:n_samples].copy())

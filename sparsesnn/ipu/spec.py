@@ -121,7 +121,6 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
         gain=getattr(p, "gain", 1.0),
         fixed=spiking and getattr(p, "activity", "natural") == "fixed",
         bias=getattr(p, "bias", False),
-        seed=layer.rotation_seed if layer is not None else 0,
         learns=sum(LEARNT[k] for k in learnt),
         shared=sum(LEARNT[k] for k, value in learnt.items() if not value.ndim),
         parameters=_neuron_parameters(layer).ravel().tolist() if layer is not None else [],

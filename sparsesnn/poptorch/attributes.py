@@ -5,6 +5,7 @@ The names are those of host/src/popart/description.h, which checks them again on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Dict  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
@@ -43,7 +44,7 @@ def attributes(
     input_capacity: int,
     tile_map: TileMap,
     *,
-    seed: int,
+    seeds: Sequence[int],
     saves: bool,
     input_gradient: bool,
     codelets: str,
@@ -52,7 +53,7 @@ def attributes(
 
     Args:
         input_capacity: K of the input's lists.
-        seed: of the choice among candidates that overflow a capacity.
+        seeds: of each population's choice among candidates that overflow a capacity, 64 bits without a sign.
         saves: whether there will be a backward pass.
         input_gradient: whether the input's lists have a gradient.
         codelets: path of the file that popc made.
@@ -73,7 +74,7 @@ def attributes(
         "slope": [float(s.slope) if s else 1.0 for s in surrogates],
         "fixed": [int(getattr(p, "activity", "natural") == "fixed") for p in populations],
         "bias": [int(p.bias) for p in populations],
-        "seed": [seed] * len(populations),
+        "seed": [seed - (seed >> 63 << 64) for seed in seeds],  # the same bits, with a sign
         "gain": [float(p.gain) for p in populations],
         "connections": [x for row in connections(network) for x in row],
         "shards": [x for row in tile_map.shards for x in row],

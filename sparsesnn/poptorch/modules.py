@@ -15,6 +15,7 @@ from sparsesnn.parameters import Incoming, PopulationModule, incoming, incoming_
 from sparsesnn.poptorch.attributes import check
 from sparsesnn.poptorch.backends import on_ipu, run_engine, run_op
 from sparsesnn.poptorch.spikes import Spikes, from_data
+from sparsesnn.rotation import population_seed
 
 #: tiles of an IPU, Mk2 and Bow
 TILES = 1472
@@ -58,7 +59,6 @@ class Layer(PopulationModule):
         )
         check(self.network)
         self.tiles = tiles
-        self.rotation_seed = 0  # of the choice among candidates that overflow a capacity
         self.weight_dtype, self.n_history = "float32", 0  # what the engine asks every layer
 
     def extra_repr(self) -> str:
@@ -81,7 +81,7 @@ class Layer(PopulationModule):
             spikes,
             list(self.weights),
             [] if self.bias is None else [self.bias],
-            seed=self.rotation_seed,
+            seeds=[self.rotation_seed],
             saves=self.training,
             tiles=self.tiles,
         )
@@ -122,11 +122,12 @@ class Model(nn.Module):
         check(network)
         if plan is not None and plan.network != network:
             raise DescriptionError("poptorch.Model: the plan was made for another network; make it anew")
-        self.network, self.tiles, self.plan, self.rotation_seed = network, tiles, plan, seed
+        self.network, self.tiles, self.plan = network, tiles, plan
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
         for name, population in network.receivers().items():
-            self.layers[name] = _Part(population, incoming_of(network, name), seed, generator)
+            rotation_seed = population_seed(seed, list(network.populations).index(name))
+            self.layers[name] = _Part(population, incoming_of(network, name), rotation_seed, generator)
 
     def forward(self, spikes: Spikes | Tensor) -> Output:
         """Runs T steps from silence; `spikes`: `Spikes`, or data, int32[B, T, 2 + K]."""
@@ -143,7 +144,7 @@ class Model(nn.Module):
             source,
             [getattr(parts[c.post], c.name) for c in self.network.connections],
             biases,
-            seed=self.rotation_seed,
+            seeds=[part.rotation_seed for part in parts.values()],
             saves=self.training,
             tiles=self.tiles,
             plan=self.plan,
@@ -172,9 +173,11 @@ class Model(nn.Module):
 class _Part(PopulationModule):
     """The parameters of one population of a `Model`, and what the engine asks of a layer."""
 
-    def __init__(self, population: Any, connections: Sequence[Incoming], seed: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, population: Any, connections: Sequence[Incoming], rotation_seed: int, generator: torch.Generator
+    ) -> None:
         super().__init__(population, connections, uniform(generator, population.n))
-        self.rotation_seed, self.weight_dtype, self.n_history = seed, "float32", 0
+        self.rotation_seed, self.weight_dtype, self.n_history = rotation_seed, "float32", 0
 
 
 def check_source(spikes: Spikes, n: int) -> None:

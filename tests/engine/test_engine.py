@@ -56,6 +56,13 @@ def loss_of(output: Output, seed: int = 0) -> torch.Tensor:
     return total
 
 
+def restart(model: torch.nn.Module) -> None:
+    """Counts training steps from 0 again, so that full lists keep what they kept in the first one."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("training_steps"):
+            buffer.zero_()
+
+
 def gradients(model: Model, spikes: SpikeBatch) -> dict[str, torch.Tensor]:
     loss_of(model(spikes)).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -112,7 +119,10 @@ def assert_equals_reference(network: Network, module: Model, spikes: SpikeBatch,
     """Lists exactly, gradients to rounding; `case` names what failed and seeds rotation and gradient."""
     output = module(spikes)
     parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in module.layers.items()}
-    records = reference.network_forward(network, parameters, spikes.to_dense().numpy(), seed=case)
+    counted = [int(layer.training_steps) for layer in module.layers.values() if layer.training_steps is not None]
+    records = reference.network_forward(
+        network, parameters, spikes.to_dense().numpy(), seed=case, training_step=max(counted, default=0)
+    )
     for name, lists in output.spikes.items():
         want = reference.to_lists(records[name])
         np.testing.assert_array_equal(lists.ids.numpy(), want.ids, err_msg=f"{case} {name}")
@@ -263,6 +273,7 @@ def test_bit_equal_across_threads_isa_and_repeats(net: str, capacity: int | None
 
     def run() -> list[torch.Tensor]:
         model.zero_grad()
+        restart(model)
         output = model(spikes)
         loss_of(output).backward()
         tensors = [p.grad for p in model.parameters()]
@@ -325,7 +336,9 @@ def test_chunks_equal_one_call(net: str, delay: int, capacity: int | None, backe
 
 
 def assert_chunks_equal_one_call(model: Model, spikes: SpikeBatch) -> None:
+    restart(model)
     whole = model(spikes)
+    restart(model)
     state, parts = None, []
     for start, stop in [(0, 1), (1, 3), (3, 10), (10, 12)]:
         parts.append(model(spikes.steps(start, stop), state))
@@ -343,6 +356,63 @@ def assert_chunks_equal_one_call(model: Model, spikes: SpikeBatch) -> None:
         equal(torch.cat([p.potentials for p in parts]), whole.potentials)
     for name, after in whole.state.items():
         equal(after.v, state[name].v)
+
+
+# ---- the choice among candidates of a full list ---------------------------------------------------------------------
+
+
+def always_firing(n: int, capacity: int) -> Model:
+    """Two populations whose neurons all fire in every step."""
+    model = Model(Network.chain(Input(3), LIF(n, capacity=capacity), LIF(n, capacity=capacity), LI(2)), seed=5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(9.0)
+    return model
+
+
+def listed(model: Model, spikes: SpikeBatch) -> tuple[bytes, ...]:
+    return tuple(bits(lists.ids) for lists in model(spikes).spikes.values())
+
+
+def test_training_lists_every_neuron_and_layers_drop_different_ones() -> None:
+    model, spikes = always_firing(61, 16), SpikeBatch.from_dense(torch.ones(4, 2, 3))
+    seen: dict[str, set[int]] = {"hidden1": set(), "hidden2": set()}
+    for _ in range(20):
+        out = model(spikes)
+        one, two = out.spikes["hidden1"], out.spikes["hidden2"]
+        assert one.n_dropped() == two.n_dropped() == 4 * 2 * (61 - 16)
+        assert bits(one.ids) != bits(two.ids)
+        for name, lists in out.spikes.items():
+            seen[name] |= set(lists.ids.tolist())
+    assert seen == {"hidden1": set(range(61)), "hidden2": set(range(61))}
+
+
+def test_evaluation_repeats_and_training_goes_on_where_it_was() -> None:
+    model, spikes = always_firing(61, 16), SpikeBatch.from_dense(torch.ones(4, 2, 3))
+    first = [listed(model, spikes) for _ in range(3)]
+    assert len(set(first)) == 3
+    with torch.no_grad():
+        quiet = listed(model, spikes)
+    resumed = always_firing(61, 16)
+    resumed.load_state_dict(model.state_dict())
+    assert int(resumed.layers["hidden1"].training_steps) == 3
+    for module in (model, resumed):
+        module.eval()
+        assert listed(module, spikes) == listed(module, spikes) == quiet
+        module.train()
+    assert listed(resumed, spikes) == listed(model, spikes) not in first
+    restart(model)
+    assert [listed(model, spikes) for _ in range(3)] == first
+    old = {name: x for name, x in model.state_dict().items() if "training_steps" not in name}
+    resumed.load_state_dict(old)  # of a version that did not count
+    assert listed(resumed, spikes) == first[0]
+
+
+def test_only_layers_with_a_capacity_count() -> None:
+    assert not any("training_steps" in name for name in Model(parse_net("4-5-2")).state_dict())
+    alone = Layer(LIF(5, capacity=2), n_pre=4)
+    alone(random_spikes(0, 3, 2, 4))
+    assert int(alone.state_dict()["training_steps"]) == 1
 
 
 # ---- odd shapes ----------------------------------------------------------------------------------------------------

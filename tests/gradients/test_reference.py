@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsesnn import reference
+from sparsesnn import reference, rotation
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.network import Connection, Network
@@ -405,16 +405,21 @@ def test_rotation_favours_nobody() -> None:
     n, slots, n_lists = 11, 4, 6000
     kept = np.zeros(n)
     for step, sample in itertools.product(range(n_lists // 10), range(10)):
-        kept[reference.choose(np.arange(n), slots, reference.rotation(7, step, sample))] += 1
+        kept[reference.choose(np.arange(n), slots, rotation.rotation(7, step, sample))] += 1
     share = slots / n
     assert np.abs(kept / n_lists - share).max() < 5 * math.sqrt(share * (1 - share) / n_lists)
 
 
 def test_rotation_is_pinned() -> None:
-    """The first output of splitmix64 with seed 0, as published; seed, step and sample all matter."""
-    assert reference.mix(0) == 0xE220A8397B1DCDAF
-    turns = {reference.rotation(*key) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]}
-    assert len(turns) == 4
+    """The first output of splitmix64 with seed 0, as published; every number that a choice is made by matters."""
+    assert rotation.mix(0) == 0xE220A8397B1DCDAF
+
+    def turn(seed: int, population: int, training_step: int, step: int, sample: int) -> int:
+        of_lists = rotation.list_seed(rotation.population_seed(seed, population), training_step)
+        return rotation.rotation(of_lists, step, sample)
+
+    turns = {turn(*key) for key in [(0, 0, 0, 0, 0), *np.eye(5, dtype=int).tolist()]}
+    assert len(turns) == 6
     assert all(0 <= turn < 2**64 for turn in turns)
 
 

@@ -262,9 +262,7 @@ def test_full_lists_drop_what_the_reference_drops(capacity: int, activity: str) 
     program.infer(spikes)
     found = program.lists()
     parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in device.layers.items()}
-    records = network_forward(
-        network, parameters, spikes.to_dense().numpy(), seed=device.layers["hidden1"].rotation_seed
-    )
+    records = network_forward(network, parameters, spikes.to_dense().numpy())
     for name, lists in found.items():
         wanted = to_lists(records[name])
         assert np.array_equal(lists.ids.numpy(), wanted.ids)

@@ -82,6 +82,7 @@ def check(
     strengthen(model)
     expected = model(spikes)
     loss_of(expected, 0, n_samples).backward()
+    again = model(spikes)  # of the next training step, in which full lists keep others
     parameters = dict(model.named_parameters())
     assert all(rate > 0 for rate in expected.activity().values())
 
@@ -93,6 +94,9 @@ def check(
         output = own(spikes[first:last], first)
         loss_of(output, first, n_samples).backward()
         own.finish_backward()
+        next_output = own(spikes[first:last], first)
+        for name, lists in next_output.spikes.items():
+            assert np.array_equal(lists.ids.numpy(), again.spikes[name][first:last].ids.numpy())
         for name, lists in output.spikes.items():
             part = expected.spikes[name][first:last]
             assert torch.equal(lists.offsets, part.offsets)

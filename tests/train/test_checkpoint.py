@@ -24,7 +24,7 @@ from sparsesnn.engines.tensors import (
 )
 from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.layers import LI, LIF, Input
-from sparsesnn.network import Network
+from sparsesnn.network import Network, parse_net
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import (
     FORMAT,
@@ -318,3 +318,12 @@ def test_a_run_of_version_0_1_is_read(tmp_path: Path) -> None:
     other = Model(network, seed=6)  # what a user kept by torch.save
     other.load_state_dict({k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")})
     assert weights_sha256(other) == wanted["weights_sha256"]
+
+
+def test_a_file_from_before_layers_counted_training_steps_is_read() -> None:
+    network = parse_net("4-5-2", capacity=2)
+    saved, model = Model(network, seed=1), Model(network, seed=2)
+    tensors = {name: x for name, x in model_tensors(saved).items() if "training_steps" not in name}
+    restore_model(model, tensors, "old")
+    assert torch.equal(model.layers["hidden"].weights[0], saved.layers["hidden"].weights[0])
+    assert int(model.layers["hidden"].training_steps) == 0

@@ -335,8 +335,9 @@ def undisturbed(
         ("sgd", {}),
         ("adamw", {"augment": {"mix": 0.7, "time_crop": 0.2}, "train": {"bucket_batches": 3}}),
         ("adamw", {"train": {"drop_last": True}}),
+        ("adamw", {"net": {"capacity": 2}}),
     ],
-    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch"],
+    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch", "full lists"],
 )
 def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
     """Every batch of the run, over and over: stop after one more batch and go on."""

@@ -160,6 +160,8 @@ class Builder {
   void add_fetch(std::size_t index, unsigned shift, Vertices& vertices);
   void add_again(Sequence& step);
   Tensor first_sample(unsigned tile);
+  Tensor seeds(unsigned tile);
+  void send_seeds(Sequence& program);
   void add_outs(Vertices::OfTile& x, const Placed& v, const Collector& c) const;
   void add_forward(std::size_t index, unsigned turn, Vertices& vertices);
   void add_compact(std::size_t index, unsigned turn, Vertices& vertices);
@@ -240,8 +242,8 @@ class Builder {
   bool keeps_history_, learns_, input_gradient_ = false;
   std::map<std::string, Tensor> given_;  // variables that somebody else owns, by name
   Parted targets_, losses_, logits_, d_logits_, d_values_, over_time_, d_row_, d_input_;
-  Tensor settings_, norm_, first_sample_;
-  std::map<unsigned, Tensor> no_samples_before_;  // by tile
+  Tensor settings_, new_seeds_, norm_, first_sample_;
+  std::map<unsigned, Tensor> no_samples_before_, seeds_;  // by tile
   std::vector<Clock> forward_clocks_, backward_clocks_, again_clocks_;
   std::vector<ComputeSet> run_sets_;  // of each stage: its step
   std::map<std::string, poplar::DataStream> to_device_, to_host_;

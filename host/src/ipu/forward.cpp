@@ -102,6 +102,34 @@ Tensor Builder::first_sample(unsigned tile) {
   return no_samples_before_[tile];
 }
 
+// The seeds of all populations' lists [populations, 2], as a collector's tile reads them: sent with every batch, or, as
+// a part of a graph of somebody else's, always the same.
+Tensor Builder::seeds(unsigned tile) {
+  if (seeds_.count(tile)) return seeds_[tile];
+  std::vector<unsigned> values;
+  for (const Population& p : spec_.populations) {
+    values.push_back(static_cast<unsigned>(p.seed & 0xffffffffu));
+    values.push_back(static_cast<unsigned>(p.seed >> 32));
+  }
+  if (part_ == Part::whole) {
+    seeds_[tile] = alone(UNSIGNED_INT, values.size(), tile, "seeds_here");
+  } else {
+    seeds_[tile] = graph_.addConstant<unsigned>(UNSIGNED_INT, {values.size()}, ArrayRef<unsigned>(values), "seeds");
+    graph_.setTileMapping(seeds_[tile], tile);
+  }
+  return seeds_[tile];
+}
+
+// Once a batch, not once a step.
+void Builder::send_seeds(Sequence& program) {
+  std::vector<Tensor> from, to;
+  for (const auto& [tile, here] : seeds_) {
+    from.push_back(new_seeds_);
+    to.push_back(here);
+  }
+  if (!to.empty()) program.add(Copy(concat(from), concat(to), false, "seeds"));
+}
+
 // What a collector sends, by lag.
 void Builder::add_outs(Vertices::OfTile& x, const Placed& v, const Collector& c) const {
   for (const unsigned l : v.lags) {
@@ -147,10 +175,9 @@ void Builder::add_compact(std::size_t index, unsigned turn, Vertices& vertices) 
   for (std::size_t k = 0; k < p.collectors.size(); ++k) {
     const Collector& c = p.collectors[k];
     Vertices::OfTile& x = vertices.on(c.tile);
-    x.push("collectors",
-           CompactCollector{turn, c.n, c.first, p.capacity, x.size_of("masks"), static_cast<unsigned>(p.shards.size()),
-                            x.size_of("outs"), static_cast<unsigned>(v.lags.size()), p.fixed,
-                            static_cast<unsigned>(p.seed & 0xffffffffu), static_cast<unsigned>(p.seed >> 32)});
+    x.push("collectors", CompactCollector{turn, c.n, c.first, p.capacity, x.size_of("masks"),
+                                          static_cast<unsigned>(p.shards.size()), x.size_of("outs"),
+                                          static_cast<unsigned>(v.lags.size()), p.fixed, static_cast<unsigned>(index)});
     for (std::size_t s = 0; s < p.shards.size(); ++s) {
       x.lists["masks"].push_back(of_samples(v.masks.part(s), c.first, c.n));
       x.numbers["firsts"].push_back(p.shards[s].first);
@@ -159,6 +186,7 @@ void Builder::add_compact(std::size_t index, unsigned turn, Vertices& vertices) 
     x.lists["kept"].push_back(v.kept.part(k));
     x.lists["dropped"].push_back(v.dropped.part(k));
     x.tensors["first_sample"] = first_sample(c.tile);
+    x.tensors["seeds"] = seeds(c.tile);
     add_outs(x, v, c);
     ++x.scalars["n_collectors"];
   }

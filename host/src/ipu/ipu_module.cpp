@@ -104,8 +104,7 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "__init__",
           [](Population* self, std::string name, int model, unsigned n, unsigned capacity, const Tiles& shards,
              const Tiles& collectors, unsigned reset, bool detach_reset, unsigned surrogate, float slope, float gain,
-             bool fixed, bool bias, std::uint64_t seed, unsigned learns, unsigned shared,
-             std::vector<float> parameters) {
+             bool fixed, bool bias, unsigned learns, unsigned shared, std::vector<float> parameters) {
             new (self) Population{std::move(name),
                                   static_cast<Model>(model),
                                   n,
@@ -119,13 +118,13 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                   bias,
                                   slope,
                                   gain,
-                                  seed,
+                                  0,
                                   learns,
                                   shared,
                                   std::move(parameters)};
           },
           nb::kw_only(), "name"_a, "model"_a, "n"_a, "capacity"_a, "shards"_a, "collectors"_a, "reset"_a,
-          "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "fixed"_a, "bias"_a, "seed"_a, "learns"_a, "shared"_a,
+          "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "fixed"_a, "bias"_a, "learns"_a, "shared"_a,
           "parameters"_a);
 
   nb::class_<Connection>(m, "Connection", "One connection: indices of pre and post, delay, reducers.")

@@ -50,6 +50,7 @@ std::vector<poplar::program::Program> Builder::build() {
     stream_in("lists.0", populations_[0].kept.all(), *batch, false);
     stream_in("targets", targets_.all(), *batch, false);
     stream_in("settings", settings_, *batch);
+    stream_in("seeds", new_seeds_, *batch);
   }
   Sequence forward, backward;
   forward_steps(forward);
@@ -61,6 +62,7 @@ std::vector<poplar::program::Program> Builder::build() {
     add_update(backward);
   }
   for (Sequence* batch : {&train, &infer}) {
+    send_seeds(*batch);
     reset_clocks(forward_clocks_, 0, *batch);
     batch->add(forward);
   }

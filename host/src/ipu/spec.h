@@ -32,7 +32,7 @@ struct Population {
   unsigned reset = 0, surrogate = 0;
   bool detach_reset = true, fixed = false, bias = false;
   float slope = 10, gain = 1;
-  std::uint64_t seed = 0;           // of the choice among candidates
+  std::uint64_t seed = 0;           // of the choice among candidates; of passes.h, else a batch brings its own
   unsigned learns = 0, shared = 0;  // bits of Learnt in codelets/ipu/records.h: what trains, with one value for all
   std::vector<float> parameters;    // [4, n]: β, α, θ, θ_grad
 

@@ -91,6 +91,7 @@ void Builder::make_variables() {
   else
     d_values_ = on_collectors(output, FLOAT, "d_values", output.n);
   settings_ = alone(FLOAT, 12, 0, "settings");
+  new_seeds_ = alone(UNSIGNED_INT, 2 * spec_.populations.size(), 0, "seeds");
   if (spec_.replicas > 1) first_sample_ = alone(UNSIGNED_INT, 1, 0, "first_sample");
   norm_ = alone(FLOAT, 2, 0, "norm");
 }

@@ -21,6 +21,7 @@ from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 
 
 def run_layer(
-    layer: Layer, sources: Sequence[SpikeBatch], state: LayerState | None
+    layer: Layer, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int = 0
 ) -> tuple[SpikeBatch | Tensor, LayerState]:
-    """One layer over one chunk of a sequence; see `sparsesnn.engines.module.Layer.forward`."""
+    """One layer over one chunk of a sequence; see `sparsesnn.engines.module.Layer.forward`.
+
+    Args:
+        training_step: see `sparsesnn.rotation.list_seed`.
+    """
     delays = layer.delays if state is None else (0,) * len(sources)
     extra = (0,) * len(sources) if state is None else layer.delays
     n_steps, n_samples = sources[0].n_steps - extra[0], sources[0].n_samples
@@ -47,7 +52,7 @@ def run_layer(
     values = [s.values for s in sources]
     save = bool(learnt) or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in values))
     call = _Call(
-        spec=_spec(layer, save, frozenset(learnt), 0 if state is None else state.step),
+        spec=_spec(layer, save, frozenset(learnt), 0 if state is None else state.step, training_step),
         n_steps=n_steps,
         n_samples=n_samples,
         sources=tuple(sources),
@@ -60,7 +65,8 @@ def run_layer(
     )
     result: Tensor = _RunLayer.apply(call, *values, *learnt.values()) if save else call.run(())
     states = {x: torch.from_numpy(a) for x, a in zip(population.states, call.result["state"], strict=True)}
-    after = LayerState(**states, step=n_steps if state is None else state.step + n_steps)
+    step = n_steps if state is None else state.step + n_steps
+    after = LayerState(**states, step=step, training_step=training_step)
     if isinstance(population, LI):
         return result, after
     out = call.lists(result if save else None)
@@ -196,11 +202,13 @@ def layer_tensors(layer: Layer) -> dict[str, Tensor]:
     return found
 
 
-def _spec(layer: Layer, save: bool, learnt: frozenset[str], first_step: int) -> _core.LayerSpec:
-    return _core.LayerSpec(**spec_arguments(layer, save, learnt, first_step))
+def _spec(layer: Layer, save: bool, learnt: frozenset[str], first_step: int, training_step: int) -> _core.LayerSpec:
+    return _core.LayerSpec(**spec_arguments(layer, save, learnt, first_step, training_step))
 
 
-def spec_arguments(layer: Layer, save: bool, learnt: Collection[str], first_step: int = 0) -> dict[str, Any]:
+def spec_arguments(
+    layer: Layer, save: bool, learnt: Collection[str], first_step: int = 0, training_step: int = 0
+) -> dict[str, Any]:
     """What the engine must know of a layer beside its arrays."""
     population = layer.population
     n_pre = sum(c.n_pre for c in layer.incoming)
@@ -213,7 +221,7 @@ def spec_arguments(layer: Layer, save: bool, learnt: Collection[str], first_step
         "tile_width": cpu_tile_width(population.n, n_pre),
         "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
-        "seed": layer.rotation_seed,
+        "seed": list_seed(layer.rotation_seed, training_step),
         "first_step": first_step,
     }
     if isinstance(population, LI):

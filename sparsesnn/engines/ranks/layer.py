@@ -27,6 +27,7 @@ from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
 from sparsesnn.parameters import Incoming, PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.rotation import next_training_step
 from sparsesnn.spikes import SpikeBatch
 
 #: tag of list gradients on their way to the owners of the neurons
@@ -63,7 +64,6 @@ class ShardedLayer(PopulationModule):
 
         super().__init__(population, incoming, draw, lambda whole: whole[shards.begin : shards.end])
         self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
-        self.rotation_seed = 0
         owners = grid.shards.split(int(shards.n > 0))
         spans_ranks = len(shards.owners) > 1
         self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
@@ -88,7 +88,8 @@ class ShardedLayer(PopulationModule):
         given: list[Tensor | None] = [*values, *parameters.values()]
         save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
         learnt = {name for name, x in parameters.items() if save and x is not None and x.requires_grad}
-        arguments = engine.spec_arguments(self, save, learnt)  # type: ignore[arg-type]
+        training_step = next_training_step(self)
+        arguments = engine.spec_arguments(self, save, learnt, training_step=training_step)  # type: ignore[arg-type]
         call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
         if save and reduction is not None and call.spec is not None:
             call.packed = self._packed(reduction, call.spec)

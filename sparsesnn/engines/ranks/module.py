@@ -23,6 +23,7 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes, LayerState, Output
 from sparsesnn.parameters import incoming_of
+from sparsesnn.rotation import population_seed
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
@@ -90,7 +91,7 @@ class ShardedModel(nn.Module):
                 generator=generator,
                 room=room,
             )
-            layer.rotation_seed = seed
+            layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
 
     def forward(self, spikes: SpikeBatch, first_sample: int = 0) -> Output:

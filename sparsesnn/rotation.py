@@ -1,0 +1,65 @@
+"""Which candidates a full list keeps: a hash says where the choice starts, so that no id is favoured and every run repeats.
+
+Runs under Python 3.8 too, for `sparsesnn.poptorch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_MASK_64 = 2**64 - 1
+
+
+def mix(z: int) -> int:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    z = (z + 0x9E3779B97F4A7C15) & _MASK_64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK_64
+    return z ^ (z >> 31)
+
+
+def population_seed(seed: int, population: int) -> int:
+    """The seed of one population, so that two of them do not drop the same ids.
+
+    Args:
+        seed: of the model.
+        population: index in the network, the input counted.
+    """
+    return mix(mix(seed & _MASK_64) ^ population)
+
+
+def list_seed(of_population: int, training_step: int) -> int:
+    """The seed of a population's lists in one forward pass; what the engines are told.
+
+    Args:
+        of_population: see `population_seed`.
+        training_step: forward passes of training up to this one; 0 in evaluation, which so repeats.
+    """
+    return of_population ^ training_step
+
+
+def next_training_step(layer: Any) -> int:
+    """The training step of a forward pass that begins a sequence: counted in training, 0 in evaluation.
+
+    Training: `layer.training`, with gradients enabled.
+    """
+    return count_training_step(layer) if layer.training and torch.is_grad_enabled() else 0
+
+
+def count_training_step(layer: Any) -> int:
+    """Counts one more training step of a layer, and returns its number; 0 where the layer does not count.
+
+    A layer with a capacity counts in its buffer `training_steps`. A `state_dict` holds it, so that a run that resumes
+    repeats. Without a capacity there is nothing to choose.
+    """
+    if layer.training_steps is None:
+        return 0
+    layer.training_steps += 1
+    return int(layer.training_steps)
+
+
+def rotation(seed: int, step: int, sample: int) -> int:
+    """Where the choice starts in the list of a time step and a sample; `seed`: see `list_seed`."""
+    return mix(mix(mix(seed) ^ step) ^ sample)
