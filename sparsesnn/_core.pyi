@@ -43,6 +43,11 @@ class Lists:
 
     def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]) -> None: ...
 
+    def check(self, n_neurons: int, n_samples: int, name: str) -> None:
+        """
+        Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.
+        """
+
     def hold(self, n_neurons: int) -> None:
         """
         Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they changed.

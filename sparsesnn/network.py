@@ -18,6 +18,8 @@ from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 MODELS: Mapping[str, type] = MappingProxyType({"Input": Input, "LIF": LIF, "CubaLIF": CubaLIF, "LI": LI})
+#: longest delay, in steps: a state keeps the lists of so many
+MAX_DELAY = 2**20
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Connection:
 
     Args:
         pre, post: names of the populations; the same name twice is a recurrent connection.
-        delay: steps between a spike and its arrival; 0 or more, of a recurrent connection 1 or more. None: 0, of a
+        delay: steps between a spike and its arrival; 0 to 2^20, of a recurrent connection 1 or more. None: 0, of a
             recurrent connection 1.
         synapses: their kind, see `sparsesnn.synapses`.
 
@@ -46,10 +48,11 @@ class Connection:
                     f"connection {self.pre}->{self.post}: {end!r} is no name of a population; give text"
                 )
         least = self.least_delay
-        if not isinstance(self.delay, int) or isinstance(self.delay, bool) or self.delay < least:
+        if type(self.delay) is not int or not least <= self.delay <= MAX_DELAY:
             why = "; a recurrent connection needs at least 1" if least else ""
             raise DescriptionError(
-                f"connection {self.pre}->{self.post}: delay is {self.delay!r}; give {least}, {least + 1}, {least + 2}, …{why}"
+                f"connection {self.pre}->{self.post}: delay is {self.delay!r}; allowed: whole numbers of steps from {least} to "
+                f"{MAX_DELAY:,}{why}"
             )
         if not isinstance(self.synapses, Synapses):
             raise DescriptionError(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.network import Connection, Network
+from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.synapses import Dense, Synapses
 
@@ -59,15 +60,24 @@ def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
 
 
 def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) -> tuple[Incoming, ...]:
-    """The same of a layer that stands alone: its sources are called 0, 1, …, itself `self`."""
-    several = (sources,) if isinstance(sources, int) else tuple(sources)
+    """The same of a layer that stands alone: its sources are called 0, 1, …, itself `self`.
+
+    Errors: `DescriptionError` for sources without neurons, and delays that are not one for each source or out of range.
+    """
+    several = tuple(sources) if isinstance(sources, (tuple, list)) else (sources,)
     if all(isinstance(source, Incoming) for source in several):
-        return several  # type: ignore[return-value]
+        return several
     when = (0,) * len(several) if delays is None else tuple(delays)
-    found = [
-        Incoming(f"{k}->self", n_pre, delay)  # type: ignore[arg-type]
-        for k, (n_pre, delay) in enumerate(zip(several, when))  # noqa: B905  Python 3.8 knows no strict
-    ]
+    if len(when) != len(several):
+        raise DescriptionError(
+            f"Layer: delays has {len(when)} numbers; n_pre has {len(several)} sources; give one for each"
+        )
+    found = []
+    for k, (given, delay) in enumerate(zip(several, when)):  # noqa: B905  Python 3.8 knows no strict
+        n_pre = plain(given)
+        if type(n_pre) is not int or n_pre < 1:
+            raise DescriptionError(f"Layer: n_pre is {n_pre!r}; allowed: 1 or more neurons for each source")
+        found.append(Incoming(f"{k}->self", n_pre, Connection(str(k), "self", delay).delay))
     loop = [Incoming("self->self", population.n, 1, True)] if getattr(population, "recurrent", False) else []
     return (*found, *loop)
 

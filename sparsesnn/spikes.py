@@ -230,14 +230,14 @@ class SpikeBatch:
 
     def to_dense(self) -> Tensor:
         """float32[T, B, N], 1 where a neuron fired; gradients flow back to all listed neurons."""
-        values = self.entry_values()
+        values = self.validate().entry_values()
         flat = values.new_zeros(self.shape.numel())
         index = self.list_index() * self.n_neurons + self.ids.long()
         return flat.index_put((index,), values).view(self.shape)
 
     def counts(self) -> Tensor:
         """float32[B, N], spikes over the sequence; differentiable, so it can enter a loss."""
-        values = self.entry_values()
+        values = self.validate().entry_values()
         flat = values.new_zeros(self.n_samples * self.n_neurons)
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
         return flat.index_add(0, index, values).view(self.n_samples, self.n_neurons)
@@ -257,6 +257,7 @@ class SpikeBatch:
 
     def samples(self, index: slice | Sequence[int] | Tensor) -> SpikeBatch:
         """The batch of the chosen samples, in the order asked for."""
+        self.validate()
         chosen = torch.arange(self.n_samples)[index] if isinstance(index, slice) else torch.as_tensor(index).long()
         if chosen.ndim != 1:
             raise ShapeError(f"samples: index has shape {tuple(chosen.shape)}; give a slice or a flat list of samples")
@@ -271,6 +272,7 @@ class SpikeBatch:
 
     def steps(self, start: int, stop: int) -> SpikeBatch:
         """Steps `start` to `stop - 1` of every sample."""
+        self.validate()
         if not 0 <= start <= stop <= self.n_steps:
             raise IndexError(f"steps: {start} to {stop} asked of a batch with {self.n_steps} steps")
         rows = torch.arange(start * self.n_samples, stop * self.n_samples, device=self.device)
@@ -378,44 +380,50 @@ class SpikeBatch:
 
     def validate(self) -> SpikeBatch:
         """Returns self; raises `ShapeError` or `SpikeListError` naming the first list that breaks an invariant."""
-        n_lists = self.n_steps * self.n_samples
-        want = {"offsets": torch.int64, "ids": id_dtype(self.n_neurons), "n_spikes": torch.int32}
-        for name, dtype in want.items():
-            array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != 1 or not array.is_contiguous():
-                raise ShapeError(
-                    f"SpikeBatch.{name} is {array.dtype} with shape {tuple(array.shape)}; "
-                    f"give a contiguous one-dimensional {dtype} tensor"
-                )
-        if self.offsets.numel() != n_lists + 1 or self.n_spikes.numel() != n_lists:
-            raise ShapeError(
-                f"SpikeBatch: T={self.n_steps} and B={self.n_samples} need {n_lists + 1} offsets and {n_lists} n_spikes; "
-                f"got {self.offsets.numel()} and {self.n_spikes.numel()}"
-            )
-        offsets, n_spikes = self.offsets.cpu().numpy(), self.n_spikes.cpu().numpy().astype(np.int64)
-        ids = self.ids.cpu().numpy().astype(np.int64)
-        n_listed = np.diff(offsets)
-        if offsets[0] != 0 or (n_listed < 0).any() or offsets[-1] != ids.size:
-            raise SpikeListError(f"SpikeBatch: offsets must rise from 0 to the number of ids ({ids.size})")
-        if (n_spikes < 0).any() or (n_spikes > n_listed).any():
-            bad = int(np.flatnonzero((n_spikes < 0) | (n_spikes > n_listed))[0])
-            raise SpikeListError(f"SpikeBatch: list {bad} has {n_listed[bad]} ids but says {n_spikes[bad]} spikes")
-        if ids.size and (ids.min() < 0 or ids.max() >= self.n_neurons):
-            raise SpikeListError(
-                f"SpikeBatch: ids run from {ids.min()} to {ids.max()}; allowed: 0 to {self.n_neurons - 1}"
-            )
-        rising = np.ones(ids.size + 1, bool)
-        rising[1:-1] = np.diff(ids) > 0
-        rising[offsets] = True
-        rising[offsets[:-1] + n_spikes] = True
-        if not rising.all():
-            bad = int(np.searchsorted(offsets, np.flatnonzero(~rising)[0], side="right")) - 1
-            raise SpikeListError(f"SpikeBatch: ids of list {bad} (step {bad // self.n_samples}) do not ascend")
+        from sparsesnn import _core
+
+        self.check_form()
+        arrays = (x.detach().cpu().numpy() for x in (self.offsets, self.ids, self.n_spikes))
+        _core.Lists(*arrays).check(self.n_neurons, self.n_samples, "SpikeBatch")
         return self
+
+    def check_form(self) -> None:
+        """`ShapeError` unless types and sizes go together; what the lists hold is not looked at."""
+        for name, least in (("n_steps", 0), ("n_samples", 0), ("n_neurons", 1)):
+            number = getattr(self, name)
+            if type(number) is not int or not least <= number < 2**31:
+                raise ShapeError(f"SpikeBatch.{name} is {number!r}; allowed: {least} to {2**31 - 1}; give an int")
+        n_lists = self.n_steps * self.n_samples
+        n_ids = self.ids.numel() if isinstance(self.ids, Tensor) else 0
+        for name, dtype, size in (
+            ("offsets", torch.int64, n_lists + 1),
+            ("ids", id_dtype(self.n_neurons), n_ids),
+            ("n_spikes", torch.int32, n_lists),
+            ("values", torch.float32, n_ids),
+            ("dropped", torch.int32, n_lists),
+        ):
+            array = getattr(self, name)
+            if array is None and name in ("values", "dropped"):
+                continue
+            if not isinstance(array, Tensor):
+                raise ShapeError(f"SpikeBatch.{name} is a {type(array).__name__}; give a tensor {dtype} [{size}]")
+            read = name != "values"  # nobody reads these where they lie: they carry a gradient
+            if array.dtype != dtype or tuple(array.shape) != (size,) or (read and not array.is_contiguous()):
+                strided = "" if array.is_contiguous() else ", not contiguous"
+                raise ShapeError(
+                    f"SpikeBatch.{name} is {array.dtype} {list(array.shape)}{strided}; T={self.n_steps}, "
+                    f"B={self.n_samples}, N={self.n_neurons} and {n_ids} ids need {dtype} [{size}], contiguous"
+                )
+            if array.device != self.offsets.device:
+                raise ShapeError(
+                    f"SpikeBatch.{name} is on {array.device}, offsets on {self.offsets.device}; put them on one device"
+                )
 
 
 def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeBatch:
     """The lists of all parts, one part after the other; all lie on the device of the first."""
+    for part in parts:
+        part.validate()
     starts = np.cumsum([0, *(part.ids.numel() for part in parts[:-1])]).tolist()
     ends = [part.offsets[1:] + start for part, start in zip(parts, starts, strict=True)]
     values = dropped = None

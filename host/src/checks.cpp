@@ -63,11 +63,13 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
     const auto check_run = [&](std::int64_t from, std::int64_t to) {
       std::int64_t before = -1;
       for (std::int64_t j = from; j < to; ++j) {
-        const std::int64_t id = lists.wide ? static_cast<const std::uint32_t*>(lists.ids)[j]
+        const std::int64_t id = lists.wide ? static_cast<const std::int32_t*>(lists.ids)[j]
                                            : static_cast<const std::uint16_t*>(lists.ids)[j];
-        if (id >= n_neurons)
+        if (id < 0 || id >= n_neurons)
           fail(i, "holds id " + std::to_string(id) + "; allowed: 0 to " + std::to_string(n_neurons - 1));
-        if (id <= before) fail(i, "does not ascend: id " + std::to_string(id) + " after " + std::to_string(before));
+        if (id <= before)
+          fail(i, "does not ascend: id " + std::to_string(id) + " after " + std::to_string(before) +
+                      "; sort the ids of each list, without duplicates");
         before = id;
       }
     };

@@ -347,7 +347,16 @@ void register_engine(nb::module_& m) {
       .def_ro("save", &LayerSpec::save);
 
   nb::class_<PyLists>(m, "Lists", "Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B].")
-      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>>(), "offsets"_a, "ids"_a, "n_spikes"_a)
+      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>>(), "offsets"_a.noconvert(), "ids"_a.noconvert(),
+           "n_spikes"_a.noconvert())
+      .def(
+          "check",
+          [](PyLists& self, int n_neurons, int n_samples, const std::string& name) {
+            nb::gil_scoped_release release;
+            checked_lists(self, n_neurons, n_samples, nullptr, name.c_str());
+          },
+          "n_neurons"_a, "n_samples"_a, "name"_a,
+          "Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.")
       .def("hold", &PyLists::hold, "n_neurons"_a,
            "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
            "changed.");

@@ -289,7 +289,7 @@ class IpuProgram:
                 f"T={self.plan.n_steps}, B up to {self.n_samples}, N={source.n}"
             )
         collectors = self._collectors(self.plan.network.inputs[0])
-        self._fill("lists.0", pack_lists(spikes, self.n_samples, source.capacity, collectors))
+        self._fill("lists.0", pack_lists(spikes.validate(), self.n_samples, source.capacity, collectors))
         padded = np.zeros((self.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
         padded[: len(targets)] = targets
         self._fill("targets", padded.ravel())

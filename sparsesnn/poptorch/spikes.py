@@ -85,7 +85,7 @@ def pack(batch: Any, capacity: int | None = None) -> Tensor:
 
     Errors: `SpikeListError` where a list is longer than `capacity`.
     """
-    n_listed = batch.n_listed
+    n_listed = batch.validate().n_listed
     longest = max(1, int(n_listed.max())) if n_listed.numel() else 1
     k = _checked("pack", capacity, longest, batch.n_neurons)
     return fixed_lists(batch, k).view(batch.n_steps, batch.n_samples, HEAD + k).transpose(0, 1).contiguous()

@@ -573,9 +573,9 @@ def test_hostile_lists_are_refused() -> None:
         layer(broken(good, offsets=torch.tensor([0, 9, 4])))
     with pytest.raises(SpikeListError, match="offsets"):
         layer(broken(good, offsets=torch.tensor([0, 3, 1 << 60])))
-    with pytest.raises(ShapeError, match="3 offsets and 3 n_spikes do not make lists"):
+    with pytest.raises(ShapeError, match=r"n_spikes is torch\.int32 \[3\]; T=2, B=1"):
         layer(broken(good, n_spikes=torch.tensor([3, 1, 0], dtype=torch.int32)))
-    with pytest.raises(ShapeError, match="ids must be uint16"):
+    with pytest.raises(ShapeError, match=r"ids is torch\.int32 \[4\]; .*torch\.uint16"):
         layer(broken(good, ids=good.ids.int()))
 
 

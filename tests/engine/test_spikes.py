@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import sparsesnn as ss
+import sparsesnn.poptorch as spt
 from sparsesnn.datasets import bin_events
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.spikes import SpikeBatch, id_dtype
@@ -138,7 +139,7 @@ def test_errors_of_the_constructors() -> None:
         SpikeBatch.from_lists([[[0, 3]]], 3)
     with pytest.raises(SpikeListError, match="spike ids run from -1 to 2; allowed: 0 to 2"):
         SpikeBatch.from_lists([[[-1, 2]]], 3)
-    with pytest.raises(SpikeListError, match=r"ids of list 1 \(step 1\) do not ascend"):
+    with pytest.raises(SpikeListError, match="list 1 does not ascend: id 1 after 1; .*without duplicates"):
         SpikeBatch.from_lists([[[0], [1, 1]]], 3)
     with pytest.raises(ShapeError, match=r"from_dense: shape is \(3, 4\)"):
         SpikeBatch.from_dense(torch.zeros(3, 4))
@@ -396,29 +397,50 @@ def test_errors_of_slicing() -> None:
     ("changes", "error", "message"),
     [
         ({"offsets": torch.tensor([0, 4, 4, 5, 6], dtype=torch.int32)}, ShapeError, r"offsets is torch\.int32"),
-        ({"ids": torch.tensor([1, 3, 0, 4, 2, 2])}, ShapeError, r"ids is torch\.int64.*torch\.uint16"),
-        ({"n_spikes": torch.tensor([[2, 0, 1, 0]], dtype=torch.int32)}, ShapeError, r"n_spikes is .*\(1, 4\)"),
-        ({"n_spikes": torch.zeros(8, dtype=torch.int32)[::2]}, ShapeError, "contiguous"),
-        ({"n_steps": 3}, ShapeError, "T=3 and B=2 need 7 offsets and 6 n_spikes; got 5 and 4"),
-        ({"offsets": torch.tensor([0, 4, 3, 5, 6])}, SpikeListError, r"must rise from 0 to the number of ids \(6\)"),
-        ({"offsets": torch.tensor([1, 4, 4, 5, 6])}, SpikeListError, "must rise from 0"),
-        ({"offsets": torch.tensor([0, 4, 4, 5, 7])}, SpikeListError, "must rise from 0"),
+        ({"offsets": np.array([0, 4, 4, 5, 6])}, ShapeError, r"offsets is a ndarray; give a tensor torch\.int64 \[5\]"),
+        ({"ids": torch.tensor([1, 3, 0, 4, 2, 2])}, ShapeError, r"ids is torch\.int64.*torch\.uint16 \[6\]"),
+        ({"ids": [1, 3, 0, 4, 2, 2]}, ShapeError, "ids is a list; give a tensor"),
+        ({"n_spikes": torch.tensor([[2, 0, 1, 0]], dtype=torch.int32)}, ShapeError, r"n_spikes is .*\[1, 4\].*\[4\]"),
+        ({"n_spikes": torch.tensor([2**32 + 2, 0, 1, 0])}, ShapeError, r"n_spikes is torch\.int64 .*torch\.int32"),
+        ({"n_spikes": torch.zeros(8, dtype=torch.int32)[::2]}, ShapeError, "not contiguous"),
+        ({"n_spikes": None}, ShapeError, "n_spikes is a NoneType"),
+        ({"values": torch.ones(5)}, ShapeError, r"values is torch\.float32 \[5\].*6 ids need torch\.float32 \[6\]"),
+        ({"dropped": torch.zeros(4)}, ShapeError, r"dropped is torch\.float32 \[4\].*torch\.int32 \[4\]"),
+        ({"n_steps": 3}, ShapeError, r"offsets is torch\.int64 \[5\]; T=3, B=2, .* torch\.int64 \[7\]"),
+        ({"n_steps": 1}, ShapeError, r"offsets is torch\.int64 \[5\]; T=1, B=2, .* torch\.int64 \[3\]"),
+        ({"n_steps": 2.0}, ShapeError, r"n_steps is 2\.0; allowed: 0 to 2147483647"),
+        ({"n_samples": -2, "n_steps": -2}, ShapeError, "n_steps is -2; allowed: 0 to"),
+        ({"n_neurons": 2**31}, ShapeError, "n_neurons is 2147483648; allowed: 1 to 2147483647"),
+        ({"offsets": torch.tensor([0, 4, 3, 5, 6])}, SpikeListError, "list 1 has offsets that do not rise"),
+        ({"offsets": torch.tensor([1, 4, 4, 5, 6])}, SpikeListError, "must run from 0 to the number of ids, 6"),
+        ({"offsets": torch.tensor([0, 4, 4, 5, 7])}, SpikeListError, "must run from 0"),
         ({"n_spikes": torch.tensor([2, 1, 1, 0], dtype=torch.int32)}, SpikeListError, "list 1 has 0 ids but says 1"),
         ({"n_spikes": torch.tensor([-1, 0, 1, 0], dtype=torch.int32)}, SpikeListError, "list 0 has 4 ids but says -1"),
-        ({"n_neurons": 4}, SpikeListError, "ids run from 0 to 4; allowed: 0 to 3"),
-        (
-            {"n_spikes": torch.tensor([3, 0, 1, 0], dtype=torch.int32)},
-            SpikeListError,
-            r"list 0 \(step 0\) do not ascend",
-        ),
+        ({"n_neurons": 4}, SpikeListError, "list 0 holds id 4; allowed: 0 to 3"),
+        ({"n_spikes": torch.tensor([3, 0, 1, 0], dtype=torch.int32)}, SpikeListError, "list 0 does not ascend"),
     ],
 )
-def test_validate_names_what_is_wrong(changes: dict[str, object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        replace(with_near_spikes(), **changes).validate()
+def test_every_reader_names_what_is_wrong(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    batch = replace(with_near_spikes(), **changes)
+    readers: list[Any] = [batch.validate, batch.to_dense, batch.counts, lambda: batch.steps(0, 1), lambda: batch[[0]]]
+    if batch.n_neurons in (4, 5):
+        network = ss.parse_net(f"{batch.n_neurons}-3-2")
+        readers += [lambda: ss.Model(network)(batch), lambda: ss.Model(network, backend="dense")(batch)]
+        readers += [lambda: ss.Layer(ss.LIF(3), batch.n_neurons)(batch), lambda: spt.pack(batch)]
+    for read in readers:
+        with pytest.raises(error, match=message):
+            read()
+
+
+def test_negative_ids_of_large_populations_are_named() -> None:
+    batch = SpikeBatch.from_lists([[[3, 70_000]]], 70_001)
+    batch.ids[0] = -1
+    for read in (batch.to_dense, batch.counts, lambda: ss.Layer(ss.LIF(3), n_pre=70_001)(batch)):
+        with pytest.raises(SpikeListError, match="list 0 holds id -1; allowed: 0 to 70000"):
+            read()
 
 
 def test_validate_finds_duplicates_among_near_spikes() -> None:
     ids = torch.from_numpy(np.array([1, 3, 4, 4, 2, 2], np.uint16))
-    with pytest.raises(SpikeListError, match=r"list 0 \(step 0\) do not ascend"):
+    with pytest.raises(SpikeListError, match="list 0 does not ascend: id 4 after 4"):
         replace(with_near_spikes(), ids=ids).validate()

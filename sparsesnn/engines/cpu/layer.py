@@ -245,6 +245,7 @@ def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
 
 def _lists(spikes: SpikeBatch) -> _core.Lists:
     """The engine's view. Detached tensors keep their memory when the batch's own get another (`set_`, `data`)."""
+    spikes.check_form()
     if spikes.device.type != "cpu":
         raise ShapeError(
             f"input: spike lists are on {spikes.device}; the cpu engine reads main memory: give spikes.to('cpu')"

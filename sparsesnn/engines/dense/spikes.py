@@ -29,7 +29,7 @@ class DenseSpikes:
     @classmethod
     def from_lists(cls, spikes: SpikeBatch, dtype: torch.dtype, device: torch.device) -> DenseSpikes:
         """From lists of a data set, which carry no gradient."""
-        shape = (spikes.n_steps, spikes.n_samples, spikes.n_neurons)
+        shape = spikes.validate().shape
         fired = torch.zeros(shape, dtype=torch.bool, device=spikes.device)
         entries = spikes.fired()
         where = spikes.list_index() * spikes.n_neurons + spikes.ids.long()
