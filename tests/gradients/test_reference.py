@@ -298,7 +298,7 @@ def test_one_neuron_by_hand() -> None:
     population = LIF(1, beta=0.5, grad_threshold=0.7)
     neuron = {"beta": np.array(0.5), "threshold": np.array(1.0)}
     p = Parameters(population, (np.array([[0.8]]),), (0,), None, None, neuron, np.array(0.7))
-    record = reference.layer_forward(replace(p, alpha=None), [np.ones((3, 1, 1))])
+    record = reference.layer_forward(p, [np.ones((3, 1, 1))])
     np.testing.assert_allclose(record.v[:-1, 0, 0], [0.8, 1.2, 0.4])
     assert record.spikes[:-1, 0, 0].tolist() == [0, 1, 0]
     assert record.listed[:, 0, 0].tolist() == [True, True, False]
