@@ -193,7 +193,8 @@ class Backward {
   Packed recurrent_weight_;
   Array<float> d_bias_, d_slots_, d_current_, d_current_next_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
-  std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile
+  std::size_t most_rows_ = 0;                   // of a chunk
+  std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
   BackwardPass pass_{};
   LayerGradients out_;
 };
@@ -256,12 +257,9 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   if (spec.n_learnt() || !by_tile_) d_slots_ = Array<float>(n_slots_);
   for (int s = 0; s < spec.model->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
   if (recurrent_) d_current_next_ = Array<float>(n_samples_ * row_);
-  std::size_t most_rows = 0;
-  for (const Chunk& chunk : chunks_) most_rows = std::max(most_rows, chunk.n_rows());
-  if (!by_tile_) d_current_ = Array<float>(most_rows * row_);
-  worker_d_current_.resize(std::min(n_tiles_, num_threads()));
-  if (by_tile_)
-    for (Array<float>& one : worker_d_current_) one = Array<float>(most_rows * spec.tile_width);
+  for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
+  if (!by_tile_) d_current_ = Array<float>(most_rows_ * row_);
+  worker_d_current_.resize(num_threads());
   pass_.spec = &spec;
   pass_.neuron = neuron_.pointers();
   pass_.n_steps = n_steps_;
@@ -379,11 +377,13 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
                           listed_[c].slots.data(),
                           listed_[c].starts.data()};
   parallel_for(n_tiles_, [&](int p, int worker) {
-    const int n_workers = static_cast<int>(worker_d_current_.size());
+    const int n_workers = std::min(n_tiles_, num_threads());
     float* d_current = d_current_.data() + (by_tile_ ? 0 : chunk.n_rows() * spec_.tile_width * p);
     if (by_tile_) {
       const PhaseTimer timer(Phase::step_grad, n_workers);
-      d_current = worker_d_current_[worker].data();
+      Array<float>& own = worker_d_current_[worker];  // any of the threads may come, and few may be needed
+      if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
+      d_current = own.data();
       kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
     }
     const PhaseTimer timer(Phase::deliver_grad, n_workers);
