@@ -39,7 +39,7 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
         "delays": {c.delay for case in cases for c in case.network.connections} >= {0, 1, 2, 3},
         "resets": {getattr(p, "reset", "none") for p in populations} == {"subtract", "zero", "none"},
         "exact resets": {getattr(p, "detach_reset", True) for p in populations} == {True, False},
-        "recurrent": any(getattr(p, "recurrent", False) for p in populations),
+        "recurrent": any(c.is_recurrent for case in cases for c in case.network.connections),
         "capacities": {getattr(p, "activity", "natural") for p in populations if getattr(p, "capacity", None)}
         == {"natural", "fixed"},
         "learnt": any(getattr(p, "learn_alpha", False) for p in populations),
