@@ -66,9 +66,9 @@ def dense(network: Network, parameters: Dict[str, nn.Module], spikes: Tensor) ->
         out[name] = []
         for t in range(len(spikes)):
             i = torch.zeros_like(v) if own.bias is None else own.bias.expand(len(v), -1)
-            for c in network.incoming(name):
+            for k, c in enumerate(network.incoming(name)):
                 if t >= c.delay:
-                    i = i + out[c.pre][t - c.delay] @ getattr(own, c.name)
+                    i = i + out[c.pre][t - c.delay] @ own.weights[k]
             if isinstance(population, CubaLIF):
                 i = i_syn = p.alpha * i_syn + i
             v = p.beta * v + p.gain * i - (0 if isinstance(population, LI) else _reset(p, v, fired))

@@ -75,7 +75,7 @@ def test_every_recipe_describes_a_network_for_its_data(path):
         "dvsgesture": (32 * 32 * 2, 11),
     }
     n_neurons, n_classes = sizes[path.stem.removesuffix("_subset")]
-    network = config.net.network(n_neurons, n_classes)
+    network = config.net.network(n_neurons, n_classes, config.data.options.get("dt_ms"))
     config.loss.decoding_for(network)
     sensor = None if config.data.name in ("digits", "shd", "ssc") else Sensor(n_neurons, 1, 1)
     config.augment.check(sensor)

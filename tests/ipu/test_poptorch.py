@@ -269,7 +269,7 @@ def test_data_of_another_form_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"the layer got a Tensor; give Spikes"):
         layer(torch.zeros(2, 3, 4))
     bad = torch.tensor([[[2, 2, 3, 1]]], dtype=torch.int32)
-    with pytest.raises(SpikeListError, match=r"ids of list 0 \(step 0\) do not ascend"):
+    with pytest.raises(SpikeListError, match=r"list 0 does not ascend: id 1 after 3"):
         layer(spt.from_data(bad, 4))
 
 

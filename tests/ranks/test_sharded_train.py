@@ -174,6 +174,6 @@ def test_grids_and_backends_that_cannot_be(tmp_path):
         ConfigError, match="train.backend: is 'dense' on 2 ranks of mpirun; allowed: 'cpu' on ranks of mpirun"
     ):
         train_on(make_config(train={"backend": "dense"}), (2, 1), tmp_path)
-    with pytest.raises(ConfigError, match="parallel.shards: is -1; allowed: 0 to"):
+    with pytest.raises(ConfigError, match="parallel.shards: is -1; allowed: whole numbers, 0 to"):
         make_config(parallel={"shards": -1})
     assert not list(tmp_path.iterdir())
