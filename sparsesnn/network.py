@@ -184,6 +184,15 @@ class Network:
         """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
         return max((c.delay for c in self.connections if c.pre == name), default=0)
 
+    def delays_text(self, name: str, form: str = "{}") -> str:
+        """`delays input 0, 6, 12` in words, for people; "" where no connection into the population has a delay of its own."""
+        found: dict[str, list[str]] = {}
+        for c in self.incoming(name):
+            found.setdefault(c.pre, []).append(str(c.delay))
+        least = {c.pre: [str(c.least_delay)] for c in self.incoming(name)}
+        shown = [f"{pre} {', '.join(delays)}" for pre, delays in found.items() if delays != least[pre]]
+        return form.format(f"delays {'; '.join(shown)}") if shown else ""
+
     def n_weights(self) -> int:
         """Weights of all connections, recurrent ones included."""
         return sum(self.n_weights_of(c) for c in self.connections)
@@ -214,6 +223,24 @@ class Network:
         kept = () if from_inputs else self.inputs
         changed = (c if c.is_recurrent or c.pre in kept else replace(c, delay=delay) for c in self.connections)
         return Network(self.populations, tuple(changed))
+
+    def with_delays(self, delays: Sequence[int], *, recurrent: bool = False) -> Network:
+        """The same network with a copy of each connection into a hidden population for each delay, in this order.
+
+        A copy has weights of its own: the receiver hears its sender at several times. Connections into the output
+        population stay as they are.
+
+        Args:
+            delays: in steps, all different; 1 or more where `recurrent`.
+            recurrent: copies recurrent connections; else the connections between populations.
+        """
+
+        def copies(c: Connection) -> tuple[Connection, ...]:
+            if c.post == self.output or c.is_recurrent != recurrent:
+                return (c,)
+            return tuple(replace(c, delay=delay) for delay in delays)
+
+        return Network(self.populations, tuple(copy for c in self.connections for copy in copies(c)))
 
     # ---- JSON --------------------------------------------------------------------------------------------------
 

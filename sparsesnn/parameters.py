@@ -37,6 +37,7 @@ class Incoming(NamedTuple):
         delay: steps between a spike and its arrival.
         is_recurrent: whether the receiver is the sender.
         synapses: their kind.
+        n_copies: connections from this sender, this one included; they differ in delay.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Incoming(NamedTuple):
     delay: int = 0
     is_recurrent: bool = False
     synapses: Synapses = Dense()
+    n_copies: int = 1
 
 
 #: neurons of the source or of each source, or the connections themselves
@@ -53,10 +55,13 @@ Sources = Union[int, Sequence[int], Sequence[Incoming]]  # noqa: UP007  evaluate
 def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
     """What a population of a network receives, in the order in which its currents are summed."""
 
-    def seen(c: Connection) -> Incoming:
-        return Incoming(c.name, network.populations[c.pre].n, c.delay, c.is_recurrent, c.synapses)
+    connections = network.incoming(name)
 
-    return tuple(seen(c) for c in network.incoming(name))
+    def seen(c: Connection) -> Incoming:
+        n_copies = sum(other.pre == c.pre for other in connections)
+        return Incoming(c.name, network.populations[c.pre].n, c.delay, c.is_recurrent, c.synapses, n_copies)
+
+    return tuple(seen(c) for c in connections)
 
 
 def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) -> tuple[Incoming, ...]:
@@ -173,11 +178,12 @@ class PopulationModule(nn.Module):
 
 
 def uniform(generator: torch.Generator | None, n: int) -> Callable[[Incoming], Tensor]:
-    """Draws initial weights for `n` neurons: U(±1/√fan-in)."""
+    """Draws initial weights for `n` neurons: U(±1/√fan-in), the fan-in that of all copies of a connection together."""
 
     def draw(c: Incoming) -> Tensor:
         shape = c.synapses.weight_shape(c.n_pre, n)
-        scaled: Tensor = (torch.rand(shape, generator=generator) * 2 - 1) * c.synapses.fan_in(c.n_pre, n) ** -0.5
+        fan_in = c.synapses.fan_in(c.n_pre, n) * c.n_copies
+        scaled: Tensor = (torch.rand(shape, generator=generator) * 2 - 1) * fan_in**-0.5
         return scaled
 
     return draw

@@ -12,7 +12,7 @@ from sparsesnn.config.tables import Table, spread
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, Population, decays
 from sparsesnn.layers.units import decay_of
-from sparsesnn.network import Network, neuron_options, parse_net
+from sparsesnn.network import MAX_DELAY, Network, neuron_options, parse_net
 from sparsesnn.options import Option, option, options_of
 
 
@@ -36,7 +36,19 @@ class NetConfig(Section, name="net"):
         flag="net",
         metavar="TEXT",
     )
-    delay: int = option(0, "of all connections, steps", low=0)
+    delay: int = option(0, "of all connections between populations, steps", low=0)
+    delays: tuple[int, ...] = option(
+        (),
+        "steps, such as [0, 6, 12]: each connection into a hidden population is there once for each, with weights of its own; "
+        "empty: once, with delay",
+        low=0,
+        high=MAX_DELAY,
+    )
+    delays_ms: tuple[float, ...] = option((), "delays in milliseconds, rounded to steps", low=0)
+    recurrent_delays: tuple[int, ...] = option(
+        (), "steps: the same of recurrent connections; empty: once, one step", low=1, high=MAX_DELAY
+    )
+    recurrent_delays_ms: tuple[float, ...] = option((), "recurrent_delays in milliseconds, rounded to steps", above=0)
     neurons: dict[str, Any] = spread(_neurons)
     tau_range: tuple[float, ...] = option(
         (),
@@ -67,6 +79,8 @@ class NetConfig(Section, name="net"):
                     f"net.{name}: is {list(taus)}; give two time constants in {unit}, [low, high], or [] for none"
                 )
         self._check_one_of("tau_range", "tau_range_ms", "tau_ms")
+        self._check_one_of("delay", "delays", "delays_ms")
+        self._check_one_of("recurrent_delays", "recurrent_delays_ms")
         for name, decay, given, known in (
             ("tau_ms", "beta", self.neurons, _neurons({})),
             ("tau_range_ms", "beta", self.neurons, _neurons({})),
@@ -93,11 +107,11 @@ class NetConfig(Section, name="net"):
         Errors: `ConfigError` if the text or a population is invalid, the sizes do not fit the data, or time constants are in
         milliseconds and `dt_ms` is None.
         """
-        in_ms = ("tau_range_ms", "tau_ms", "tau_syn_ms", "readout_tau_ms")
+        in_ms = ("tau_range_ms", "tau_ms", "tau_syn_ms", "readout_tau_ms", "delays_ms", "recurrent_delays_ms")
         if dt_ms is None and (given := [name for name in in_ms if getattr(self, name)]):
             raise ConfigError(
                 f"net.{given[0]}: is {getattr(self, given[0])!r}, but the steps of this data have no width in milliseconds; "
-                "give decays per step (beta, alpha, readout_beta) or tau_range in steps"
+                "give decays per step (beta, alpha, readout_beta), or tau_range or delays in steps"
             )
         try:
             network = self._described() if self.populations else self._parsed(n_neurons, n_classes, dt_ms or 1.0)
@@ -133,7 +147,28 @@ class NetConfig(Section, name="net"):
                     network = network.with_population(name, beta=decays(tau_range, population.n))
         if isinstance(network.populations[network.output], LI):
             network = network.with_population(network.output, **readout)
-        return network.with_delay(self.delay)
+        return self._delayed(network.with_delay(self.delay), dt_ms)
+
+    def _delayed(self, network: Network, dt_ms: float) -> Network:
+        """The network with a copy of its connections for each delay."""
+        for name, recurrent in (("delays", False), ("recurrent_delays", True)):
+            steps, in_ms = getattr(self, name), getattr(self, f"{name}_ms")
+            given = f"{name}_ms" if in_ms else name
+            delays = [round(delay / dt_ms) for delay in in_ms] or list(steps)
+            if not delays:
+                continue
+            if len(set(delays)) < len(delays):
+                raise ConfigError(
+                    f"net.{given}: is {list(in_ms or steps)}, which is {delays} in steps; give delays that differ by a step or more"
+                )
+            if not any(c.is_recurrent == recurrent and c.post != network.output for c in network.connections):
+                raise ConfigError(
+                    f"net.{given}: is {list(in_ms or steps)}, but {self.text!r} has no "
+                    f"{'recurrent' if recurrent else 'hidden'} population; remove it, or write "
+                    + ("r after a size" if recurrent else "a size between the first and the last")
+                )
+            network = network.with_delays(delays, recurrent=recurrent)
+        return network
 
     def _misfit(self, network: Network, n_in: int, n_out: int, n_neurons: int, n_classes: int) -> str:
         has = f"the data has {n_neurons} neurons and {n_classes} classes"

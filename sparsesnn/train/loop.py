@@ -230,7 +230,7 @@ class Run:
     def _introduce(self) -> None:
         parts = self.parts
         sizes = " → ".join(
-            f"{name} {p.n:,}{' recurrent' if self.network.is_recurrent(name) else ''}"
+            f"{name} {p.n:,}{' recurrent' if self.network.is_recurrent(name) else ''}{self.network.delays_text(name, ' ({})')}"
             for name, p in self.network.populations.items()
         )
         n_valid = len(parts.valid) if parts.valid else 0

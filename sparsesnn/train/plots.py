@@ -113,6 +113,7 @@ def plot_raster(
         axes.set_ylim(-0.02 * n_neurons - 0.5, 1.02 * n_neurons - 0.5)
         axes.set_ylabel(f"{name}\nneuron")
         axes.set_title(f"{steps.size:,} spikes of {n_neurons:,} neurons", fontsize=8, loc="right", pad=2)
+        axes.set_title(network.delays_text(name), fontsize=8, loc="left", pad=2)
     _readout(panels[-1], output.potentials, output.spikes.get(output.output), label, predicted, n_classes)
     panels[-1].set_xlabel("time step")
     panels[-1].set_xlim(-0.5, spikes.n_steps - 0.5)

@@ -323,3 +323,38 @@ def test_options_without_effect_are_refused() -> None:
         Config.resolve({"net": {"dt_ms": 3}})
     with pytest.raises(ConfigError, match="net.neurons: unknown key 'slow'"):
         NetConfig(neurons={"slow": 3})
+
+
+def test_a_copy_of_connections_for_each_delay() -> None:
+    table = {"text": "7-5r-6-3", "delays": [0, 3, 8], "recurrent_delays": [1, 4]}
+    network = Config.resolve({"net": table}).net.network(7, 3)
+    assert [c.name for c in network.connections] == [
+        *("input->hidden1", "input->hidden1@3", "input->hidden1@8"),
+        *("hidden1->hidden2", "hidden1->hidden2@3", "hidden1->hidden2@8", "hidden2->output"),
+        *("hidden1->hidden1", "hidden1->hidden1@4"),
+    ]
+    assert network.delays_text("hidden1") == "delays input 0, 3, 8; hidden1 1, 4"
+    assert network.delays_text("output", " ({})") == ""
+    in_ms = {"text": "7-5r-6-3", "delays_ms": [0, 7.4, 20], "recurrent_delays_ms": [2.5, 10]}
+    assert Config.resolve({"net": in_ms}).net.network(7, 3, dt_ms=2.5) == network
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"delays": [0, 2, 2]}, r"net.delays: is \[0, 2, 2\].*\[0, 2, 2\] in steps; give delays that differ"),
+        ({"delays_ms": [0, 1, 9]}, r"net.delays_ms: is \[0.0, 1.0, 9.0\], which is \[0, 0, 2\] in steps"),
+        ({"delays": [0, -1]}, "net.delays: is -1; allowed: .*0 to"),
+        ({"delays": [1], "delays_ms": [1]}, "net: delays and delays_ms are given; give one of"),
+        ({"delays": [1], "delay": 2}, "net: delay and delays are given; give one of"),
+        ({"text": "7-3", "delays": [1]}, "net.delays: .*'7-3' has no hidden population"),
+        ({"text": "7-5-3", "recurrent_delays": [1]}, "net.recurrent_delays: .*'7-5-3' has no recurrent population"),
+        ({"recurrent_delays_ms": [1]}, "delay is 0; allowed: .*a recurrent connection needs at least 1"),
+    ],
+)
+def test_delays_that_fit_nothing(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.resolve({"net": {"text": "7-5r-3", **table}}).net.network(7, 3, dt_ms=5.0)
+    if {"delays_ms", "recurrent_delays_ms"} & set(table) and len(table) == 1:
+        with pytest.raises(ConfigError, match="no width in milliseconds.*delays in steps"):
+            Config.resolve({"net": {"text": "7-5r-3", **table}}).net.network(7, 3)

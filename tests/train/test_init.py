@@ -145,3 +145,11 @@ def test_errors_of_the_target() -> None:
     for target in (0.0, 1.0, -0.1, math.nan):
         with pytest.raises(DescriptionError, match=r"target of 'hidden1' is .*; allowed: above 0, below 1"):
             init_activity(model, [poisson(60, 0.1)], target)
+
+
+def test_copies_of_a_connection_share_the_fan_in() -> None:
+    network = parse_net("16-50r-3")
+    one, several = Model(network).layers["hidden"], Model(network.with_delays([0, 2, 5, 7])).layers["hidden"]
+    bounds = [float(w.detach().abs().max()) for w in several.weights]
+    assert [round(b, 2) for b in bounds] == [0.12] * 4 + [0.14], "1/√(4·16), and 1/√50 of the recurrent one"
+    assert 0.24 < float(one.weights[0].detach().abs().max()) <= 0.25
