@@ -12,6 +12,7 @@ import json
 import math
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List  # noqa: UP035
 
@@ -141,8 +142,10 @@ def compare(network: Network, options: Any, tiles: int) -> Dict[str, float]:  # 
     import poptorch
 
     generator = torch.Generator().manual_seed(5)
-    populations = [p for p in network.populations.values() if not isinstance(p, Input)]
+    populations: List[Any] = [p for p in network.populations.values() if not isinstance(p, Input)]  # noqa: UP006
     alone = len(populations) == 1
+    if alone and network.is_recurrent(network.output):
+        populations[0] = replace(populations[0], recurrent=True)
     model: Any = Layer(populations[0], N_INPUT, tiles=tiles) if alone else Model(network, tiles=tiles)
     with torch.no_grad():
         for p in model.parameters():
