@@ -2,14 +2,19 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dense_gemm.h"
-#include "dense_lif.h"
+#include "dense_neurons.h"
 #include "memory.h"
 
 namespace nb = nanobind;
@@ -24,12 +29,15 @@ template <class T>
 using Optional = std::optional<Dense<T>>;
 
 struct PyDenseSpec {
-  Model model;
-  Reset reset;
+  const NeuronModel* model;
+  std::vector<double> constants;
   bool detach_reset;
   int surrogate;
-  double slope, gain;
+  double slope;
 };
+
+template <class T>
+using DenseList = std::vector<Optional<T>>;
 
 template <class T>
 T* checked(const Optional<T>& array, std::initializer_list<std::size_t> shape, const char* name, bool needed = false) {
@@ -48,78 +56,81 @@ T* checked(const Optional<T>& array, std::initializer_list<std::size_t> shape, c
   return array->data();
 }
 
+// Arrays of one shape, one for each name in the model's order; fewer, or None among them, only where not `needed`.
+template <class T>
+void check_all(const DenseList<T>& arrays, const char* const* names, int n_names, const char* what,
+               std::initializer_list<std::size_t> shape, bool needed, T** to) {
+  if (arrays.size() != static_cast<std::size_t>(n_names) && (needed || !arrays.empty()))
+    throw InputError("ShapeError", std::string(what) + " has " + std::to_string(arrays.size()) +
+                                       " arrays; this model has " + std::to_string(n_names));
+  for (int k = 0; k < n_names; ++k)
+    to[k] = arrays.empty() ? nullptr : checked(arrays[k], shape, (std::string(what) + " " + names[k]).c_str(), needed);
+}
+
 template <class F>
-DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& rows, const Optional<const F>& alpha,
-                              const Optional<const F>& beta, const Optional<const F>& threshold,
-                              const Optional<const F>& grad_threshold) {
+DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& rows, bool fresh,
+                              const DenseList<const F>& parameters, const Optional<const F>& grad_threshold) {
   if (rows.ndim() != 3) throw InputError("ShapeError", "a dense pass reads [T, B, N]");
   const std::size_t n = rows.shape(2);
-  const bool fires = spec.model != Model::li;
-  DensePopulation<F> p;
-  p.model = spec.model;
-  p.reset = spec.reset;
+  const NeuronModel& model = *spec.model;
+  DensePopulation<F> p{};
+  p.model = &model;
+  for (int k = 0; k < model.n_constants; ++k) p.constants[k] = static_cast<F>(spec.constants[k]);
   p.detach_reset = spec.detach_reset;
   p.surrogate = spec.surrogate;
   p.slope = static_cast<F>(spec.slope);
-  p.gain = static_cast<F>(spec.gain);
   p.n_steps = static_cast<int>(rows.shape(0));
   p.n_samples = static_cast<int>(rows.shape(1));
   p.n = static_cast<int>(n);
-  p.alpha = checked(alpha, {n}, "alpha", spec.model == Model::cuba_lif);
-  p.beta = checked(beta, {n}, "beta", true);
-  p.threshold = checked(threshold, {n}, "threshold", fires);
-  p.grad_threshold = checked(grad_threshold, {n}, "grad_threshold", fires);
+  p.fresh = fresh;
+  check_all(parameters, model.parameter_names, model.n_parameters, "parameters", {n}, true, p.parameters);
+  p.grad_threshold = checked(grad_threshold, {n}, "grad_threshold", model.fires());
   return p;
 }
 
 template <class F>
-void forward(const PyDenseSpec& spec, const Dense<const F>& current, const Optional<const F>& alpha,
-             const Optional<const F>& beta, const Optional<const F>& threshold, const Optional<const F>& grad_threshold,
-             const Optional<F>& v, const Optional<F>& i_syn, const Optional<F>& out, const Optional<bool>& fired,
-             const Optional<F>& v_rows, const Optional<F>& i_syn_rows, const Optional<const F>& scale,
-             const Optional<const F>& shift) {
-  const DensePopulation<F> p = population(spec, current, alpha, beta, threshold, grad_threshold);
+void forward(const PyDenseSpec& spec, const Dense<const F>& current, const DenseList<const F>& parameters,
+             const Optional<const F>& grad_threshold, const DenseList<F>& state, const Optional<F>& out,
+             const Optional<bool>& fired, const DenseList<F>& rows, const Optional<const F>& scale,
+             const Optional<const F>& shift, bool fresh) {
+  const DensePopulation<F> p = population(spec, current, fresh, parameters, grad_threshold);
   const std::size_t steps = current.shape(0), samples = current.shape(1), n = current.shape(2);
-  const bool cuba = spec.model == Model::cuba_lif;
-  DenseForward<F> a;
+  const NeuronModel& model = *spec.model;
+  DenseForward<F> a{};
   a.current = current.data();
   a.scale = checked(scale, {n}, "scale");
   a.shift = checked(shift, {n}, "shift", a.scale != nullptr);
-  a.v = checked(v, {samples, n}, "v", true);
-  a.i_syn = checked(i_syn, {samples, n}, "i_syn", cuba);
+  check_all(state, model.state_names, model.n_states, "state", {samples, n}, true, a.state);
   a.out = checked(out, {steps, samples, n}, "out");
   a.fired = checked(fired, {steps, samples, n}, "fired");
-  if (a.fired && spec.model == Model::li) throw InputError("ShapeError", "fired is given; a readout does not fire");
-  a.v_rows = checked(v_rows, {steps + 1, samples, n}, "v_rows");
-  a.i_syn_rows = checked(i_syn_rows, {steps + 1, samples, n}, "i_syn_rows");
+  if (a.fired && !model.fires()) throw InputError("ShapeError", "fired is given; a readout does not fire");
+  check_all(rows, model.state_names, model.n_states, "rows", {steps + 1, samples, n}, !rows.empty(), a.rows);
   nb::gil_scoped_release release;
   dense_forward(p, a);
 }
 
 template <class F>
-void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const Optional<const F>& alpha,
-              const Optional<const F>& beta, const Optional<const F>& threshold,
-              const Optional<const F>& grad_threshold, const Optional<const F>& v_rows,
-              const Optional<const F>& i_syn_rows, const Optional<F>& delta, const Optional<F>& d_i,
-              const Optional<F>& d_current, const Optional<F>& d_bias, const Optional<F>& d_alpha,
-              const Optional<F>& d_beta, const Optional<F>& d_threshold, const Optional<const F>& current,
-              const Optional<F>& d_scale) {
-  const DensePopulation<F> p = population(spec, d_out, alpha, beta, threshold, grad_threshold);
+void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const DenseList<const F>& parameters,
+              const Optional<const F>& grad_threshold, const DenseList<const F>& rows, const DenseList<F>& d_state,
+              const Optional<F>& d_current, const Optional<F>& d_bias, const DenseList<F>& d_parameters,
+              const Optional<const F>& current, const Optional<const F>& scale, const Optional<const F>& shift,
+              const Optional<F>& d_scale, bool fresh) {
+  const DensePopulation<F> p = population(spec, d_out, fresh, parameters, grad_threshold);
   const std::size_t steps = d_out.shape(0), samples = d_out.shape(1), n = d_out.shape(2);
-  const bool cuba = spec.model == Model::cuba_lif, fires = spec.model != Model::li;
-  DenseBackward<F> a;
-  a.v_rows = checked(v_rows, {steps + 1, samples, n}, "v_rows", fires || d_beta);
-  a.d_alpha = checked(d_alpha, {samples, n}, "d_alpha");
-  a.i_syn_rows = checked(i_syn_rows, {steps + 1, samples, n}, "i_syn_rows", cuba && a.d_alpha);
+  const NeuronModel& model = *spec.model;
+  DenseBackward<F> a{};
+  check_all(d_parameters, model.parameter_names, model.n_parameters, "d_parameters", {samples, n}, false,
+            a.d_parameters);
+  const bool learns = std::any_of(a.d_parameters, a.d_parameters + model.n_parameters, [](F* x) { return x; });
+  check_all(rows, model.state_names, model.n_states, "rows", {steps + 1, samples, n}, model.fires() || learns, a.rows);
   a.d_out = d_out.data();
-  a.delta = checked(delta, {samples, n}, "delta", true);
-  a.d_i = checked(d_i, {samples, n}, "d_i", cuba);
+  check_all(d_state, model.state_names, model.n_states, "d_state", {samples, n}, true, a.d_state);
   a.d_current = checked(d_current, {steps, samples, n}, "d_current", true);
   a.d_bias = checked(d_bias, {samples, n}, "d_bias");
-  a.d_beta = checked(d_beta, {samples, n}, "d_beta");
-  a.d_threshold = checked(d_threshold, {samples, n}, "d_threshold");
   a.d_scale = checked(d_scale, {samples, n}, "d_scale");
-  a.current = checked(current, {steps, samples, n}, "current", a.d_scale != nullptr);
+  a.current = checked(current, {steps, samples, n}, "current", a.d_scale || learns);
+  a.scale = checked(scale, {n}, "scale");
+  a.shift = checked(shift, {n}, "shift", a.scale != nullptr);
   nb::gil_scoped_release release;
   dense_backward(p, a);
 }
@@ -159,32 +170,35 @@ nb::object empty_bytes(std::size_t n_bytes) {
 
 template <class F>
 void register_passes(nb::module_& m) {
-  m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "alpha"_a.noconvert().none(),
-        "beta"_a.noconvert(), "threshold"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(),
-        "v"_a.noconvert(), "i_syn"_a.noconvert().none(), "out"_a.noconvert().none(), "fired"_a.noconvert().none(),
-        "v_rows"_a.noconvert().none(), "i_syn_rows"_a.noconvert().none(), "scale"_a.noconvert().none() = nb::none(),
-        "shift"_a.noconvert().none() = nb::none(),
-        "Moves every neuron over the steps of `current` [T, B, N]; writes v, i_syn, and what else is not None.");
-  m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "alpha"_a.noconvert().none(),
-        "beta"_a.noconvert(), "threshold"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(),
-        "v_rows"_a.noconvert().none(), "i_syn_rows"_a.noconvert().none(), "delta"_a.noconvert(),
-        "d_i"_a.noconvert().none(), "d_current"_a.noconvert(), "d_bias"_a.noconvert().none(),
-        "d_alpha"_a.noconvert().none(), "d_beta"_a.noconvert().none(), "d_threshold"_a.noconvert().none(),
-        "current"_a.noconvert().none() = nb::none(), "d_scale"_a.noconvert().none() = nb::none(),
+  m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
+        "grad_threshold"_a.noconvert().none(), "state"_a.noconvert(), "out"_a.noconvert().none(),
+        "fired"_a.noconvert().none(), "rows"_a.noconvert(), "scale"_a.noconvert().none() = nb::none(),
+        "shift"_a.noconvert().none() = nb::none(), "fresh"_a = false,
+        "Moves every neuron over the steps of `current` [T, B, N]; writes the state, and what else is given.");
+  m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
+        "grad_threshold"_a.noconvert().none(), "rows"_a.noconvert(), "d_state"_a.noconvert(), "d_current"_a.noconvert(),
+        "d_bias"_a.noconvert().none(), "d_parameters"_a.noconvert(), "current"_a.noconvert().none() = nb::none(),
+        "scale"_a.noconvert().none() = nb::none(), "shift"_a.noconvert().none() = nb::none(),
+        "d_scale"_a.noconvert().none() = nb::none(), "fresh"_a = false,
         "The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.");
 }
 
 }  // namespace
 
 void register_dense(nb::module_& m) {
-  nb::class_<PyDenseSpec>(m, "DenseSpec", "What defines the dynamics of a population; see host/src/dense_lif.h.")
+  nb::class_<PyDenseSpec>(m, "DenseSpec", "What defines the dynamics of a population; see host/src/dense_neurons.h.")
       .def(
           "__init__",
-          [](PyDenseSpec* self, int model, int reset, bool detach_reset, int surrogate, double slope, double gain) {
-            new (self)
-                PyDenseSpec{static_cast<Model>(model), static_cast<Reset>(reset), detach_reset, surrogate, slope, gain};
+          [](PyDenseSpec* self, const std::string& model, std::vector<double> constants, bool detach_reset,
+             const std::string& surrogate, double slope) {
+            const NeuronModel& found = find_model(model);
+            if (constants.size() != static_cast<std::size_t>(found.n_constants))
+              throw InputError("ShapeError", "DenseSpec: constants has " + std::to_string(constants.size()) +
+                                                 " values; model '" + model + "' needs " +
+                                                 std::to_string(found.n_constants));
+            new (self) PyDenseSpec{&found, std::move(constants), detach_reset, find_surrogate(surrogate), slope};
           },
-          nb::kw_only(), "model"_a, "reset"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a);
+          nb::kw_only(), "model"_a, "constants"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
   m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
         "Uninitialised memory, uint8[n_bytes], kept for the next step when let go.");
   m.def("dense_multiply_runs", &dense_gemm_runs, "Whether the instruction set in use has a matrix product here.");

@@ -291,24 +291,21 @@ def test_inference_equals_training() -> None:
 def run_kernels(n_steps: int = 6, n_samples: int = 7, n: int = 3001) -> list[np.ndarray]:
     """Forward and backward in float32, large enough that threads share the work, odd enough for every tail."""
     rng = np.random.default_rng(0)
-    spec = _core.DenseSpec(model=1, reset=0, detach_reset=False, surrogate=2, slope=7.0, gain=1.1)
+    spec = _core.DenseSpec(
+        model="cuba_lif.subtract", constants=[1.1], detach_reset=False, surrogate="sigmoid", slope=7.0
+    )
     f32 = np.float32
-    neuron = {
-        "alpha": rng.uniform(0.5, 1, n).astype(f32),
-        "beta": rng.uniform(0.5, 1, n).astype(f32),
-        "threshold": np.ones(n, f32),
-        "grad_threshold": np.full(n, 0.5, f32),
-    }
+    alpha, beta = (rng.uniform(0.5, 1, n).astype(f32) for _ in range(2))
+    neuron = {"parameters": [beta, alpha, np.ones(n, f32)], "grad_threshold": np.full(n, 0.5, f32)}
     current, d_out = (rng.normal(0, 0.7, (n_steps, n_samples, n)).astype(f32) for _ in range(2))
-    rows = {name: np.empty((n_steps + 1, n_samples, n), f32) for name in ("v_rows", "i_syn_rows")}
-    state = {name: np.zeros((n_samples, n), f32) for name in ("v", "i_syn")}
+    rows = [np.empty((n_steps + 1, n_samples, n), f32) for _ in range(2)]
+    state, d_state = ([np.zeros((n_samples, n), f32) for _ in range(2)] for _ in range(2))
+    d_bias, *d_parameters = (np.zeros((n_samples, n), f32) for _ in range(4))
     out, d_current = np.empty_like(current), np.empty_like(current)
-    sums = {
-        name: np.zeros((n_samples, n), f32) for name in ("delta", "d_i", "d_bias", "d_alpha", "d_beta", "d_threshold")
-    }
-    _core.dense_forward(spec, current, **neuron, **state, out=out, fired=None, **rows)
-    _core.dense_backward(spec, d_out, **neuron, **rows, **sums, d_current=d_current)
-    return [out, d_current, *rows.values(), *state.values(), *sums.values()]
+    _core.dense_forward(spec, current, **neuron, state=state, out=out, fired=None, rows=rows)
+    gradients = {"d_state": d_state, "d_current": d_current, "d_bias": d_bias, "d_parameters": d_parameters}
+    _core.dense_backward(spec, d_out, **neuron, rows=rows, **gradients, current=current)
+    return [out, d_current, *rows, *state, *d_state, d_bias, *d_parameters]
 
 
 def test_kernels_are_bit_equal_over_threads_and_instruction_sets(isa: str, threads: int) -> None:
@@ -322,26 +319,28 @@ def test_kernels_are_bit_equal_over_threads_and_instruction_sets(isa: str, threa
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
-    spec = _core.DenseSpec(model=0, reset=0, detach_reset=True, surrogate=0, slope=1.0, gain=1.0)
+    spec = _core.DenseSpec(
+        model="lif.subtract", constants=[1.0], detach_reset=True, surrogate="fast_sigmoid", slope=1.0
+    )
     current, row, v = np.zeros((2, 3, 4), np.float32), np.zeros(4, np.float32), np.zeros((3, 4), np.float32)
 
     def forward(**changes: object) -> None:
-        arrays = {"alpha": None, "beta": row, "threshold": row, "grad_threshold": row, "v": v, "i_syn": None}
-        _core.dense_forward(
-            spec, current, **{**arrays, "out": None, "fired": None, "v_rows": None, "i_syn_rows": None, **changes}
-        )
+        arrays = {"parameters": [row, row], "grad_threshold": row, "state": [v], "rows": []}
+        _core.dense_forward(spec, current, **{**arrays, "out": None, "fired": None, **changes})
 
     forward()
-    with pytest.raises(ShapeError, match=r"beta has another shape; give \[4\]"):
-        forward(beta=np.zeros(5, np.float32))
-    with pytest.raises(ShapeError, match="threshold is None; this model needs it"):
-        forward(threshold=None)
-    with pytest.raises(ShapeError, match=r"v_rows has another shape; give \[3, 3, 4\]"):
-        forward(v_rows=np.zeros((2, 3, 4), np.float32))
+    with pytest.raises(ShapeError, match=r"parameters beta has another shape; give \[4\]"):
+        forward(parameters=[np.zeros(5, np.float32), row])
+    with pytest.raises(ShapeError, match="parameters has 1 arrays; this model has 2"):
+        forward(parameters=[row])
+    with pytest.raises(ShapeError, match="grad_threshold is None; this model needs it"):
+        forward(grad_threshold=None)
+    with pytest.raises(ShapeError, match=r"rows v has another shape; give \[3, 3, 4\]"):
+        forward(rows=[np.zeros((2, 3, 4), np.float32)])
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        forward(v=v.astype(np.float64))
+        forward(state=[v.astype(np.float64)])
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        forward(v=np.zeros((4, 3), np.float32).T)  # a copy would take the result with it
+        forward(state=[np.zeros((4, 3), np.float32).T])  # a copy would take the result with it
 
 
 def test_lists_become_fired_bytes() -> None:

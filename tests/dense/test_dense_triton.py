@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 import torch
 
 from sparsesnn.engines.dense import fused, on_cpu
-from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.module import Layer, Model
+from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Population
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
@@ -49,42 +51,51 @@ def triton_kit(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_kernels(
-    kit: ModuleType, population: LI | Population, dtype: torch.dtype, scaled: bool = False
+    kit: ModuleType, population: LI | Population, dtype: torch.dtype, scaled: bool = False, fresh: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Forward and backward of one chunk: everything that the kernels write."""
+    """Forward and backward of one chunk: everything that the kernels write. `fresh`: of the first one of a sequence,
+    with some thresholds below 0."""
     n_steps, n_samples, n = 6, 3, 61
     rng = np.random.default_rng(0)
 
     def numbers(*shape: int, low: float = -1, high: float = 1) -> torch.Tensor:
         return torch.from_numpy(rng.uniform(low, high, shape)).to(dtype)
 
-    fires, cuba = not isinstance(population, LI), isinstance(population, CubaLIF)
-    neuron = {
-        "alpha": numbers(n, low=0.5) if cuba else None,
-        "beta": numbers(n, low=0.5),
-        "threshold": numbers(n, low=0.4) if fires else None,
-        "grad_threshold": numbers(n, low=0, high=0.4) if fires else None,
-    }
+    fires = not isinstance(population, LI)
+    ranges = {"alpha": 0.5, "beta": 0.5, "threshold": -0.2 if fresh else 0.4}
+    neuron = Numbers(
+        tuple(numbers(n, low=ranges[parameter.name]) for parameter in population.parameters),
+        numbers(n, low=0, high=0.4) if fires else None,
+    )
     current, d_out = numbers(n_steps, n_samples, n, high=1.5), numbers(n_steps, n_samples, n)
     folded = {"scale": numbers(n, low=0.5), "shift": numbers(n)} if scaled else {}
-    state = {"v": numbers(n_samples, n), "i_syn": numbers(n_samples, n) if cuba else None}
-    rows = {
-        "v_rows": torch.empty(n_steps + 1, n_samples, n, dtype=dtype),
-        "i_syn_rows": torch.empty(n_steps + 1, n_samples, n, dtype=dtype) if cuba else None,
-    }
+    state = tuple(numbers(n_samples, n) * (not fresh) for _ in population.states)
+    rows = tuple(torch.empty(n_steps + 1, n_samples, n, dtype=dtype) for _ in population.states)
     out = torch.empty_like(current)
     fired = torch.empty_like(current, dtype=torch.bool) if fires else None
     dynamics = Dynamics.of(population)
-    kit.forward(dynamics, neuron, current, **state, **rows, **folded, out=out, fired=fired)
-    sums = {name: numbers(n_samples, n) for name in ("delta", "d_bias", "d_beta")}
-    sums |= {name: numbers(n_samples, n) if wanted else None for name, wanted in (("d_i", cuba), ("d_alpha", cuba))}
-    sums["d_threshold"] = numbers(n_samples, n) if fires else None
-    if scaled:
-        sums["d_scale"] = numbers(n_samples, n)
-        folded = {"current": current}
+    kit.forward(dynamics, neuron, current, fresh=fresh, state=state, rows=rows, **folded, out=out, fired=fired)
+    d_state = tuple(numbers(n_samples, n) for _ in population.states)
+    d_parameters = tuple(numbers(n_samples, n) for _ in population.parameters)
+    sums = {"d_bias": numbers(n_samples, n), "d_scale": numbers(n_samples, n) if scaled else None}
     d_current = torch.empty_like(current)
-    kit.backward(dynamics, neuron, d_out, **rows, **sums, **folded, d_current=d_current)
-    found = {**state, **rows, **sums, "out": out, "fired": fired, "d_current": d_current}
+    kit.backward(
+        dynamics,
+        neuron,
+        d_out,
+        fresh=fresh,
+        rows=rows,
+        d_state=d_state,
+        d_parameters=d_parameters,
+        current=current,
+        **folded,
+        **sums,
+        d_current=d_current,
+    )
+    found = {**sums, "out": out, "fired": fired, "d_current": d_current}
+    for name, one, kept, gradient in zip(population.states, state, rows, d_state, strict=True):
+        found |= {name: one, f"{name}_rows": kept, f"d_{name}": gradient}
+    found |= {f"d_{p.name}": total for p, total in zip(population.parameters, d_parameters, strict=True)}
     return {name: x for name, x in found.items() if x is not None}
 
 
@@ -104,7 +115,8 @@ def populations() -> list[Any]:
 def test_kernels_are_those_of_the_cpu(population: LI | Population, on_cuda: ModuleType) -> None:
     """In float32 the forward pass to the bit: no spike may differ. The rest to a few roundings."""
     scaled = isinstance(population, LI) or population.reset == "zero"
-    want, got = (run_kernels(kit, population, torch.float32, scaled) for kit in (on_cpu, on_cuda))
+    fresh = isinstance(population, Population) and population.detach_reset
+    want, got = (run_kernels(kit, population, torch.float32, scaled, fresh) for kit in (on_cpu, on_cuda))
     assert set(got) == set(want)
     if "fired" in want:
         assert 0.05 < want["fired"].float().mean() < 0.8
@@ -236,14 +248,19 @@ def test_operators_keep_what_they_promise(on_cuda: ModuleType) -> None:
 
 def test_listed_means_fired_or_above(on_cuda: ModuleType) -> None:
     """With θ_grad above θ a neuron that fired still gets its gradient."""
-    neuron = {"alpha": None, "beta": torch.ones(1), "threshold": torch.ones(1), "grad_threshold": torch.full((1,), 9.0)}
+    neuron = Numbers((torch.ones(1), torch.ones(1)), torch.full((1,), 9.0))
     rows, d_current = torch.tensor([0.0, 2.0]).view(2, 1, 1), torch.empty(1, 1, 1)
     dynamics = Dynamics.of(LIF(1, grad_threshold=-math.inf))
-    empty = dict.fromkeys(("i_syn_rows", "d_i", "d_bias", "d_alpha", "d_beta", "d_threshold"))
     on_cuda.backward(
-        dynamics, neuron, torch.ones(1, 1, 1), v_rows=rows, delta=torch.zeros(1, 1), d_current=d_current, **empty
+        dynamics, neuron, torch.ones(1, 1, 1), rows=(rows,), d_state=(torch.zeros(1, 1),), d_current=d_current
     )
     assert d_current.item() == pytest.approx(1 / (10 * 1 + 1) ** 2)
+
+
+def test_other_models_are_refused_by_name(on_cuda: ModuleType) -> None:
+    dynamics = replace(Dynamics.of(LIF(1)), kernel="other.zero")
+    with pytest.raises(DescriptionError, match=r"no kernel of the neuron model 'other.zero'; .* 'hoist'"):
+        on_cuda.forward(dynamics, Numbers((), None), torch.ones(1, 1, 1), state=(torch.zeros(1, 1),))
 
 
 COMPILE = """

@@ -24,7 +24,7 @@ BLOCK = 8
 
 def run(call: Call) -> Result:
     """See the module."""
-    moment, own = call.neuron.first(call.v, call.i_syn, fresh=call.fresh), call.own
+    moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
     return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
 
 
@@ -36,13 +36,13 @@ def over_steps(
     recurrent_weight: Tensor | None = None,
 ) -> Result:
     """As `unrolled.over_steps`."""
-    parameters = (neuron.beta, neuron.alpha, neuron.threshold, neuron.grad_threshold)
+    numbers = (neuron.parameters, neuron.grad_threshold)
     out = []
     for block in currents.split(BLOCK) if len(currents) else ():
         run_block = compiled_block(neuron.population) if len(block) == BLOCK else _block
-        spikes, moment, own = run_block(neuron.population, parameters, block, moment, own, recurrent_weight)
+        spikes, moment, own = run_block(neuron.population, numbers, block, moment, own, recurrent_weight)
         out.append(spikes)
-    return torch.cat(out) if out else torch.zeros_like(currents), moment.v, moment.i_syn
+    return torch.cat(out) if out else torch.zeros_like(currents), moment.state
 
 
 @functools.lru_cache(maxsize=64)
@@ -54,14 +54,14 @@ def compiled_block(population: LI | Population) -> Callable[..., Any]:
 
 def _block(
     population: LI | Population,
-    parameters: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
+    numbers: tuple[tuple[Tensor, ...], Tensor | None],
     currents: Tensor,
     moment: Moment,
     own: Tensor | None,
     recurrent_weight: Tensor | None,
 ) -> tuple[Tensor, Moment, Tensor | None]:
     """Spikes (LI: potentials) of a few steps, and what the next steps need."""
-    neuron = Neuron(population, *parameters)
+    neuron = Neuron(population, *numbers)
     out = []
     for i in currents.unbind(0):
         if own is not None and recurrent_weight is not None:

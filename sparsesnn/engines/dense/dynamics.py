@@ -1,37 +1,40 @@
-"""The numbers that define a population's dynamics, as the C++ and the Triton kernels take them."""
+"""What defines a population's dynamics, as the C++ and the Triton kernels take it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sparsesnn.layers import LI, CubaLIF, Population
-from sparsesnn.surrogate import KINDS
+from torch import Tensor
 
-#: the number of a reset that leaves the potential alone
-NO_RESET = 3
+from sparsesnn.layers import LI, Population
+
+
+class Numbers(NamedTuple):
+    """A population's parameters in the model's order, and its secondary threshold (None of a readout); [N] each."""
+
+    parameters: tuple[Tensor, ...]
+    grad_threshold: Tensor | None
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Model and reset by their numbers in host/src/layer.h, the surrogate by its number in codelets/surrogate.h."""
+    """A neuron model by its name in codelets/neuron, its states and parameters in its order, and the surrogate."""
 
-    model: int
-    reset: int
-    detach_reset: bool
-    surrogate: int
-    slope: float
-    gain: float
+    kernel: str
+    states: tuple[str, ...]
+    parameters: tuple[str, ...]
+    constants: tuple[float, ...]
+    detach_reset: bool = True
+    surrogate: str = "straight_through"
+    slope: float = 1.0
 
     @classmethod
     def of(cls, population: LI | Population) -> Dynamics:
         """Of a described population."""
+        names = tuple(parameter.name for parameter in population.parameters)
+        model = (population.kernel, population.states, names, population.constants)
         if isinstance(population, LI):
-            return cls(model=2, reset=NO_RESET, detach_reset=True, surrogate=0, slope=1.0, gain=population.gain)
-        return cls(
-            model=1 if isinstance(population, CubaLIF) else 0,
-            reset=1 if population.reset_decays else {"subtract": 0, "zero": 2, "none": NO_RESET}[population.reset],
-            detach_reset=population.detach_reset,
-            surrogate=KINDS.index(population.surrogate.kind),
-            slope=population.surrogate.slope,
-            gain=population.gain,
-        )
+            return cls(*model)
+        surrogate = population.surrogate
+        return cls(*model, population.detach_reset, surrogate.kind, surrogate.slope)

@@ -28,13 +28,11 @@ import torch
 from torch import Tensor
 
 from sparsesnn.engines.dense import first_step, on_cpu
-from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.dense.layer import Call, Result, arriving
 from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, Population
-
-_NEURON = ("alpha", "beta", "threshold", "grad_threshold")
 
 
 def kit_of(device: torch.device) -> ModuleType:
@@ -49,27 +47,28 @@ def kit_of(device: torch.device) -> ModuleType:
 def run(call: Call) -> Result:
     """See the module; spikes (LI: potentials) as float[T, B, N]."""
     out, run = _run(call, packed=False)
-    return out, run.v, run.i_syn
+    return out, run.state
 
 
-def run_packed(call: Call) -> tuple[DenseSpikes, Tensor, Tensor | None]:
+def run_packed(call: Call) -> tuple[DenseSpikes, tuple[Tensor, ...]]:
     """The same with a byte a spike, for the next fused population."""
     gradient, run = _run(call, packed=True)
     assert run.fired is not None
-    return DenseSpikes(run.fired, gradient), run.v, run.i_syn
+    return DenseSpikes(run.fired, gradient), run.state
 
 
 def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
     neuron = call.neuron
-    per_neuron = [getattr(neuron, name) for name in _NEURON]
     # one value a neuron: autograd sums the gradients of a value that all share
-    per_neuron = [None if x is None else x.expand(call.n).contiguous() for x in per_neuron]
+    per_neuron = [x.expand(call.n).contiguous() for x in neuron.parameters]
+    grad_threshold = neuron.grad_threshold
     spikes = [source.spikes for source in call.sources]
     inputs = [
         *(x.gradient if isinstance(x, DenseSpikes) else x.contiguous() for x in spikes),
         *(source.weight for source in call.sources),
         call.recurrent_weight,
         call.bias,
+        None if grad_threshold is None else grad_threshold.expand(call.n).contiguous(),
         *per_neuron,
     ]
     device = call.v.device
@@ -86,9 +85,8 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         shifts=tuple(source.shift for source in call.sources),
         sources=tuple(x.fired if isinstance(x, DenseSpikes) else None for x in spikes),
         own=call.own,
-        apart=call.fresh and first_step.goes_apart(neuron.population),
-        v=call.v.clone(),
-        i_syn=None if call.i_syn is None else call.i_syn.clone(),
+        fresh=call.fresh and first_step.matters(neuron.population),
+        state=tuple(x.clone() for x in call.state),
         fired=kit.empty((call.n_steps, *call.v.shape), torch.bool, device) if packed else None,
         dtype=kit.product_dtype(call.sources[0].weight),
         gradient_dtypes=tuple(x.dtype for x in inputs[: len(spikes)] if x is not None),
@@ -106,20 +104,20 @@ class _Inputs:
     weights: tuple[Tensor, ...]
     recurrent_weight: Tensor | None
     bias: Tensor | None
-    neuron: dict[str, Tensor | None]
+    neuron: Numbers
 
     @classmethod
     def of(cls, inputs: Sequence[Tensor | None], fired: Sequence[Tensor | None]) -> _Inputs:
         """`inputs` as `_Fused` takes them; where `fired` says who fired, the input is only a gradient's place."""
         tensors = [None if x is None else x.detach() for x in inputs]
         present = [x for x in tensors[: 2 * len(fired)] if x is not None]
-        recurrent_weight, bias, *neuron = tensors[2 * len(fired) :]
+        recurrent_weight, bias, grad_threshold, *parameters = tensors[2 * len(fired) :]
         return cls(
             spikes=tuple(x if f is None else f for x, f in zip(present, fired, strict=False)),
             weights=tuple(present[len(fired) :]),
             recurrent_weight=recurrent_weight,
             bias=bias,
-            neuron=dict(zip(_NEURON, neuron, strict=True)),
+            neuron=Numbers(tuple(x for x in parameters if x is not None), grad_threshold),
         )
 
 
@@ -133,12 +131,12 @@ class _Run:
         shifts: per source, row t - shift arrives at step t.
         sources: per source bool[T', B, M], who fired; None where its spikes are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
-        apart: the first step goes by itself, see `first_step`.
-        v, i_syn: [B, N], running.
+        fresh: the first step differs, see `first_step`.
+        state: [B, N] each, running.
         fired: bool[T, B, N], written by the forward pass if the spikes are wanted so; None: wanted as floats.
         dtype: of products, currents and their gradients.
         gradient_dtypes: per source, of the gradient by its spikes.
-        starts: v and i_syn at the start of each chunk.
+        starts: the state at the start of each chunk.
         current: [T, B, N], kept for the backward pass, which uses up its memory: a second one computes it again.
     """
 
@@ -148,14 +146,18 @@ class _Run:
     shifts: tuple[int, ...]
     sources: tuple[Tensor | None, ...]
     own: Tensor | None
-    apart: bool
-    v: Tensor
-    i_syn: Tensor | None
+    fresh: bool
+    state: tuple[Tensor, ...]
     fired: Tensor | None
     dtype: torch.dtype
     gradient_dtypes: tuple[torch.dtype, ...]
-    starts: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    starts: list[tuple[Tensor, ...]] = field(default_factory=list)
     current: Tensor | None = None
+
+    @property
+    def v(self) -> Tensor:
+        """The first of the states."""
+        return self.state[0]
 
     def chunks(self) -> list[tuple[int, int]]:
         """First and last step of each chunk, of about equal length."""
@@ -191,25 +193,21 @@ class _Run:
             i = current[start:stop] if keep else current[: stop - start]
             self.input_current(i, x, weights, start, stop)
             if keep:
-                self.starts.append((self.v.clone(), None if self.i_syn is None else self.i_syn.clone()))
+                self.starts.append(tuple(x.clone() for x in self.state))
             # a recurrent population's current depends on the step before, so its chunk goes step by step
             for t0, t1 in [(start, stop)] if own is None else [(t, t + 1) for t in range(start, stop)]:
                 here = i[t0 - start : t1 - start]
                 if own is not None and recurrent_weight is not None:
                     recurrent_weight.product(own, here[0], accumulate=True)
                     own = spikes[t0]
-                first_step.forward(
-                    self.kit,
+                self.kit.forward(
                     dynamics,
                     x.neuron,
                     here,
-                    apart=self.apart and t0 == 0,
-                    v=self.v,
-                    i_syn=self.i_syn,
+                    fresh=self.fresh and t0 == 0,
+                    state=self.state,
                     out=None if out is None else out[t0:t1],
                     fired=None if self.fired is None else self.fired[t0:t1],
-                    v_rows=None,
-                    i_syn_rows=None,
                 )
         self.current = current if keep else None
         return no_memory(self.shape, self.dtype, self.v.device) if out is None else out
@@ -241,45 +239,35 @@ class _Run:
         current = self.current_again(x, out) if self.current is None else self.current
         self.current = None
         dynamics, chunks = Dynamics.of(self.population), self.chunks()
-        fires, cuba = isinstance(self.population, Population), self.i_syn is not None
+        fires = isinstance(self.population, Population)
         longest = max((stop - start for start, stop in chunks), default=0)
 
-        def zeros(wanted: bool = True) -> Tensor | None:
+        def zeros(wanted: bool) -> Tensor | None:
             return torch.zeros_like(self.v) if wanted else None
 
         state = self.v.dtype
-        v_rows = self.empty(longest + 1, state) if fires or needs.beta else None
-        i_rows = self.empty(longest + 1, state) if cuba else None
+        keeps = fires or any(needs.parameters)
+        rows = tuple(self.empty(longest + 1, state) for _ in self.state) if keeps else ()
         d_current, d_one = self.empty(longest), None if out is None else self.empty(1, state)
         weights = [
             self.factor(w if wanted else None, transposed=True)
             for w, wanted in zip(x.weights, needs.spikes, strict=True)
         ]
         recurrent_weight = self.factor(x.recurrent_weight, transposed=True)
-        delta, d_i = zeros(), zeros(cuba)
+        d_state = tuple(torch.zeros_like(x) for x in self.state)
         d_next = None if out is None else torch.zeros_like(self.v, dtype=self.dtype)
-        sums = {
-            "d_bias": zeros(needs.bias),
-            "d_alpha": zeros(needs.alpha),
-            "d_beta": zeros(needs.beta),
-            "d_threshold": zeros(needs.threshold),
-        }
+        d_bias, d_parameters = zeros(needs.bias), tuple(zeros(wanted) for wanted in needs.parameters)
         g = _Gradients.empty(x, needs, self, current)
-        for (start, stop), (v, i_syn) in zip(reversed(chunks), reversed(self.starts), strict=True):
+        for (start, stop), before in zip(reversed(chunks), reversed(self.starts), strict=True):
             n = stop - start
-            if v_rows is not None:
-                first_step.forward(
-                    self.kit,
+            if keeps:
+                self.kit.forward(
                     dynamics,
                     x.neuron,
                     current[start:stop],
-                    apart=self.apart and start == 0,
-                    v=v.clone(),
-                    i_syn=None if i_syn is None else i_syn.clone(),
-                    out=None,
-                    fired=None,
-                    v_rows=v_rows[: n + 1],
-                    i_syn_rows=None if i_rows is None else i_rows[: n + 1],
+                    fresh=self.fresh and start == 0,
+                    state=tuple(one.clone() for one in before),
+                    rows=tuple(one[: n + 1] for one in rows),
                 )
             for t0, t1 in [(0, n)] if out is None else [(t, t + 1) for t in reversed(range(n))]:
                 d_here = d_out[start + t0 : start + t1]
@@ -287,25 +275,24 @@ class _Run:
                     d_one.copy_(d_here)
                     recurrent_weight.product(d_next, d_one[0], accumulate=True)
                     d_here = d_one
-                first_step.backward(
-                    self.kit,
+                self.kit.backward(
                     dynamics,
                     x.neuron,
                     d_here,
-                    apart=self.apart and start + t0 == 0,
-                    v_rows=None if v_rows is None else v_rows[t0 : t1 + 1],
-                    i_syn_rows=None if i_rows is None else i_rows[t0 : t1 + 1],
-                    delta=delta,
-                    d_i=d_i,
+                    fresh=self.fresh and start + t0 == 0,
+                    rows=tuple(one[t0 : t1 + 1] for one in rows),
+                    d_state=d_state,
                     d_current=d_current[t0:t1],
-                    **sums,
+                    d_bias=d_bias,
+                    d_parameters=d_parameters,
+                    current=current[start + t0 : start + t1],
                 )
                 if out is not None:
                     d_next = d_current[t0]
             if d_next is not None:
                 d_next = d_next.clone()  # the next chunk writes where it lies
             self.products(x, g, weights, d_current[:n], out, start, stop)
-        g.sums = {name: None if total is None else total.sum(0) for name, total in sums.items()}
+        g.sums = [None if total is None else total.sum(0) for total in (d_bias, *d_parameters)]
         return g
 
     def products(
@@ -341,21 +328,17 @@ class _Needs:
     weights: tuple[bool, ...]
     recurrent_weight: bool
     bias: bool
-    alpha: bool
-    beta: bool
-    threshold: bool
+    parameters: tuple[bool, ...]
 
     @classmethod
     def of(cls, needs: Sequence[bool], n_sources: int) -> _Needs:
-        recurrent_weight, bias, alpha, beta, threshold, _ = needs[2 * n_sources :]
+        recurrent_weight, bias, _, *parameters = needs[2 * n_sources :]
         return cls(
             tuple(needs[:n_sources]),
             tuple(needs[n_sources : 2 * n_sources]),
             recurrent_weight,
             bias,
-            alpha,
-            beta,
-            threshold,
+            tuple(parameters),
         )
 
 
@@ -366,7 +349,7 @@ class _Gradients:
     spikes: list[Tensor | None]
     weights: list[Tensor | None]
     recurrent_weight: Tensor | None
-    sums: dict[str, Tensor | None] = field(default_factory=dict)
+    sums: list[Tensor | None] = field(default_factory=list)  # bias, then parameters in the model's order
 
     @classmethod
     def empty(cls, x: _Inputs, needs: _Needs, run: _Run, current: Tensor) -> _Gradients:
@@ -402,7 +385,7 @@ class _Gradients:
 
 
 class _Fused(torch.autograd.Function):
-    """forward(run, spikes of each source or their gradients' places, weights…, V, bias, α, β, θ, θ_grad) → as `_Run`."""
+    """forward(run, spikes of each source or their gradients' places, weights…, V, bias, θ_grad, parameters…) → as `_Run`."""
 
     @staticmethod
     def forward(ctx: Any, run: _Run, *inputs: Tensor | None) -> Tensor:
@@ -419,5 +402,5 @@ class _Fused(torch.autograd.Function):
         out, *inputs = ctx.saved_tensors
         needs = _Needs.of(ctx.needs_input_grad[1:], len(run.shifts))
         g = run.backward(_Inputs.of(inputs, run.sources), out, d_out.contiguous(), needs)
-        sums = (g.sums[name] for name in ("d_bias", "d_alpha", "d_beta", "d_threshold"))
-        return None, *g.spikes, *g.weights, g.recurrent_weight, *sums, None
+        d_bias, *d_parameters = g.sums
+        return None, *g.spikes, *g.weights, g.recurrent_weight, d_bias, None, *d_parameters

@@ -26,15 +26,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsesnn.engines.dense import first_step
-from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.dense.image_network import Pool, Shape, Stage
 from sparsesnn.engines.dense.spikes import no_memory
 from sparsesnn.layers import Population
 
 #: numbers of a chunk's largest buffers: maps that a convolution reads or makes
 CHUNK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}
-
-NEURON = ("alpha", "beta", "threshold", "grad_threshold")
 
 
 @dataclass
@@ -59,11 +57,11 @@ class Run:
         kit: what computes on the device of the weights, see `fused.kit_of`.
         source_shape, read, shape: of the maps that arrive, of those that the weights read, of the neurons.
         source: bool[T, B, M], the spikes that arrive; None where they are an input as floats.
-        v, i_syn: [B, N], running.
+        state: [B, N] each, running.
         fired: bool[T, B, N], written if the spikes are wanted so.
         dtype, gradient_dtype: of x and its gradient; of the gradient by the source.
         fold: what makes the current of x; None: x is the current.
-        starts: v and i_syn at the start of each chunk.
+        starts: the state at the start of each chunk.
     """
 
     kit: ModuleType
@@ -74,22 +72,31 @@ class Run:
     n_steps: int
     n_samples: int
     source: Tensor | None
-    v: Tensor
-    i_syn: Tensor | None
+    state: tuple[Tensor, ...]
     fired: Tensor | None
     dtype: torch.dtype
     gradient_dtype: torch.dtype
     fold: Fold | None = None
-    starts: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    starts: list[tuple[Tensor, ...]] = field(default_factory=list)
+
+    @property
+    def v(self) -> Tensor:
+        """The first of the states."""
+        return self.state[0]
 
     @property
     def n(self) -> int:
         return math.prod(self.shape)
 
     @property
-    def apart(self) -> bool:
-        """Whether the first step goes by itself: every call begins a sequence."""
-        return first_step.goes_apart(self.stage.neuron)
+    def fresh(self) -> bool:
+        """Whether the first step differs: every call begins a sequence."""
+        return first_step.matters(self.stage.neuron)
+
+    def numbers(self, neuron: Sequence[Tensor | None]) -> Numbers:
+        """What `Fused` takes, apart."""
+        n = len(self.stage.neuron.parameters)
+        return Numbers(tuple(x for x in neuron[:n] if x is not None), neuron[n] if len(neuron) > n else None)
 
     def chunks(self) -> list[tuple[int, int]]:
         """First and last step of each chunk."""
@@ -160,23 +167,19 @@ class Run:
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
-    def forward(self, source: Tensor, weight: Tensor, neuron: Mapping[str, Tensor | None], x: Tensor) -> Tensor:
+    def forward(self, source: Tensor, weight: Tensor, neuron: Numbers, x: Tensor) -> Tensor:
         """Spikes (LI: potentials) [T, B, N], or a gradient's place, from x as `products` left it."""
         out = self.empty(self.n_steps, self.n, self.v.dtype) if self.fired is None else None
         for start, stop in self.chunks():
-            self.starts.append((self.v.clone(), None if self.i_syn is None else self.i_syn.clone()))
-            first_step.forward(
-                self.kit,
+            self.starts.append(tuple(one.clone() for one in self.state))
+            self.kit.forward(
                 Dynamics.of(self.stage.neuron),
                 neuron,
                 x[start:stop],
-                apart=self.apart and start == 0,
-                v=self.v,
-                i_syn=self.i_syn,
+                fresh=self.fresh and start == 0,
+                state=self.state,
                 out=None if out is None else out[start:stop],
                 fired=None if self.fired is None else self.fired[start:stop],
-                v_rows=None,
-                i_syn_rows=None,
                 **self._folded(),
             )
         shape = (self.n_steps, self.n_samples, self.n)
@@ -197,55 +200,49 @@ class Run:
         self,
         source: Tensor,
         weight: Tensor,
-        neuron: Mapping[str, Tensor | None],
+        neuron: Numbers,
         x: Tensor,
         d_out: Tensor,
         needs: Mapping[str, bool],
     ) -> dict[str, Tensor | None]:
-        """Gradients by source, weight, scale and shift (of `fold`), alpha, beta, threshold; None where not needed."""
+        """Gradients by source, weight, scale and shift (of `fold`), and parameters; None where not needed."""
         dynamics, state = Dynamics.of(self.stage.neuron), self.v.dtype
         fires, chunks = isinstance(self.stage.neuron, Population), self.chunks()
         longest = max((stop - start for start, stop in chunks), default=0)
         normalised = self.fold is not None and self.fold.rstd is not None
-        v_rows = self.empty(longest + 1, self.n, state) if fires or needs["beta"] else None
-        i_rows = self.empty(longest + 1, self.n, state) if self.i_syn is not None else None
+        learns = tuple(needs[name] for name in dynamics.parameters)
+        keeps = fires or any(learns)
+        rows = tuple(self.empty(longest + 1, self.n, state) for _ in self.state) if keeps else ()
         d_x = self.empty(self.n_steps if normalised else longest, self.n, self.dtype)
-        delta = torch.zeros_like(self.v)
-        d_i = None if self.i_syn is None else torch.zeros_like(self.v)
+        d_state = tuple(torch.zeros_like(one) for one in self.state)
         wanted = {"d_scale": normalised, "d_bias": needs["shift"] or normalised}
-        wanted |= {f"d_{name}": needs[name] for name in ("alpha", "beta", "threshold")}
         sums = {name: torch.zeros_like(self.v) if want else None for name, want in wanted.items()}
+        d_parameters = tuple(torch.zeros_like(self.v) if want else None for want in learns)
         found: dict[str, Tensor | None] = dict.fromkeys(("source", "weight", "scale", "shift"))
-        for (start, stop), (v, i_syn) in zip(reversed(chunks), reversed(self.starts), strict=True):
+        for (start, stop), before in zip(reversed(chunks), reversed(self.starts), strict=True):
             n = stop - start
             d_here = d_x[start:stop] if normalised else d_x[:n]
-            if v_rows is not None:
-                first_step.forward(
-                    self.kit,
+            if keeps:
+                self.kit.forward(
                     dynamics,
                     neuron,
                     x[start:stop],
-                    apart=self.apart and start == 0,
-                    v=v.clone(),
-                    i_syn=None if i_syn is None else i_syn.clone(),
-                    out=None,
-                    fired=None,
-                    v_rows=v_rows[: n + 1],
-                    i_syn_rows=None if i_rows is None else i_rows[: n + 1],
+                    fresh=self.fresh and start == 0,
+                    state=tuple(one.clone() for one in before),
+                    rows=tuple(one[: n + 1] for one in rows),
                     **self._folded(),
                 )
-            first_step.backward(
-                self.kit,
+            self.kit.backward(
                 dynamics,
                 neuron,
                 d_out[start:stop],
-                apart=self.apart and start == 0,
-                v_rows=None if v_rows is None else v_rows[: n + 1],
-                i_syn_rows=None if i_rows is None else i_rows[: n + 1],
-                delta=delta,
-                d_i=d_i,
+                fresh=self.fresh and start == 0,
+                rows=tuple(one[: n + 1] for one in rows),
+                d_state=d_state,
                 d_current=d_here,
-                current=x[start:stop] if normalised else None,
+                d_parameters=d_parameters,
+                current=x[start:stop],
+                **self._folded(),
                 **sums,
             )
             if not normalised:
@@ -256,8 +253,7 @@ class Run:
                 self._gradients(found, source, weight, d_x[start:stop], start, stop, needs)
         elif sums["d_bias"] is not None:
             found["shift"] = self._of_channels(sums["d_bias"])
-        for name in ("alpha", "beta", "threshold"):
-            total = sums[f"d_{name}"]
+        for name, total in zip(dynamics.parameters, d_parameters, strict=True):
             found[name] = None if total is None else total.sum(0)
         return found
 
@@ -306,7 +302,7 @@ class Run:
 
 
 class Fused(torch.autograd.Function):
-    """forward(run, x, source or its gradient's place, weight, γ or None, shift or None, α, β, θ, θ_grad) → as `Run`.
+    """forward(run, x, source or its gradient's place, weight, γ or None, shift or None, parameters…, θ_grad if any) → `Run`'s.
 
     The gradient by `shift` is that of batch norm's β, or of a bias. x comes without a graph.
     """
@@ -319,7 +315,7 @@ class Fused(torch.autograd.Function):
         assert source is not None
         assert weight is not None
         read = source if run.source is None else run.source
-        return run.forward(read, weight, dict(zip(NEURON, neuron, strict=True)), x)
+        return run.forward(read, weight, run.numbers(neuron), x)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -327,10 +323,11 @@ class Fused(torch.autograd.Function):
         run: Run = ctx.run
         x, source, weight, _, _, *neuron = ctx.saved_tensors
         _, _, *needed = ctx.needs_input_grad
-        names = ("source", "weight", "scale", "shift", *NEURON)
+        parameters = (parameter.name for parameter in run.stage.neuron.parameters)
+        names = [*("source", "weight", "scale", "shift", *parameters), "grad_threshold"][: len(needed)]
         needs = dict(zip(names, needed, strict=True))
         read = source if run.source is None else run.source
-        found = run.backward(read, weight, dict(zip(NEURON, neuron, strict=True)), x, d_out.contiguous(), needs)
+        found = run.backward(read, weight, run.numbers(neuron), x, d_out.contiguous(), needs)
         return None, None, *(found.get(name) if needs[name] else None for name in names)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsesnn.bounds import RANGES, bounded
+from sparsesnn.bounds import bounded
 from sparsesnn.engines.dense import compiled, fused, unrolled
 from sparsesnn.engines.dense.image_fused import Fold, Fused, Run, convolved, pooled
 from sparsesnn.engines.dense.image_network import ImageNetwork, Shape, Stage
@@ -17,7 +17,7 @@ from sparsesnn.engines.dense.layer import check_mode, choose_mode
 from sparsesnn.engines.dense.neuron import Neuron
 from sparsesnn.engines.dense.spikes import DenseSpikes, SpikesByName
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, CubaLIF, Population
+from sparsesnn.layers import LI, Population
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
@@ -50,7 +50,7 @@ class ImageLayer(nn.Module):
         if stage.batch_norm:
             self.register_buffer("running_mean", torch.zeros(channels))
             self.register_buffer("running_var", torch.ones(channels))
-        for name in ("beta", "alpha", "threshold", "grad_threshold"):
+        for name in (*(parameter.name for parameter in neuron.parameters), "grad_threshold"):
             if hasattr(neuron, name):
                 value = torch.tensor(getattr(neuron, name), dtype=torch.float32)
                 if getattr(neuron, f"learn_{name}", False):
@@ -67,7 +67,7 @@ class ImageLayer(nn.Module):
         x = self._products(spikes.to(self.weight.dtype), one_by_one=mode == "step")
         currents = self._normalise(x)
         zeros = torch.zeros(x.shape[1:], device=x.device, dtype=self.weight.dtype)
-        moment = self._neuron().first(zeros, zeros if isinstance(self.stage.neuron, CubaLIF) else None, fresh=True)
+        moment = self._neuron().first((zeros,) * len(self.stage.neuron.states), fresh=True)
         run = compiled.over_steps if mode == "compile" else unrolled.over_steps
         return run(self._neuron(), currents, moment)[0]
 
@@ -100,15 +100,11 @@ class ImageLayer(nn.Module):
         return cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
 
     def _neuron(self) -> Neuron:
-        def decay(name: str) -> Tensor | None:
-            value = getattr(self, name, None)
-            return None if value is None else bounded(value, *RANGES[name])
-
         return Neuron(
             population=self.stage.neuron,
-            beta=cast(Tensor, decay("beta")),
-            alpha=decay("alpha"),
-            threshold=getattr(self, "threshold", None),
+            parameters=tuple(
+                bounded(getattr(self, name), low, high) for name, low, high in self.stage.neuron.parameters
+            ),
             grad_threshold=getattr(self, "grad_threshold", None),
         )
 
@@ -130,8 +126,7 @@ class ImageLayer(nn.Module):
             n_steps=n_steps,
             n_samples=n_samples,
             source=source.fired if isinstance(source, DenseSpikes) else None,
-            v=zeros,
-            i_syn=zeros.clone() if isinstance(self.stage.neuron, CubaLIF) else None,
+            state=tuple(zeros.clone() for _ in self.stage.neuron.states),
             fired=kit.empty((n_steps, n_samples, n), torch.bool, device) if fires else None,
             dtype=kit.product_dtype(self.weight),
             gradient_dtype=place.dtype,
@@ -142,8 +137,9 @@ class ImageLayer(nn.Module):
             run.products(x, spikes, self.weight.detach())
             run.fold = self._fold(x)
         neuron = self._neuron()
-        per_neuron = [getattr(neuron, name) for name in ("alpha", "beta", "threshold", "grad_threshold")]
-        per_neuron = [None if value is None else value.expand(n).contiguous() for value in per_neuron]
+        per_neuron = [x.expand(n).contiguous() for x in neuron.parameters]
+        if neuron.grad_threshold is not None:
+            per_neuron.append(neuron.grad_threshold.expand(n).contiguous())
         shift = self.norm_bias if self.stage.batch_norm else self.bias
         out = cast(Tensor, Fused.apply(run, x, place, self.weight, self.norm_weight, shift, *per_neuron))
         return out if run.fired is None else DenseSpikes(run.fired, out)

@@ -6,16 +6,16 @@ import functools
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sparsesnn.bounds import RANGES, bounded
+from sparsesnn.bounds import bounded
 from sparsesnn.engines.dense.neuron import Neuron
 from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
-from sparsesnn.layers import CubaLIF, Population
+from sparsesnn.layers import Population
 from sparsesnn.output import LayerOutput, LayerState, last_steps
 from sparsesnn.wording import count
 
@@ -49,7 +49,8 @@ class Call:
         sources: in the order in which their currents are summed.
         recurrent_weight, bias: [N, N], [N], or None.
         n_steps, n_samples, n: T, B, N.
-        v, i_syn, own: [B, N], the state before; i_syn of CubaLIF alone, own (the last spikes) if recurrent.
+        state: [B, N] each, in the model's order, before the first step.
+        own: [B, N], the last spikes, if recurrent.
         fresh: nothing came before: a sequence begins.
     """
 
@@ -60,14 +61,18 @@ class Call:
     n_steps: int
     n_samples: int
     n: int
-    v: Tensor
-    i_syn: Tensor | None
+    state: tuple[Tensor, ...]
     own: Tensor | None
     fresh: bool
 
+    @property
+    def v(self) -> Tensor:
+        """The first of the states."""
+        return self.state[0]
 
-#: spikes [T, B, N] (LI: potentials), and v and i_syn after the last step
-Result = tuple[Tensor, Tensor, Tensor | None]
+
+#: spikes [T, B, N] (LI: potentials), and the states after the last step
+Result = tuple[Tensor, tuple[Tensor, ...]]
 
 
 def run_layer(
@@ -103,8 +108,8 @@ def run_layer(
     call = _call(layer, sources, state)
     out: Tensor | DenseSpikes
     if mode == "fused" and packed and isinstance(population, Population):
-        out, v, i_syn = fused.run_packed(call)
-        recent = out.fired[max(0, call.n_steps - layer.n_history) :].to(v.dtype)
+        out, after = fused.run_packed(call)
+        recent = out.fired[max(0, call.n_steps - layer.n_history) :].to(call.v.dtype)
     else:
         run: Callable[[Call], Result] = {
             "step": unrolled.step,
@@ -112,12 +117,13 @@ def run_layer(
             "fused": fused.run,
             "compile": compiled.run,
         }[mode]
-        out, v, i_syn = run(call)
+        out, after = run(call)
         recent = out
     before = state.history if state else None
     history = last_steps(before, recent, layer.n_history) if layer.n_history else None
     step = (state.step if state else 0) + call.n_steps
-    return out, LayerState(v.detach(), None if i_syn is None else i_syn.detach(), history, step)
+    states = {name: x.detach() for name, x in zip(population.states, after, strict=True)}
+    return out, LayerState(**states, history=history, step=step)
 
 
 def check_mode(mode: str, backend: str) -> None:
@@ -162,7 +168,9 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     population = layer.population
     read, n_steps, n_samples = _sources(layer, sources, shift=state is None)
     like, shape = layer.weights[0], (n_samples, population.n)
-    v = _from_state(state.v if state else None, "v", like, shape)
+    states = tuple(
+        _from_state(getattr(state, name) if state else None, name, like, shape) for name in population.states
+    )
     before = state.history if state else None
     own = None
     if layer.loop_weight is not None:
@@ -172,13 +180,10 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
                 "allowed: the last spikes [1 or more, B, N]; pass the state that this layer returned"
             )
         own = _from_state(before[-1] if isinstance(before, Tensor) else None, "history", like, shape)
-    cuba = isinstance(population, CubaLIF)
     return Call(
         neuron=Neuron(
             population,
-            beta=bounded(cast(Tensor, layer.beta), *RANGES["beta"]),
-            alpha=bounded(cast(Tensor, layer.alpha), *RANGES["alpha"]) if cuba else None,
-            threshold=getattr(layer, "threshold", None),
+            tuple(bounded(getattr(layer, name), low, high) for name, low, high in population.parameters),
             grad_threshold=getattr(layer, "grad_threshold", None),
         ),
         sources=read,
@@ -187,8 +192,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
         n_steps=n_steps,
         n_samples=n_samples,
         n=population.n,
-        v=v,
-        i_syn=_from_state(state.i_syn if state else None, "i_syn", like, shape) if cuba else None,
+        state=states,
         own=own,
         fresh=state is None,
     )

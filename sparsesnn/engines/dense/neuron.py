@@ -14,41 +14,42 @@ from sparsesnn.surrogate import Surrogate
 
 
 class Moment(NamedTuple):
-    """A population between two steps: v, what its reset reads of its spikes, i_syn (CubaLIF, else None); [B, N]."""
+    """A population between two steps: its states in the model's order, and its spikes (None of a readout); [B, N]."""
 
-    v: Tensor
+    state: tuple[Tensor, ...]
     s: Tensor | None
-    i_syn: Tensor | None
 
 
 @dataclass(frozen=True)
 class Neuron:
-    """What a population's update needs; tensors [] or [N], those that a model lacks None; decays within [0, 1]."""
+    """What a population's update needs; parameters [] or [N] in the model's order, within their range."""
 
     population: LI | Population
-    beta: Tensor
-    alpha: Tensor | None
-    threshold: Tensor | None
+    parameters: tuple[Tensor, ...]
     grad_threshold: Tensor | None
 
-    def first(self, v: Tensor, i_syn: Tensor | None, *, fresh: bool) -> Moment:
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The parameters by name."""
+        return {p.name: x for p, x in zip(self.population.parameters, self.parameters, strict=True)}
+
+    def first(self, state: tuple[Tensor, ...], *, fresh: bool) -> Moment:
         """The moment before the first step; `fresh`: of the sequence, before which nobody has fired, whatever θ is."""
-        if self.threshold is None:
-            return Moment(v, None, i_syn)
-        return Moment(v, torch.zeros_like(v) if fresh else (v > self.threshold).to(v.dtype), i_syn)
+        if isinstance(self.population, LI):
+            return Moment(state, None)
+        x = state[0]
+        return Moment(state, torch.zeros_like(x) if fresh else (x > self.named["threshold"]).to(x.dtype))
 
     def step(self, i: Tensor, before: Moment) -> tuple[Tensor, Moment]:
         """Input current [B, N] in; spikes (LI: potentials) [B, N] and the next moment out."""
-        population = self.population
-        p = {"beta": self.beta, "alpha": self.alpha, "threshold": self.threshold}
-        states = [z for z in (before.v, before.i_syn) if z is not None]
+        population, p = self.population, self.named
         if isinstance(population, LI):
-            (v,) = population.step(p, states, None, None, i)
-            return v, Moment(v, None, None)
+            state = population.step(p, before.state, None, None, i)
+            return state[0], Moment(state, None)
         s = cast(Tensor, before.s)
-        v, *others = population.step(p, states, s.detach() if population.detach_reset else s, s, i)
-        fired = cast(Tensor, Spike.apply(v, self.threshold, self.grad_threshold, population.surrogate))
-        return fired, Moment(v, fired, others[0] if others else None)
+        state = population.step(p, before.state, s.detach() if population.detach_reset else s, s, i)
+        fired = cast(Tensor, Spike.apply(state[0], p["threshold"], self.grad_threshold, population.surrogate))
+        return fired, Moment(state, fired)
 
 
 class Spike(torch.autograd.Function):

@@ -8,7 +8,7 @@ Measured beside PyTorch's, see docs/baselines.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from sparsesnn import _core
-from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 
 #: rows of a chunk's matrix products: enough that a product runs near full speed, few enough that a chunk's buffers
 #: stay small beside what is kept
@@ -68,14 +68,52 @@ def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
         out.addmm_(floats(a, out.dtype).t(), rows(b))
 
 
-def forward(dynamics: Dynamics, neuron: Mapping[str, Tensor | None], current: Tensor, **arrays: Tensor | None) -> None:
-    """Moves every neuron over the steps of `current` [T, B, N]; see host/src/dense_lif.h."""
-    _core.dense_forward(_spec(dynamics), array(current), **_arrays(neuron), **_arrays(arrays))
+def forward(
+    dynamics: Dynamics,
+    neuron: Numbers,
+    current: Tensor,
+    *,
+    state: Sequence[Tensor],
+    rows: Sequence[Tensor] = (),
+    fresh: bool = False,
+    **arrays: Tensor | None,
+) -> None:
+    """Moves every neuron over the steps of `current` [T, B, N]; see host/src/dense_neurons.h."""
+    given = {"out": None, "fired": None, **arrays}
+    _core.dense_forward(
+        _spec(dynamics),
+        array(current),
+        **_numbers(neuron),
+        state=[array(x) for x in state],
+        rows=[array(x) for x in rows],
+        fresh=fresh,
+        **_arrays(given),
+    )
 
 
-def backward(dynamics: Dynamics, neuron: Mapping[str, Tensor | None], d_out: Tensor, **arrays: Tensor | None) -> None:
-    """The gradient of `forward`; see host/src/dense_lif.h."""
-    _core.dense_backward(_spec(dynamics), array(d_out), **_arrays(neuron), **_arrays(arrays))
+def backward(
+    dynamics: Dynamics,
+    neuron: Numbers,
+    d_out: Tensor,
+    *,
+    rows: Sequence[Tensor],
+    d_state: Sequence[Tensor],
+    d_parameters: Sequence[Tensor | None] = (),
+    fresh: bool = False,
+    **arrays: Tensor | None,
+) -> None:
+    """The gradient of `forward`; see host/src/dense_neurons.h."""
+    given = {"d_bias": None, **arrays}
+    _core.dense_backward(
+        _spec(dynamics),
+        array(d_out),
+        **_numbers(neuron),
+        rows=[array(x) for x in rows],
+        d_state=[array(x) for x in d_state],
+        d_parameters=[None if x is None else array(x) for x in d_parameters],
+        fresh=fresh,
+        **_arrays(given),
+    )
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -123,13 +161,20 @@ def values(x: Tensor) -> Any:
 
 def _spec(dynamics: Dynamics) -> _core.DenseSpec:
     return _core.DenseSpec(
-        model=dynamics.model,
-        reset=dynamics.reset,
+        model=dynamics.kernel,
+        constants=dynamics.constants,
         detach_reset=dynamics.detach_reset,
         surrogate=dynamics.surrogate,
         slope=dynamics.slope,
-        gain=dynamics.gain,
     )
+
+
+def _numbers(neuron: Numbers) -> dict[str, Any]:
+    threshold = neuron.grad_threshold
+    return {
+        "parameters": [array(x) for x in neuron.parameters],
+        "grad_threshold": None if threshold is None else array(threshold),
+    }
 
 
 def _arrays(tensors: Mapping[str, Tensor | None]) -> dict[str, Any]:

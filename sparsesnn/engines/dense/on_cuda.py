@@ -6,13 +6,22 @@ learn in float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from sparsesnn.engines.dense import triton_ops
-from sparsesnn.engines.dense.dynamics import Dynamics
+from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
+from sparsesnn.errors import DescriptionError
+from sparsesnn.surrogate import KINDS
+
+#: what `triton_kernels` numbers
+MODELS = ("lif", "cuba_lif", "li")
+RESETS = ("subtract", "subtract_decays", "zero", "none")
+NO_RESET = RESETS.index("none")
+#: arguments of the kernels with a row a step, and those with one more, for the state before the first
+STEPS, STATES = ("out", "fired", "current", "d_current"), ("v_rows", "i_syn_rows")
 
 #: rows of a chunk: potentials of one chunk are kept besides the currents; a launch costs microseconds
 ROWS = 16384
@@ -49,27 +58,115 @@ def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
         out += product
 
 
-def forward(dynamics: Dynamics, neuron: Mapping[str, Tensor | None], current: Tensor, **arrays: Tensor | None) -> None:
+def forward(
+    dynamics: Dynamics,
+    neuron: Numbers,
+    current: Tensor,
+    *,
+    state: Sequence[Tensor],
+    rows: Sequence[Tensor] = (),
+    fresh: bool = False,
+    **arrays: Tensor | None,
+) -> None:
     """Moves every neuron over the steps of `current` [T, B, N]; see `triton_kernels.forward_kernel`."""
-    parameters = {name: neuron[name] for name in ("alpha", "beta", "threshold")}
-    torch.ops.sparsesnn.dense_forward(
-        current, **parameters, **arrays, model=dynamics.model, reset=dynamics.reset, gain=dynamics.gain
-    )
+    model, reset = _numbers_of(dynamics)
+    parameters, n_steps = _parameters(dynamics, neuron), len(current)
+    states = _by_state(dynamics, state, "{}") | _by_state(dynamics, rows, "{}_rows")
+    given = {"out": None, "fired": None, **states, **arrays}
+    for start, stop, without in _runs(n_steps, fresh and reset != NO_RESET):
+        torch.ops.sparsesnn.dense_forward(
+            current[start:stop],
+            alpha=parameters["alpha"],
+            beta=parameters["beta"],
+            threshold=parameters["threshold"],
+            **_part(given, start, stop),
+            model=model,
+            reset=NO_RESET if without else reset,
+            gain=dynamics.constants[0],
+        )
 
 
-def backward(dynamics: Dynamics, neuron: Mapping[str, Tensor | None], d_out: Tensor, **arrays: Tensor | None) -> None:
+def backward(
+    dynamics: Dynamics,
+    neuron: Numbers,
+    d_out: Tensor,
+    *,
+    rows: Sequence[Tensor],
+    d_state: Sequence[Tensor],
+    d_parameters: Sequence[Tensor | None] = (),
+    fresh: bool = False,
+    **arrays: Tensor | None,
+) -> None:
     """The gradient of `forward`; see `triton_kernels.backward_kernel`."""
-    torch.ops.sparsesnn.dense_backward(
-        d_out=d_out,
-        **neuron,
+    model, reset = _numbers_of(dynamics)
+    sums: dict[str, Tensor | None] = dict.fromkeys(("d_alpha", "d_beta", "d_threshold", "d_bias"))
+    sums |= {f"d_{name}": x for name, x in zip(dynamics.parameters, d_parameters, strict=False)}
+    gradients = _by_state(dynamics, d_state, "{}")
+    given = {
+        **_by_state(dynamics, rows, "{}_rows"),
+        "delta": gradients["v"],
+        "d_i": gradients["i_syn"],
+        **sums,
         **arrays,
-        model=dynamics.model,
-        reset=dynamics.reset,
-        detach_reset=dynamics.detach_reset,
-        surrogate=dynamics.surrogate,
-        slope=dynamics.slope,
-        gain=dynamics.gain,
-    )
+    }
+    if given.get("d_scale") is None:  # only that sum reads it
+        given["current"] = None
+    for name in ("scale", "shift"):  # only sums over parameters that no model here has read them
+        given.pop(name, None)
+    parameters = _parameters(dynamics, neuron)
+    for start, stop, without in reversed(_runs(len(d_out), fresh and reset != NO_RESET)):
+        part = _part(given, start, stop)
+        if without:
+            # Only ∂ρ/∂β = 0 and ∂ρ/∂θ = 0 read the state before: a potential that did not fire, and no sum over β.
+            v_rows, threshold = part["v_rows"], parameters["threshold"]
+            assert v_rows is not None
+            assert threshold is not None
+            part |= {"d_beta": None, "v_rows": torch.cat([torch.minimum(v_rows[:1], threshold), v_rows[1:2]])}
+        torch.ops.sparsesnn.dense_backward(
+            d_out=d_out[start:stop],
+            **parameters,
+            **part,
+            model=model,
+            reset=reset,
+            detach_reset=dynamics.detach_reset,
+            surrogate=KINDS.index(dynamics.surrogate),
+            slope=dynamics.slope,
+            gain=dynamics.constants[0],
+        )
+
+
+def _numbers_of(dynamics: Dynamics) -> tuple[int, int]:
+    """Model and reset by their numbers in `triton_kernels`."""
+    model, _, reset = dynamics.kernel.partition(".")
+    if model not in MODELS:
+        raise DescriptionError(
+            f"dense_mode 'fused' on CUDA has no kernel of the neuron model {dynamics.kernel!r}; "
+            f"it has {', '.join(MODELS)}; use dense_mode 'hoist' or 'compile'"
+        )
+    return MODELS.index(model), RESETS.index(reset) if reset else NO_RESET
+
+
+def _parameters(dynamics: Dynamics, neuron: Numbers) -> dict[str, Tensor | None]:
+    found: dict[str, Tensor | None] = dict.fromkeys(("alpha", "beta", "threshold"))
+    return {**found, **dict(zip(dynamics.parameters, neuron.parameters, strict=True)), "grad_threshold": neuron[1]}
+
+
+def _by_state(dynamics: Dynamics, arrays: Sequence[Tensor], name: str) -> dict[str, Tensor | None]:
+    """Arrays of the states by the names that the operators give them."""
+    found: dict[str, Tensor | None] = {name.format("v"): None, name.format("i_syn"): None}
+    return {**found, **{name.format(state): x for state, x in zip(dynamics.states, arrays, strict=False)}}
+
+
+def _runs(n_steps: int, fresh: bool) -> list[tuple[int, int, bool]]:
+    """Launches: first step, last + 1, and whether it is the first of a sequence, which goes by itself."""
+    runs = [(0, 1, True), (1, n_steps, False)] if fresh else [(0, n_steps, False)]
+    return [run for run in runs if run[1] > run[0]] if n_steps else []
+
+
+def _part(arrays: Mapping[str, Tensor | None], start: int, stop: int) -> dict[str, Tensor | None]:
+    """Arguments for some of the steps; the others are running sums and states, or the same for all steps."""
+    ends = {**dict.fromkeys(STEPS, stop), **dict.fromkeys(STATES, stop + 1)}
+    return {k: x[start : ends[k]] if x is not None and k in ends else x for k, x in arrays.items()}
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

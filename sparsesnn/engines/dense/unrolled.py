@@ -13,7 +13,7 @@ from sparsesnn.engines.dense.spikes import DenseSpikes
 
 def step(call: Call) -> Result:
     """Everything one step at a time: the products with the input, the recurrent product, the update."""
-    moment, own = call.neuron.first(call.v, call.i_syn, fresh=call.fresh), call.own
+    moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
     # unbind: its backward stacks once, where spikes[t] would add T full-size tensors
     steps = [spikes.unbind(0) for spikes in _tensors(call)]
     out = []
@@ -27,12 +27,12 @@ def step(call: Call) -> Result:
         fired, moment = call.neuron.step(i, moment)
         own = fired if own is not None else None
         out.append(fired)
-    return _stack(out, call), moment.v, moment.i_syn
+    return _stack(out, call), moment.state
 
 
 def hoist(call: Call) -> Result:
     """One product per source over all T·B rows; the recurrent product and the update stay in the loop."""
-    moment, own = call.neuron.first(call.v, call.i_syn, fresh=call.fresh), call.own
+    moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
     return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
 
 
@@ -51,7 +51,7 @@ def over_steps(
         fired, moment = neuron.step(i, moment)
         own = fired if own is not None else None
         out.append(fired)
-    return torch.stack(out) if out else torch.zeros_like(currents), moment.v, moment.i_syn
+    return torch.stack(out) if out else torch.zeros_like(currents), moment.state
 
 
 def input_current(call: Call) -> Tensor:

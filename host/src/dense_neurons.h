@@ -14,45 +14,44 @@
 
 namespace sparsesnn {
 
-enum class Model : int { lif, cuba_lif, li };
-enum class Reset : int { subtract, subtract_decays, zero, none };
-
-// What defines the dynamics; `surrogate` as in codelets/surrogate.h.
+// What defines the dynamics; `surrogate`: its place in codelets/surrogate.h.
 template <class F>
 struct DensePopulation {
-  Model model;
-  Reset reset;
+  const NeuronModel* model;
+  F constants[max_constants];
   bool detach_reset;
   int surrogate;
-  F slope, gain;
-  int n_steps, n_samples, n;  // T of the chunk, B, N
-  // [N] each; alpha is null but for CubaLIF, threshold and grad_threshold are null for LI
-  const F *alpha, *beta, *threshold, *grad_threshold;
+  F slope;
+  int n_steps, n_samples, n;            // T of the chunk, B, N
+  bool fresh;                           // a sequence begins: nobody has fired before its first step
+  const F* parameters[max_parameters];  // [N] each, in the model's order
+  const F* grad_threshold;              // [N]; null for a readout
 };
 
-//   CubaLIF  i ← i_syn ← α·i_syn + i          all      v ← ρ(v) + g·i          LI: ρ(v) = β·v
+// All states move on by the model's step (codelets/neuron/neuron.h).
 template <class F>
 struct DenseForward {
   const F* current;        // [T, B, N]
   const F *scale, *shift;  // [N] or null both: the current is scale·current + shift (batch norm, folded)
-  F *v, *i_syn;            // [B, N], running; i_syn is null but for CubaLIF
-  F* out;                  // [T, B, N], spikes as 0 and 1, LI: potentials; or null
-  bool* fired;             // [T, B, N], the spikes as a byte each; or null, as always for LI
-  // [T + 1, B, N] or null: row 0 is the state before the chunk, row t + 1 the one after step t
-  F *v_rows, *i_syn_rows;
+  F* state[max_states];    // [B, N], running
+  F* out;                  // [T, B, N], spikes as 0 and 1, of a readout potentials; or null
+  bool* fired;             // [T, B, N], the spikes as a byte each; or null, as always for a readout
+  // [T + 1, B, N] each or null all: row 0 is the state before the chunk, row t + 1 the one after step t
+  F* rows[max_states];
 };
 
-//   q = σ'(v - θ)·d_out at listed neurons      δ ← γ·δ + q      d_current = g·δ, CubaLIF: α·d_current[t+1] + g·δ
+// d_state by the model's adjoint, with q = σ'(x - θ)·d_out at listed neurons.
 template <class F>
 struct DenseBackward {
-  const F *v_rows, *i_syn_rows;  // as a forward pass wrote them; LI reads v_rows only for d_beta
-  const F* d_out;                // [T, B, N]
-  F *delta, *d_i;                // [B, N], running: δ, and d_current of CubaLIF (else null)
-  F* d_current;                  // [T, B, N]
+  const F* rows[max_states];  // as a forward pass wrote them; a readout reads them only for d_parameters
+  const F* d_out;             // [T, B, N]
+  F* d_state[max_states];     // [B, N], running
+  F* d_current;               // [T, B, N]
   // [B, N], summed over the steps of the chunk on top of what is there; null where nobody asked
-  F *d_bias, *d_alpha, *d_beta, *d_threshold;
-  const F* current;  // as the forward pass read it; for d_scale [B, N] = Σ_t d_current·current, else both null
-  F* d_scale;
+  F *d_bias, *d_parameters[max_parameters];
+  const F* current;        // as the forward pass read it, for d_parameters and d_scale; else null
+  const F *scale, *shift;  // as the forward pass read them
+  F* d_scale;              // [B, N] = Σ_t d_current·current, or null
 };
 
 template <class F>

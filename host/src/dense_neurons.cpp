@@ -1,4 +1,4 @@
-#include "dense_lif.h"
+#include "dense_neurons.h"
 
 #include <string>
 
