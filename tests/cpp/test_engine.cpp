@@ -168,6 +168,21 @@ void every_rule() {
       }
 }
 
+// Any worker may take a tile, also where there are fewer tiles than threads.
+void more_threads_than_tiles() {
+  const Shape shape{17, 9, 4, 9, 0, 16};
+  LayerSpec spec;
+  spec.model = &find_model("lif.subtract");
+  spec.constants[0] = 0.8f;
+  spec.n = shape.n;
+  spec.tile_width = shape.tile_width;
+  set_num_threads(1);
+  const auto want = run(spec, shape, false, 1);
+  set_num_threads(16);
+  for (int k = 0; k < 300; ++k) CHECK(run(spec, shape, false, 1) == want);
+  set_num_threads(1);
+}
+
 void hostile_lists() {
   const std::vector<std::uint16_t> ids{0, 2, 4, 1};
   const auto check = [&](std::vector<std::int64_t> offsets, std::vector<std::int32_t> n_spikes, int n_neurons) {
@@ -228,6 +243,7 @@ void weights_that_are_not_finite() {
 
 int main() {
   every_rule();
+  more_threads_than_tiles();
   hostile_lists();
   fingerprints();
   weights_that_are_not_finite();
