@@ -50,6 +50,11 @@ inline Dual<F> operator*(const F& a, const Dual<F>& b) {
   return {a * b.x, a * b.dx};
 }
 
+template <class F>
+inline Dual<F> one_minus(const Dual<F>& x) {
+  return {one_minus(x.x), -x.dx};
+}
+
 // A spike whose derivative by the parameter, σ'·∂(x - θ), passes on.
 template <class F>
 struct Fired<Dual<F>> {

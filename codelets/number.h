@@ -35,6 +35,11 @@ inline F where(Fired<F> fired, F x) {
   return fired.is ? x : F(0);
 }
 
+template <class F>
+inline F one_minus(const F& x) {
+  return 1.0f - x;
+}
+
 #ifdef __IPU__
 inline float exp_of(float x) { return ::ipu::exp(x); }
 inline float sqrt_of(float x) { return ::ipu::sqrt(x); }

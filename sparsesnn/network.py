@@ -11,13 +11,15 @@ from types import MappingProxyType
 from typing import Any, Union
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population
 from sparsesnn.options import Option, options_of, plain
 from sparsesnn.surrogate import Surrogate
 from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
-MODELS: Mapping[str, type] = MappingProxyType({"Input": Input, "LIF": LIF, "CubaLIF": CubaLIF, "LI": LI})
+MODELS: Mapping[str, type] = MappingProxyType(
+    {"Input": Input, "LIF": LIF, "CubaLIF": CubaLIF, "AdLIF": AdLIF, "LI": LI}
+)
 #: longest delay, in steps: a state keeps the lists of so many
 MAX_DELAY = 2**20
 
@@ -79,7 +81,7 @@ class Network:
     """Populations in execution order and the connections between them.
 
     Args:
-        populations: name → `Input`, `LIF`, `CubaLIF` or `LI`, each after the populations it reads from.
+        populations: name → `Input`, `LIF`, `CubaLIF`, `AdLIF` or `LI`, each after the populations it reads from.
         connections: in any order; a population's currents are summed in this order, its recurrent connections last.
             `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 

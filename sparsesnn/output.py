@@ -27,6 +27,7 @@ class LayerState:
         history: output of the last steps, as many as a later reader needs; None if none are needed.
         step: steps run so far; the choice among candidates that overflow a capacity depends on it.
         training_step: of the pass that began the sequence, see `sparsesnn.rotation`; likewise.
+        w: float32[B, N], adaptation (AdLIF), else None.
     """
 
     v: Tensor
@@ -34,6 +35,7 @@ class LayerState:
     history: LayerOutput | None = None
     step: int = 0
     training_step: int = 0
+    w: Tensor | None = None
 
 
 class CountedSpikes(Mapping[str, Any]):

@@ -17,8 +17,6 @@ from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.synapses import Dense, Synapses
 
-#: what a population may have one number of for every neuron, or one for all
-PER_NEURON = ("beta", "alpha", "threshold", "grad_threshold")
 #: the buffer in which a layer with a capacity counts the forward passes of training
 STEP_COUNTER = "training_steps"
 
@@ -119,7 +117,7 @@ class PopulationModule(nn.Module):
             if c.is_recurrent:
                 self.register_parameter(c.name, weights[c.name])
         self.bias = nn.Parameter(own(torch.zeros(population.n))) if population.bias else None
-        for name in PER_NEURON:
+        for name in (*(parameter.name for parameter in population.parameters), "grad_threshold"):
             if hasattr(population, name):
                 value = torch.tensor(getattr(population, name), dtype=torch.float32)
                 value = own(value).clone() if value.ndim else value

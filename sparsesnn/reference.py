@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsesnn.bounds import RANGES
 from sparsesnn.layers import LI, Population
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.network import Network
@@ -64,14 +63,15 @@ class Parameters:
         def array(value: Any) -> Any:
             return None if value is None else value.detach().cpu().numpy().astype(dtype)
 
-        names = [name for name in ("alpha", "beta", "threshold") if getattr(layer, name, None) is not None]
         return cls(
             population=layer.population,
             weights=tuple(array(w) for w in layer.sender_weights),
             delays=tuple(layer.delays),
             recurrent_weight=array(layer.loop_weight),
             bias=array(layer.bias),
-            neuron={name: array(getattr(layer, name)).clip(*RANGES.get(name, (None, None))) for name in names},
+            neuron={
+                name: array(getattr(layer, name)).clip(low, high) for name, low, high in layer.population.parameters
+            },
             grad_threshold=array(getattr(layer, "grad_threshold", None)),
         )
 

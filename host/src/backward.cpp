@@ -317,7 +317,7 @@ void Backward::sort() {
     if (k < n_senders())
       events_[at(c, k)] = sort_by_sender(senders_[k].input, chunks_[c], n_samples_);
     else
-      listed_[c] = sort_by_tile(spec_, saved_, d_values_, d_slots_.data(), chunks_[c], n_samples_);
+      listed_[c] = sort_by_tile(spec_, saved_, d_values_, d_slots_.data(), n_slots_, chunks_[c], n_samples_);
   });
   for (const Events& e : events_) arrived_.push_back({e.starts.data(), e.rows.data(), e.n, nullptr});
 }
@@ -374,7 +374,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
                           sums.data(),
                           arrived_.data() + at(c, 0),
                           listed_[c].grads.data(),
-                          listed_[c].slots.data(),
+                          listed_[c].states.data(),
                           listed_[c].starts.data()};
   parallel_for(n_tiles_, [&](int p, int worker) {
     const int n_workers = std::min(n_tiles_, num_threads());

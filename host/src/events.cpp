@@ -83,7 +83,7 @@ void visit_listed(const LayerSpec& spec, const LayerSaved& saved, const Chunk& c
 
 template <class Id>
 Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
-                        const Chunk& chunk, int n_samples) {
+                        std::int64_t n_slots, const Chunk& chunk, int n_samples) {
   const int n_tiles = spec.n_tiles();
   Listed listed;
   listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
@@ -101,15 +101,18 @@ Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const fl
   for (int p = 0; p <= n_tiles; ++p) n += std::exchange(starts[p], n);
   const bool by_q = spec.adds_q();
   listed.grads = Array<ListedGrad>(by_q ? n : 0);
-  listed.slots = Array<ListedSlot>(by_q ? 0 : n);
+  listed.states = Array<ListedState>(by_q ? 0 : n);
+  const float* x = spec.model->reads_x ? saved.fields + n_slots : nullptr;
   visit_listed<Id>(spec, saved, chunk, n_samples, [&](int tile, std::uint32_t place, std::int64_t slot) {
     const float q = slot < 0 ? 0.0f : saved.fields[slot] * d_values[slot];
     if (d_slots && slot >= 0) d_slots[slot] = q;
     const std::int32_t at = starts[tile]++;
     if (by_q)
       listed.grads[at] = {place, q};
+    else if (slot < 0)
+      listed.states[at] = {place, 0.0f, -1.0f, 0.0f};
     else
-      listed.slots[at] = {slot, place};
+      listed.states[at] = {place, q, saved.fields[slot], x ? x[slot] : 0.0f};
   });
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
   starts[0] = 0;
@@ -124,9 +127,9 @@ Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples
 }
 
 Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
-                    const Chunk& chunk, int n_samples) {
-  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, chunk, n_samples)
-                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, chunk, n_samples);
+                    std::int64_t n_slots, const Chunk& chunk, int n_samples) {
+  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, n_slots, chunk, n_samples)
+                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, n_slots, chunk, n_samples);
 }
 
 }  // namespace sparsesnn

@@ -25,7 +25,7 @@ struct SenderInput {
 // The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.
 struct Listed {
   Array<ListedGrad> grads;     // where q says it all (LayerSpec::adds_q), else
-  Array<ListedSlot> slots;     // with neurons that fired but found no slot, where those are stored
+  Array<ListedState> states;   // with neurons that fired but found no slot, where those are stored
   Array<std::int32_t> starts;  // [P + 1]
 };
 
@@ -33,6 +33,6 @@ Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples
 
 // Also writes q of every slot into `d_slots`, unless null.
 Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
-                    const Chunk& chunk, int n_samples);
+                    std::int64_t n_slots, const Chunk& chunk, int n_samples);
 
 }  // namespace sparsesnn

@@ -66,6 +66,7 @@ struct Traces {
     for (std::size_t s = 0; s < states.size(); ++s) pass.state[s] = states[s].data();
     for (std::size_t k = 0; k < traces.size(); ++k)
       for (std::size_t s = 0; s < traces[k].size(); ++s) pass.trace[k][s] = traces[k][s].data();
+    pass.has_traces = std::any_of(traces.begin(), traces.end(), [](const auto& of) { return !of.empty(); });
     pass.slope = slope.data();
   }
 };

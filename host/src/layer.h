@@ -127,10 +127,11 @@ struct ListedGrad {
   float q;
 };
 
-// The slot itself, where q does not say it all; -1: a neuron that fired but found no slot.
-struct ListedSlot {
-  std::int64_t slot;
+// The same where q does not say it all: with σ', and x where the model reads it. σ' < 0: a neuron that fired but found
+// no slot.
+struct ListedState {
   std::uint32_t place;
+  float q, sigma, x;
 };
 
 // Growing store of slot records. Its memory functions live in forward.cpp, outside the per-instruction-set builds.
@@ -173,6 +174,7 @@ struct ForwardPass {
   bool wide;                                 // own ids are uint32
   float* state[max_states];                  // each [P][B][W]
   float* trace[max_parameters][max_states];  // their derivatives by each parameter that learns, else null
+  bool has_traces;                           // something learns
   float* slope;                              // σ' of the step before at listed neurons, else 0, [P][B][W]; or null
   // select: one bit per neuron of the tile, [P][T·B]. Candidates; then what is sent as spikes and listed as
   // near-spikes, which are other arrays only where a capacity may drop some.
@@ -226,7 +228,7 @@ struct ChunkPass {
   const SenderSums* sums;             // [n_senders]
   const SenderChunk* senders;         // [n_senders]
   const ListedGrad* listed;           // tile by tile: the listed slots, sorted by tile,
-  const ListedSlot* slots;            // or these, within a tile in the order of rows backwards
+  const ListedState* states;          // or these, within a tile in the order of rows backwards
   const std::int32_t* listed_starts;  // [P + 1]
 };
 

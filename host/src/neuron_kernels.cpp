@@ -62,6 +62,18 @@ inline TileNeurons<M> tile_neurons(const ForwardPass& pass, const LayerSpec& spe
   return n;
 }
 
+// The traces of all parameters that learn. A function of its own: its registers are not those of the usual step.
+template <class M, int W>
+[[gnu::noinline]] void advance_traces(const ForwardPass& pass, const LayerSpec& spec, const TileNeurons<M>& neurons,
+                                      std::size_t state, const float* current, bool fresh) {
+  each_constant<M::n_parameters>([&](auto learnt) {
+    if (!pass.trace[learnt][0]) return;
+    float* trace[M::n_states];
+    for (int s = 0; s < M::n_states; ++s) trace[s] = pass.trace[learnt][s] + state;
+    step_traces<M, learnt(), W>(neurons, trace, at(pass.slope, state), spec.detach_reset, current, fresh);
+  });
+}
+
 template <class M, int W>
 void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile, int t, int b, const float* current) {
   const std::size_t state = (static_cast<std::size_t>(tile.index) * pass.n_samples + b) * W;
@@ -73,12 +85,7 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
                 sizeof(float) * __builtin_popcountll(tile.valid));
   } else {
     const bool fresh = t == 0 && pass.starts_above_threshold;
-    each_constant<M::n_parameters>([&](auto learnt) {
-      if (!pass.trace[learnt][0]) return;
-      float* trace[M::n_states];
-      for (int s = 0; s < M::n_states; ++s) trace[s] = pass.trace[learnt][s] + state;
-      step_traces<M, learnt(), W>(neurons, trace, at(pass.slope, state), spec.detach_reset, current, fresh);
-    });
+    if (pass.has_traces) advance_traces<M, W>(pass, spec, neurons, state, current, fresh);
     Masks masks = step<M, W>(neurons, pass.neuron.grad_threshold + tile.first, current, fresh);
     if (!spec.save && !spec.fixed) masks.listed = masks.fired;
     pass.fired[tile.words + list] = masks.fired;
@@ -101,14 +108,13 @@ inline TileGrads<M> tile_grads(const BackwardPass& pass, std::size_t first, std:
   return n;
 }
 
-// Neuron k of a tile at `slot`, or, slot -1, one that fired but found no slot.
+// Neuron k of a tile; sigma < 0: one that fired but found no slot.
 template <class M>
-inline ListedNeuron listed_neuron(const BackwardPass& pass, const TileGrads<M>& tile, int k, std::int64_t slot,
-                                  float q) {
+inline ListedNeuron listed_neuron(const BackwardPass& pass, const TileGrads<M>& tile, int k, float q, float sigma,
+                                  float x) {
   const float through = pass.spec->detach_reset ? 0.0f : 1.0f;
-  if (slot < 0) return {k, {{true}, 0.0f, 0.0f, 0.0f, through}};
-  const float x = M::reads_x ? pass.fields[pass.n_slots + slot] : 0.0f;
-  return {k, {Fired<float>::of(x, tile.parameter[M::threshold][k]), pass.fields[slot], q, x, through}};
+  if (sigma < 0.0f) return {k, {{true}, 0.0f, 0.0f, 0.0f, through}};
+  return {k, {Fired<float>::of(x, tile.parameter[M::threshold][k]), sigma, q, x, through}};
 }
 
 // Calls body(row, b) for the rows of a chunk: groups of samples ascending, steps descending, samples ascending.
@@ -145,10 +151,9 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
       const TileGrads<M> n = of_sample(b);
       ListedNeuron listed[W];
       int n_listed = 0;
-      for (; j < end && at_hand.slots[j].place / W == row; ++j) {
-        const std::int64_t slot = at_hand.slots[j].slot;
-        const float q = slot < 0 ? 0.0f : pass.fields[slot] * pass.d_values[slot];
-        listed[n_listed++] = listed_neuron<M>(pass, n, static_cast<int>(at_hand.slots[j].place % W), slot, q);
+      for (; j < end && at_hand.states[j].place / W == row; ++j) {
+        const ListedState& one = at_hand.states[j];
+        listed[n_listed++] = listed_neuron<M>(pass, n, static_cast<int>(one.place % W), one.q, one.sigma, one.x);
       }
       grad_row<M, W>(n, d_current + row * W, nullptr, listed, n_listed);
     });
@@ -220,11 +225,12 @@ void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, st
       int n_listed = 0;
       for (Run& run : runs)
         run.each_below(first, last, id, [&](int k, std::int64_t slot) {
-          listed[n_listed++] = listed_neuron<M>(pass, tile, k, slot, pass.d_slots[slot]);
+          const float x = M::reads_x ? pass.fields[pass.n_slots + slot] : 0.0f;
+          listed[n_listed++] = listed_neuron<M>(pass, tile, k, pass.d_slots[slot], pass.fields[slot], x);
         });
       silenced.each_below(
           first, last, [&](std::int64_t j) { return pass.silenced_ids[j]; },
-          [&](int k, std::int64_t) { listed[n_listed++] = listed_neuron<M>(pass, tile, k, -1, 0.0f); });
+          [&](int k, std::int64_t) { listed[n_listed++] = listed_neuron<M>(pass, tile, k, 0.0f, -1.0f, 0.0f); });
       grad_row<M, W>(tile, out, copy, listed, n_listed);
     }
   }

@@ -13,6 +13,7 @@ from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
 from sparsesnn.layers import LI, CubaLIF, Input
+from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.network import Network
 from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.ipu.vertices import loops_rounds
@@ -102,6 +103,7 @@ def make_spec(
 
 def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     p, placed = plan.network.populations[name], plan.populations[name]
+    refuse_others(p, ("Input", "LIF", "CubaLIF", "LI"), "the IPU program", name)
     spiking = not isinstance(p, (Input, LI))
     surrogate = getattr(p, "surrogate", None)
     reset = getattr(p, "reset", "none")

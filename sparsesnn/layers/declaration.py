@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sparsesnn.errors import DescriptionError
 
 
 class Parameter(NamedTuple):
@@ -17,6 +20,16 @@ class Parameter(NamedTuple):
     name: str
     low: float = -math.inf
     high: float = math.inf
+
+
+def refuse_others(population: Any, allowed: Sequence[str], who: str, name: str = "") -> None:
+    """`DescriptionError` where a population's model is not among those that `who` knows."""
+    model = type(population).__name__
+    if model not in allowed:
+        raise DescriptionError(
+            f"{name or model}: its model is {model}, which {who} does not have; it has {', '.join(allowed)}; "
+            "use one of these, or another backend"
+        )
 
 
 BETA = Parameter("beta", 0.0, 1.0)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
+from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.nir.files import nir_package
 
 
@@ -112,6 +113,7 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
 def _check(
     name: str, population: LI | Population, recurrent: bool, target: str, reader: Target, keep_reset: bool
 ) -> None:
+    refuse_others(population, ("LIF", "CubaLIF", "LI"), "NIR", name)
     kind = "CubaLIF" if isinstance(population, CubaLIF) else "LI" if isinstance(population, LI) else "LIF"
     if kind not in reader.neurons:
         raise DescriptionError(

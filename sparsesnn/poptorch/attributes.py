@@ -10,6 +10,7 @@ from typing import Any, Dict  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input
+from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.network import Network
 from sparsesnn.poptorch.tile_map import TileMap, connections
 from sparsesnn.surrogate import KINDS
@@ -25,6 +26,7 @@ def check(network: Network) -> None:
     if len(network.inputs) != 1 or names[0] != network.inputs[0]:
         raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
     for name, p in network.populations.items():
+        refuse_others(p, ("Input", "LIF", "CubaLIF", "LI"), "the op", name)
         for flag in ("learn_beta", "learn_alpha", "learn_threshold"):
             if getattr(p, flag, False):
                 raise DescriptionError(f"{name}: {flag}=True: the op trains weights and biases only; leave it False")

@@ -11,13 +11,15 @@ from sparsesnn import _core
 from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.engines.module import Layer
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, LIF, CubaLIF, Population
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Population
 from sparsesnn.surrogate import KINDS
 
 DESCRIBED = [
     LI(3),
     *(model(3, reset=reset) for model in (LIF, CubaLIF) for reset in ("subtract", "zero", "none")),
     *(model(3, reset="subtract", reset_decays=True) for model in (LIF, CubaLIF)),
+    *(AdLIF(3, order=order, reset=reset) for order in ("symplectic", "explicit") for reset in ("zero", "subtract")),
+    AdLIF(3, order="sparch"),
 ]
 
 

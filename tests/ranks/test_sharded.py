@@ -20,7 +20,7 @@ from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -157,6 +157,22 @@ def test_feed_forward(name, grid):
 def test_recurrent(name, grid):
     net, rules = RECURRENT[name]
     check(parse_net(net, **rules), *grid)
+
+
+ADAPTIVE = {
+    "symplectic": {"reset": "zero", "recurrent": True},
+    "explicit": {"reset": "subtract", "detach_reset": False, "capacity": 31},
+    "sparch": {"reset": "subtract", "recurrent": True, "detach_reset": False},
+}
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1), (1, 3), (2, 2)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+@pytest.mark.parametrize("order", ADAPTIVE)
+def test_adaptive_neurons(order, grid):
+    learns = {f"learn_{name}": True for name in ("beta", "rho", "a", "b", "threshold")}
+    beta = tuple(np.linspace(0.7, 0.95, 140))
+    hidden = AdLIF(140, beta=beta, order=order, gain=8.0, q=6.0, **ADAPTIVE[order], **learns)
+    check(Network.chain(Input(30), hidden, LI(10)), *grid)
 
 
 def on_hosts(monkeypatch: pytest.MonkeyPatch, n_hosts: int) -> None:

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ def run_layer(
     before = state.history if state else None
     history = last_steps(before, recent, layer.n_history) if layer.n_history else None
     step = (state.step if state else 0) + call.n_steps
-    states = {name: x.detach() for name, x in zip(population.states, after, strict=True)}
+    states: dict[str, Any] = {name: x.detach() for name, x in zip(population.states, after, strict=True)}
     return out, LayerState(**states, history=history, step=step)
 
 

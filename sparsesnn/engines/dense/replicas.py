@@ -6,6 +6,7 @@ not averaged as DistributedDataParallel does by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsesnn.bounds import RANGES, gate, ungated
+from sparsesnn.bounds import gate, ungated
 from sparsesnn.engines.module import Model
 from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.output import Output
@@ -36,8 +37,11 @@ class Replicated(nn.Module):
             model, device_ids=[device] if device.type == "cuda" else None, process_group=replicas.group
         )
         # a function with annotations as text would be refused
-        last_names = ((name.rpartition(".")[2], p) for name, p in model.named_parameters())
-        ranges: dict[Tensor, tuple[float, float]] = {p: RANGES[name] for name, p in last_names if name in RANGES}
+        ranges: dict[Tensor, tuple[float, float]] = {}
+        for layer in model.modules():
+            for name, low, high in getattr(getattr(layer, "population", None), "parameters", ()):
+                if (low, high) != (-math.inf, math.inf):
+                    ranges[getattr(layer, name)] = (low, high)
         self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket, ranges))
 
     def forward(self, spikes: SpikeBatch) -> Output:

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsesnn.layers import LI, CubaLIF, Input
+from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.partition.plan import Plan
 
 ITEMS = (
@@ -108,6 +109,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
     """Bytes of a shard of `n` neurons of population `name`; `plan` needs no shards yet."""
     population = plan.network.populations[name]
     assert not isinstance(population, Input), "the host owns the input's neurons"
+    refuse_others(population, ("LIF", "CubaLIF", "LI"), "the IPU program", name)
     b, t, trains = plan.n_samples, plan.n_steps, plan.trains
     half = plan.weight_dtype == "half"
     incoming = plan.incoming(name)

@@ -1,0 +1,132 @@
+"""Adaptive leaky integrate-and-fire neurons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Tuple  # noqa: UP035
+
+from sparsesnn.documented import documented
+from sparsesnn.errors import DescriptionError
+from sparsesnn.layers.checks import PerNeuron
+from sparsesnn.layers.declaration import THRESHOLD, Parameter
+from sparsesnn.layers.equations import Pulled
+from sparsesnn.layers.lif import Population
+from sparsesnn.options import option, plain
+
+ORDERS = ("symplectic", "explicit", "sparch")
+
+
+@documented(
+    n="number of neurons.",
+    beta_range="lowest and highest beta as it trains, such as those of time constants of 5 to 25 steps.",
+    rho_range="lowest and highest rho as it trains.",
+    a_range="lowest and highest a as it trains.",
+    b_range="lowest and highest b as it trains.",
+)
+@dataclass(frozen=True)
+class AdLIF(Population):
+    """LIF with a second state w, which the potential and the spikes drive, and which pulls the potential down.
+
+        symplectic   r = reset(v[t-1]) ; w[t] = ρ·w[t-1] + (1-ρ)·q·(a·r + b·s[t-1]) ; v[t] = β·r + (1-β)·(gain·i[t] - w[t])
+        explicit     the same with w[t-1] in the last term
+        sparch       w[t] = ρ·w[t-1] + (1-ρ)·q·(a·v[t-1] + b·s[t-1]) ; v[t] = β·(v[t-1] - θ·s[t-1]) + (1-β)·(gain·i[t] - w[t])
+
+    reset(v) is v·(1 - s) (zero) or v - θ·s (subtract; always with order sparch). w carries from step to step what it is
+    before the spike of the last step counts. `detach_reset` cuts the gradient through the reset, never that through b·s.
+    A decay or a coupling that leaves its range as it learns is read as the end of the range, see `sparsesnn.bounds`.
+
+    Without spikes it is a damped oscillator, with an angular frequency of about √(q·a / (τ_v·τ_w)) per step. Source:
+    Baronig et al. 2025 (symplectic is their SE-adLIF with w one step behind in the notation, explicit their EF-adLIF);
+    Bittar & Garner 2022 (sparch, with couplings scaled by (1-ρ)·q).
+    """
+
+    rho: PerNeuron = option(0.98, "decay of the adaptation w per step, of AdLIF neurons", low=0, high=1)
+    a: PerNeuron = option(0.5, "how strongly the potential drives the adaptation of AdLIF neurons")
+    b: PerNeuron = option(1.0, "how strongly a spike drives the adaptation of AdLIF neurons")
+    q: float = option(20.0, "scale of both drives of the adaptation of AdLIF neurons", low=0)
+    order: str = option("symplectic", "which values of a step the adaptation of AdLIF neurons reads", choices=ORDERS)
+    learn_rho: bool = option(False, "train rho")
+    learn_a: bool = option(False, "train a")
+    learn_b: bool = option(False, "train b")
+    beta_range: Tuple[float, float] = (0.0, 1.0)  # noqa: UP006
+    rho_range: Tuple[float, float] = (0.0, 1.0)  # noqa: UP006
+    a_range: Tuple[float, float] = (0.0, 1.0)  # noqa: UP006
+    b_range: Tuple[float, float] = (0.0, 2.0)  # noqa: UP006
+
+    states: ClassVar[Tuple[str, ...]] = ("v", "w")  # noqa: UP006
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reset not in ("zero", "subtract"):
+            raise DescriptionError(f"AdLIF: reset is {self.reset!r}; allowed: zero, subtract")
+        if self.order == "sparch" and self.reset != "subtract":
+            raise DescriptionError(
+                f"AdLIF: reset is {self.reset!r} with order 'sparch', which subtracts the threshold; use reset 'subtract'"
+            )
+        if self.reset_decays:
+            raise DescriptionError(
+                "AdLIF: reset_decays has no effect: the decay always follows the reset; leave it out"
+            )
+        for name in ("beta", "rho", "a", "b"):
+            bounds, value = tuple(plain(getattr(self, f"{name}_range"))), getattr(self, name)
+            widest = (0.0, 1.0) if name in ("beta", "rho") else (-math.inf, math.inf)
+            numbers = len(bounds) == 2 and all(isinstance(x, (int, float)) and not math.isnan(x) for x in bounds)
+            if not numbers or not widest[0] <= bounds[0] <= bounds[1] <= widest[1]:
+                raise DescriptionError(
+                    f"AdLIF: {name}_range is {bounds!r}; give its lowest and its highest value, within "
+                    f"{widest[0]:g} to {widest[1]:g}"
+                )
+            object.__setattr__(self, f"{name}_range", (float(bounds[0]), float(bounds[1])))
+            for x in value if isinstance(value, tuple) else (value,):
+                if not bounds[0] <= x <= bounds[1]:
+                    raise DescriptionError(
+                        f"AdLIF: {name} is {x!r}; {name}_range allows {bounds[0]:g} to {bounds[1]:g}; change either"
+                    )
+
+    @property
+    def parameters(self) -> Tuple[Parameter, ...]:  # type: ignore[override]  # noqa: UP006
+        """What may be trained, each within its range."""
+        names = ("beta", "rho", "a", "b")
+        return (*(Parameter(name, *getattr(self, f"{name}_range")) for name in names), THRESHOLD)
+
+    @property
+    def kernel(self) -> str:
+        """Name of the C++ model, see codelets/neuron."""
+        return "ad_lif.sparch" if self.order == "sparch" else f"ad_lif.{self.order}.{self.reset}"
+
+    @property
+    def constants(self) -> tuple[float, ...]:
+        """Numbers of the C++ model that are the same for all neurons."""
+        return (self.gain, self.q)
+
+    def step(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any) -> tuple[Any, ...]:
+        v, w = states
+        r = v - (v if self.reset == "zero" else p["threshold"]) * reset
+        read = v if self.order == "sparch" else r
+        w_next = p["rho"] * w + (1 - p["rho"]) * self.q * (p["a"] * read + p["b"] * s)
+        pull = w if self.order == "explicit" else w_next
+        return p["beta"] * r + (1 - p["beta"]) * (self.gain * i - pull), w_next
+
+    def pull(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any, d: Sequence[Any]) -> Pulled:
+        v, w = states
+        beta, rho, a, b, theta = (p[name] for name in ("beta", "rho", "a", "b", "threshold"))
+        zero, sparch, explicit = self.reset == "zero", self.order == "sparch", self.order == "explicit"
+        scale = (1 - rho) * self.q
+        r = v - (v if zero else theta) * reset
+        read = v if sparch else r
+        inner = a * read + b * s
+        d_w = d[1] if explicit else d[1] - (1 - beta) * d[0]
+        by_r = beta * d[0] + (0 if sparch else scale * a * d_w)
+        by_v = by_r * (1 - reset) if zero else by_r + (scale * a * d_w if sparch else 0)
+        parameters = {
+            "beta": d[0] * (r - (self.gain * i - (w if explicit else rho * w + scale * inner))),
+            "rho": d_w * (w - self.q * inner),
+            "a": d_w * scale * read,
+            "b": d_w * scale * s,
+            "threshold": 0 * by_r if zero else -by_r * reset,
+        }
+        by_w = rho * d_w - ((1 - beta) * d[0] if explicit else 0)
+        by_reset = -by_r * (v if zero else theta)
+        return Pulled((by_v, by_w), by_reset, scale * b * d_w, (1 - beta) * self.gain * d[0], parameters)
