@@ -24,17 +24,19 @@ class NumericError(SparseSnnError, ValueError):
 
 
 class NotFiniteError(NumericError):
-    """A training step came to NaN or infinity, and changed nothing.
+    """NaN or infinity where training needs a finite number. A step changes nothing then, a checkpoint is not written.
 
     Attributes:
-        what: "loss" or "norm of the gradients".
+        what: "loss", "norm of the gradients", or the name of a weight or of a state of the optimizer.
         value: the number.
+        more: the rest of the message: where it was found, what to change.
     """
 
-    def __init__(self, what: str, value: float) -> None:
-        super().__init__(f"the {what} is {value}")
+    def __init__(self, what: str, value: float, more: str = "") -> None:
+        super().__init__(f"the {what} is {value}{more}")
         self.what = what
         self.value = value
+        self.more = more
 
 
 class DataError(SparseSnnError):

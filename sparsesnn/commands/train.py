@@ -126,7 +126,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _config_of_run(folder: Path | None) -> dict[str, Any]:
     from sparsesnn.train.checkpoint import CheckpointStore
-    from sparsesnn.train.loop import CONFIG
+    from sparsesnn.train.folder import CONFIG
 
     if folder is None:
         raise ConfigError("--resume: which run? give its folder with --out DIR")
@@ -142,7 +142,7 @@ def _config_of_run(folder: Path | None) -> dict[str, Any]:
 def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: Communicator | None) -> None:
     """One run per seed, and the mean and the spread of their accuracies."""
     from sparsesnn.train import train
-    from sparsesnn.train.loop import default_folder
+    from sparsesnn.train.folder import default_folder
     from sparsesnn.train.summary import write_summary
 
     try:

@@ -6,9 +6,10 @@ The trainer, evaluation, initialization, metrics and checkpoints hold one `Engin
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from torch.nn import functional
 from sparsesnn.engines.dense import MODES
 from sparsesnn.engines.objective import Objective, gather
 from sparsesnn.engines.optimizers import Updates
+from sparsesnn.engines.tensors import first_not_finite
 from sparsesnn.errors import NotFiniteError
 from sparsesnn.host.comm import Grid
 from sparsesnn.loss import decode
@@ -259,6 +261,36 @@ class Engine(ABC):
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
         """`load_weights`, and the same for the state of the optimizer."""
 
+    # ---- finite numbers ----------------------------------------------------------------------------------------
+
+    def check_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Looks whether what `weights` or `state` gave may become a checkpoint.
+
+        Errors: `NotFiniteError` on all ranks, which names the first tensor with NaN. Infinity is fine only in what does not
+        learn, such as a threshold of the lists.
+        """
+        learns = {f"model/{name}" for name, _ in self.model.named_parameters()}
+        constant = {name for name in tensors if name.startswith("model/") and name not in learns}
+        if found := self._not_finite_of_any_rank(tensors, constant):
+            raise NotFiniteError(*found)
+
+    def _check_finite(self, what: str, value: float, suspects: Callable[[], Mapping[str, Tensor]]) -> None:
+        """`NotFiniteError` for a number that is NaN or infinite on all ranks; names the first of the suspects that is."""
+        if math.isfinite(value):
+            return
+        found = self._not_finite_of_any_rank(suspects())
+        raise NotFiniteError(what, value, f" ({found[0]} holds {found[1]})" if found else "")
+
+    def _not_finite_of_any_rank(
+        self, tensors: Mapping[str, Tensor], may_be_infinite: Container[str] = ()
+    ) -> tuple[str, float] | None:
+        found = first_not_finite(tensors, may_be_infinite)
+        if self.grid.world.size > 1:
+            texts = self.grid.world.all_texts("" if found is None else json.dumps([found[0], str(found[1])]))
+            named = [json.loads(text) for text in texts if text]
+            found = (named[0][0], float(named[0][1])) if named else None
+        return found
+
     @property
     def columns(self) -> Mapping[str, tuple[int, int]] | None:
         """Per population first and last + 1 of the neurons whose columns this rank holds; None: all of all populations."""
@@ -272,9 +304,3 @@ class Engine(ABC):
     @abstractmethod
     def weights_sha256(self) -> str:
         """SHA-256 over name, dtype, shape and bytes of every parameter and buffer of the whole network."""
-
-
-def check_finite(what: str, value: float) -> None:
-    """`NotFiniteError` for NaN and infinity."""
-    if not math.isfinite(value):
-        raise NotFiniteError(what, value)

@@ -12,7 +12,7 @@ from sparsesnn.engines import dense
 from sparsesnn.engines.cpu.layer import run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.layer_inputs import layer_sources
-from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
@@ -195,7 +195,10 @@ class Model(nn.Module):
                 inputs.append(
                     outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay)
                 )
-            outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
+            try:
+                outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
+            except NumericError as error:
+                raise NumericError(f"{name}: {error}") from None
         if depth := self.network.history(source):
             empty = torch.empty(spikes.n_samples, 0)
             before = past[source].history if source in past else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -90,6 +90,20 @@ def _check_like(name: str, tensor: Tensor, wanted: Tensor, where: str) -> None:
     # thresholds may be -inf on purpose; NaN is never meant
     if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
         raise CheckpointError(f"{where}: {name} holds NaN; the checkpoint cannot be used")
+
+
+def first_not_finite(tensors: Mapping[str, Tensor], may_be_infinite: Container[str] = ()) -> tuple[str, float] | None:
+    """Name and value of the first number that is NaN or infinite; None where all are finite.
+
+    Args:
+        may_be_infinite: names of tensors in which NaN alone is wrong.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point():
+            bad = torch.isnan(tensor) if name in may_be_infinite else ~torch.isfinite(tensor)
+            if bool(bad.any()):
+                return name, float(tensor[bad][0])
+    return None
 
 
 def weights_sha256(model: Any) -> str:

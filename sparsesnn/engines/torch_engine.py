@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsesnn.engines import optimizers
 from sparsesnn.engines import tensors as named
-from sparsesnn.engines.base import Batch, Engine, Options, Step, Training, check_finite
+from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
 from sparsesnn.engines.objective import total_loss
 from sparsesnn.host.comm import Grid
 from sparsesnn.init import init_activity
@@ -61,10 +61,10 @@ class TorchEngine(Engine):
         logits = decode(output, training.decoding, training.n_classes)
         labels = batch.labels.to(logits.device)
         loss, value = total_loss(output, logits, labels, training.objective, batch.n_whole, self.grid.replicas)
-        check_finite("loss", value)
+        self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
         loss.backward()
         norm = self.finish_backward()
-        check_finite("norm of the gradients", norm)
+        self._check_finite("norm of the gradients", norm, lambda: optimizers.gradients_of(self.model))
         self.optimizer.step()
         return self._measured(output, logits, labels, value, norm)
 

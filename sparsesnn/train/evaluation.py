@@ -16,7 +16,7 @@ from sparsesnn.config import Config
 from sparsesnn.config.tables import build
 from sparsesnn.engines import Batch, Engine, Options
 from sparsesnn.engines.module import Model
-from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
+from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
 from sparsesnn.host.stream import Stream
 from sparsesnn.network import Network
 from sparsesnn.train import checkpoint as ckpt
@@ -40,9 +40,14 @@ def evaluate(engine: Engine, stream: Stream, *, after_batch: Callable[[], None] 
     for k, (spikes, labels) in enumerate(stream.epoch(0)):
         step = engine.infer(Batch(spikes, labels, *stream.place(k)))
         if not math.isfinite(step.loss):
-            raise NumericError(
-                f"evaluation: the loss is {step.loss} after {tally.n_samples} samples; the weights are of no use"
+            found = (
+                f"evaluation: the loss is {step.loss} after {tally.n_samples} samples; lower optim.lr and train again"
             )
+            try:
+                engine.check_state(engine.weights())
+            except NotFiniteError as error:
+                raise NotFiniteError(error.what, error.value, f"; {found}") from None
+            raise NumericError(found)
         tally.add(step)
         tally.seconds = time.perf_counter() - mark
         if after_batch is not None:

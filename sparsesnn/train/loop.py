@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sparsesnn import __version__, engines
-from sparsesnn.config import Config, differences
+from sparsesnn.config import Config
 from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
-from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NotFiniteError, NumericError
+from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid, Local
 from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
@@ -30,14 +31,13 @@ from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
 from sparsesnn.train.evaluation import evaluate
-from sparsesnn.train.files import LOCK, locked, write_atomically
-from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.folder import begin_run, default_folder, read_folder
+from sparsesnn.train.health import new_warnings
+from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.times import Times
 from sparsesnn.wording import count
-
-CONFIG = "config.toml"
 
 
 def train(
@@ -60,7 +60,7 @@ def train(
         world: the ranks that share the work, as `config.parallel` says; each of them calls this, with the same
             arguments and a folder that all of them see. None: this process alone. The result is the same.
 
-    Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss not finite), `StoppedError` (a signal;
+    Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss, gradients or weights not finite), `StoppedError` (a signal;
     the checkpoint is written).
     """
     if data_dir is not None:
@@ -72,7 +72,7 @@ def train(
     # the folder's default name holds the time, which ranks may read differently
     folder = Path(world.all_texts(str(Path(out) if out is not None else default_folder(config)))[0])
     with ExitStack() as held:
-        begin = partial(_begin, held, folder, config, resume, grid, report)
+        begin = partial(begin_run, held, folder, config, resume, grid, report)
         if ranks.together(world, begin, of_first=True)[0]:
             report.note(f"{folder}: the run is finished; its result stands")
             return Result.read(folder)
@@ -92,93 +92,6 @@ def _comparable(config: Config, resume: bool) -> dict[str, Any]:
     local = {name for name, known in config.options().items() if known.local}
     flat = {k: v for k, v in flatten(config.to_dict()).items() if k not in local}
     return {"version": __version__, "resume": resume, **flat}
-
-
-def _begin(held: ExitStack, folder: Path, config: Config, resume: bool, grid: Grid, report: Report) -> str:
-    """Makes and locks the folder, on the first rank; says whether the run in it is finished."""
-    if not grid.is_first:
-        return ""
-    is_new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out: {folder} cannot be made: {error.strerror}; give another --out") from None
-    held.enter_context(locked(folder))
-    if is_new:
-        held.push(partial(_leave_nothing, folder))
-    saved = open_folder(folder, config, resume=resume, report=report)
-    if saved is not None and (folder / RESULT).exists():
-        if saved.progress.get("epoch", 0) >= config.train.epochs:
-            return "finished"
-        (folder / RESULT).unlink()
-    return ""
-
-
-def _leave_nothing(folder: Path, error: type[BaseException] | None, *_: object) -> None:
-    """A new folder goes again where the run fails before it begins, over data that are not there for one."""
-    if error is not None and {path.name for path in folder.iterdir()} <= {CONFIG, LOCK}:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-
-
-def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoint | None:
-    """The checkpoint to go on from, read by every rank; None where there is none.
-
-    Errors: `CheckpointError` where ranks do not see the same one.
-    """
-    store = CheckpointStore(folder)
-    found: list[Checkpoint] = []
-
-    def read() -> str:
-        if not (resume and store.exists()):
-            return ""
-        found.append(store.read())
-        return found[0].tensors[0].sha256
-
-    digests = ranks.together(world, read)
-    if strange := [r for r, digest in enumerate(digests) if digest != digests[0]]:
-        raise CheckpointError(
-            f"{ranks.name_of(strange[0], world.size)}: {store.path} is not what rank 0 sees there; "
-            "give a folder that all ranks share (--out)"
-        )
-    return found[0] if found else None
-
-
-def default_folder(config: Config) -> Path:
-    return Path("runs") / f"{config.data.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -> Checkpoint | None:
-    """The checkpoint to go on from, or None to start; writes the configuration of a new run.
-
-    Errors: `ConfigError` if the folder holds a run and `resume` is not set; `CheckpointError` if the checkpoint is
-    damaged or was made with another configuration.
-    """
-    store = CheckpointStore(folder)
-    if not resume:
-        taken = [name for name in (ckpt.NAME, METRICS, RESULT) if (folder / name).exists()]
-        if taken:
-            raise ConfigError(
-                f"out: {folder} holds a run already ({', '.join(taken)}); add --resume to go on with it, "
-                "or give another --out"
-            )
-    saved = store.read() if resume and store.exists() else None
-    if saved is not None:
-        try:
-            before = Config.from_dict(saved.config)
-        except ConfigError as error:
-            raise CheckpointError(f"{store.path}: its configuration is not one of ours: {error}") from None
-        if changed := differences(before, config):
-            raise CheckpointError(
-                f"{folder}: the run was started with another configuration: {'; '.join(changed)}; "
-                "resume with the same one (sparsesnn train --resume --out alone takes it from the folder), "
-                "or start anew in another --out"
-            )
-    elif resume:
-        report.note(f"{folder}: no checkpoint yet, starting from the beginning")
-    write_atomically(folder / CONFIG, config.to_toml().encode())
-    return saved
 
 
 class Run:
@@ -306,14 +219,16 @@ class Run:
         return ""
 
     def _save(self) -> None:
-        """Writes a checkpoint of this moment."""
+        """Writes a checkpoint of this moment, unless its numbers are not finite."""
+        state = self.engine.state()
+        self._check_state(state)
         self.store.write(
             config=self.config.to_dict(),
             progress=plain(self.progress),
             network=self.network.to_dict(),
             data=self.fingerprint,
             step=self.progress.step,
-            tensors={**self.engine.state(), "rng/torch": torch.get_rng_state()},
+            tensors={**state, "rng/torch": torch.get_rng_state()},
             best=self.best,
             version=__version__,
         )
@@ -352,16 +267,32 @@ class Run:
 
     def _step(self, batch: Batch) -> Step:
         """One training step; the loss and the gradients are finite or the run ends."""
-        p, o = self.progress, self.config.optim
+        p = self.progress
         try:
-            return self.engine.step(batch, self._learning_rate(p.step))
+            step = self.engine.step(batch, self._learning_rate(p.step))
         except NotFiniteError as error:
-            clip = f"a lower optim.clip_norm ({o.clip_norm:g})" if o.clip_norm else "optim.clip_norm = 1"
-            raise NumericError(
-                f"{error} in epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1}); the weights of the last "
-                f"checkpoint are finite. Try a lower optim.lr ({o.lr:g}), {clip}, optim.warmup_epochs, "
-                "or a flatter surrogate (net.surrogate)"
-            ) from None
+            raise self._explained(error, f"epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1})") from None
+        if p.step == 0:
+            p.first_loss = step.loss
+        return step
+
+    def _check_state(self, tensors: Mapping[str, Tensor]) -> None:
+        try:
+            self.engine.check_state(tensors)
+        except NotFiniteError as error:
+            p = self.progress
+            raise self._explained(error, f"epoch {p.epoch}, batch {p.batch} (step {p.step})") from None
+
+    def _explained(self, error: NotFiniteError, where: str) -> NotFiniteError:
+        o = self.config.optim
+        clip = f"a lower optim.clip_norm ({o.clip_norm:g})" if o.clip_norm else "optim.clip_norm = 1"
+        kept = "the last checkpoint, whose weights are finite, is kept" if self.store.exists() else "nothing is saved"
+        return NotFiniteError(
+            error.what,
+            error.value,
+            f"{error.more} in {where}; {kept}. Try a lower optim.lr ({o.lr:g}), {clip}, optim.warmup_epochs, "
+            "or a flatter surrogate (net.surrogate)",
+        )
 
     def _learning_rate(self, step: int) -> float:
         return optim.learning_rate(self.config.optim, step, len(self.stream), self.config.train.epochs)
@@ -378,7 +309,9 @@ class Run:
         p.epoch, p.batch = p.epoch + 1, 0
         better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
         if better:
-            self.best = self.store.write_best(p.epoch, self.engine.weights())
+            weights = self.engine.weights()
+            self._check_state(weights)
+            self.best = self.store.write_best(p.epoch, weights)
         record = {
             "epoch": p.epoch,
             "step": p.step,
@@ -396,6 +329,7 @@ class Run:
             "activity": t.activity,
             "dropped": t.dropped,
             "n_lost": self.fingerprint["n_lost"],
+            "warnings": new_warnings(self.network, p, None if valid is None else valid.loss),
         }
         if self.world.size > 1:
             traffic = ranks.rank_traffic(self.world, self.epoch_traffic)
@@ -412,6 +346,8 @@ class Run:
         if self.tensorboard:
             self.tensorboard.append(record)
         self.report.end_epoch(record, best=better)
+        for warning in record["warnings"]:
+            self.report.note(f"warning {warning}")
 
     def _evaluate(self, part: prepare.Part, stop: StopRequest) -> Tally:
         def check() -> None:

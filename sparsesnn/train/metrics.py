@@ -31,6 +31,8 @@ class Tally:
         seconds: wall time.
         waited_s: of these, spent waiting for batches.
         gradient_norm_sum: norm of all gradients before clipping, times samples.
+        n_batches: batches seen.
+        silent: per population, batches in which it did not fire.
     """
 
     n_samples: int = 0
@@ -41,16 +43,20 @@ class Tally:
     seconds: float = 0.0
     waited_s: float = 0.0
     gradient_norm_sum: float = 0.0
+    n_batches: int = 0
+    silent: dict[str, int] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
         """Counts one batch."""
         n = step.n_samples
         self.n_samples += n
+        self.n_batches += 1
         self.n_correct += step.n_correct
         self.loss_sum += step.loss * n
         self.gradient_norm_sum += step.gradient_norm * n
         for name, activity in step.activity.items():
             self.activity_sum[name] = self.activity_sum.get(name, 0.0) + activity * n
+            self.silent[name] = self.silent.get(name, 0) + (activity == 0)
         for name, dropped in step.dropped.items():
             self.dropped[name] = self.dropped.get(name, 0) + dropped
 
@@ -85,6 +91,7 @@ class Progress:
         epoch: epochs finished.
         batch: batches done in the next one.
         step: optimiser steps since the beginning.
+        first_loss: of the first step of all; 0: not known.
         tally: sums over those batches.
         best_epoch, best_accuracy, best_loss: of the best validation so far; epochs count from 1, 0: none yet.
         trained_samples, trained_s: samples trained and the seconds that took, over all finished epochs.
@@ -92,6 +99,7 @@ class Progress:
         seconds: wall time of training and validation, over all finished epochs.
         metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
         init: activity per population after the initialisation.
+        warned: what was wrong with the last epoch; see `health.py`.
 
     The best epoch is the one with the highest validation accuracy; among equal ones that with the lowest validation loss;
     among these the first.
@@ -100,6 +108,7 @@ class Progress:
     epoch: int = 0
     batch: int = 0
     step: int = 0
+    first_loss: float = 0.0
     tally: Tally = field(default_factory=Tally)
     best_epoch: int = 0
     best_accuracy: float = 0.0
@@ -110,6 +119,7 @@ class Progress:
     seconds: float = 0.0
     metrics_position: int = 0
     init: dict[str, float] = field(default_factory=dict)
+    warned: tuple[str, ...] = ()
 
     def note_validation(self, accuracy: float, loss: float) -> bool:
         """Whether the epoch that was just finished is the best so far, which is then kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from sparsesnn.errors import CheckpointError, ConfigError, DataError
+from sparsesnn import engines
+from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError
 from sparsesnn.host.comm import Communicator, simulate
+from sparsesnn.network import parse_net
 from sparsesnn.train import Config, Report, Result, load_run, prepare, train
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.metrics import Tally, read_metrics
@@ -112,6 +115,23 @@ def test_a_checkpoint_is_for_any_number_of_ranks(before, after, alone, tmp_path)
     results = train_on(config, after, tmp_path, resume=True)
     assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
     assert len(list(tmp_path.glob("ckpt-*"))) == after[1]  # the older ones are gone
+
+
+def test_a_rank_whose_weights_are_not_finite_ends_all(tmp_path):
+    def on_rank(world):
+        engine = engines.make_engine(
+            "cpu", parse_net("11-70-40-3"), engines.Training(3, "max"), engines.engine_grid("cpu", world, 1, 0)
+        )
+        state = engine.state()
+        engine.check_state(state)
+        if world.rank == 2:  # a threshold of the lists may be infinite; a weight may not
+            state["model/layers.hidden2.hidden1->hidden2"][0, 0] = -math.inf
+        with pytest.raises(NotFiniteError) as caught:
+            engine.check_state(state)
+        return str(caught.value)
+
+    said = simulate(3, on_rank)
+    assert said == ["the model/layers.hidden2.hidden1->hidden2 is -inf"] * 3
 
 
 def test_a_finished_run_stands(alone, tmp_path):

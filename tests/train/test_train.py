@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from typing import Any
 import pytest
 import torch
 
+from sparsesnn.config.tables import merge
 from sparsesnn.datasets import EventSet
-from sparsesnn.engines import make_engine
-from sparsesnn.errors import CheckpointError, ConfigError, DataError, NumericError
-from sparsesnn.train import Config, Report, Result, StoppedError, evaluate, evaluate_run, load_run, prepare, train
+from sparsesnn.engines import Training, make_engine
+from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
+from sparsesnn.network import parse_net
+from sparsesnn.train import Config, Report, Result, StoppedError, evaluate, evaluate_run, load_run, loop, prepare, train
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.files import locked
 from sparsesnn.train.loop import Run
@@ -273,6 +276,103 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, backend: str) -
         train(config, out=tmp_path)
     store = CheckpointStore(tmp_path)
     assert all(torch.isfinite(t).all() for t in store.tensors(store.read().tensors).values())
+
+
+class BreakAt(Report):
+    """Makes one number of the engine NaN or infinite after a number of batches, in a run that trains."""
+
+    def __init__(self, n_batches: int, tensor: str, monkeypatch: pytest.MonkeyPatch, value: float = math.nan) -> None:
+        super().__init__(quiet=True)
+        self.left, self.tensor, self.value, self.engine = n_batches, tensor, value, None
+        make = loop.engines.make_engine
+
+        def kept(*arguments: Any) -> Any:
+            self.engine = make(*arguments)
+            return self.engine
+
+        monkeypatch.setattr(loop.engines, "make_engine", kept)
+
+    def batch(self, tally: Tally) -> None:
+        self.left -= 1
+        if self.left == 0:
+            parameters = dict(self.engine.model.named_parameters())
+            with torch.no_grad():
+                parameters[self.tensor].view(-1)[-1] = self.value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("valid", ["random:0.15", "none"])
+def test_weights_that_are_not_finite_overwrite_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, valid: str, value: float
+) -> None:
+    name = "layers.hidden.input->hidden"
+    n_batches = 16 if valid != "none" else 18
+    config = make_config(data={"valid": valid}, train={"backend": "dense"}, optim={"lr": 1e-6})
+    with pytest.raises(NotFiniteError, match=rf"model/{name} is {value} in epoch 2, .*optim\.lr \(1e-06\)") as caught:
+        train(config, out=tmp_path, report=BreakAt(n_batches, name, monkeypatch, value))
+    assert caught.value.what == f"model/{name}"
+    store = CheckpointStore(tmp_path)
+    saved = store.read()
+    assert saved.progress["epoch"] == 1
+    for files in (saved.tensors, saved.best or ()):
+        assert all(torch.isfinite(t).all() for t in store.tensors(files).values() if t.is_floating_point())
+
+
+def test_a_state_of_the_optimizer_that_is_not_finite_is_no_checkpoint(tmp_path: Path) -> None:
+    engine = make_engine("dense", parse_net("11-9-3"), Training(3, "max"))
+    state = {**engine.state(), "optim/layers.output.hidden->output/exp_avg": torch.tensor([1.0, -math.inf])}
+    with pytest.raises(NotFiniteError, match=r"optim/layers\.output\.hidden->output/exp_avg is -inf"):
+        engine.check_state(state)
+    engine.check_state({**engine.state(), "model/layers.hidden.grad_threshold": torch.tensor(-math.inf)})
+
+
+def test_a_run_that_diverges_says_so_and_what_to_change(tmp_path: Path) -> None:
+    report = Lines()
+    config = make_config(optim={"lr": 1e6, "name": "sgd", "schedule": "constant"}, net={"text": "auto-auto"})
+    result = train(config, out=tmp_path, report=report)
+    said = [line for line in report.lines if line.startswith("warning the loss is")]
+    assert len(said) == 1, "once, not every epoch"
+    assert re.search(r"1,000 times that of the first step \([\d.]+\).*optim\.lr", said[0])
+    records = read_metrics(tmp_path)
+    assert [len(record["warnings"]) for record in records] == [1, 0, 0, 0]
+    assert result.n_epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"net": {"threshold": 1e6, "grad_threshold": 1.0}, "init": {"activity": 0.0}},
+            r"no spike in (\d+) of \1 batches",
+        ),
+        (
+            {"init": {"activity": 0.57, "mean_shift": 0.2, "tolerance": 0.05}},
+            r"fires 0\.[56]\d\d spikes per neuron and step, more than 0\.5",
+        ),
+    ],
+    ids=["silent", "runs away"],
+)
+def test_populations_that_are_silent_or_run_away_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    report = Lines()
+    still = {
+        "train": {"epochs": 2},
+        "optim": {"lr": 1e-6},
+        "net": {"text": "auto-9-auto"},
+        "augment": {"event_drop": 0.0},
+    }
+    train(make_config(**merge(still, changes)), out=tmp_path, report=report)
+    lines = [line for line in report.lines if line.startswith("warning hidden")]
+    assert len(lines) == 1, "once, not every epoch"
+    assert re.search(said, lines[0])
+    assert "init.activity" in lines[0]
+
+
+def test_fixed_activity_does_not_run_away(tmp_path: Path) -> None:
+    report = Lines()
+    net = {"text": "auto-9-auto", "capacity": 9, "activity": "fixed"}
+    train(make_config(net=net, init={"activity": 0.0}, train={"epochs": 1}), out=tmp_path, report=report)
+    assert not [line for line in report.lines if line.startswith("warning")]
+    assert read_metrics(tmp_path)[0]["activity"]["hidden"] > 0.5
 
 
 def test_an_augmentation_or_a_batch_that_does_not_fit_the_data(tmp_path: Path) -> None:

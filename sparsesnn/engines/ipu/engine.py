@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from sparsesnn.engines.base import Batch, Options, Step, Training, check_finite
+from sparsesnn.engines.base import Batch, Options, Step, Training
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
@@ -83,8 +83,8 @@ class IpuEngine(CpuEngine):
         output, loss = program.output(batch.spikes.n_samples), trained.loss
         if (regularizer := self.training.objective.regularizer(output)) is not None:
             loss += float(regularizer)
-        check_finite("loss", loss)
-        check_finite("norm of the gradients", trained.gradient_norm)
+        self._check_finite("loss", loss, self.weights)
+        self._check_finite("norm of the gradients", trained.gradient_norm, self.weights)
         return self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
 
     def run(self, batch: Batch) -> Output:

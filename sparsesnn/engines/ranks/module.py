@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sparsesnn.engines.ranks.layer import ShardedLayer
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
-from sparsesnn.errors import ShapeError
+from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes, LayerState, Output
@@ -108,7 +108,10 @@ class ShardedModel(nn.Module):
         outputs: dict[str, Any] = {source: spikes}
         for name, layer in self.layers.items():
             inputs = [outputs[c.pre] for c in self.network.senders(name)]
-            outputs[name] = layer(inputs, first_sample, self.reduction)[0]
+            try:
+                outputs[name] = layer(inputs, first_sample, self.reduction)[0]
+            except NumericError as error:
+                raise NumericError(f"{name}: {error}") from None
         lists = {name: x for name, x in outputs.items() if isinstance(x, ShardedSpikes)}
         last = outputs[self.network.output]
         state: dict[str, LayerState] = {}
