@@ -248,20 +248,28 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Efficiency and activity against what was varied; beside them the prediction for IPUs."""
-    from sparsesnn.train.plots import BLUE, CYCLE, GREY, ORANGE, _figure, _save
+    from sparsesnn import figures
 
     key = "batch" if settings.kind == "batch-size" else "ranks"
     x = [row[key] for row in rows]
-    figure = _figure(4.6 * (3 if ipus else 2), 4.2)
+    figure = figures.new_figure(4.6 * (3 if ipus else 2), 4.2)
     panels = list(figure.subplots(1, 3 if ipus else 2))
-    panels[0].plot(x, [row["efficiency"] for row in rows], "o-", color=BLUE, label="measured")
-    panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=GREY, label="predicted")
-    panels[0].plot(x, [row["comm_share"] for row in rows], "^:", color=ORANGE, label="share of time in communication")
+    panels[0].plot(x, [row["efficiency"] for row in rows], "o-", color=figures.BLUE, label="measured")
+    panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GREY, label="predicted")
+    panels[0].plot(
+        x, [row["comm_share"] for row in rows], "^:", color=figures.ORANGE, label="share of time in communication"
+    )
     panels[0].set_ylim(bottom=0)
     panels[0].set_title("efficiency", fontsize=10)
     for k, row in enumerate(rows):
         layers = [100 * a for name, a in row["layer_activity"].items() if name != "input"]
-        panels[1].plot(range(1, 1 + len(layers)), layers, "o-", color=CYCLE[k % len(CYCLE)], label=f"{key} {row[key]}")
+        panels[1].plot(
+            range(1, 1 + len(layers)),
+            layers,
+            "o-",
+            color=figures.CYCLE[k % len(figures.CYCLE)],
+            label=f"{key} {row[key]}",
+        )
     highest = max(100 * a for row in rows for name, a in row["layer_activity"].items() if name != "input")
     panels[1].set_ylim(0, 1.3 * highest)  # room for the legend above lines that should be level
     panels[1].get_xaxis().get_major_locator().set_params(integer=True)
@@ -270,7 +278,9 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     if ipus:
         for k, series in enumerate(dict.fromkeys(row["series"] for row in ipus)):
             line = [row for row in ipus if row["series"] == series]
-            panels[2].plot([r["x"] for r in line], [r["efficiency"] for r in line], "o-", color=CYCLE[k], label=series)
+            panels[2].plot(
+                [r["x"] for r in line], [r["efficiency"] for r in line], "o-", color=figures.CYCLE[k], label=series
+            )
         panels[2].set_title("IPUs, predicted", fontsize=10)
         panels[2].set_xlabel("IPUs")
         panels[2].set_ylim(0, 1.1)
@@ -280,7 +290,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
         axes.set_xticks(sorted(set(x)) if axes is panels[0] else sorted({row["x"] for row in ipus}))
         axes.get_xaxis().set_major_formatter("{x:g}")
     for axes in panels:
-        axes.grid(alpha=0.3, color=GREY)
+        axes.grid(alpha=0.3, color=figures.GREY)
         axes.legend(frameon=False, fontsize=7)
     neurons = f"{settings.width} {'recurrent ' * settings.recurrent}LIF"
-    _save(figure, path, f"{settings.kind}: {settings.n_layers} × {neurons}, T={settings.n_steps}")
+    figures.save(figure, path, f"{settings.kind}: {settings.n_layers} × {neurons}, T={settings.n_steps}")

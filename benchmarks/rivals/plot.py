@@ -8,22 +8,16 @@ from typing import Any
 
 from rivals.catalogue import RIVALS
 from rivals.report import sweep_disturbance
+from sparsesnn import figures
 from sparsesnn.wording import count
-
-#: colours that differ for the colour-blind too (Okabe & Ito)
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 
 
 def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Writes a PNG of the sweep."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     titles = {rival.name: rival.title.strip("*").replace("`", "") for rival in RIVALS}
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.6), dpi=150, layout="constrained")
-    for name, colour in zip(sweep["names"], COLOURS, strict=False):
+    figure = figures.new_figure(7.2, 4.6)
+    axes = figure.subplots()
+    for name, colour in zip(sweep["names"], figures.CYCLE, strict=False):
         points = [p for p in sweep["points"] if name in p["samples_per_s"]]
         axes.plot(
             [100 * p["activity"] for p in points],
@@ -51,13 +45,9 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(which="major", color="0.88")
     disturbed = sweep_disturbance(sweep)
-    axes.set_title(
+    title = (
         f"Training step of {sweep['net']}, T={facts['n_steps']}, batch {facts['n_samples']}, "
-        f"{count(facts['threads'], 'thread')} of {facts['machine']}" + (f"\n{disturbed}" if disturbed else ""),
-        fontsize=9,
+        f"{count(facts['threads'], 'thread')} of {facts['machine']}" + (f"\n{disturbed}" if disturbed else "")
     )
     figure.legend(fontsize=8, frameon=False, loc="outside right upper")
-    temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, format="png")
-    pyplot.close(figure)
-    temporary.replace(path)
+    figures.save(figure, path, title)

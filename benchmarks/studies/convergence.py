@@ -216,12 +216,12 @@ def _with(row: Row, key: str, scale: float, digits: int) -> str:
 
 def plot(rows: Sequence[Row], names: Sequence[str], path: Path, title: str) -> None:
     """Validation accuracy by epoch with its confidence band; test accuracy with its interval and every seed."""
-    from sparsesnn.train.plots import CYCLE, _figure, _save
+    from sparsesnn import figures
 
-    figure = _figure(12, 4.6)
+    figure = figures.new_figure(12, 4.6)
     left, right = figure.subplots(1, 2)
     for k, name in enumerate(names):
-        runs, color = [r for r in rows if r["variant"] == name], CYCLE[k % len(CYCLE)]
+        runs, color = [r for r in rows if r["variant"] == name], figures.CYCLE[k % len(figures.CYCLE)]
         curves = 100 * np.array([r["valid_by_epoch"] for r in runs], float)
         means, halves = zip(*(interval(list(column)) for column in curves.T), strict=True)
         epochs = np.arange(1, len(means) + 1)
@@ -240,7 +240,7 @@ def plot(rows: Sequence[Row], names: Sequence[str], path: Path, title: str) -> N
     right.set_yticks([-k for k in range(len(names))], names, fontsize=7)
     right.set_xlabel("test accuracy, % (square: mean and 95 % interval)")
     right.grid(alpha=0.3)
-    _save(figure, path, title)
+    figures.save(figure, path, title)
 
 
 def _hidden_size(base: Config) -> int:

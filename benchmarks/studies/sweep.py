@@ -319,11 +319,11 @@ def _dense_shares(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> tuple
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """A column a factor: throughput above, shares of a step's time below."""
-    from sparsesnn.train.plots import BLUE, GREY, ORANGE, _figure, _save
+    from sparsesnn import figures
 
     factors = list(dict.fromkeys(row["factor"] for row in rows))
     backends = list(dict.fromkeys(row["backend"] for row in rows))
-    figure = _figure(3.6 * len(factors), 6.4)
+    figure = figures.new_figure(3.6 * len(factors), 6.4)
     panels = figure.subplots(2, len(factors), squeeze=False)
     for column, factor in enumerate(factors):
         top, bottom = panels[0][column], panels[1][column]
@@ -332,25 +332,25 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             line = [r for r in rows if (r["factor"], r["backend"]) == (factor, backend)]
             at = [values.index(r["value"]) for r in line]
             top.plot(
-                at, [r["samples_per_s"] for r in line], "os"[k % 2] + "-", color=(BLUE, ORANGE)[k % 2], label=backend
+                at, [r["samples_per_s"] for r in line], "os"[k % 2] + "-", color=figures.CYCLE[k % 2], label=backend
             )
             x = np.array(at) + 0.38 * (k - (len(backends) - 1) / 2)
             neuron = np.array([100 * r["neuron_share"] for r in line])
             synapse = np.array([100 * r["synapse_share"] for r in line])
             hatch = "" if k == 0 else "//"
-            bottom.bar(x, synapse, 0.35, color=BLUE, hatch=hatch, label=f"{backend}: products")
-            bottom.bar(x, neuron, 0.35, bottom=synapse, color=ORANGE, hatch=hatch, label=f"{backend}: neurons")
+            bottom.bar(x, synapse, 0.35, color=figures.BLUE, hatch=hatch, label=f"{backend}: products")
+            bottom.bar(x, neuron, 0.35, bottom=synapse, color=figures.ORANGE, hatch=hatch, label=f"{backend}: neurons")
         top.set_yscale("log")
         top.set_title(factor, fontsize=10)
         bottom.set_ylim(0, 100)
         for axes in (top, bottom):
             axes.set_xticks(range(len(values)), [str(value) for value in values], fontsize=8)
-            axes.grid(alpha=0.3, color=GREY)
+            axes.grid(alpha=0.3, color=figures.GREY)
     panels[0][0].set_ylabel("training samples/s")
     panels[1][0].set_ylabel("share of a step's time, %")
     panels[0][0].legend(frameon=False, fontsize=8)
     panels[1][-1].legend(frameon=False, fontsize=7)
-    _save(figure, path, "training throughput, one factor varied at a time")
+    figures.save(figure, path, "training throughput, one factor varied at a time")
 
 
 def with_values(settings: Settings, **changes: Any) -> Settings:

@@ -235,10 +235,10 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """A panel a shape: acceleration over the dense baseline against max activity, both bounds, a colour a depth."""
-    from sparsesnn.train.plots import CYCLE, _figure, _save
+    from sparsesnn import figures
 
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
-    figure = _figure(4.6 * len(shapes), 4)
+    figure = figures.new_figure(4.6 * len(shapes), 4)
     for axes, shape in zip(figure.subplots(1, len(shapes), squeeze=False, sharey=True)[0], shapes, strict=True):
         for k, n_layers in enumerate(dict.fromkeys(row["n_layers"] for row in rows)):
             for kind, style in (("natural", "o-"), ("fixed", "s--")):
@@ -248,7 +248,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
                     [100 * r["max_activity"] for r in line],
                     [r[key] for r in line],
                     style,
-                    color=CYCLE[k % len(CYCLE)],
+                    color=figures.CYCLE[k % len(figures.CYCLE)],
                     markersize=4,
                     label=f"{n_layers} layers, {kind}",
                 )
@@ -260,4 +260,4 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         axes.grid(alpha=0.3, which="both")
     figure.axes[0].set_ylabel("times the throughput of the dense baseline")
     figure.axes[-1].legend(frameon=False, fontsize=7)
-    _save(figure, path, "natural activity (upper bound) and lists forced full (lower bound)")
+    figures.save(figure, path, "natural activity (upper bound) and lists forced full (lower bound)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2               one IPU: tiles, bytes, cycles a step
-  sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --svg p.svg four IPUs, and a drawing of their tiles
+  sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --plot p.png four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --replicas 4  four copies on four IPUs share the batch
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI
@@ -120,28 +122,30 @@ def register(commands: Any) -> None:
         help="predict the published experiments: one IPU over activity, 1-16 IPUs, or the model over its assumptions",
     )
     many.add_argument("--ipus", default="1,2,4,8,16", metavar="N,N", help="of weak-scaling (default: %(default)s)")
-    many.add_argument("--plot", type=Path, metavar="FILE", help="draw the sweep (PNG)")
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the numbers as JSON")
     out.add_argument("--save", type=Path, metavar="FILE", help="write the plan itself as JSON")
-    out.add_argument("--svg", type=Path, metavar="FILE", help="draw the use of every tile")
+    out.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the use of every tile, or the sweep (png, svg, pdf)"
+    )
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from sparsesnn.partition.drawing import svg
+    from sparsesnn.partition.drawing import draw
     from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.report import summary, table
+    from sparsesnn.train.files import write_atomically
 
     if options.sweep is not None:
         return _sweep(options)
-    if options.plot is not None:
-        raise ConfigError("--plot: draws a sweep; give --sweep too, or --svg for a drawing of one plan")
     plan = _make(options)
     prediction = predict(plan)
     if options.save is not None:
-        _write(options.save, plan.to_json(), "--save")
-    if options.svg is not None:
-        _write(options.svg, svg(plan, prediction), "--svg")
+        with _writing("--save", options.save):
+            write_atomically(options.save, plan.to_json().encode())
+    if options.plot is not None:
+        with _writing("--plot", options.plot):
+            draw(plan, options.plot, prediction)
     print(json.dumps(summary(plan, prediction), allow_nan=False) if options.json else table(plan, prediction))
     return 0
 
@@ -170,7 +174,8 @@ def _sweep(options: argparse.Namespace) -> int:
         rows = list(sweeps.weak_scaling(_counts(options.ipus), options.target))
         text, draw = sweep_tables.scaling_table(rows), sweep_tables.plot_scaling
     if options.plot is not None:
-        draw(rows, options.plot)
+        with _writing("--plot", options.plot):
+            draw(rows, options.plot)
     print(json.dumps([asdict(r) for r in rows], allow_nan=False) if options.json else text)
     return 0
 
@@ -287,10 +292,9 @@ def _named(value: Any, option: str) -> dict[str, int]:
     return value
 
 
-def _write(path: Path, text: str, option: str) -> None:
-    from sparsesnn.train.files import write_atomically
-
+@contextmanager
+def _writing(option: str, path: Path) -> Iterator[None]:
     try:
-        write_atomically(path, text.encode())
+        yield
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}") from None

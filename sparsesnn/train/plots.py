@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparsesnn.errors import MissingDependencyError
+from sparsesnn.figures import BLUE, CYCLE, GREEN, GREY, ORANGE, RED, new_figure, save
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, Output
 from sparsesnn.spikes import SpikeBatch
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from sparsesnn.datasets import EventSet
     from sparsesnn.datasets.sensor import Sensor
 
-# colours that people with any colour vision can tell apart (Okabe & Ito 2008)
-BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999"
-CYCLE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#f0e442", "#000000")
-
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
 _MOST_FRAMES = 12
@@ -36,7 +32,7 @@ _MOST_FRAMES = 12
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
     """Loss and accuracy over epochs, training and validation, with the chosen epoch marked."""
-    figure = _figure(10, 4)
+    figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2)
     epochs = [record["epoch"] for record in records]
     for axes, key, scale in ((left, "loss", 1.0), (right, "accuracy", 100.0)):
@@ -54,13 +50,13 @@ def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch:
     left.set_ylabel("loss (cross-entropy)")
     right.set_ylabel("accuracy, %")
     right.legend(frameon=False)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
     """Activity of every spiking population over epochs, and dropped candidates if there are any."""
     dropped = any(any(record["dropped"].values()) for record in records)
-    figure = _figure(10 if dropped else 6.5, 4)
+    figure = new_figure(10 if dropped else 6.5, 4)
     panels = figure.subplots(1, 2 if dropped else 1, squeeze=False)[0]
     epochs = [record["epoch"] for record in records]
     names = list(records[-1]["activity"]) if records else []
@@ -77,7 +73,7 @@ def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: st
     panels[0].set_ylabel("activity, % of neurons that fire in a step")
     if dropped:
         panels[1].set_ylabel("candidates dropped in the epoch")
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 @torch.no_grad()
@@ -103,7 +99,7 @@ def plot_raster(
     rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
     n_classes, predicted = len(logits), int(np.argmax(logits))
     heights = [2.0] * len(rasters) + [2.0]
-    figure = _figure(9, 1.0 + sum(heights))
+    figure = new_figure(9, 1.0 + sum(heights))
     panels = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
     for k, (axes, (name, lists)) in enumerate(zip(panels, rasters.items(), strict=False)):
         n_neurons = network.populations[name].n
@@ -118,7 +114,7 @@ def plot_raster(
     panels[-1].set_xlabel("time step")
     panels[-1].set_xlim(-0.5, spikes.n_steps - 0.5)
     verdict = "right" if predicted == label else "wrong"
-    _save(figure, path, f"{title}: class {label}, read as {predicted} ({verdict})")
+    save(figure, path, f"{title}: class {label}, read as {predicted} ({verdict})")
 
 
 def _readout(
@@ -162,7 +158,7 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
     steps, neurons = _points(spikes)
     title = f"{title}: class {label}{name}, {steps.size:,} spikes in {spikes.n_steps} steps"
     if event_set.sensor is None:
-        figure = _figure(9, 5)
+        figure = new_figure(9, 5)
         axes = figure.subplots()
         size = 1.5 if event_set.n_cells > _MANY_NEURONS else 6.0
         axes.scatter(steps, neurons % event_set.n_cells, s=size, color=BLUE, marker="o", linewidths=0)
@@ -172,7 +168,7 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
         axes.set_ylabel("neuron")
     else:
         figure = _frames(steps, neurons, event_set.sensor, spikes.n_steps)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def _frames(steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, n_steps: int) -> Figure:
@@ -191,7 +187,7 @@ def _frames(steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, 
     images = 1.0 - np.einsum("fps,pc->fsc", strength, 1.0 - ink)
     n_columns = min(4, n_frames)
     n_rows = -(-n_frames // n_columns)
-    figure = _figure(2.2 * n_columns, 2.4 * n_rows + 0.4)
+    figure = new_figure(2.2 * n_columns, 2.4 * n_rows + 0.4)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).reshape(-1)
     for k, axes in enumerate(panels):
         axes.set_axis_off()
@@ -209,18 +205,3 @@ def _points(lists: LayerOutput) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         return lists.list_index().numpy()[fired] // lists.n_samples, lists.ids.numpy()[fired]
     steps, neurons = torch.nonzero(lists[:, 0], as_tuple=True)
     return steps.cpu().numpy(), neurons.cpu().numpy()
-
-
-def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plot", "drawing plots") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save(figure: Figure, path: Path, title: str) -> None:
-    figure.suptitle(title, fontsize=10)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, dpi=120, format="png")
-    temporary.replace(path)

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sparsesnn.errors import MissingDependencyError
+from sparsesnn import figures
 from sparsesnn.partition.ipu import memory, work
 from sparsesnn.partition.ipu.sweeps import Row, Sensitivity
 from sparsesnn.partition.target import IPU_MK2
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def activity_table(rows: Sequence[Row]) -> str:
@@ -93,7 +88,8 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 def plot_activity(rows: Sequence[Row], path: Path) -> None:
     """Samples/s against activity; natural activity above, fixed activity below, as solid and broken lines."""
-    figure, axes = _figure()
+    figure = figures.new_figure(7.5, 4.6)
+    axes = figure.subplots()
     depths = list(dict.fromkeys(r.series.split(",")[0] for r in rows))
     for k, depth in enumerate(depths):
         for kind, style in (("natural", "-"), ("fixed", "--")):
@@ -113,13 +109,15 @@ def plot_activity(rows: Sequence[Row], path: Path) -> None:
     ticks = [100 * x for x in sorted({r.x for r in rows})]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
-    axes.set_title("predicted, not measured: one IPU, 2,942 neurons, T=100, batch 48", fontsize=10)
-    _save(figure, axes, path)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figures.save(figure, path, "predicted, not measured: one IPU, 2,942 neurons, T=100, batch 48")
 
 
 def plot_scaling(rows: Sequence[Row], path: Path) -> None:
     """Efficiency against the number of IPUs."""
-    figure, axes = _figure()
+    figure = figures.new_figure(7.5, 4.6)
+    axes = figure.subplots()
     for series, group in groupby(rows, key=lambda r: r.series):
         points = list(group)
         axes.plot(
@@ -134,21 +132,6 @@ def plot_scaling(rows: Sequence[Row], path: Path) -> None:
     axes.set(xscale="log", ylim=(0, 1.05), xlabel="IPUs", ylabel="samples/s over those of one IPU, predicted")
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
-    axes.set_title("predicted, not measured: weak scaling, T=100, natural activity 2 %, lists of 5 %", fontsize=10)
-    _save(figure, axes, path)
-
-
-def _figure() -> tuple[Figure, Axes]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingDependencyError("matplotlib", "plot", "plan: drawing a sweep") from None
-    figure = Figure(figsize=(7.5, 4.6), dpi=110)
-    return figure, figure.add_subplot()
-
-
-def _save(figure: Figure, axes: Axes, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Software": None})
+    figures.save(figure, path, "predicted, not measured: weak scaling, T=100, natural activity 2 %, lists of 5 %")
