@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.traces import Traces
 
 #: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
 LayerOutput = SpikeBatch | Tensor
@@ -59,12 +60,14 @@ class Output:
         spikes: per spiking population its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
         state: per population, to pass to the next chunk.
         output: name of the last population.
+        traces: of the populations that were to be recorded, see `Model.forward`.
     """
 
     potentials: Tensor | None
     spikes: Mapping[str, LayerOutput]
     state: Mapping[str, LayerState]
     output: str
+    traces: Mapping[str, Traces] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         potentials = "" if self.potentials is None else f"potentials {list(self.potentials.shape)}, "

@@ -19,6 +19,7 @@ from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, 
 from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
 from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 BACKENDS = ("cpu", "dense")
 WEIGHT_DTYPES = ("float32", "bfloat16")
@@ -172,14 +173,29 @@ class Model(nn.Module):
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
 
         def __call__(
-            self, spikes: SpikeBatch | DenseSpikes, state: Mapping[str, LayerState] | None = None
+            self,
+            spikes: SpikeBatch | DenseSpikes,
+            state: Mapping[str, LayerState] | None = None,
+            *,
+            record: Record = (),
         ) -> Output: ...
 
-    def forward(self, spikes: SpikeBatch | DenseSpikes, state: Mapping[str, LayerState] | None = None) -> Output:
-        """Runs the input through all populations; `state` continues an earlier chunk (`Output.state`).
+    def forward(
+        self,
+        spikes: SpikeBatch | DenseSpikes,
+        state: Mapping[str, LayerState] | None = None,
+        *,
+        record: Record = (),
+    ) -> Output:
+        """Runs the input through all populations.
 
-        The backend dense reads `DenseSpikes` as well.
+        Args:
+            spikes: T steps of B samples; the backend dense reads `DenseSpikes` as well.
+            state: continues an earlier chunk (`Output.state`).
+            record: populations whose potentials, currents and other states go to `Output.traces`: their names, or for each
+                name the ids of the neurons, `{"hidden": [0, 7]}`. Memory is T·B·K numbers per state for K neurons.
         """
+        chosen = chosen_neurons(self.network, record)
         source = self.network.inputs[0]
         n_input = self.network.populations[source].n
         if getattr(spikes, "n_neurons", None) != n_input:
@@ -187,6 +203,7 @@ class Model(nn.Module):
         past = state or {}
         first = self._input(spikes)
         outputs: dict[str, LayerInput] = {source: first}
+        traces: dict[str, Traces] = {}
         states: dict[str, LayerState] = {}
         for name, layer in self.layers.items():
             inputs = []
@@ -199,6 +216,8 @@ class Model(nn.Module):
                 outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
             except NumericError as error:
                 raise NumericError(f"{name}: {error}") from None
+            if name in chosen:
+                traces[name] = replay(layer, inputs, outputs[name], past.get(name), chosen[name])
         if depth := self.network.history(source):
             empty = torch.empty(spikes.n_samples, 0)
             before = past[source].history if source in past else None
@@ -215,6 +234,7 @@ class Model(nn.Module):
             else {k: v for k, v in fired.items() if not isinstance(v, DenseSpikes)},
             state=states,
             output=self.network.output,
+            traces=traces,
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:

@@ -1,0 +1,183 @@
+"""Potentials, currents and other states of chosen neurons over time.
+
+Engines keep no potentials. What is recorded here is computed again, for the chosen neurons alone, from the spikes that the
+engine gave: by the model's own `step` and with sums in the order that the reference states. So the numbers are those of the
+CPU engine bit for bit, and those of the dense engine up to the order of its sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.layers import Population
+from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.module import Layer
+    from sparsesnn.network import Network
+    from sparsesnn.output import LayerState
+
+#: names of populations, or for each name the ids of its neurons (None: all of them)
+Record = Sequence[str] | Mapping[str, Sequence[int] | None]
+
+#: spikes whose weights are gathered at a time
+_CHUNK = 1 << 15
+
+
+@dataclass(eq=False)
+class Traces:
+    """What chosen neurons of one population went through; carries no gradient. K is their number.
+
+    Args:
+        neurons: int64[K], their ids.
+        current: float32[T, B, K], the input current of each step: bias and what arrived.
+        states: for each state of the neuron model, such as `v`, `i_syn` or `w`: float32[T, B, K], after each step and before
+            the reset that the next step applies.
+        threshold: float32[K]; None for a readout.
+    """
+
+    neurons: Tensor
+    current: Tensor
+    states: Mapping[str, Tensor]
+    threshold: Tensor | None
+
+    @property
+    def v(self) -> Tensor:
+        """float32[T, B, K], the membrane potential."""
+        return self.states["v"]
+
+    def __repr__(self) -> str:
+        n_steps, n_samples, k = self.current.shape
+        return f"Traces(T={n_steps}, B={n_samples}, K={k}: current, {', '.join(self.states)})"
+
+
+def chosen_neurons(network: Network, record: Record) -> dict[str, Tensor]:
+    """int64[K] for each population to record. Errors: `DescriptionError` for unknown names and ids out of range."""
+    if isinstance(record, str):
+        raise DescriptionError(f"record is {record!r}; give a list of names such as [{record!r}]")
+    wanted = dict(record) if isinstance(record, Mapping) else dict.fromkeys(record)
+    receivers, found = network.receivers(), {}
+    for name, ids in wanted.items():
+        if name not in receivers:
+            raise DescriptionError(f"record: no population {name!r} has a state; allowed: {', '.join(receivers)}")
+        n = receivers[name].n
+        neurons = torch.arange(n) if ids is None else torch.as_tensor(ids)
+        whole = not neurons.is_floating_point() and neurons.dtype != torch.bool
+        if neurons.ndim != 1 or (len(neurons) and (not whole or int(neurons.min()) < 0 or int(neurons.max()) >= n)):
+            raise DescriptionError(f"record: {name!r}: neurons are {ids!r}; give a list of ids from 0 to {n - 1}")
+        found[name] = neurons.long()
+    return found
+
+
+@torch.no_grad()
+def replay(layer: Layer, inputs: Sequence[Any], sent: Any, state: LayerState | None, neurons: Tensor) -> Traces:
+    """Runs the chosen neurons of a layer again.
+
+    Args:
+        inputs: what the layer was given, one per source.
+        sent: what it gave.
+        state: that it was given.
+        neurons: int64[K].
+    """
+    population = layer.population
+    n_steps, n_samples = _shape(sent)
+    dtype = layer.weights[0].detach().cpu().numpy().dtype
+    current = np.zeros((n_steps * n_samples, len(neurons)), dtype)
+    if layer.bias is not None:
+        current += _numpy(layer.bias)[neurons]
+    for source, incoming, weight in zip(inputs, layer.senders, layer.sender_weights, strict=True):
+        _add(current, source, _columns(layer, incoming, weight, neurons), incoming.delay if state is None else 0)
+    for incoming, weight in zip(layer.incoming, layer.weights, strict=True):
+        if incoming.is_recurrent:
+            columns = _columns(layer, incoming, weight, neurons)
+            if state is not None and state.history is not None:
+                _add(current, state.history, columns, incoming.delay - _shape(state.history)[0])
+            _add(current, sent, columns, incoming.delay)
+    i = torch.from_numpy(current).view(n_steps, n_samples, -1)
+    p = {q.name: _each(getattr(layer, q.name), neurons).clamp(q.low, q.high) for q in population.parameters}
+    states = tuple(
+        i.new_zeros(i.shape[1:]) if state is None else getattr(state, x).detach().cpu()[:, neurons]
+        for x in population.states
+    )
+    traces = {x: torch.empty_like(i) for x in population.states}
+    fires = isinstance(population, Population)
+    s = torch.zeros_like(states[0]) if state is None or not fires else (states[0] > p["threshold"]).to(i.dtype)
+    fired = (
+        _fired(sent, neurons, i.dtype) if isinstance(population, Population) and population.capacity is None else None
+    )
+    for t in range(n_steps):
+        states = population.step(p, states, s if fires else None, s if fires else None, i[t])
+        for x, value in zip(population.states, states, strict=True):
+            traces[x][t] = value
+        if fires:  # a full list drops spikes that reset their neuron all the same
+            s = (states[0] > p["threshold"]).to(i.dtype) if fired is None else fired[t]
+    return Traces(neurons, i, traces, p.get("threshold"))
+
+
+def _shape(x: Any) -> tuple[int, int]:
+    """T and B of lists, spikes in bytes, or a tensor."""
+    return (x.n_steps, x.n_samples) if isinstance(x, SpikeBatch) else (x.shape[0], x.shape[1])
+
+
+def _entries(x: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The index t·B + b and the neuron of every spike, lists ascending."""
+    if isinstance(x, SpikeBatch):
+        fired = x.fired()
+        return x.list_index()[fired].numpy(), x.ids.numpy()[fired.numpy()].astype(np.int64)
+    dense = getattr(x, "fired", x).detach()
+    rows, ids = torch.nonzero(dense.reshape(-1, dense.shape[2]), as_tuple=True)
+    return rows.cpu().numpy(), ids.cpu().numpy()
+
+
+def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, Any], delay: int) -> None:
+    """Adds the rows of the spikes that arrive, one after the other; row t of `spikes` arrives at step t + delay."""
+    rows, ids = _entries(spikes)
+    rows = rows + delay * _shape(spikes)[1]
+    arrive = (rows >= 0) & (rows < len(current))
+    rows, ids = rows[arrive], ids[arrive]
+    for k in range(0, len(rows), _CHUNK):
+        np.add.at(current, rows[k : k + _CHUNK], columns[ids[k : k + _CHUNK]])
+
+
+def _columns(layer: Layer, incoming: Any, weight: Tensor, neurons: Tensor) -> np.ndarray[Any, Any]:
+    """[n_pre, K], the weights of the chosen neurons as the engine reads them."""
+    read = weight.detach().cpu()
+    if layer.weight_dtype == "bfloat16":
+        read = read.bfloat16().float()
+    if read.shape != (incoming.n_pre, layer.population.n):
+        kind = type(incoming.synapses).__name__
+        raise DescriptionError(f"record: {incoming.name}: synapses are {kind}; states are recorded behind Dense alone")
+    found: np.ndarray[Any, Any] = read[:, neurons].numpy()
+    return found
+
+
+def _fired(sent: Any, neurons: Tensor, dtype: torch.dtype) -> Tensor:
+    """[T, B, K], the spikes that the engine gave."""
+    n_steps, n_samples = _shape(sent)
+    if not isinstance(sent, SpikeBatch):
+        found: Tensor = getattr(sent, "fired", sent).detach().cpu()[:, :, neurons].to(dtype)
+        return found
+    place = torch.full((sent.n_neurons,), -1)
+    place[neurons] = torch.arange(len(neurons))
+    rows, ids = (torch.from_numpy(x) for x in _entries(sent))
+    columns = place[ids]
+    out = torch.zeros(n_steps * n_samples, len(neurons), dtype=dtype)
+    out[rows[columns >= 0], columns[columns >= 0]] = 1
+    return out.view(n_steps, n_samples, -1)[:, :, place[neurons]]
+
+
+def _each(value: Tensor, neurons: Tensor) -> Tensor:
+    value = value.detach().cpu()
+    return value[neurons] if value.ndim else value
+
+
+def _numpy(x: Tensor) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = x.detach().cpu().numpy()
+    return found
