@@ -11,15 +11,12 @@ from types import MappingProxyType
 from typing import Any, Union
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.options import Option, options_of, plain
 from sparsesnn.surrogate import Surrogate
 from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
-MODELS: Mapping[str, type] = MappingProxyType(
-    {"Input": Input, "LIF": LIF, "CubaLIF": CubaLIF, "AdLIF": AdLIF, "LI": LI}
-)
 #: longest delay, in steps: a state keeps the lists of so many
 MAX_DELAY = 2**20
 
@@ -81,7 +78,7 @@ class Network:
     """Populations in execution order and the connections between them.
 
     Args:
-        populations: name → `Input`, `LIF`, `CubaLIF`, `AdLIF` or `LI`, each after the populations it reads from.
+        populations: name → a model of `sparsesnn.layers`, each after the populations it reads from.
         connections: in any order; a population's currents are summed in this order, its recurrent connections last.
             `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 
@@ -350,15 +347,31 @@ def neuron_options() -> dict[str, Option]:
     return {name: known for model in models for name, known in options_of(model).items()}
 
 
+def model_letters() -> str:
+    """What the letters for neuron models in a network's text mean."""
+    return ", ".join(
+        f"{letter}: {model.letter[1]} ({model.__name__})" for letter, model in _by_letter().items() if letter
+    )
+
+
+def _by_letter() -> dict[str, type[Population]]:
+    found: dict[str, type[Population]] = {}
+    for model in MODELS.values():
+        if issubclass(model, Population):
+            found.setdefault(model.letter[0], model)
+    return found
+
+
 def parse_net(text: str, **defaults: Any) -> Network:
     """`"700-256r-20"` → Input(700), LIF(256, recurrent=True), LI(20).
 
-    Sizes joined by `-`. After a size: `r` recurrent, `c` current-based (CubaLIF); the last is an LI readout, or with
-    `s` a spiking LIF that lists every neuron, for rate codes. `defaults` are arguments of every hidden population
+    Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
+    the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes. `defaults` are arguments of every hidden population
     (those that a model does not know, such as `alpha` for LIF, are left out where they do not apply).
     """
     parts = text.strip().split("-")
-    matches = [re.fullmatch(r"([1-9][0-9]*)([rcs]*)", part) for part in parts]
+    models = _by_letter()
+    matches = [re.fullmatch(f"([1-9][0-9]*)([rs{''.join(models)}]*)", part) for part in parts]
     if re.match(r"\s*\d+x\d+x\d+\s*:", text):
         raise DescriptionError(
             f"net {text!r}: is one of images, which only `sparsesnn bench baselines` and `./dev bench sweep` run, on the backend "
@@ -366,7 +379,7 @@ def parse_net(text: str, **defaults: Any) -> Network:
         )
     if len(parts) < 2 or None in matches:
         raise DescriptionError(
-            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, c: CubaLIF)"
+            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()})"
         )
     sizes = [(int(m[1]), m[2]) for m in matches if m]
     known = neuron_options()
@@ -374,7 +387,12 @@ def parse_net(text: str, **defaults: Any) -> Network:
         raise DescriptionError(f"net: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")
 
     def population(n: int, flags: str, **more: Any) -> Population:
-        model = CubaLIF if "c" in flags else LIF
+        letters = set(flags) & set(models)
+        if len(letters) > 1:
+            raise DescriptionError(
+                f"net {text!r}: {n}{flags} has {len(letters)} neuron models; {model_letters()}: write one"
+            )
+        model = models["".join(letters)]
         arguments = {k: v for k, v in defaults.items() if k in options_of(model)}
         return model(n, **{**arguments, "recurrent": "r" in flags, **more})
 

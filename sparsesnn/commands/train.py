@@ -27,8 +27,8 @@ examples:
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
 
 precedence: defaults of the data set < --config < options here.
-net text: sizes joined by '-'; r after a size: recurrent, c: current-based neurons (CubaLIF); the last size is the
-  readout, with s a spiking one; 'auto' as first or last size is that of the data.
+net text: sizes joined by '-'; r after a size: recurrent, other letters: the neuron model (see --net); the last size
+  is the readout, with s a spiking one; 'auto' as first or last size is that of the data.
 the run folder (--out) holds: result.json, metrics.jsonl, config.toml, curves.png, activity.png, raster.png,
   checkpoint.json with its .safetensors files, tensorboard/.
 the epoch is chosen on the validation part alone; the test part is looked at once, at the end."""

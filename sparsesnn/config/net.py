@@ -12,7 +12,7 @@ from sparsesnn.config.tables import Table, spread
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, Population, decays
 from sparsesnn.layers.units import decay_of
-from sparsesnn.network import MAX_DELAY, Network, neuron_options, parse_net
+from sparsesnn.network import MAX_DELAY, Network, model_letters, neuron_options, parse_net
 from sparsesnn.options import Option, option, options_of
 
 
@@ -31,8 +31,8 @@ class NetConfig(Section, name="net"):
 
     text: str = option(
         "auto-128r-auto",
-        "sizes joined by '-', such as 700-256r-20; after a size r: recurrent, c: current-based (CubaLIF); the last is the "
-        "readout, with s a spiking one; auto as first or last size is that of the data",
+        f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}; the last is the readout, "
+        " with s a spiking one; auto as first or last size is that of the data",
         flag="net",
         metavar="TEXT",
     )
@@ -60,7 +60,7 @@ class NetConfig(Section, name="net"):
     tau_ms: float = option(0.0, "time constant of the membrane, milliseconds, in place of beta; 0: beta", low=0)
     tau_syn_ms: float = option(
         0.0,
-        "time constant of the synaptic current of CubaLIF neurons, milliseconds, in place of alpha; 0: alpha",
+        "time constant of the synaptic current, milliseconds, in place of alpha; 0: alpha",
         low=0,
     )
     readout_tau_ms: float = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Tuple  # noqa: UP035
@@ -13,17 +12,14 @@ from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.layers.declaration import THRESHOLD, Parameter
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.layers.lif import Population
-from sparsesnn.options import option, plain
+from sparsesnn.options import option
 
+Bounds = Tuple[float, ...]  # noqa: UP006
 ORDERS = ("symplectic", "explicit", "sparch")
 
 
 @documented(
     n="number of neurons.",
-    beta_range="lowest and highest beta as it trains, such as those of time constants of 5 to 25 steps.",
-    rho_range="lowest and highest rho as it trains.",
-    a_range="lowest and highest a as it trains.",
-    b_range="lowest and highest b as it trains.",
 )
 @dataclass(frozen=True)
 class AdLIF(Population):
@@ -50,11 +46,14 @@ class AdLIF(Population):
     learn_rho: bool = option(False, "train rho")
     learn_a: bool = option(False, "train a")
     learn_b: bool = option(False, "train b")
-    beta_range: Tuple[float, float] = (0.0, 1.0)  # noqa: UP006
-    rho_range: Tuple[float, float] = (0.0, 1.0)  # noqa: UP006
-    a_range: Tuple[float, float] = (0.0, 1.0)  # noqa: UP006
-    b_range: Tuple[float, float] = (0.0, 2.0)  # noqa: UP006
+    beta_range: Bounds = option(
+        (0.0, 1.0), "lowest and highest beta that AdLIF neurons read as it trains, such as 0.82, 0.96", low=0, high=1
+    )
+    rho_range: Bounds = option((0.0, 1.0), "lowest and highest rho that AdLIF neurons read as it trains", low=0, high=1)
+    a_range: Bounds = option((0.0, 1.0), "lowest and highest a that AdLIF neurons read as it trains")
+    b_range: Bounds = option((0.0, 2.0), "lowest and highest b that AdLIF neurons read as it trains")
 
+    letter: ClassVar[Tuple[str, str]] = ("a", "adaptive")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]] = ("v", "w")  # noqa: UP006
 
     def __post_init__(self) -> None:
@@ -70,15 +69,9 @@ class AdLIF(Population):
                 "AdLIF: reset_decays has no effect: the decay always follows the reset; leave it out"
             )
         for name in ("beta", "rho", "a", "b"):
-            bounds, value = tuple(plain(getattr(self, f"{name}_range"))), getattr(self, name)
-            widest = (0.0, 1.0) if name in ("beta", "rho") else (-math.inf, math.inf)
-            numbers = len(bounds) == 2 and all(isinstance(x, (int, float)) and not math.isnan(x) for x in bounds)
-            if not numbers or not widest[0] <= bounds[0] <= bounds[1] <= widest[1]:
-                raise DescriptionError(
-                    f"AdLIF: {name}_range is {bounds!r}; give its lowest and its highest value, within "
-                    f"{widest[0]:g} to {widest[1]:g}"
-                )
-            object.__setattr__(self, f"{name}_range", (float(bounds[0]), float(bounds[1])))
+            bounds, value = getattr(self, f"{name}_range"), getattr(self, name)
+            if len(bounds) != 2 or bounds[0] > bounds[1]:
+                raise DescriptionError(f"AdLIF: {name}_range is {bounds!r}; give its lowest and its highest value")
             for x in value if isinstance(value, tuple) else (value,):
                 if not bounds[0] <= x <= bounds[1]:
                     raise DescriptionError(

@@ -28,9 +28,9 @@ def check_population(population: Any) -> None:
         raise DescriptionError(f"{model}: n is {n!r}; give a whole number of neurons, at least 1")
     object.__setattr__(population, "n", n)
     check(population, f"{model}: {{}}", DescriptionError)
-    for name in options_of(type(population)):
+    for name, known in options_of(type(population)).items():
         value = getattr(population, name)
-        if isinstance(value, tuple) and len(value) != n:
+        if known.type == PerNeuron and isinstance(value, tuple) and len(value) != n:
             if len(value) != 1:
                 raise DescriptionError(
                     f"{model}: {name} has {len(value)} values; give one number, or one per neuron ({n})"

@@ -25,6 +25,7 @@ class CubaLIF(Population):
     alpha: PerNeuron = option(0.9, "decay of the synaptic current per step, of CubaLIF neurons", low=0, high=1)
     learn_alpha: bool = option(False, "train alpha")
 
+    letter: ClassVar[Tuple[str, str]] = ("c", "current-based")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]] = ("v", "i_syn")  # noqa: UP006
     parameters: ClassVar[Tuple[Parameter, ...]] = (BETA, ALPHA, THRESHOLD)  # noqa: UP006
 

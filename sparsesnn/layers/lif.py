@@ -66,6 +66,8 @@ class Population(HasDecays):
         if self.activity == "fixed" and self.capacity is None:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
 
+    #: after a size in the text of a network, and what it means
+    letter: ClassVar[Tuple[str, str]] = ("", "")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]]  # noqa: UP006
     parameters: ClassVar[Tuple[Parameter, ...]]  # noqa: UP006
 

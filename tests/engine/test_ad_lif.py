@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from sparsesnn import reference
+from sparsesnn.config.net import NetConfig
+from sparsesnn.config.tables import build
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, AdLIF, Input
-from sparsesnn.network import Connection, Network
+from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition import make_plan, parse_target
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
@@ -169,6 +171,19 @@ def test_chunks_equal_one_call(order: str, reset: str, backend: str) -> None:
         assert torch.equal(got, want[-len(got) :])
 
 
+def test_a_text_and_the_section_net_describe_it() -> None:
+    network = parse_net("700-20ar-10c-5as", order="explicit", a_range=[0, 0.7])
+    first, second, last = (network.populations[name] for name in ("hidden1", "hidden2", "output"))
+    assert isinstance(first, AdLIF)
+    assert (first.order, first.a_range, network.is_recurrent("hidden1")) == ("explicit", (0.0, 0.7), True)
+    assert (type(second).__name__, type(last).__name__) == ("CubaLIF", "AdLIF")
+    table = {"text": "30-8a-5", "q": 60, "rho": 0.95, "learn_a": True, "rho_range": [0.9, 0.99]}
+    hidden = build(NetConfig, table, "net").network(30, 5).populations["hidden"]
+    assert hidden == AdLIF(8, q=60, rho=0.95, learn_a=True, rho_range=(0.9, 0.99))
+    with pytest.raises(DescriptionError, match=r"20ac has 2 neuron models; .*a: adaptive \(AdLIF\)"):
+        parse_net("700-20ac-5")
+
+
 def test_network_survives_json() -> None:
     network = Network.chain(Input(4), neurons(6, order="sparch", a_range=(-0.5, 1.0), **LEARNS), LI(2))
     assert Network.from_json(network.to_json()) == network
@@ -181,7 +196,7 @@ def test_network_survives_json() -> None:
         ({"order": "sparch", "reset": "zero"}, "reset is 'zero' with order 'sparch'"),
         ({"reset_decays": True}, "reset_decays has no effect"),
         ({"order": "euler"}, "order is 'euler'"),
-        ({"rho_range": (0.5, 1.5)}, r"rho_range is \(0.5, 1.5\); .* within 0 to 1"),
+        ({"rho_range": (0.5, 1.5)}, "rho_range is 1.5; allowed: .*0 to 1"),
         ({"a_range": (1.0, 0.0)}, r"a_range is \(1.0, 0.0\)"),
         ({"a": 1.5}, "a is 1.5; a_range allows 0 to 1"),
     ],
