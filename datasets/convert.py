@@ -207,7 +207,8 @@ class _Worker:
         reply = json.loads(answer)
         if "error" in reply:
             name, message = reply["error"]
-            raise {"DataError": errors.DataError, "ConfigError": ConfigError}.get(name, RuntimeError)(message)
+            known = {"DataError": errors.DataError, "ConfigError": ConfigError, "MemoryError": MemoryError}
+            raise known.get(name, RuntimeError)(message)
         arrays = {}
         for name, dtype, shape in reply["arrays"]:
             array = np.empty(shape, dtype)
@@ -255,7 +256,7 @@ def work() -> None:
             try:
                 convert = importlib.import_module(task["module"]).convert
                 _answer(out, convert(first, last, **task["arguments"]))
-            except SparseSnnError as error:
+            except (SparseSnnError, MemoryError) as error:
                 _answer_line(out, {"error": [type(error).__name__, str(error)]})
             except Exception:
                 _answer_line(out, {"error": ["RuntimeError", traceback.format_exc()]})

@@ -63,6 +63,8 @@ _LIGHTS = ("fluorescent", "fluorescent_led", "lab", "led", "natural")
 _FOLDERS = {"train": "ibmGestureTrain", "test": "ibmGestureTest"}
 #: clips of the whole set, in Tonic's form
 _WHOLE = {"train": 1077, "test": 264}
+#: a clip lasts at most so long; those of the data set last some seconds
+LONGEST_MS = 3_600_000
 #: clips that are read at once, some megabytes each
 _BLOCK = 4
 
@@ -253,13 +255,11 @@ def read_clip(path: Path) -> Clip:
     Raises:
         DataError: it is damaged, or holds something else than events of this sensor.
     """
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: its size is compared with what it claims
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: is damaged or no .npy file ({error}); get a fresh copy") from error
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != 4 or array.dtype.kind not in "iuf":
-        what = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
-        raise DataError(f"{path}: is {what}; a clip is [events, 4], numbers: x, y, polarity, time in milliseconds")
+    array = files.map_npy(path)
+    if array.ndim != 2 or array.shape[1] != 4 or array.dtype.kind not in "iuf":
+        raise DataError(
+            f"{path}: is {array.dtype}{list(array.shape)}; a clip is [events, 4], numbers: x, y, polarity, time in milliseconds"
+        )
     with np.errstate(invalid="ignore"):
         events = array.astype(np.int64)
     limits = np.array([SIZE - 1, SIZE - 1, 1, 1 << 40])
@@ -269,6 +269,15 @@ def read_clip(path: Path) -> Clip:
         raise DataError(
             f"{path}: event {bad} is {array[bad].tolist()} ({int((~good).sum())} such in all); allowed: x and y whole "
             f"from 0 to {SIZE - 1}, polarity 0 or 1, whole milliseconds from 0; get a fresh copy"
+        )
+    if (
+        len(events) and np.ptp(events[:, 3]) > LONGEST_MS
+    ):  # windows cover the whole clip: one late event would fill memory
+        far = np.abs(events[:, 3] - int(np.median(events[:, 3])))
+        bad = int(np.argmax(far))
+        raise DataError(
+            f"{path}: event {bad} is at {events[bad, 3]:,} ms, {far[bad] / 3_600_000:,.1f} hours away from the middle one; a clip "
+            "lasts at most an hour; remove the event, or get a fresh copy"
         )
     x, y, p, t_ms = events[np.argsort(events[:, 3], kind="stable")].T
     return Clip(x, y, p, (t_ms - t_ms.min(initial=1 << 40)) * 1000)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tarfile
+import tokenize
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +96,31 @@ def warn_if_partial(name: str, split: str, n_here: int, n_whole: int, what: str,
             "whose results are not results of the whole set",
             stacklevel=2,
         )
+
+
+#: what NumPy and Python raise on headers of .npy files and archives that are damaged, or made to do harm
+NPY_ERRORS = (
+    *(OSError, EOFError, ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, OverflowError),
+    *(MemoryError, RecursionError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+
+
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """The array of a .npy file, mapped: its size is compared with what the header claims before memory is taken.
+
+    Raises:
+        DataError: it is damaged, of another format, or holds Python objects, which are never made.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, on a damaged header
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except NPY_ERRORS as error:
+        raise DataError(f"{path}: is damaged or no .npy file ({error}); get a fresh copy") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataError(f"{path}: is an archive; give a .npy file, one array")
+    return array
 
 
 def read_rows(paths: list[Path], n_columns: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -44,6 +44,8 @@ LICENCE = "CC BY 4.0"
 _KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
 _BLOCK_SAMPLES = 256
 _MAX_SAMPLES = 10_000_000
+#: of labels without names: the readout has a neuron for each
+MAX_CLASSES = 100_000
 
 #: reads a file from end to end; its arguments are the search path of modules, the file and the size of a block
 _PROBE = """
@@ -256,10 +258,11 @@ def _classes(dataset: Any, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArr
     classes = [
         key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in np.ravel(dataset.classes)
     ]
-    n_classes = len(classes) or int(labels.max(initial=-1)) + 1
+    n_classes = len(classes) or min(int(labels.max(initial=-1)) + 1, MAX_CLASSES)
+    there = "extra/keys names" if classes else "without names for them there are at most"
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
         raise DataError(
-            f"{path}: labels run from {labels.min()} to {labels.max()}, but extra/keys names {count(n_classes, 'class')}; "
+            f"{path}: labels run from {labels.min()} to {labels.max()}, but {there} {count(n_classes, 'class')}; "
             "check that labels and keys belong together"
         )
     return labels, speakers.astype(np.int64), classes

@@ -35,11 +35,19 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         # a run stopped by a signal carries its number
         number = getattr(error, "signal", 0)
         return _fail(error, 128 + number if number else 1, kind="" if number else "error: ")
+    except MemoryError as error:
+        return _fail(
+            f"memory ran out{f' ({error})' if str(error) else ''}; use less of it: smaller batches, fewer steps or neurons, fewer "
+            "worker processes",
+            1,
+        )
     except KeyboardInterrupt:
         return _fail("stopped by Ctrl-C", 130, kind="")
     except BrokenPipeError:  # the reader of our output, such as head, has gone
         sys.stderr.close()
         return 1
+    except OSError as error:  # a disk is full, a file is not ours
+        return _fail(f"{error.filename or options.command}: {error.strerror or error}", 1)
 
 
 def _warn(message: Warning | str, *_: Any) -> None:

@@ -254,3 +254,27 @@ def test_flags_are_added_where_they_are_read() -> None:
     code = "import sys, sparsesnn.cli as c; c._parser(); print('sparsesnn.config' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert out.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            MemoryError("Unable to allocate 8.00 TiB"),
+            r"memory ran out \(Unable to allocate 8\.00 TiB\); use less of it",
+        ),
+        (MemoryError(), "memory ran out; use less"),
+        (OSError(28, "No space left on device", "runs/a"), "runs/a: No space left on device"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise error
+
+    monkeypatch.setattr("sparsesnn.commands.train._resolve", refuse)
+    assert run("train", "digits") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert re.match(rf"sparsesnn: error: {said}", lines[0])

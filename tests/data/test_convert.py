@@ -40,6 +40,8 @@ def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_workers=1, 
                 os.kill(os.getpid(), signal.SIGSEGV)
             if how == "bug":
                 raise IndexError("our own fault")
+            if how == "memory":
+                raise MemoryError("8 TiB")
             if how == "config":
                 raise ConfigError(f"item {item}: no such option")
             time.sleep(0.3 / (1 + item))
@@ -115,6 +117,7 @@ def test_an_error_is_that_of_the_first_block_that_has_one(tmp_path, module, n_wo
     [
         ("kill", DataError, r"toy train: the process that converted items 6 to 8 was ended by SIGSEGV; .*get a fresh"),
         ("bug", RuntimeError, r"(?s)Traceback.*IndexError: our own fault"),
+        ("memory", MemoryError, "^8 TiB$"),
     ],
 )
 def test_a_worker_that_dies_is_an_error_that_names_the_block(tmp_path, module, how, error, message):

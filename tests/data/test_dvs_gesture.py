@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -326,3 +327,31 @@ def test_training_on_a_copy_without_a_test_part(tmp_path):
         train(config.with_values({"data": {"test": "own"}}), out=tmp_path / "other")
     with pytest.raises(ConfigError, match="test: 'windows:99' names windows 99, of whom there are no samples"):
         train(config.with_values({"data": {"test": "windows:99"}}), out=tmp_path / "third")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_one_event_at_another_time_does_not_ask_for_windows_without_end(tmp_path, late):
+    events = clip(np.random.default_rng(0), 31, 4_000_099, first_ms=4_000_000)
+    events[17, 3] += 3_600_001 if late else -3_600_001
+    folder = write(tmp_path, {"user01_lab/1.npy": events})
+    with pytest.raises(
+        DataError, match=rf"user01_lab/1\.npy: event 17 is at {events[17, 3]:,} ms, 1\.0 hours away.*at most an hour"
+    ):
+        load_partial(data_dir=folder, hop_ms=1)
+    events[17, 3] = events[0, 3]
+    write(tmp_path, {"user01_lab/1.npy": events})
+    assert load_partial(data_dir=folder, hop_ms=1).n_classes == 11
+
+
+@pytest.mark.filterwarnings("ignore:dvsgesture")
+def test_damaged_headers_are_errors_or_clips(tmp_path):
+    folder = write(tmp_path, {"user01_lab/1.npy": clip(np.random.default_rng(0), 30, 99)})
+    path = folder / "DVSGesture" / "ibmGestureTrain" / "user01_lab" / "1.npy"
+    content, rng, n_good = path.read_bytes(), np.random.default_rng(0), 0
+    for damage in (b'"""', b"(((", b"{0", b"\n ", *(rng.bytes(3) for _ in range(300))):
+        for place in rng.integers(6, 120, 3).tolist():
+            path.write_bytes(content[:place] + damage + content[place + len(damage) :])
+            with contextlib.suppress(DataError):
+                dvs_gesture.read_clip(path)
+                n_good += 1
+    assert n_good < 500

@@ -240,6 +240,7 @@ def spikes(sample: int, times=(0.1,), units=(1,)) -> dict[str, object]:
         ({"spikes/times": GOOD[:4]}, "'spikes/times': 4"),
         ({"labels": np.array([0, 1, 2, 3, 0])}, "labels run from 0 to 3, but extra/keys names 3 classes"),
         ({"labels": np.array([0, -1, 2, 1, 0])}, "labels run from -1 to 2"),
+        ({"labels": np.array([0, 1, 2, 2**40, 0]), "extra/keys": np.empty(0, "S1")}, "at most 100,000 classes"),
         (spikes(3, times=[np.nan]), "sample 3 has times such as nan"),
         (spikes(4, times=[np.inf]), "sample 4 has times such as inf"),
         (spikes(2, units=[700]), "sample 2 has units such as 700"),
