@@ -10,7 +10,8 @@ from typing import Any
 EXAMPLES = """\
 examples:
   sparsesnn eval runs/a                      test accuracy of the epoch that validation chose
-  sparsesnn eval runs/a --weights last --split valid --json"""
+  sparsesnn eval runs/a --weights last --split valid --json
+  sparsesnn eval runs/a --predictions test.csv --confusion --per-class   every sample; runs/a/confusion.png; each class"""
 
 
 def register(commands: Any) -> None:
@@ -30,13 +31,23 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--backend", metavar="NAME", help="cpu or dense (default: as in training)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
+    parser.add_argument(
+        "--predictions", type=Path, metavar="FILE", help="write label, class read and logits of every sample (CSV)"
+    )
+    parser.add_argument(
+        "--confusion", action="store_true", help="print the confusion matrix and draw confusion.png in the run folder"
+    )
+    parser.add_argument("--per-class", action="store_true", help="print precision, recall and F1 of every class")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _eval(options: argparse.Namespace) -> int:
     from sparsesnn.train.evaluation import evaluate_run
+    from sparsesnn.train.predictions import Predictions
     from sparsesnn.train.report import percent
     from sparsesnn.wording import count
+
+    predictions = Predictions()
 
     result = evaluate_run(
         options.checkpoint,
@@ -45,7 +56,15 @@ def _eval(options: argparse.Namespace) -> int:
         weights=options.weights,
         backend=options.backend,
         threads=options.threads,
+        predictions=predictions,
     )
+    if options.predictions is not None:
+        predictions.write(options.predictions)
+    if options.confusion:
+        result["confusion"] = predictions.confusion().tolist()
+        picture = _draw(options, predictions, result)
+    if options.per_class:
+        result["per_class"] = predictions.per_class()
     if options.json:
         print(json.dumps(result, allow_nan=False))
         return 0
@@ -54,4 +73,26 @@ def _eval(options: argparse.Namespace) -> int:
     print(f"loss {result['loss']:.4f}, {result['samples_per_s']:,.0f} samples/s")
     for name, activity in result["activity"].items():
         print(f"{name}: activity {activity:.4f}, dropped {result['dropped'][name]:,}")
+    for row in result.get("per_class", ()):
+        of = count(row["n_samples"], "sample")
+        shares = ", ".join(f"{what} {percent(row[what])}" for what in ("precision", "recall", "f1"))
+        print(f"class {row['name']}: {shares} ({of})")
+    if options.confusion:
+        print(f"confusion matrix (a row per class, a column per class read), drawn to {picture}:")
+        width = len(str(max(map(max, result["confusion"])))) + 1
+        for row in result["confusion"]:
+            print("".join(f"{n:{width}}" for n in row))
+    if options.predictions is not None:
+        print(f"predictions: {options.predictions}")
     return 0
+
+
+def _draw(options: argparse.Namespace, predictions: Any, result: Any) -> Path:
+    from sparsesnn.train.plots import plot_confusion
+
+    folder = options.checkpoint if options.checkpoint.is_dir() else options.checkpoint.parent
+    path: Path = folder / "confusion.png"
+    names = [predictions.name(k) for k in range(len(result["confusion"]))]
+    title = f"{folder.name}, {options.split} part, after epoch {result['epoch']}"
+    plot_confusion(result["confusion"], names, path, title=title)
+    return path

@@ -199,10 +199,16 @@ class Engine(ABC):
         """
 
     @torch.no_grad()
-    def infer(self, batch: Batch) -> Step:
-        """The same without learning; the loss is the plain cross-entropy, and may be not finite."""
+    def infer(self, batch: Batch, seen: Callable[[Output, Tensor], None] | None = None) -> Step:
+        """The same without learning; the loss is the plain cross-entropy, and may be not finite.
+
+        Args:
+            seen: called with the output and the logits [B, C] of this replica's samples.
+        """
         output = self.run(batch)
         logits = decode(output, self.training.decoding, self.training.n_classes)
+        if seen is not None:
+            seen(output, logits)
         losses = gather(
             self.grid.replicas, functional.cross_entropy(logits, batch.labels.to(logits.device), reduction="none")
         )

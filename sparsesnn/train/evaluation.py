@@ -6,10 +6,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from sparsesnn import engines
 from sparsesnn.config import Config
@@ -19,26 +21,35 @@ from sparsesnn.engines.module import Model
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
 from sparsesnn.host.stream import Stream
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.metrics import Progress, Tally
+from sparsesnn.train.predictions import Predictions
+
+#: called with each batch, the network's output, and its logits [B, C]
+Seen = Callable[[Batch, Output, Tensor], None]
 
 
-def evaluate(engine: Engine, stream: Stream, *, after_batch: Callable[[], None] | None = None) -> Tally:
+def evaluate(
+    engine: Engine, stream: Stream, *, after_batch: Callable[[], None] | None = None, seen: Seen | None = None
+) -> Tally:
     """One pass over a stream without learning: loss (plain cross-entropy), accuracy, activity and dropped.
 
     Args:
         engine: its weights are not changed.
         stream: not changed either; the order of batches is that of epoch 0.
         after_batch: called after every batch; may raise to stop.
+        seen: called with every batch and what came of it; on ranks, with those of this replica.
 
     Errors: `NumericError` if the outputs are not finite.
     """
     tally = Tally()
     mark = time.perf_counter()
     for k, (spikes, labels) in enumerate(stream.epoch(0)):
-        step = engine.infer(Batch(spikes, labels, *stream.place(k)))
+        batch = Batch(spikes, labels, *stream.place(k))
+        step = engine.infer(batch, None if seen is None else partial(seen, batch))
         if not math.isfinite(step.loss):
             found = (
                 f"evaluation: the loss is {step.loss} after {tally.n_samples} samples; lower optim.lr and train again"
@@ -125,6 +136,7 @@ def evaluate_run(
     weights: str = "best",
     backend: str | None = None,
     threads: int = 0,
+    predictions: Predictions | None = None,
 ) -> dict[str, Any]:
     """What `sparsesnn eval` prints: accuracy, loss, n_samples, samples_per_s, activity, dropped, epoch, split, weights.
 
@@ -133,13 +145,14 @@ def evaluate_run(
         data_dir: folder of the data; None: the one of the run.
         split: "test", "valid" (the part that the run held out) or "train" (without it).
         threads: worker threads; 0: all cores.
+        predictions: takes the logits of every sample.
 
     Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
     """
     run = load_run(folder, weights=weights, backend=backend)
     engines.set_threads(run.engine.name, threads)
     config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
-    part = _part(config, split)
+    part = part_of_run(config, split)
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
     n_input = run.network.populations[run.network.inputs[0]].n
     if n_neurons != n_input or n_classes > run.n_classes:
@@ -147,7 +160,10 @@ def evaluate_run(
             f"{config.data.name}: the data has {n_neurons} neurons and {n_classes} classes, the network {n_input} and "
             f"{run.n_classes}; give the data it was trained on (--data)"
         )
-    tally = evaluate(run.engine, prepare.eval_stream(config, part))
+    if predictions is not None:
+        predictions.samples, predictions.names = part.indices.tolist(), part.class_names
+    seen = None if predictions is None else predictions.add
+    tally = evaluate(run.engine, prepare.eval_stream(config, part), seen=seen)
     return {
         "split": split,
         "weights": weights,
@@ -161,7 +177,8 @@ def evaluate_run(
     }
 
 
-def _part(config: Config, split: str) -> prepare.Part:
+def part_of_run(config: Config, split: str) -> prepare.Part:
+    """The "train", "valid" or "test" part of a run's data; `ConfigError` where a run has none."""
     if split == "test" and config.data.test == "own":
         test = prepare.load_split(config.data, "test")
         return prepare.Part(test, np.arange(len(test)))

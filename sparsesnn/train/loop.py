@@ -26,6 +26,7 @@ from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks
@@ -34,6 +35,7 @@ from sparsesnn.train.evaluation import evaluate
 from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
 from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.times import Times
@@ -349,11 +351,17 @@ class Run:
         for warning in record["warnings"]:
             self.report.note(f"warning {warning}")
 
-    def _evaluate(self, part: prepare.Part, stop: StopRequest) -> Tally:
+    def _evaluate(self, part: prepare.Part, stop: StopRequest, operations: Operations | None = None) -> Tally:
+        def count_operations(batch: Batch, output: Output, _: Tensor) -> None:
+            if operations is not None:
+                operations.add(batch.spikes, output)
+
         def check() -> None:
             self._stop_if_asked(stop, [signal for (signal,) in ranks.agree(self.world, [stop.signal])])
 
-        return evaluate(self.engine, prepare.eval_stream(self.config, part, self.replicas), after_batch=check)
+        return evaluate(
+            self.engine, prepare.eval_stream(self.config, part, self.replicas), after_batch=check, seen=count_operations
+        )
 
     def _stop_if_asked(self, stop: StopRequest, signals: Sequence[int]) -> None:
         """Ends the run where a signal has come, to any rank."""
@@ -380,10 +388,12 @@ class Run:
             grid = {"replicas": self.grid.n_replicas, "shards": self.grid.n_shards}
             traffic = {**grid, **ranks.rank_traffic(self.world, self.traffic), "n_steps": p.step - self.first_step}
         sha256 = self.engine.weights_sha256()
-        last = chosen = self._evaluate(self.parts.test, stop)
+        operations = Operations(self.engine)
+        last = chosen = self._evaluate(self.parts.test, stop, operations)
         if self.best is not None and p.best_epoch != p.epoch:
             self.engine.load_weights(self.store.tensors(self.best), self.best[0].file)
-            chosen = self._evaluate(self.parts.test, stop)
+            operations = Operations(self.engine)
+            chosen = self._evaluate(self.parts.test, stop, operations)
         result = Result(
             test_accuracy=chosen.accuracy,
             test_accuracy_last=last.accuracy,
@@ -409,6 +419,7 @@ class Run:
             ranks=traffic,
             dt_ms=self.times.dt_ms,
             tau_ms=self.times.tau_ms,
+            neurobench=operations.neurobench(chosen.accuracy),
         )
         if self.config.train.plots:
             self._plot(result)
@@ -421,6 +432,8 @@ class Run:
             f"test    {percent(result.test_accuracy)} with epoch {result.best_epoch}, chosen by {by}"
             f" (valid {percent(result.valid_accuracy)}; last epoch: test {percent(result.test_accuracy_last)})"
         )
+        if result.neurobench:
+            self.report.note(f"work    {note(result.neurobench)}")
         self.report.note(f"result  {self.folder / RESULT}")
         return result
 
@@ -440,7 +453,8 @@ class Run:
             plots.plot_activity(records, self.folder / "activity.png", title=title)
             label = int(test.event_set.labels[test.indices[0]])
             path = self.folder / "raster.png"
-            plots.plot_raster(self.network, spikes, output, label, logits, path, title="first test sample")
+            more = {"dt_ms": self.times.dt_ms, "names": test.class_names}
+            plots.plot_raster(self.network, spikes, output, label, logits, path, title="first test sample", **more)
         except MissingDependencyError as error:
             self.report.note(f"plots   none: {error}")
 

@@ -153,6 +153,8 @@ class Result:
         version: of sparsesnn.
         wait_share: share of the training time that was spent waiting for batches.
         dt_ms, tau_ms: see `Times`; time constants before decays that train have changed.
+        neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty where the engine
+            gives no spikes.
         ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
     """
 
@@ -180,6 +182,7 @@ class Result:
     valid_loss: float | None = None
     dt_ms: float | None = None
     tau_ms: Mapping[str, Mapping[str, Sequence[float | str]]] = field(default_factory=dict)
+    neurobench: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

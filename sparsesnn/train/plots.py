@@ -17,6 +17,7 @@ from sparsesnn.figures import BLUE, CYCLE, GREEN, GREY, ORANGE, RED, new_figure,
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.traces import Traces
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
 _MOST_FRAMES = 12
+#: a confusion matrix of more classes has colors alone
+_MOST_NUMBERS = 40
 
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
@@ -86,46 +89,65 @@ def plot_raster(
     path: Path,
     *,
     title: str,
+    dt_ms: float | None = None,
+    names: Sequence[str] = (),
 ) -> None:
-    """One sample through the network: a raster per population and the readout.
+    """One sample through the network: a raster per population, what was recorded of its neurons, and the readout.
 
     Args:
         spikes: B = 1.
-        output: what the network made of them.
+        output: what the network made of them; its `traces` have a panel each.
         label: its class.
         logits: [C], what the network made of it; the readout panel names the two classes that matter.
+        dt_ms: width of a step, milliseconds; None: time is in steps.
+        names: of the classes; empty: their numbers.
     """
-    input_name = network.inputs[0]
+    input_name, scale = network.inputs[0], dt_ms or 1.0
     rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
-    n_classes, predicted = len(logits), int(np.argmax(logits))
-    heights = [2.0] * len(rasters) + [2.0]
+    predicted = int(np.argmax(logits))
+    classes = [names[k] if k < len(names) else str(k) for k in range(len(logits))]
+    traced = {name: traces for name, traces in output.traces.items() if name in rasters}
+    heights = [2.0] * (len(rasters) + len(traced) + 1)
     figure = new_figure(9, 1.0 + sum(heights))
-    panels = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
-    for k, (axes, (name, lists)) in enumerate(zip(panels, rasters.items(), strict=False)):
+    panels = list(figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights}))
+    for k, (name, lists) in enumerate(rasters.items()):
+        axes, color = panels.pop(0), CYCLE[k % len(CYCLE)]
         n_neurons = network.populations[name].n
         steps, neurons = _points(lists)
         size = 1.5 if n_neurons > _MANY_NEURONS else 6.0
-        axes.scatter(steps, neurons, s=size, color=CYCLE[k % len(CYCLE)], marker="o", linewidths=0)
+        axes.scatter(scale * steps, neurons, s=size, color=color, marker="o", linewidths=0)
         axes.set_ylim(-0.02 * n_neurons - 0.5, 1.02 * n_neurons - 0.5)
         axes.set_ylabel(f"{name}\nneuron")
         axes.set_title(f"{steps.size:,} spikes of {n_neurons:,} neurons", fontsize=8, loc="right", pad=2)
         axes.set_title(network.delays_text(name), fontsize=8, loc="left", pad=2)
-    _readout(panels[-1], output.potentials, output.spikes.get(output.output), label, predicted, n_classes)
-    panels[-1].set_xlabel("time step")
-    panels[-1].set_xlim(-0.5, spikes.n_steps - 0.5)
+        if name in traced:
+            _traces(panels.pop(0), name, traced[name], scale)
+    _readout(panels[0], output, label, predicted, classes, scale)
+    panels[0].set_xlabel("time step" if dt_ms is None else "time, ms")
+    panels[0].set_xlim(-0.5 * scale, (spikes.n_steps - 0.5) * scale)
     verdict = "right" if predicted == label else "wrong"
-    save(figure, path, f"{title}: class {label}, read as {predicted} ({verdict})")
+    save(figure, path, f"{title}: class {classes[label]}, read as {classes[predicted]} ({verdict})")
 
 
-def _readout(
-    axes: Axes,
-    potentials: torch.Tensor | None,
-    spikes: LayerOutput | None,
-    label: int,
-    predicted: int,
-    n_classes: int,
-) -> None:
+def _traces(axes: Axes, name: str, traces: Traces, scale: float) -> None:
+    """Potentials of the recorded neurons, one above the other, each in units of its threshold; dots where it fires."""
+    assert traces.threshold is not None, "a readout has a panel of its own"
+    v = (traces.v[:, 0] / traces.threshold).numpy()
+    time = scale * np.arange(len(v))
+    for k in range(v.shape[1]):
+        color = CYCLE[k % len(CYCLE)]
+        axes.plot(time, v[:, k], color=color, linewidth=0.9, label=f"neuron {int(traces.neurons[k])}")
+        fired = v[:, k] > 1
+        axes.scatter(time[fired], v[fired, k], s=8, color=color, linewidths=0)
+    axes.axhline(1, color=GREY, linestyle=":", linewidth=0.8)
+    axes.set_ylabel(f"{name}\nv / threshold")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=6, borderpad=0)
+    axes.grid(alpha=0.3)
+
+
+def _readout(axes: Axes, output: Output, label: int, predicted: int, classes: Sequence[str], scale: float) -> None:
     """Potential of every class over time, or its spikes so far."""
+    potentials, spikes, n_classes = output.potentials, output.spikes.get(output.output), len(classes)
     if potentials is not None:
         traces = potentials[:, 0].unflatten(-1, (n_classes, -1)).mean(-1).cpu().numpy()
         axes.set_ylabel("readout\npotential")
@@ -134,16 +156,37 @@ def _readout(
         dense = spikes.to_dense() if isinstance(spikes, SpikeBatch) else spikes
         traces = dense[:, 0].unflatten(-1, (n_classes, -1)).sum(-1).cumsum(0).cpu().numpy()
         axes.set_ylabel("readout\nspikes so far")
+    time = scale * np.arange(len(traces))
     for c in range(n_classes):
         if c not in (label, predicted):
-            axes.plot(traces[:, c], color=GREY, linewidth=0.7, alpha=0.6)
+            axes.plot(time, traces[:, c], color=GREY, linewidth=0.7, alpha=0.6)
     if predicted != label:
-        axes.plot(traces[:, predicted], color=RED, linewidth=1.8, label=f"class {predicted} (read)")
-    name = f"class {label} (right, and read)" if predicted == label else f"class {label} (right)"
-    axes.plot(traces[:, label], color=GREEN, linewidth=1.8, label=name)
+        axes.plot(time, traces[:, predicted], color=RED, linewidth=1.8, label=f"class {classes[predicted]} (read)")
+    name = f"class {classes[label]} ({'right, and read' if predicted == label else 'right'})"
+    axes.plot(time, traces[:, label], color=GREEN, linewidth=1.8, label=name)
     axes.plot([], [], color=GREY, linewidth=0.7, label="other classes")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=3, borderpad=0)
     axes.grid(alpha=0.3)
+
+
+def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str], path: Path, *, title: str) -> None:
+    """Samples of each class (rows) by the class they were read as (columns); colors are shares of the row."""
+    counts = np.asarray(matrix)
+    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    n = len(counts)
+    figure = new_figure(max(4.0, 0.34 * n + 2), max(3.6, 0.34 * n + 1.4))
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if n <= _MOST_NUMBERS:
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=7, color=color)
+    axes.set_xticks(range(n), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=7)
+    axes.set_yticks(range(n), names, fontsize=7)
+    axes.set_xlabel("class read")
+    axes.set_ylabel("class")
+    figure.colorbar(image, ax=axes, label="share of the class", shrink=0.8)
+    save(figure, path, title)
 
 
 def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:

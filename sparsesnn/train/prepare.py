@@ -32,6 +32,11 @@ class Part:
     def __len__(self) -> int:
         return int(self.indices.size)
 
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes; empty where the data has none."""
+        return [str(name) for name in self.event_set.description.get("classes", [])]
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -45,6 +45,7 @@ HIDDEN = {
     "lif": ss.LIF(11, beta=0.9, recurrent=True),
     "zero": ss.LIF(11, reset="zero", bias=True, gain=0.7, grad_threshold=-math.inf),
     "cuba": ss.CubaLIF(11, alpha=0.7, beta=tuple(np.linspace(0.5, 0.95, 11)), recurrent=True, reset_decays=True),
+    "adaptive": ss.AdLIF(11, recurrent=True, gain=8.0),
     "full": ss.LIF(11, capacity=2, recurrent=True),
 }
 

@@ -60,7 +60,16 @@ def test_a_run_is_that_of_one_rank(grid, alone, tmp_path):
     results = train_on(make_config(), grid, tmp_path)
     assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
     assert numbers(tmp_path) == numbers(folder)
-    for name in ("test_accuracy", "test_loss", "valid_accuracy", "activity", "dropped", "n_parameters", "best_epoch"):
+    for name in (
+        "test_accuracy",
+        "test_loss",
+        "valid_accuracy",
+        "activity",
+        "dropped",
+        "n_parameters",
+        "best_epoch",
+        "neurobench",
+    ):
         assert getattr(results[0], name) == getattr(whole, name)
     assert json.loads((tmp_path / "result.json").read_text())["weights_sha256"] == whole.weights_sha256
     ranks = results[0].ranks

@@ -80,3 +80,18 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'sparsesnn\[plot\]'"):
         plots.plot_curves(records(2), tmp_path / "curves.png", best_epoch=1, title="t")
+
+
+def test_raster_has_milliseconds_names_and_traces(tmp_path: Path) -> None:
+    model = Model(parse_net("13-30r-3"))
+    spikes = SpikeBatch.from_dense((torch.rand(11, 1, 13) < 0.3).float())
+    output = model(spikes, record={"hidden": [2, 5]})
+    path = tmp_path / "raster.svg"
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        names = ["one", "two", "three"]
+        plots.plot_raster(model.network, spikes, output, 1, [0.0, 0.5, 1.0], path, title="t", dt_ms=4.0, names=names)
+    text = path.read_text()
+    for word in ("time, ms", "class two (right)", "class three (read)", "neuron 5", "v / threshold"):
+        assert word in text

@@ -1,0 +1,94 @@
+"""`sparsesnn show`: what a trained network does with one sample."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsesnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sparsesnn.output import Output
+
+EXAMPLES = """\
+examples:
+  sparsesnn show runs/a --sample 3                  spikes of every population, potentials of its most active neurons
+  sparsesnn show runs/a --sample 3 --neurons 12 --split valid --out sample.svg
+
+the picture has time in milliseconds where the data's steps have a width, and the names of classes where the data has them."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "show",
+        help="draw what a trained network does with one sample",
+        description="Draws one sample on its way through a trained network: spikes, membrane potentials and the readout.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_show)
+    parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
+    parser.add_argument(
+        "--sample", type=int, default=0, metavar="K", help="its number in the part, from 0 (default: 0)"
+    )
+    parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
+    parser.add_argument(
+        "--neurons",
+        type=int,
+        default=5,
+        metavar="N",
+        help="neurons of each population whose potential is drawn; default: 5",
+    )
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set's files (default: as in training)")
+    parser.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="png, svg or pdf; default: RUN/sample-K.png")
+
+
+def _show(options: argparse.Namespace) -> int:
+    import torch
+
+    from sparsesnn.layers import Population
+    from sparsesnn.loss import decode
+    from sparsesnn.train import plots
+    from sparsesnn.train.evaluation import load_run, part_of_run
+
+    run = load_run(options.checkpoint, weights=options.weights)
+    config = run.config if options.data is None else run.config.with_values({"data": {"dir": options.data}})
+    part = part_of_run(config, options.split)
+    if not 0 <= options.sample < len(part):
+        raise ConfigError(f"--sample: is {options.sample}; the {options.split} part has 0 to {len(part) - 1}")
+    if options.neurons < 0:
+        raise ConfigError(f"--neurons: is {options.neurons}; give 0 or more")
+    index = part.indices[options.sample : options.sample + 1]
+    spikes, label = part.event_set.batch(index), int(part.event_set.labels[index[0]])
+    with torch.no_grad():
+        output = run.model(spikes)
+        firing = [name for name, p in run.network.populations.items() if isinstance(p, Population)]
+        chosen = {name: _most_active(output, name, options.neurons) for name in firing if options.neurons}
+        output = run.model(spikes, record=chosen)
+    logits = decode(output, config.loss.decoding_for(run.network), run.n_classes)[0].tolist()
+    folder = options.checkpoint if options.checkpoint.is_dir() else options.checkpoint.parent
+    out = options.out or folder / f"sample-{options.sample}.png"
+    dt_us = part.event_set.dt_us
+    try:
+        plots.plot_raster(
+            run.network, spikes, output, label, logits, out,
+            title=f"{config.data.name}, {options.split} sample {options.sample}",
+            dt_ms=None if dt_us is None else dt_us / 1e3,
+            names=part.class_names,
+        )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
+    names = part.class_names or [str(k) for k in range(run.n_classes)]
+    print(f"{out}: class {names[label]}, read as {names[max(range(len(logits)), key=logits.__getitem__)]}")
+    return 0
+
+
+def _most_active(output: Output, name: str, n: int) -> Tensor:
+    """Ids of the neurons that fire most, ascending."""
+    counts = output.counts(name)[0]
+    found: Tensor = counts.argsort(descending=True, stable=True)[:n].sort().values
+    return found

@@ -1,0 +1,130 @@
+"""Synaptic operations of a trained network, under the names of NeuroBench.
+
+Source: Yik et al. 2025, "The neurobench framework for benchmarking neuromorphic computing algorithms and systems", and the
+keys that its harness prints. A model execution is one sample with all its steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsesnn.engines import Engine
+from sparsesnn.layers import Population
+from sparsesnn.output import Output
+from sparsesnn.parameters import incoming_of
+from sparsesnn.spikes import SpikeBatch
+
+
+class Operations:
+    """Counts what the spikes of evaluated batches cost; whole numbers, so that sums do not depend on ranks.
+
+    A spike that arrives is one accumulate operation for each synapse of its sender whose weight is not zero. A spike whose
+    delay ends after the last step costs nothing. Each rank counts its own samples and its own neurons' synapses.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.network = engine, engine.network
+        self.n_samples = self.effective = self.dense = self.n_spikes = self.n_places = 0
+        self.countable = True
+        self.fan_out: dict[str, Tensor] = {}
+        for name in self.network.receivers():
+            layer = engine.model.layers[name]
+            for c in incoming_of(self.network, name):
+                self.fan_out[f"{name}/{c.name}"] = _fan_out(c, getattr(layer, c.name).detach())
+
+    def add(self, inputs: SpikeBatch, output: Output) -> None:
+        """Counts one batch; spikes that an engine does not give, as an IPU, make the whole uncountable."""
+        first = self.network.inputs[0]
+        n_steps, n_samples = inputs.n_steps, inputs.n_samples
+        spikes: dict[str, Any] = {first: inputs}
+        for name, population in self.network.populations.items():
+            if isinstance(population, Population):
+                packed = getattr(output.spikes, "packed", {})
+                found = packed[name].fired if name in packed else output.spikes.get(name)
+                if not isinstance(found, (SpikeBatch, Tensor)):
+                    self.countable = False
+                    return
+                spikes[name] = found
+        for name in self.network.receivers():
+            n = self.network.populations[name].n
+            for c in incoming_of(self.network, name):
+                sender = next(k.pre for k in self.network.incoming(name) if k.name == c.name)
+                fan_out = self.fan_out[f"{name}/{c.name}"]
+                self.effective += int((_arrivals(spikes[sender], c.delay) * fan_out).sum())
+                self.dense += n_samples * n_steps * self._dense(c, n)
+        if self.engine.grid.shards.rank == 0:
+            self.n_samples += n_samples
+            fired = [x for name, x in spikes.items() if name != first]
+            self.n_spikes += sum(int(_arrivals(x, 0).sum()) for x in fired)
+            self.n_places += (
+                n_steps * n_samples * sum(self.network.populations[name].n for name in spikes if name != first)
+            )
+
+    def _dense(self, c: Any, n: int) -> int:
+        """Synapses of one connection, all of them; on the first shard, for all."""
+        whole: int = c.synapses.fan_in(c.n_pre, n) * n
+        return whole if self.engine.grid.shards.rank == 0 else 0
+
+    def neurobench(self, accuracy: float) -> dict[str, Any]:
+        """NeuroBench's keys, of all ranks together; empty where the engine gave no spikes."""
+        grid, model = self.engine.grid, self.engine.model
+        tensors = [*model.parameters(), *model.buffers()] if grid.replicas.rank == 0 else []
+        own = [x for x in tensors if x.ndim or grid.shards.rank == 0]
+        weights = list(self.fan_out.values()) if grid.replicas.rank == 0 else []
+        counts = {
+            "countable": int(self.countable),
+            "samples": self.n_samples,
+            "effective": self.effective,
+            "dense": self.dense,
+            "spikes": self.n_spikes,
+            "places": self.n_places,
+            "bytes": sum(x.numel() * x.element_size() for x in own),
+            "not_zero": sum(int(x.sum()) for x in weights),
+            "weights": self.network.n_weights() if grid.is_first else 0,
+        }
+        ranks = [json.loads(text) for text in grid.world.all_texts(json.dumps(counts))]
+        total = {key: sum(rank[key] for rank in ranks) for key in counts}
+        if total["countable"] < len(ranks) or not total["samples"]:
+            return {}
+        return {
+            "footprint": total["bytes"],
+            "connection_sparsity": 1 - total["not_zero"] / max(1, total["weights"]),
+            "classification_accuracy": accuracy,
+            "activation_sparsity": 1 - total["spikes"] / max(1, total["places"]),
+            "synaptic_operations": {
+                "Effective_MACs": 0.0,
+                "Effective_ACs": total["effective"] / total["samples"],
+                "Dense": total["dense"] / total["samples"],
+            },
+        }
+
+
+def _fan_out(c: Any, weight: Tensor) -> Tensor:
+    """int64[n_pre], the synapses of each sender whose weight is not zero."""
+    weight = weight.cpu()
+    if weight.ndim == 2 and weight.shape[0] == c.n_pre:
+        return weight.count_nonzero(1)
+    senders = c.synapses.columns(c.n_pre, weight.numel(), 0, weight.numel())[1]
+    return torch.bincount(torch.from_numpy(senders)[weight.flatten() != 0], minlength=c.n_pre)
+
+
+def _arrivals(spikes: SpikeBatch | Tensor, delay: int) -> Tensor:
+    """int64[N], the spikes of each neuron that arrive within the sequence."""
+    if isinstance(spikes, Tensor):
+        return spikes[: max(0, len(spikes) - delay)].count_nonzero(dim=(0, 1)).cpu()
+    kept = spikes.fired() & (spikes.list_index() < (spikes.n_steps - delay) * spikes.n_samples)
+    return torch.bincount(spikes.ids.long()[kept], minlength=spikes.n_neurons)
+
+
+def note(found: Mapping[str, Any]) -> str:
+    """One line about `neurobench`."""
+    operations = found["synaptic_operations"]
+    return (
+        f"{operations['Effective_ACs']:,.0f} synaptic operations per sample ({operations['Dense']:,.0f} if every neuron fired), "
+        f"activation sparsity {found['activation_sparsity']:.4f}"
+    )

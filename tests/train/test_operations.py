@@ -1,0 +1,53 @@
+"""Synaptic operations are those that one counts spike by spike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sparsesnn as ss
+from sparsesnn.engines import Batch, Training, make_engine
+from sparsesnn.train.operations import Operations
+
+T, B, N_IN = 9, 5, 13
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
+    network = ss.Network(
+        {"input": ss.Input(N_IN), "hidden": ss.LIF(7, recurrent=True, bias=True), "output": ss.LI(3)},
+        (ss.Connection("input", "hidden", 2), ss.Connection("input", "hidden"), ss.Connection("hidden", "output")),
+    )
+    engine = make_engine(backend, network, Training(n_classes=3, decoding="max"))
+    with torch.no_grad():
+        for p in engine.model.parameters():
+            p[torch.rand(p.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = 0
+            p.mul_(4)
+    operations = Operations(engine)
+    effective = n_spikes = 0
+    for seed in (1, 2):
+        dense = (torch.rand(T, B, N_IN, generator=torch.Generator().manual_seed(seed)) < 0.3).float()
+        spikes = ss.SpikeBatch.from_dense(dense)
+        engine.infer(
+            Batch(spikes, torch.zeros(B, dtype=torch.int64)), lambda output, _, x=spikes: operations.add(x, output)
+        )
+        hidden = engine.output(spikes).spikes["hidden"]
+        hidden = hidden.to_dense() if isinstance(hidden, ss.SpikeBatch) else hidden
+        n_spikes += int(hidden.sum())
+        for c in network.connections:
+            sent = dense if c.pre == "input" else hidden
+            weight = getattr(engine.model.layers[c.post], c.name)
+            effective += sum(int((weight[m] != 0).sum()) for t, _, m in sent.nonzero().tolist() if t + c.delay < T)
+    found = operations.neurobench(0.25)
+    assert n_spikes > 10
+    assert found["synaptic_operations"] == {
+        "Effective_MACs": 0.0,
+        "Effective_ACs": effective / (2 * B),
+        "Dense": T * (2 * N_IN * 7 + 7 * 7 + 7 * 3),
+    }
+    assert found["activation_sparsity"] == pytest.approx(1 - n_spikes / (2 * B * T * 7))
+    assert found["classification_accuracy"] == 0.25
+    weights = [p for p in engine.model.parameters() if p.ndim == 2]
+    zeros = sum(int((w == 0).sum()) for w in weights)
+    assert found["connection_sparsity"] == pytest.approx(zeros / sum(w.numel() for w in weights))
+    assert found["footprint"] == sum(4 * x.numel() for x in (*engine.model.parameters(), *engine.model.buffers()))
