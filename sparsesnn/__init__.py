@@ -13,6 +13,7 @@ from sparsesnn import errors
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
+from sparsesnn.synapses import Dense, Sparse
 
 _missing = ""  # why networks can be described and planned here, but not run
 if sys.version_info >= (3, 10):  # noqa: UP036
@@ -43,6 +44,8 @@ __all__ = [
     # describe
     "Network",
     "Connection",
+    "Dense",
+    "Sparse",
     "parse_net",
     "Input",
     "LIF",

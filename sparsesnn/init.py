@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.layers import LI, Population
 from sparsesnn.output import LayerOutput
+from sparsesnn.parameters import Incoming
 from sparsesnn.spikes import SpikeBatch
 
 #: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the weights found
@@ -78,8 +78,8 @@ def init_activity(
         if name in targets or (reads and readout_std is not None):
             _check_input(name, layer, sources)
             if mean_shift:
-                for weight in layer.sender_weights:
-                    weight.add_(mean_shift * _spread(layer, weight))
+                for c, weight in zip(layer.senders, layer.sender_weights, strict=True):
+                    weight.add_(mean_shift * _spread(layer, c, weight))
         if reads and readout_std is not None:
             _scale_readout(name, layer, inputs, readout_std)
         elif name in targets:
@@ -163,24 +163,26 @@ def _check_input(name: str, layer: Any, sources: Sequence[Sequence[LayerOutput]]
             f"init_activity: {name!r} receives no spikes in {len(sources[0])} batches, so no gain makes it fire; "
             "give data with spikes, or a target for the populations before it"
         )
-    if any(layer.whole_neurons((~weight.isfinite()).sum(0)).any() for weight in layer.sender_weights):
+    weights = list(zip(layer.senders, layer.sender_weights, strict=True))
+
+    def anywhere(c: Incoming, found: Tensor) -> bool:
+        return bool(layer.whole_neurons(torch.from_numpy(layer.per_receiver(c, found.cpu().numpy()))).any())
+
+    if any(anywhere(c, ~weight.isfinite()) for c, weight in weights):
         raise NumericError(f"init_activity: weights into {name!r} hold NaN or infinity; set finite initial weights")
-    if not any(layer.whole_neurons(weight.count_nonzero(0)).any() for weight in layer.sender_weights):
+    if not any(anywhere(c, weight != 0) for c, weight in weights):
         raise DescriptionError(
             f"init_activity: weights into {name!r} are all zero; set initial weights that a gain can scale"
         )
 
 
-def _spread(layer: Any, weight: Tensor) -> float:
-    """Standard deviation of a weight [M, N]; summed neuron by neuron first, as ranks that share the neurons do."""
+def _spread(layer: Any, c: Incoming, weight: Tensor) -> float:
+    """Standard deviation of a weight; summed neuron by neuron first, as ranks that share the neurons do."""
     array = weight.detach().cpu().numpy()
-    sums = np.zeros(array.shape[1])
-    for row in range(0, len(array), 1024):
-        sums += np.add.reduce(array[row : row + 1024].astype(np.float64), axis=0)
-    both = np.stack([sums, np.asarray(_core.column_squares(np.ascontiguousarray(array)))])
-    both = layer.whole_neurons(torch.from_numpy(both)).numpy()
-    n = len(array) * both.shape[1]
-    mean, mean_square = both.sum(axis=1) / n
+    both = np.stack([layer.per_receiver(c, array), layer.squares_per_receiver(c.name, array)])
+    mean, mean_square = layer.whole_neurons(torch.from_numpy(both)).numpy().sum(axis=1) / c.synapses.n_weights(
+        c.n_pre, layer.population.n
+    )
     return math.sqrt(max(0.0, mean_square - mean * mean))
 
 

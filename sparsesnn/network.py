@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Union
@@ -14,7 +14,7 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.options import Option, options_of, plain
 from sparsesnn.surrogate import Surrogate
-from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
+from sparsesnn.synapses import Dense, Sparse, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 #: longest delay, in steps: a state keeps the lists of so many
@@ -119,6 +119,7 @@ class Network:
                     f"connection {c.pre}->{c.post} points backwards; list {c.pre!r} before {c.post!r} "
                     "(only a population itself may feed back, by recurrent=True)"
                 )
+            c.synapses.check(f"connection {c.pre}->{c.post}", self.populations[c.pre].n, self.populations[c.post].n)
         names = [c.name for c in self.connections]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DescriptionError(
@@ -199,7 +200,7 @@ class Network:
     def n_weights_of(self, connection: Connection) -> int:
         """Weights of one connection."""
         ends = self.populations[connection.pre].n, self.populations[connection.post].n
-        return math.prod(connection.synapses.weight_shape(*ends))
+        return connection.synapses.n_weights(*ends)
 
     def with_population(self, name: str, **changes: Any) -> Network:
         """The same network with some arguments of one population changed."""
@@ -366,12 +367,13 @@ def parse_net(text: str, **defaults: Any) -> Network:
     """`"700-256r-20"` → Input(700), LIF(256, recurrent=True), LI(20).
 
     Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
-    the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes. `defaults` are arguments of every hidden population
+    the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes; `p0.1`: the
+    population hears through `Sparse(density=0.1)` synapses, each connection with a draw of its own. `defaults` are arguments of every hidden population
     (those that a model does not know, such as `alpha` for LIF, are left out where they do not apply).
     """
     parts = text.strip().split("-")
     models = _by_letter()
-    matches = [re.fullmatch(f"([1-9][0-9]*)([rs{''.join(models)}]*)", part) for part in parts]
+    matches = [re.fullmatch(f"([1-9][0-9]*)([rs{''.join(models)}]*)(?:p([0-9.]+))?", part) for part in parts]
     if re.match(r"\s*\d+x\d+x\d+\s*:", text):
         raise DescriptionError(
             f"net {text!r}: is one of images, which only `sparsesnn bench baselines` and `./dev bench sweep` run, on the backend "
@@ -379,7 +381,8 @@ def parse_net(text: str, **defaults: Any) -> Network:
         )
     if len(parts) < 2 or None in matches:
         raise DescriptionError(
-            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()})"
+            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
+            "p0.1: sparse synapses of that density)"
         )
     sizes = [(int(m[1]), m[2]) for m in matches if m]
     known = neuron_options()
@@ -408,7 +411,25 @@ def parse_net(text: str, **defaults: Any) -> Network:
         raise DescriptionError(f"net {text!r}: the readout takes no letter but 's' (spiking)")
     else:
         last = LI(n_out, beta=_readout_beta(defaults))
-    return Network.chain(Input(sizes[0][0]), *hidden, last)
+    network = Network.chain(Input(sizes[0][0]), *hidden, last)
+    densities = {name: m[3] for name, m in zip(network.populations, matches, strict=True) if m and m[3]}
+    if network.inputs[0] in densities:
+        raise DescriptionError(
+            f"net {text!r}: the first size is the input, which hears nothing; move p to a later size"
+        )
+    return replace(network, connections=tuple(_thinned(network, densities)))
+
+
+def _thinned(network: Network, densities: Mapping[str, str]) -> Iterator[Connection]:
+    for k, c in enumerate(network.connections):
+        if c.post not in densities:
+            yield c
+            continue
+        try:
+            density = float(densities[c.post])
+        except ValueError:
+            raise DescriptionError(f"net: p{densities[c.post]} is no density; give one such as p0.1") from None
+        yield replace(c, synapses=Sparse(density, seed=k))
 
 
 def _readout_beta(defaults: Mapping[str, Any]) -> float:

@@ -5,9 +5,11 @@ Runs under Python 3.8 and torch 2.0 too, for `sparsesnn.poptorch`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Mapping, NamedTuple, Sequence, Union  # noqa: UP035
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,7 @@ from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.synapses import Dense, Synapses
+from sparsesnn.synapses.base import Columns
 
 #: the buffer in which a layer with a capacity counts the forward passes of training
 STEP_COUNTER = "training_steps"
@@ -103,11 +106,16 @@ class PopulationModule(nn.Module):
         population: Any,
         incoming: Sequence[Incoming],
         uniform: Callable[[Incoming], Tensor],
-        own: Callable[[Tensor], Tensor] = lambda whole: whole,
+        neurons: tuple[int, int] | None = None,
     ) -> None:
-        """`uniform`: draws the initial weight of a connection; `own`: the part of [N] numbers that this process holds."""
+        """`uniform`: draws the initial weight of a connection; `neurons`: first and last + 1 of those that this process
+        holds; None: all."""
         super().__init__()
         self.population = population
+        self.neurons = neurons or (0, population.n)
+        own = slice(*self.neurons)
+        self._columns: dict[str, Columns | None] = {}
+        self._places: dict[str, Tensor] = {}
         self.incoming = tuple(incoming)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
@@ -116,11 +124,11 @@ class PopulationModule(nn.Module):
         for c in self.incoming:
             if c.is_recurrent:
                 self.register_parameter(c.name, weights[c.name])
-        self.bias = nn.Parameter(own(torch.zeros(population.n))) if population.bias else None
+        self.bias = nn.Parameter(torch.zeros(population.n)[own]) if population.bias else None
         for name in (*(parameter.name for parameter in population.parameters), "grad_threshold"):
             if hasattr(population, name):
                 value = torch.tensor(getattr(population, name), dtype=torch.float32)
-                value = own(value).clone() if value.ndim else value
+                value = value[own].clone() if value.ndim else value
                 if getattr(population, f"learn_{name}", False):
                     self.register_parameter(name, nn.Parameter(value))
                 else:
@@ -139,6 +147,60 @@ class PopulationModule(nn.Module):
     def weights(self) -> tuple[nn.Parameter, ...]:
         """One for each of `incoming`; dense ones are [n_pre, n], a row per sending neuron."""
         return tuple(getattr(self, c.name) for c in self.incoming)
+
+    def columns(self, c: Incoming) -> Columns | None:
+        """Which synapses a connection has, see `Synapses.columns`; made once."""
+        if c.name not in self._columns:
+            self._columns[c.name] = c.synapses.columns(c.n_pre, self.population.n, *self.neurons)
+        return self._columns[c.name]
+
+    def places(self, c: Incoming) -> Tensor:
+        """int64[weights]: where the weights of a connection with `columns` lie in its matrix."""
+        weight: Tensor = getattr(self, c.name)
+        found = self._places.get(c.name)
+        if found is None or found.device != weight.device:
+            columns = self.columns(c)
+            assert columns is not None
+            offsets, senders = columns
+            n = self.neurons[1] - self.neurons[0]
+            receivers = np.repeat(np.arange(n), np.diff(offsets))
+            found = torch.from_numpy(senders.astype(np.int64) * n + receivers).to(weight.device)
+            self._places[c.name] = found
+        return found
+
+    def matrix(self, c: Incoming) -> Tensor:
+        """The weight of a connection as a matrix [n_pre, n], a row per sending neuron; 0 where there is no synapse."""
+        weight: Tensor = getattr(self, c.name)
+        return weight if self.columns(c) is None else self._spread(c, weight)
+
+    def mask(self, c: Incoming) -> Tensor:
+        """1 where a connection with `columns` has a synapse, else 0, [n_pre, n]."""
+        return self._spread(c, torch.ones_like(getattr(self, c.name)))
+
+    def _spread(self, c: Incoming, weight: Tensor) -> Tensor:
+        n = self.neurons[1] - self.neurons[0]
+        return weight.new_zeros(c.n_pre * n).index_copy(0, self.places(c), weight).view(c.n_pre, n)
+
+    def per_receiver(self, c: Incoming, numbers: np.ndarray) -> np.ndarray:
+        """float64[n]: numbers like the weight of a connection, summed for each receiving neuron."""
+        columns = self.columns(c)
+        if columns is None:
+            sums = np.zeros(numbers.shape[c.synapses.receiver_axis])
+            for row in range(0, len(numbers), 1024):
+                sums += np.add.reduce(numbers[row : row + 1024].astype(np.float64), axis=0)
+            return sums
+        counts = np.diff(columns[0])
+        return np.bincount(np.repeat(np.arange(len(counts)), counts), numbers, minlength=len(counts))
+
+    def squares_per_receiver(self, name: str, numbers: np.ndarray) -> np.ndarray:
+        """float64[n]: the squares of float32 numbers like a weight, or of one a neuron, summed for each neuron."""
+        from sparsesnn import _core
+
+        for c in self.incoming:
+            if c.name == name and self.columns(c) is not None:
+                return self.per_receiver(c, numbers.astype(np.float64) ** 2)
+        matrix = np.ascontiguousarray(numbers).reshape(math.prod(numbers.shape[:-1]), numbers.shape[-1])
+        return np.asarray(_core.column_squares(matrix))
 
     @property
     def senders(self) -> tuple[Incoming, ...]:
@@ -159,30 +221,68 @@ class PopulationModule(nn.Module):
         return tuple(c.delay for c in self.senders)
 
     @property
-    def loop_weight(self) -> nn.Parameter | None:
-        """The weight [n, n] of the recurrent connection, where there is one.
+    def sender_matrices(self) -> tuple[Tensor, ...]:
+        """The weights of `senders` as matrices."""
+        return tuple(self.matrix(c) for c in self.senders)
+
+    @property
+    def loop(self) -> Incoming | None:
+        """The recurrent connection, where there is one.
 
         Errors: `DescriptionError` for several recurrent connections, or one whose delay is not 1.
         """
         loops = [c for c in self.incoming if c.is_recurrent]
-        if not loops:
-            return None
-        if len(loops) > 1 or loops[0].delay != 1:
+        if len(loops) > 1 or any(c.delay != 1 for c in loops):
             raise DescriptionError(
                 f"{', '.join(c.name for c in loops)}: this engine runs one recurrent connection of a population, with delay 1"
             )
-        found: nn.Parameter = getattr(self, loops[0].name)
-        return found
+        return loops[0] if loops else None
+
+    @property
+    def loop_weight(self) -> nn.Parameter | None:
+        """The weight of `loop`."""
+        return None if self.loop is None else getattr(self, self.loop.name)
+
+    @property
+    def loop_matrix(self) -> Tensor | None:
+        """The same as a matrix [n, n]."""
+        return None if self.loop is None else self.matrix(self.loop)
+
+    def whole_neurons(self, own: Tensor) -> Tensor:
+        """Numbers of this process's neurons [..., n] for the whole population [..., N]; here they are all."""
+        return own
 
 
-def uniform(generator: torch.Generator | None, n: int) -> Callable[[Incoming], Tensor]:
-    """Draws initial weights for `n` neurons: U(±1/√fan-in), the fan-in that of all copies of a connection together."""
+def uniform(
+    generator: torch.Generator | None,
+    n: int,
+    begin: int = 0,
+    end: int | None = None,
+    room: Tensor | None = None,
+) -> Callable[[Incoming], Tensor]:
+    """Draws initial weights: U(±1/√fan-in), the fan-in that of all copies of a connection together.
+
+    Args:
+        n: neurons of the population; its neurons `begin` to `end` - 1 are kept, those of all others are drawn too.
+        room: where numbers are drawn, so many at a time; None: all at once.
+    """
 
     def draw(c: Incoming) -> Tensor:
-        shape = c.synapses.weight_shape(c.n_pre, n)
+        shape = list(c.synapses.weight_shape(c.n_pre, n))
+        axis = range(len(shape))[c.synapses.receiver_axis]
+        low, high = c.synapses.cut(c.n_pre, n, begin, n if end is None else end)
+        length, rows = math.prod(shape[axis:]), math.prod(shape[:axis])
+        low, high = (edge * length // shape[axis] if shape[axis] else 0 for edge in (low, high))
+        out = torch.empty(rows, high - low)
+        buffer = torch.empty(rows * length) if room is None else room if len(room) >= length else torch.empty(length)
+        step = max(1, len(buffer) // max(1, length))
+        for row in range(0, rows, step):
+            height = min(step, rows - row)
+            drawn = torch.rand(height * length, generator=generator, out=buffer[: height * length])
+            out[row : row + step] = drawn.view(height, length)[:, low:high]
+        shape[axis] = (high - low) * shape[axis] // length if length else 0
         fan_in = c.synapses.fan_in(c.n_pre, n) * c.n_copies
-        scaled: Tensor = (torch.rand(shape, generator=generator) * 2 - 1) * fan_in**-0.5
-        return scaled
+        return out.mul_(2).sub_(1).mul_(fan_in**-0.5).view(shape)
 
     return draw
 
@@ -202,4 +302,30 @@ def stable_names(network: Network) -> dict[str, str]:
             found[f"layers.{name}.{c.name}"] = f"layers.{name}.weights.{k}"
         for k, c in enumerate(counts[True]):
             found[f"layers.{name}.{c.name}"] = f"layers.{name}.recurrent_weight" + (f".{k}" if k else "")
+    return found
+
+
+class Cut(NamedTuple):
+    """Where shards cut a tensor: along `axis`, before the neuron n of its population at `edge(n)`."""
+
+    axis: int
+    edge: Callable[[int], int]
+
+
+#: of a tensor with one number a neuron
+NEURONS = Cut(-1, int)
+
+
+def cuts(network: Network) -> dict[str, Cut]:
+    """Of every weight, under its name and that of `stable_names`."""
+    found: dict[str, Cut] = {}
+    before = stable_names(network)
+    for c in network.connections:
+        n_pre, n_post = network.populations[c.pre].n, network.populations[c.post].n
+
+        def edge(n: int, c: Connection = c, n_pre: int = n_pre, n_post: int = n_post) -> int:
+            return c.synapses.cut(n_pre, n_post, 0, n)[1]
+
+        name = f"layers.{c.post}.{c.name}"
+        found[name] = found[before[name]] = Cut(c.synapses.receiver_axis, edge)
     return found

@@ -16,7 +16,7 @@ the near-spikes. Traces have T + 1 rows; row -1 is the state before the first st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ class Parameters:
         recurrent_weight, bias: [N, N], [N], or None.
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
+        masks: by source (0, 1, … or "loop"), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
     """
 
     population: LI | Population
@@ -48,6 +49,7 @@ class Parameters:
     bias: Array | None
     neuron: Mapping[str, Array]
     grad_threshold: Any = None
+    masks: Mapping[int | str, Array] = field(default_factory=dict)
 
     @property
     def fires(self) -> bool:
@@ -63,16 +65,22 @@ class Parameters:
         def array(value: Any) -> Any:
             return None if value is None else value.detach().cpu().numpy().astype(dtype)
 
+        masks = {
+            k: array(layer.mask(c))
+            for k, c in [*enumerate(layer.senders), ("loop", layer.loop)]
+            if c is not None and layer.columns(c) is not None
+        }
         return cls(
             population=layer.population,
-            weights=tuple(array(w) for w in layer.sender_weights),
+            weights=tuple(array(w) for w in layer.sender_matrices),
             delays=tuple(layer.delays),
-            recurrent_weight=array(layer.loop_weight),
+            recurrent_weight=array(layer.loop_matrix),
             bias=array(layer.bias),
             neuron={
                 name: array(getattr(layer, name)).clip(low, high) for name, low, high in layer.population.parameters
             },
             grad_threshold=array(getattr(layer, "grad_threshold", None)),
+            masks=masks,
         )
 
 
@@ -200,7 +208,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
 
     A state passed in to `layer_forward` carries no gradient.
     """
-    population = p.population
+    population, dtype = p.population, p.weights[0].dtype.type
     n_steps, like = len(r.listed), np.zeros_like(r.s[0])
     d_i = np.zeros_like(r.s)  # row -1 = row T is the zero after the last step
     d_neuron = {name: np.zeros_like(like) for name in p.neuron}
@@ -221,16 +229,18 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         for name, value in pulled.parameters.items():
             d_neuron[name] += value
     d_weights, d_inputs = [], []
-    for x, weight, shift in zip(r.inputs, p.weights, r.shifts, strict=True):
+    for k, (x, weight, shift) in enumerate(zip(r.inputs, p.weights, r.shifts, strict=True)):
         d_arrived = d_i[shift:n_steps]  # d_i at the step in which x[t - shift] arrives
         used = np.asarray(x[: len(d_arrived)], weight.dtype)
-        d_weights.append(np.einsum("tbm,tbn->mn", used, d_arrived))
+        d_weights.append(np.einsum("tbm,tbn->mn", used, d_arrived) * p.masks.get(k, dtype(1)))
         d_inputs.append(np.zeros(x.shape, weight.dtype))
         d_inputs[-1][: len(d_arrived)] = d_arrived @ weight.T
     own = np.roll(r.spikes, 1, axis=0)[:-1]  # own[t] = spikes[t - 1]
     return Gradients(
         weights=tuple(d_weights),
-        recurrent_weight=None if p.recurrent_weight is None else np.einsum("tbm,tbn->mn", own, d_i[:-1]),
+        recurrent_weight=None
+        if p.recurrent_weight is None
+        else np.einsum("tbm,tbn->mn", own, d_i[:-1]) * p.masks.get("loop", dtype(1)),
         bias=None if p.bias is None else d_i.sum((0, 1)),
         neuron={name: _sum_to(d, p.neuron[name]) for name, d in d_neuron.items()},
         inputs=tuple(d_inputs),

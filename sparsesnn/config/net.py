@@ -31,8 +31,8 @@ class NetConfig(Section, name="net"):
 
     text: str = option(
         "auto-128r-auto",
-        f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}; the last is the readout, "
-        " with s a spiking one; auto as first or last size is that of the data",
+        f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}, p0.1: sparse "
+        "synapses of that density; the last is the readout, with s a spiking one; auto as first or last size is that of the data",
         flag="net",
         metavar="TEXT",
     )

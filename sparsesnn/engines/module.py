@@ -76,10 +76,6 @@ class Layer(PopulationModule):
         self.dense_mode = dense_mode
         self.n_history = max([history or 0, *(c.delay for c in self.incoming if c.is_recurrent)])
 
-    def whole_neurons(self, own: Tensor) -> Tensor:
-        """Numbers of this layer's neurons [..., n] for the whole population [..., N]; here they are all."""
-        return own
-
     def extra_repr(self) -> str:
         return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
 

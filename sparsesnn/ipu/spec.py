@@ -19,6 +19,7 @@ from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan
 from sparsesnn.surrogate import KINDS
+from sparsesnn.synapses.dense import check_dense
 
 if TYPE_CHECKING:
     from sparsesnn.engines.module import Model
@@ -49,6 +50,7 @@ def check_network(network: Network, decoding: str) -> None:
         raise DescriptionError(
             f"{', '.join(several)}: join the same populations; the IPU program has one connection of each pair: use cpu"
         )
+    check_dense(network.connections, "the IPU program")
     if late := [c.name for c in network.connections if c.is_recurrent and c.delay > 1]:
         raise DescriptionError(f"{', '.join(late)}: the IPU program has recurrent connections of delay 1: use cpu")
     for name, p in network.populations.items():

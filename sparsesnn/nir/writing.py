@@ -85,8 +85,8 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
         _check(name, population, network.is_recurrent(name), target, reader, keep_reset)
         neuron, factor = _neuron(nir, name, layer, target, reader, dt)
         bias = None if layer.bias is None else _array(layer.bias) * factor
-        for c in network.senders(name):
-            weight = np.ascontiguousarray((_array(getattr(layer, c.name)) * factor).T)
+        for c, matrix in zip(network.senders(name), layer.sender_matrices, strict=True):
+            weight = np.ascontiguousarray((_array(matrix) * factor).T)
             synapses = f"{c.pre}_to_{name}"
             if synapses in nodes:
                 synapses += f"_{c.delay}"
@@ -99,8 +99,8 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
                 edges.append((c.pre, source))
             edges += [(source, synapses), (synapses, name)]
         nodes[name] = neuron
-        if layer.loop_weight is not None:
-            nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray((_array(layer.loop_weight) * factor).T))
+        if (loop := layer.loop_matrix) is not None:
+            nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray((_array(loop) * factor).T))
             edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", name)]
     read = {c.pre for c in network.connections}
     for name in [k for k in network.populations if k not in read]:

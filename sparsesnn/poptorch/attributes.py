@@ -14,6 +14,7 @@ from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.network import Network
 from sparsesnn.poptorch.tile_map import TileMap, connections
 from sparsesnn.surrogate import KINDS
+from sparsesnn.synapses.dense import check_dense
 
 Attributes = Dict[str, Any]  # noqa: UP006
 
@@ -25,6 +26,7 @@ def check(network: Network) -> None:
     names = list(network.populations)
     if len(network.inputs) != 1 or names[0] != network.inputs[0]:
         raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
+    check_dense(network.connections, "the op")
     for name, p in network.populations.items():
         refuse_others(p, ("Input", "LIF", "CubaLIF", "LI"), "the op", name)
         for flag in ("learn_beta", "learn_alpha", "learn_threshold"):

@@ -2,5 +2,6 @@
 
 from sparsesnn.synapses.base import Synapses, synapses_from_dict
 from sparsesnn.synapses.dense import Dense
+from sparsesnn.synapses.sparse import Sparse
 
-__all__ = ["Dense", "Synapses", "synapses_from_dict"]
+__all__ = ["Dense", "Sparse", "Synapses", "synapses_from_dict"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.base import Synapses
 
 
@@ -19,3 +22,12 @@ class Dense(Synapses):
 
     def fan_in(self, n_pre: int, n_post: int) -> int:
         return n_pre
+
+
+def check_dense(connections: Iterable[Any], who: str) -> None:
+    """`DescriptionError` where a connection has synapses of another kind, which `who` does not have."""
+    for c in connections:
+        if not isinstance(c.synapses, Dense):
+            raise DescriptionError(
+                f"{c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; use Dense, or backend 'cpu'"
+            )

@@ -30,6 +30,8 @@ from torch import Tensor
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
+from sparsesnn.network import Network
+from sparsesnn.parameters import NEURONS, cuts
 from sparsesnn.train.files import TEMPORARY, read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
 
@@ -37,7 +39,7 @@ NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"
 FORMAT_VERSION = 3  # 1 had one tensor file for each name; until 2 weights had the names of `stable_names`
 _TENSOR_FILE = re.compile(r"(ckpt|best)-[0-9]{1,18}(-[0-9]{1,9}of[0-9]{1,9})?\.safetensors")
-_POPULATION = re.compile(r"(?:model|optim)/layers\.([^./]+)\.")
+_POPULATION = re.compile(r"(?:model|optim)/layers\.([^./]+)\.([^/]+)")
 
 #: first and last + 1 of the neurons of each population
 Columns = Mapping[str, tuple[int, int]]
@@ -210,12 +212,17 @@ class CheckpointStore:
             version=body["version"],
         )
 
-    def tensors(self, files: Sequence[TensorFile]) -> dict[str, Tensor]:
+    def tensors(self, files: Sequence[TensorFile], network: Network | None = None) -> dict[str, Tensor]:
         """The tensors that a checkpoint names, of the neurons of this rank; `CheckpointError` if a file is damaged.
 
         Files that hold none of these neurons are not read.
+
+        Args:
+            network: says where the weights are cut; None: all are matrices with a column for each neuron.
         """
         found: dict[str, list[Tensor]] = {}
+        axes: dict[str, int] = {}
+        by_name = cuts(network) if network else {}
         for file in files:
             if found and not self._wants(file):
                 continue
@@ -224,16 +231,21 @@ class CheckpointStore:
                 if match is None or not tensor.ndim:
                     found.setdefault(key, [tensor])
                     continue
-                begin, end = file.columns.get(match[1], (0, tensor.shape[-1]))
-                if end - begin != tensor.shape[-1]:
+                axis, edge = by_name.get(f"layers.{match[1]}.{match[2]}", NEURONS)
+                axes[key] = axis
+                population = network.populations.get(match[1]) if network else None
+                begin, end = file.columns.get(match[1], (0, population.n if population else tensor.shape[axis]))
+                if tensor.shape[axis] != edge(end) - edge(begin):
                     raise CheckpointError(
-                        f"{self.folder / file.file}: {key} has {tensor.shape[-1]} columns, its checkpoint says "
-                        f"{end - begin}; it is damaged"
+                        f"{self.folder / file.file}: {key} is {list(tensor.shape)}, its checkpoint says that it holds the "
+                        f"neurons {begin} to {end - 1}; it is damaged"
                     )
                 first, last = (begin, end) if self.columns is None else self.columns.get(match[1], (0, 0))
-                low, high = max(begin, first), max(begin, first, min(end, last))
-                found.setdefault(key, []).append(tensor[..., low - begin : high - begin])
-        return {key: parts[0] if len(parts) == 1 else torch.cat(parts, -1) for key, parts in found.items()}
+                low = min(end, max(begin, first))
+                high = max(low, min(end, last))
+                kept = tensor.narrow(axis, edge(low) - edge(begin), edge(high) - edge(low))
+                found.setdefault(key, []).append(kept)
+        return {key: parts[0] if len(parts) == 1 else torch.cat(parts, axes[key]) for key, parts in found.items()}
 
     def _wants(self, file: TensorFile) -> bool:
         if self.columns is None or not file.columns:

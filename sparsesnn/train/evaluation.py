@@ -109,13 +109,13 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     store = CheckpointStore(path.parent if path.name == ckpt.NAME else path)
     saved = store.read()
     files = saved.best if weights == "best" and saved.best is not None else saved.tensors
-    tensors = store.tensors(files)
     try:
         config, network = Config.from_dict(saved.config), Network.from_dict(saved.network)
         progress = build(Progress, saved.progress, "progress")
         n_classes = int(saved.data["n_classes"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
+    tensors = store.tensors(files, network)
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or engines.on_host(config.train.backend)

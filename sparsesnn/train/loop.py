@@ -208,7 +208,7 @@ class Run:
         p = self.progress
         if min(p.epoch, p.batch, p.step, p.metrics_position) < 0 or p.batch > len(self.stream):
             raise CheckpointError(f"{where}: stands at epoch {p.epoch}, batch {p.batch}, step {p.step}: out of range")
-        tensors = self.store.tensors(saved.tensors)
+        tensors = self.store.tensors(saved.tensors, self.engine.network)
         self.engine.load(tensors, where)
         try:
             torch.set_rng_state(tensors["rng/torch"])
@@ -216,7 +216,9 @@ class Run:
             raise CheckpointError(f"{where}: holds no state of the random generator: {error}") from None
         self.best = saved.best
         if self.best is not None:
-            self.store.tensors(self.best)  # better to learn of damage now than after the last epoch
+            self.store.tensors(
+                self.best, self.engine.network
+            )  # better to learn of damage now than after the last epoch
         self.report.note(f"resume  after epoch {p.epoch}, batch {p.batch} of {len(self.stream)}")
         return ""
 
@@ -391,7 +393,7 @@ class Run:
         operations = Operations(self.engine)
         last = chosen = self._evaluate(self.parts.test, stop, operations)
         if self.best is not None and p.best_epoch != p.epoch:
-            self.engine.load_weights(self.store.tensors(self.best), self.best[0].file)
+            self.engine.load_weights(self.store.tensors(self.best, self.engine.network), self.best[0].file)
             operations = Operations(self.engine)
             chosen = self._evaluate(self.parts.test, stop, operations)
         result = Result(

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sparsesnn import _core
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines.base import Training
 from sparsesnn.engines.module import WEIGHT_DTYPES, Model
@@ -40,11 +39,11 @@ class CpuEngine(TorchEngine):
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Squares are summed neuron by neuron first: the same for any number of ranks that share the neurons."""
-        squares = {
-            name: np.asarray(_core.column_squares(g.contiguous().view(math.prod(g.shape[:-1]), g.shape[-1]).numpy()))
-            for name, g in gradients.items()
-            if g.ndim
-        }
+        squares = {}
+        for name, g in gradients.items():
+            if g.ndim:
+                population, _, own = name.partition(".")[2].partition(".")
+                squares[name] = self.model.layers[population].squares_per_receiver(own, g.numpy())
         whole = self._whole_neurons(squares)
         return math.sqrt(sum(float(whole[n].sum()) if g.ndim else float(g) ** 2 for n, g in gradients.items()))
 

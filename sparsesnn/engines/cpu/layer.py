@@ -187,9 +187,9 @@ def gradients_by_name(grads: Mapping[str, Any], parameters: Sequence[str]) -> di
 
 def layer_tensors(layer: Layer) -> dict[str, Tensor]:
     """All tensors that define the layer, under the engine's names; parameters within their range."""
-    found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.sender_weights)}
-    if layer.loop_weight is not None:
-        found["recurrent_weight"] = layer.loop_weight
+    found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.sender_matrices)}
+    if (loop := layer.loop_matrix) is not None:
+        found["recurrent_weight"] = loop
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is not None:
@@ -238,7 +238,7 @@ def spec_arguments(
 
 
 def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
-    if layer.loop_weight is None or state is None or not isinstance(state.history, SpikeBatch):
+    if layer.loop is None or state is None or not isinstance(state.history, SpikeBatch):
         return None
     return _lists(state.history.steps(state.history.n_steps - 1, state.history.n_steps))
 

@@ -173,7 +173,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     )
     before = state.history if state else None
     own = None
-    if layer.loop_weight is not None:
+    if layer.loop is not None:
         if state is not None and not isinstance(before, Tensor):
             raise ShapeError(
                 f"{type(population).__name__}: recurrent, but the state's history is {type(before).__name__}; "
@@ -187,7 +187,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
             grad_threshold=getattr(layer, "grad_threshold", None),
         ),
         sources=read,
-        recurrent_weight=layer.loop_weight,
+        recurrent_weight=layer.loop_matrix,
         bias=layer.bias,
         n_steps=n_steps,
         n_samples=n_samples,
@@ -205,7 +205,7 @@ def _sources(
     model = type(layer.population).__name__
     shape: tuple[int, int] | None = None
     read = []
-    for k, (source, weight, delay) in enumerate(zip(sources, layer.sender_weights, layer.delays, strict=True)):
+    for k, (source, weight, delay) in enumerate(zip(sources, layer.sender_matrices, layer.delays, strict=True)):
         if not isinstance(source, (Tensor, DenseSpikes)):
             raise ShapeError(
                 f"{model}: source {k} is a {type(source).__name__}; the backend 'dense' reads tensors [T, B, M]; "

@@ -25,7 +25,7 @@ from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
-from sparsesnn.parameters import Incoming, PopulationModule
+from sparsesnn.parameters import Incoming, PopulationModule, uniform
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import next_training_step
 from sparsesnn.spikes import SpikeBatch
@@ -59,10 +59,8 @@ class ShardedLayer(PopulationModule):
         generator: torch.Generator,
         room: Tensor,
     ) -> None:
-        def draw(c: Incoming) -> Tensor:
-            return _columns(c.n_pre, shards, generator, room).mul_(c.synapses.fan_in(c.n_pre, population.n) ** -0.5)
-
-        super().__init__(population, incoming, draw, lambda whole: whole[shards.begin : shards.end])
+        own = shards.begin, shards.end
+        super().__init__(population, incoming, uniform(generator, population.n, *own, room), own)
         self.shards, self.grid, self.weight_dtype = shards, grid, weight_dtype
         owners = grid.shards.split(int(shards.n > 0))
         spans_ranks = len(shards.owners) > 1
@@ -92,7 +90,7 @@ class ShardedLayer(PopulationModule):
         arguments = engine.spec_arguments(self, save, learnt, training_step=training_step)  # type: ignore[arg-type]
         call = _ShardCall(self, arguments, tuple(sources), tuple(parameters), first_sample, reduction)
         if save and reduction is not None and call.spec is not None:
-            call.packed = self._packed(reduction, call.spec)
+            call.packed = self._packed(reduction, call.spec, parameters)
         own: Tensor = (
             _RunShard.apply(call, *given) if save else call.run([None if x is None else x.detach() for x in given])
         )
@@ -102,7 +100,7 @@ class ShardedLayer(PopulationModule):
         whole = gather_lists(lists, self.shards, self.grid.shards, limited=bool(self.population.capacity))
         # Without values, whose graph holds the call: a circle would keep all arrays until Python looks for circles.
         call.whole = replace(whole, own_values=None)
-        if save and self.loop_weight is not None and self.exchange is not None:
+        if save and self.loop is not None and self.exchange is not None:
             call.hold_own()
         return whole, None
 
@@ -114,14 +112,15 @@ class ShardedLayer(PopulationModule):
     def _shared(self) -> bool:
         return self.grid.n_shards > 1
 
-    def _packed(self, reduction: Reduction, spec: _core.LayerSpec) -> Mapping[str, Any]:
+    def _packed(
+        self, reduction: Reduction, spec: _core.LayerSpec, parameters: Mapping[str, Tensor | None]
+    ) -> Mapping[str, Any]:
         """The weights in the one copy that replicas on this host read."""
         if self.common_weights is None:
             self.common_weights = CommonWeights(reduction.memory)
-        weights = {f"weight{k}": weight for k, weight in enumerate(self.sender_weights)}
-        if self.loop_weight is not None:
-            weights["recurrent_weight"] = self.loop_weight
-        return self.common_weights.pack(spec, {n: engine._array(x.detach(), n) for n, x in weights.items()})
+        names = [*(f"weight{k}" for k in range(len(self.senders))), "recurrent_weight"]
+        weights = {n: engine._array(x, n) for n in names if (x := parameters[n]) is not None}
+        return self.common_weights.pack(spec, weights)
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:
         """All tensors that define the layer, under the engine's names; those that learn, one a neuron, as [n]."""
@@ -133,8 +132,8 @@ class ShardedLayer(PopulationModule):
             return _own_neurons(value, self.shards, self.grid.shards)
 
         return {
-            **{f"weight{k}": weight for k, weight in enumerate(self.sender_weights)},
-            "recurrent_weight": self.loop_weight,
+            **{f"weight{k}": weight for k, weight in enumerate(self.sender_matrices)},
+            "recurrent_weight": self.loop_matrix,
             "bias": self.bias,
             "grad_threshold": getattr(self, "grad_threshold", None),
             **{parameter.name: per_neuron(*parameter) for parameter in self.population.parameters},
@@ -145,19 +144,6 @@ def _tile_folds(population: LI | Population, n_pre: int, shards: Shards) -> list
     """How the sums over each rank's tiles, a few a rank, add up to the sum over all; see `_core.tile_folds`."""
     width = cpu_tile_width(population.n, n_pre)
     return _core.tile_folds([-(-first // width) for first in shards.first])
-
-
-def _columns(rows: int, shards: Shards, generator: torch.Generator, room: Tensor) -> Tensor:
-    """This rank's columns of numbers from -1 to 1, [rows, n]; all columns are drawn, as many rows at a time as `room` [k]
-    holds, one at least."""
-    out = torch.empty(rows, shards.n)
-    step = max(1, len(room) // shards.n_all)
-    room = room if len(room) >= shards.n_all else torch.empty(shards.n_all)
-    for row in range(0, rows, step):
-        height = min(step, rows - row)
-        drawn = torch.rand(height * shards.n_all, generator=generator, out=room[: height * shards.n_all])
-        out[row : row + step] = drawn.view(height, shards.n_all)[:, shards.begin : shards.end]
-    return out.mul_(2).sub_(1)
 
 
 @dataclass
@@ -298,7 +284,7 @@ def _gradients(
     d_array = engine._array(d_out, "gradient")
     engine_call = call.engine_call
     wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
-    steps = layer.loop_weight is not None and layer.exchange is not None
+    steps = layer.loop is not None and layer.exchange is not None
     if steps:
         d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, call.own, d_array))
         engine_call = call._engine_call(parameters, call.own)
@@ -359,19 +345,25 @@ def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, 
     reduction, layer = call.reduction, call.layer
     assert reduction is not None
     totals = {}
-    weights: list[tuple[str, nn.Parameter | None, SpikeBatch | None]] = [
-        (f"weight{k}", weight, source)
-        for k, (weight, source) in enumerate(zip(layer.sender_weights, call.sources, strict=True))
+    weights: list[tuple[str, Incoming, SpikeBatch | None]] = [
+        (f"weight{k}", c, source) for k, (c, source) in enumerate(zip(layer.senders, call.sources, strict=True))
     ]
-    weights.append(("recurrent_weight", layer.loop_weight, None))
-    for name, parameter, source in weights:
-        if parameter is None or not needs[name]:
+    if layer.loop is not None:
+        weights.append(("recurrent_weight", layer.loop, None))
+    for name, c, source in weights:
+        if not needs[name]:
+            continue
+        parameter: nn.Parameter = getattr(layer, c.name)
+        sums = found[name]
+        if layer.columns(c) is not None:  # of existing synapses alone, each a row of its own
+            sums = sums.reshape(len(sums), -1)[:, layer.places(c).numpy(), None]
+            reduction.add(parameter, sums, np.ones(len(parameter), np.bool_))
             continue
         own = call.lists() if call.own is None else call.whole  # the backward pass checked them
         lists = own if source is None else source
         assert lists is not None
         active = np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter)))
-        reduction.add(parameter, found[name], active)
+        reduction.add(parameter, sums, active)
     for name in ("bias", *engine.parameter_names(layer.population)):
         if needs.get(name):
             totals[name] = reduction.fold(found[name])

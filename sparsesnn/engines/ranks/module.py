@@ -22,7 +22,7 @@ from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes, LayerState, Output
-from sparsesnn.parameters import incoming_of
+from sparsesnn.parameters import NEURONS, cuts, incoming_of
 from sparsesnn.rotation import population_seed
 from sparsesnn.spikes import SpikeBatch
 
@@ -75,7 +75,7 @@ class ShardedModel(nn.Module):
     def __init__(self, network: Network, grid: Grid, *, seed: int = 0, weight_dtype: str = "float32") -> None:
         super().__init__()
         receivers = network.receivers()
-        self.network, self.grid = network, grid
+        self.network, self.grid, self.cuts = network, grid, cuts(network)
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
         generator = torch.Generator().manual_seed(seed)
@@ -137,9 +137,18 @@ class ShardedModel(nn.Module):
         """Of the population that a parameter, `layers.<population>.…`, belongs to."""
         return self.shards[name.split(".")[1]]
 
+    def edges(self, name: str) -> tuple[int, list[int]]:
+        """The axis of a parameter or buffer that shards cut, and where: [R + 1]."""
+        axis, edge = self.cuts.get(name, NEURONS)
+        return axis, [edge(n) for n in self.shards_of(name).first]
+
     def whole_shape(self, name: str, tensor: Tensor) -> list[int]:
         """The shape of a parameter or buffer on one rank."""
-        return [*tensor.shape[:-1], self.shards_of(name).n_all] if tensor.ndim else []
+        shape = list(tensor.shape)
+        if shape:
+            axis, edges = self.edges(name)
+            shape[axis] = edges[-1]
+        return shape
 
     def n_parameters(self) -> int:
         """Of the whole network."""
@@ -151,9 +160,11 @@ class ShardedModel(nn.Module):
         if not array.ndim or self.grid.n_shards == 1:
             yield np.ascontiguousarray(array)
             return
-        sizes = np.diff(self.shards_of(name).first)
-        rows = array if array.ndim > 1 else array[None]
-        step = max(1, AT_ONCE // self.shards_of(name).n_all)
+        axis, edges = self.edges(name)
+        inner = math.prod(array.shape[axis:][1:])
+        sizes = inner * np.diff(edges)
+        rows = array.reshape(math.prod(array.shape[:axis]), sizes[self.grid.shards.rank])
+        step = max(1, AT_ONCE // max(1, int(sizes.sum())))
         for row in range(0, len(rows), step):
             parts = self.grid.shards.all_gather(np.ascontiguousarray(rows[row : row + step]).reshape(-1))
             height = min(step, len(rows) - row)

@@ -144,7 +144,7 @@ class Reduction:
                 _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
             else:
                 self._receive([this.total[rows]], r, BACK)
-        this.parameter.grad = torch.from_numpy(this.total)
+        this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
 
     # ---- between replicas on one host --------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from sparsesnn.partition.ipu.strategies import Sizing
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.ipu.work import CycleAssumptions
 from sparsesnn.partition.plan import Plan
+from sparsesnn.synapses.dense import check_dense
 
 #: shards are sized anew with less room, at most so often, where collectors and reducers did not fit beside them
 MAX_TRIES = 8
@@ -21,6 +22,7 @@ MAX_TRIES = 8
 
 def place_shards(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Plan:
     """The fastest of the layouts asked for, by prediction."""
+    check_dense(plan.network.connections, "the IPU program")
     found = [p for name in _layouts(plan, layout) if (p := _laid_out(plan, strategy, name, a)) is not None]
     if not found:
         emptiest = _emptiest(plan, layout, a)
