@@ -16,7 +16,7 @@ from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.loading import NAMES, about, defaults, load, options, recipe, split_names
-from sparsesnn.datasets.splits import split_validation
+from sparsesnn.datasets.splits import overrates, split_validation
 
 __all__ = [
     "NAMES",
@@ -29,5 +29,6 @@ __all__ = [
     "options",
     "recipe",
     "split_names",
+    "overrates",
     "split_validation",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,10 @@ from sparsesnn.errors import ConfigError
 
 Indices = npt.NDArray[np.int64]
 
-_FORMS = "'none', 'random:0.1' (share of each class) or 'GROUP:4,5' (hold out these members of a group)"
+_FORMS = (
+    "'none', 'random:0.1' (share of each class), 'GROUP:4,5' (hold out these members of a group) or 'file:PATH' (hold out "
+    "the samples whose numbers the file lists)"
+)
 
 
 def split_validation(
@@ -23,7 +27,8 @@ def split_validation(
 
     Args:
         event_set: the training part.
-        how: "none": nothing is held out. "random:SHARE": that share of each class, 0 < SHARE < 1, chosen by `seed`; at
+        how: "none": nothing is held out. "file:PATH": the samples whose numbers, from 0, a text file lists, separated by
+            white space; what follows a # is a comment. "random:SHARE": that share of each class, 0 < SHARE < 1, chosen by `seed`; at
             least one sample of a class that has two. "NAME:4,5": the samples whose group NAME (such as "speakers") is
             one of these numbers. Held-out speakers predict the accuracy on new speakers; random samples overrate it.
         seed: of the random choice.
@@ -37,7 +42,9 @@ def split_validation(
     kind, _, rest = how.partition(":")
     if kind == "none" and not rest:
         return samples, samples[:0]
-    if kind == "random":
+    if kind == "file":
+        held_out = np.isin(samples, _listed(Path(rest), len(event_set), how, option))
+    elif kind == "random":
         held_out = _random(event_set.labels[samples], how, rest, seed, option)
     else:
         held_out = _members(event_set, samples, how, kind, rest, option)
@@ -46,6 +53,17 @@ def split_validation(
             f"{option}: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one"
         )
     return samples[~held_out], samples[held_out]
+
+
+def overrates(event_set: EventSet, how: str) -> str:
+    """What to tell about a split that a better one could replace; "" where there is nothing to say."""
+    groups = [name for name, members in event_set.groups.items() if np.unique(members).size > 1]
+    if not how.startswith("random:") or not groups:
+        return ""
+    return (
+        f"{how!r} holds out samples at random, but the data names {', '.join(groups)}: where new {groups[0]} matter, hold out "
+        f"some of them ('{groups[0]}:{int(event_set.groups[groups[0]].min())}'), or the accuracy is overrated"
+    )
 
 
 def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, option: str) -> npt.NDArray[np.bool_]:
@@ -62,6 +80,19 @@ def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, optio
         order = hashing.permutation(members.size, hashing.keys(seed, int(label)))
         held_out[members[order[:n_held]]] = True
     return held_out
+
+
+def _listed(path: Path, n_samples: int, how: str, option: str) -> Indices:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option}: {how!r} cannot be read ({error}); give a text file of sample numbers") from None
+    words = [word for line in lines for word in line.partition("#")[0].split()]
+    if wrong := [word for word in words if not word.isdecimal() or int(word) >= n_samples]:
+        raise ConfigError(
+            f"{option}: {how!r} lists {wrong[0]!r}; allowed: numbers of samples, 0 to {n_samples - 1}, between white space"
+        )
+    return np.array([int(word) for word in words], np.int64)
 
 
 def _members(

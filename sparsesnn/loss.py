@@ -43,6 +43,10 @@ class _Maximum(torch.autograd.Function):
         return d[0] * holds / holds.sum(0)
 
 
+def _softmax_sum(v: Tensor) -> Tensor:
+    return _steps_last(v.softmax(-1)).sum(-1)
+
+
 def _maximum(v: Tensor) -> Tensor:
     most: Tensor = _Maximum.apply(v)
     return most
@@ -55,6 +59,7 @@ OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "mean": lambda v: _steps_last(v).mean(-1),
         "sum": lambda v: _steps_last(v).sum(-1),
         "last": lambda v: v[-1],
+        "softmax_sum": _softmax_sum,
     }
 )
 DECODINGS = (*OVER_TIME, "count")
@@ -64,18 +69,19 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     """Logits float32[B, C].
 
         max, mean, sum, last    logit[b,c] = reduce over t of (1/k)·Σ_j v[t, b, c·k+j]     an LI readout
+        softmax_sum             logit[b,c] = Σ_t softmax_c(v[t, b])                        an LI readout
         count                   logit[b,c] = Σ_t Σ_j s[t, b, c·k+j]                        a spiking readout (rate code)
 
     The gradient of "max" goes to the step of the maximum (shared equally among ties).
 
     Args:
         output: what the model returned.
-        decoding: "max", "mean", "sum" or "last" for a network that ends in LI; "count" for one that ends in spikes.
+        decoding: "max", "mean", "sum", "last" or "softmax_sum" for a network that ends in LI; "count" for one that ends in spikes.
         n_classes: C; the last population has C neurons, or k·C for a population code.
 
     Errors: `DescriptionError` if the decoding is unknown or does not fit the readout; `ShapeError` if N is no multiple
     of C, or there is no step to decode.
-    Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; rate code, Eshraghian et al. 2023.
+    Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; sum of softmax, Bittar & Garner 2022; rate code, Eshraghian et al. 2023.
     """
     if decoding not in DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")

@@ -50,7 +50,8 @@ class DataConfig(Section, name="data"):
     download: bool = option(False, "fetch files that are missing", flag="download", free=True)
     valid: str = option(
         "random:0.1",
-        "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), own, none",
+        "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), "
+        "file:val.txt (the samples whose numbers it lists), own, none",
         flag="valid",
         metavar="HOW",
     )
@@ -66,7 +67,8 @@ class LossConfig(Section, Objective, name="loss"):
 
     decoding: str = option(
         AUTO,
-        "what is read: the potential over time or the count of spikes; auto: max of an LI readout, count of a spiking one",
+        "what is read: the potential over time (softmax_sum: the sum over time of its softmax over classes) or the count of "
+        "spikes; auto: max of an LI readout, count of a spiking one",
         choices=(AUTO, *OVER_TIME, "count"),
     )
 
@@ -89,10 +91,23 @@ class OptimConfig(Section, Updates, name="optim"):
     """How weights change."""
 
     schedule: str = option(
-        "cosine", "cosine falls to final_lr_factor · lr at the last step", choices=("cosine", "constant")
+        "cosine",
+        "cosine falls to final_lr_factor · lr at the last step; onecycle rises from lr / 25 and falls to the same; plateau falls "
+        "by plateau_factor where validation does not get better",
+        choices=("cosine", "constant", "onecycle", "plateau"),
     )
-    warmup_epochs: float = option(0.0, "the rate rises linearly over so many epochs, fractions allowed", low=0)
+    warmup_epochs: float = option(
+        0.0, "the rate rises over so many epochs, fractions allowed; 0: not, with onecycle in 30 % of the run", low=0
+    )
     final_lr_factor: float = option(0.01, "see schedule", low=0, high=1)
+    plateau_factor: float = option(0.5, "see schedule", above=0, below=1)
+    plateau_patience: int = option(
+        5, "epochs without a better validation that schedule plateau waits for", low=1, high=_MANY
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_groups("optim.")
 
 
 @dataclass(frozen=True)
@@ -116,6 +131,9 @@ class TrainConfig(Section, Options, name="train"):
     """The run itself."""
 
     epochs: int = option(20, "passes through the training part", low=1, high=_MANY, flag="epochs", metavar="N")
+    patience: int = option(
+        0, "the run ends after so many epochs without a better validation; 0: never", low=0, high=_MANY
+    )
     batch: int = option(64, "samples per step", low=1, high=_MANY, flag="batch", metavar="N")
     seed: int = option(0, "of initial weights, order and augmentation", low=0, high=2**63 - 1, flag="seed", metavar="N")
     backend: str = option(

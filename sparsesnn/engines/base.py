@@ -6,6 +6,7 @@ The trainer, evaluation, initialization, metrics and checkpoints hold one `Engin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -250,6 +251,10 @@ class Engine(ABC):
     @abstractmethod
     def start(self) -> None:
         """Called once, after the weights are there and before the first batch."""
+
+    def evaluated(self) -> contextlib.AbstractContextManager[None]:
+        """While it holds, the model has the weights that are evaluated: those it learns, or their moving average."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.errors import ConfigError
+from sparsesnn.layers import LI
 from sparsesnn.options import option
 from sparsesnn.parameters import PopulationModule
+
+#: groups of parameters that may have a learning rate and a weight decay of their own
+GROUPS = ("weights", "recurrent", "readout", "bias", "neurons")
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,28 @@ class Updates:
     beta1: float = option(0.9, "of adam and adamw", low=0, below=1)
     beta2: float = option(0.999, "of adam and adamw", low=0, below=1)
     eps: float = option(1e-8, "of adam and adamw", low=1e-30, high=1)
+    lr_factors: dict[str, float] = option(
+        dict,
+        f"factors on the rate of groups of parameters, such as {{ neurons = 0.2 }}; groups: {', '.join(GROUPS)}; neurons: decays, "
+        "thresholds and the like; readout: weights into an LI readout; weights: all others but recurrent ones",
+        low=0,
+    )
+    weight_decays: dict[str, float] = option(
+        dict, "weight decay of groups, in place of weight_decay, or of 0 for bias and neurons", low=0
+    )
+    ema: float = option(
+        0.0,
+        "decay per step of a moving average of all parameters, which is evaluated and saved in their place; 0: none",
+        low=0,
+        below=1,
+    )
     clip_norm: float = option(0.0, "largest norm of all gradients together; 0: no limit", low=0)
+
+    def check_groups(self, where: str = "") -> None:
+        """`ConfigError` for a group that there is not; `where` stands before the names of options."""
+        for name in ("lr_factors", "weight_decays"):
+            if unknown := sorted(set(getattr(self, name)) - set(GROUPS)):
+                raise ConfigError(f"{where}{name}: {unknown[0]!r} is no group; allowed: {', '.join(GROUPS)}")
 
     @property
     def state_keys(self) -> frozenset[str]:
@@ -38,27 +64,41 @@ class Updates:
 def make_optimizer(
     model: nn.Module, updates: Updates, adam: Callable[..., torch.optim.Optimizer] = torch.optim.Adam, **more: Any
 ) -> torch.optim.Optimizer:
-    """The optimizer; weight decay acts on weights only, never on biases, decays and thresholds.
+    """The optimizer, with a group of parameters for each learning rate and weight decay.
 
     Args:
         adam: the class for adam or adamw.
         more: arguments for it.
     """
-    chosen = {
-        id(weight) for layer in model.modules() if isinstance(layer, PopulationModule) for weight in layer.weights
-    }
-    weights = [p for p in model.parameters() if id(p) in chosen]
-    others = [p for p in model.parameters() if id(p) not in chosen]
-    groups = [{"params": weights, "weight_decay": updates.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    layers = [layer for layer in model.modules() if isinstance(layer, PopulationModule)]
+    names = {id(p): name for layer in layers for name, p in _group_names(layer)}
+    groups: list[dict[str, Any]] = [
+        {
+            "params": members,
+            "weight_decay": updates.weight_decays.get(
+                name, 0.0 if name in ("bias", "neurons") else updates.weight_decay
+            ),
+            "lr_factor": updates.lr_factors.get(name, 1.0),
+        }
+        for name in GROUPS
+        if (members := [p for p in model.parameters() if names.get(id(p), "neurons") == name])
+    ]
     if updates.name == "sgd":
         return torch.optim.SGD(groups, lr=updates.lr, momentum=updates.momentum, fused=True)
     return adam(groups, lr=updates.lr, betas=(updates.beta1, updates.beta2), eps=updates.eps, **more)
 
 
+def _group_names(layer: PopulationModule) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of a layer with the names of their groups, but for those in "neurons"."""
+    for c, weight in zip(layer.incoming, layer.weights, strict=True):
+        yield "recurrent" if c.is_recurrent else "readout" if isinstance(layer.population, LI) else "weights", weight
+    if layer.bias is not None:
+        yield "bias", layer.bias
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["lr_factor"]
 
 
 def clip(gradients: Iterable[Tensor], norm: float, clip_norm: float) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsesnn.engines import optimizers
 from sparsesnn.engines import tensors as named
+from sparsesnn.engines.average import Average
 from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
 from sparsesnn.engines.objective import total_loss
 from sparsesnn.host.comm import Grid
@@ -37,6 +38,8 @@ class TorchEngine(Engine):
         super().__init__(name, network, training, grid)
         self.model = self._make_model()
         self.optimizer = self._make_optimizer()
+        ema = training.updates.ema
+        self.average = Average(self.model, ema) if ema else None
 
     @classmethod
     def check_options(cls, options: Options, where: str) -> None:
@@ -66,6 +69,8 @@ class TorchEngine(Engine):
         norm = self.finish_backward()
         self._check_finite("norm of the gradients", norm, lambda: optimizers.gradients_of(self.model))
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return self._measured(output, logits, labels, value, norm)
 
     def finish_backward(self) -> float:
@@ -110,11 +115,15 @@ class TorchEngine(Engine):
     def start(self) -> None:
         """Nothing to do."""
 
+    def evaluated(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.average is None else self.average.used()
+
     def weights(self) -> dict[str, Tensor]:
         return named.model_tensors(self.model)
 
     def state(self) -> dict[str, Tensor]:
-        return {**named.model_tensors(self.model), **named.optimizer_tensors(self.model, self.optimizer)}
+        average = self.average.tensors() if self.average is not None else {}
+        return {**named.model_tensors(self.model), **named.optimizer_tensors(self.model, self.optimizer), **average}
 
     def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
         named.restore_model(self.model, tensors, where)
@@ -122,6 +131,8 @@ class TorchEngine(Engine):
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
         named.restore_model(self.model, tensors, where)
         named.restore_optimizer(self.model, self.optimizer, tensors, self.training.updates.state_keys, where)
+        if self.average is not None:
+            self.average.load(tensors, where)
 
     @property
     def n_parameters(self) -> int:

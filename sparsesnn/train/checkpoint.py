@@ -2,7 +2,7 @@
 
 A run folder holds `checkpoint.json`, which names the tensor files it belongs to, their sizes and SHA-256:
 
-    ckpt-<step>.safetensors     model/<name>, optim/<parameter>/<key>, rng/torch: where the run stands
+    ckpt-<step>.safetensors     model/<name>, optim/<parameter>/<key>, ema/<parameter>, rng/torch: where the run stands
     best-<epoch>.safetensors    model/<name>: the weights with the best validation accuracy
 
 Of a network over R ranks there are R of each, ckpt-<step>-<r>of<R>.safetensors, written at the same time: every rank
@@ -39,7 +39,7 @@ NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"
 FORMAT_VERSION = 3  # 1 had one tensor file for each name; until 2 weights had the names of `stable_names`
 _TENSOR_FILE = re.compile(r"(ckpt|best)-[0-9]{1,18}(-[0-9]{1,9}of[0-9]{1,9})?\.safetensors")
-_POPULATION = re.compile(r"(?:model|optim)/layers\.([^./]+)\.([^/]+)")
+_POPULATION = re.compile(r"(?:model|optim|ema)/layers\.([^./]+)\.([^/]+)")
 
 #: first and last + 1 of the neurons of each population
 Columns = Mapping[str, tuple[int, int]]

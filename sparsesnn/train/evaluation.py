@@ -17,6 +17,7 @@ from sparsesnn import engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build
 from sparsesnn.engines import Batch, Engine, Options
+from sparsesnn.engines.average import averaged
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
 from sparsesnn.host.stream import Stream
@@ -115,7 +116,7 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
         n_classes = int(saved.data["n_classes"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
-    tensors = store.tensors(files, network)
+    tensors = averaged(store.tensors(files, network))
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or engines.on_host(config.train.backend)

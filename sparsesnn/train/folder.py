@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from sparsesnn.config import Config, differences
+from sparsesnn.config.tables import build
 from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import ranks
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
 from sparsesnn.train.files import LOCK, locked, write_atomically
-from sparsesnn.train.metrics import METRICS, RESULT
+from sparsesnn.train.metrics import METRICS, RESULT, Progress
 from sparsesnn.train.report import Report
 
 CONFIG = "config.toml"
@@ -34,7 +35,8 @@ def begin_run(held: ExitStack, folder: Path, config: Config, resume: bool, grid:
         held.push(partial(_leave_nothing, folder))
     saved = open_folder(folder, config, resume=resume, report=report)
     if saved is not None and (folder / RESULT).exists():
-        if saved.progress.get("epoch", 0) >= config.train.epochs:
+        progress = build(Progress, saved.progress, "progress")
+        if progress.is_over(config.train.epochs, config.train.patience):
             return "finished"
         (folder / RESULT).unlink()
     return ""

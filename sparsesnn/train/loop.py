@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsesnn import __version__, engines
+from sparsesnn import __version__, datasets, engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
@@ -81,12 +81,23 @@ def train(
         saved = read_folder(folder, resume=resume, world=world)
         t = config.train
         engines.set_threads(t.backend, t.threads, t.engine_options(), world.ranks_on_host)
+        _check_validation(config)
         parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
         ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
         with stop_on_signals() as stop:
             run = Run(config, parts, folder, saved, report, grid)
             run.train(stop)
             return run.finish(stop)
+
+
+def _check_validation(config: Config) -> None:
+    """`ConfigError` where something waits for a validation that there is not."""
+    for name, waits in (
+        ("train.patience", config.train.patience),
+        ("optim.schedule", config.optim.schedule == "plateau"),
+    ):
+        if waits and config.data.valid == "none":
+            raise ConfigError(f"{name}: needs validation, but data.valid is 'none'; hold out a part, or choose another")
 
 
 def _comparable(config: Config, resume: bool) -> dict[str, Any]:
@@ -156,6 +167,8 @@ class Run:
             f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
             + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
         )
+        if warning := datasets.overrates(train, self.config.data.valid):
+            self.report.note(f"note    data.valid: {warning}")
         self.report.note(
             f"net     {sizes}, {self.engine.n_parameters:,} parameters, readout '{self.training.decoding}'"
         )
@@ -246,10 +259,11 @@ class Run:
 
     def train(self, stop: StopRequest) -> None:
         """All epochs that are left."""
-        while self.progress.epoch < self.config.train.epochs:
+        while not self.progress.is_over(self.config.train.epochs, self.config.train.patience):
             self._train_epoch(stop)
             started = time.perf_counter()
-            valid = self._evaluate(self.parts.valid, stop) if self.parts.valid else None
+            with self.engine.evaluated():
+                valid = self._evaluate(self.parts.valid, stop) if self.parts.valid else None
             self._close_epoch(valid, time.perf_counter() - started)
 
     def _train_epoch(self, stop: StopRequest) -> None:
@@ -299,7 +313,9 @@ class Run:
         )
 
     def _learning_rate(self, step: int) -> float:
-        return optim.learning_rate(self.config.optim, step, len(self.stream), self.config.train.epochs)
+        return optim.learning_rate(
+            self.config.optim, step, len(self.stream), self.config.train.epochs, self.progress.plateau_factor
+        )
 
     def _checkpoint_due(self) -> bool:
         c = self.config.train
@@ -313,7 +329,8 @@ class Run:
         p.epoch, p.batch = p.epoch + 1, 0
         better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
         if better:
-            weights = self.engine.weights()
+            with self.engine.evaluated():
+                weights = self.engine.weights()
             self._check_state(weights)
             self.best = self.store.write_best(p.epoch, weights)
         record = {
@@ -342,6 +359,8 @@ class Run:
         if self.metrics is not None:
             self.metrics.append(record)
             p.metrics_position = self.metrics.position
+        if self.config.optim.schedule == "plateau":
+            p.lower_rate(better, self.config.optim.plateau_factor, self.config.optim.plateau_patience)
         p.trained_samples, p.trained_s = p.trained_samples + t.n_samples, p.trained_s + t.seconds
         p.waited_s += t.waited_s
         p.seconds += t.seconds + valid_s
@@ -384,12 +403,16 @@ class Run:
 
     def finish(self, stop: StopRequest) -> Result:
         """Tests the weights that validation chose, and for the record the last ones; writes result and pictures."""
+        sha256 = self.engine.weights_sha256()
+        with self.engine.evaluated():
+            return self._finish(stop, sha256)
+
+    def _finish(self, stop: StopRequest, sha256: str) -> Result:
         p = self.progress
         traffic: dict[str, Any] = {}
         if self.world.size > 1:
             grid = {"replicas": self.grid.n_replicas, "shards": self.grid.n_shards}
             traffic = {**grid, **ranks.rank_traffic(self.world, self.traffic), "n_steps": p.step - self.first_step}
-        sha256 = self.engine.weights_sha256()
         operations = Operations(self.engine)
         last = chosen = self._evaluate(self.parts.test, stop, operations)
         if self.best is not None and p.best_epoch != p.epoch:

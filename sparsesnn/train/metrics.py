@@ -100,6 +100,8 @@ class Progress:
         metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
         init: activity per population after the initialisation.
         warned: what was wrong with the last epoch; see `health.py`.
+        stale_epochs: epochs since the best one, or since the rate last fell, of the schedule plateau.
+        plateau_factor: product of the factors by which it has fallen.
 
     The best epoch is the one with the highest validation accuracy; among equal ones that with the lowest validation loss;
     among these the first.
@@ -120,6 +122,8 @@ class Progress:
     metrics_position: int = 0
     init: dict[str, float] = field(default_factory=dict)
     warned: tuple[str, ...] = ()
+    stale_epochs: int = 0
+    plateau_factor: float = 1.0
 
     def note_validation(self, accuracy: float, loss: float) -> bool:
         """Whether the epoch that was just finished is the best so far, which is then kept."""
@@ -127,6 +131,17 @@ class Progress:
         if better:
             self.best_epoch, self.best_accuracy, self.best_loss = self.epoch, accuracy, loss
         return better
+
+    def is_over(self, n_epochs: int, patience: int) -> bool:
+        """Whether all epochs are done, or validation has not got better for `patience` of them (0: that does not count)."""
+        stale = patience and self.best_epoch and self.epoch - self.best_epoch >= patience
+        return bool(self.epoch >= n_epochs or stale)
+
+    def lower_rate(self, better: bool, factor: float, patience: int) -> None:
+        """The schedule plateau, after an epoch that was `better` or not: the rate falls after `patience` that were not."""
+        self.stale_epochs = 0 if better else self.stale_epochs + 1
+        if self.stale_epochs >= patience:
+            self.plateau_factor, self.stale_epochs = self.plateau_factor * factor, 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsesnn.datasets import EventSet, split_validation
+from sparsesnn.datasets import EventSet, overrates, split_validation
 from sparsesnn.errors import ConfigError
 
 
@@ -97,3 +97,40 @@ def test_only_the_samples_asked_for_are_divided(how):
     with pytest.raises(ConfigError, match="test: 'speakers:1' names speakers 1, of whom there are no samples"):
         split_validation(event_set, "speakers:1", among=among, option="test")
     assert set(event_set.groups["speakers"][rest].tolist()) == {1}
+
+
+def test_samples_that_a_file_lists(tmp_path):
+    event_set = make(np.arange(9) % 2)
+    path = tmp_path / "val.txt"
+    path.write_text("# recordings of Monday\n7 2\n\n2 0 # the first one\n")
+    train, valid = split_validation(event_set, f"file:{path}")
+    assert (train.tolist(), valid.tolist()) == ([1, 3, 4, 5, 6, 8], [0, 2, 7])
+    rest, held_out = split_validation(event_set, f"file:{path}", among=np.array([1, 2, 3, 8]))
+    assert (rest.tolist(), held_out.tolist()) == ([1, 3, 8], [2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3 9", "lists '9'; allowed: .*0 to 8"),
+        ("-1", "lists '-1'"),
+        ("one", "lists 'one'"),
+        ("# 3", "holds out 0 of 9"),
+    ],
+)
+def test_lists_of_samples_that_are_not_there(text, message, tmp_path):
+    path = tmp_path / "val.txt"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        split_validation(make(np.arange(9) % 2), f"file:{path}")
+    with pytest.raises(ConfigError, match=r"'file:.*none' cannot be read .*give a text file"):
+        split_validation(make(np.arange(9) % 2), f"file:{tmp_path / 'none'}")
+
+
+def test_random_parts_of_data_with_groups_are_questioned():
+    assert "speakers: where new speakers matter, hold out some of them ('speakers:4')" in overrates(
+        make([0, 1], speakers=[4, 5]), "random:0.1"
+    )
+    assert not overrates(make([0, 1], speakers=[4, 5]), "speakers:4")
+    assert not overrates(make([0, 1], speakers=[4, 4]), "random:0.1")
+    assert not overrates(make([0, 1]), "random:0.1")

@@ -32,6 +32,7 @@ V = torch.tensor([[[0.0, 3.0, -1.0, 1.0]], [[2.0, 1.0, 5.0, 0.5]], [[1.0, 0.0, 2
         ("mean", [1.0, 4 / 3, 2.0, -2.5 / 3]),
         ("sum", [3.0, 4.0, 6.0, -2.5]),
         ("last", [1.0, 0.0, 2.0, -4.0]),
+        ("softmax_sum", [0.3318290929280908, 0.937806332950608, 1.6059674863406088, 0.1243970877806926]),
     ],
 )
 def test_over_time(decoding: str, want: list[float]) -> None:
@@ -82,7 +83,9 @@ def test_cross_entropy_by_hand() -> None:
 
 
 def test_errors_of_decode() -> None:
-    with pytest.raises(DescriptionError, match="decoding is 'median'; allowed: max, mean, sum, last, count"):
+    with pytest.raises(
+        DescriptionError, match="decoding is 'median'; allowed: max, mean, sum, last, softmax_sum, count"
+    ):
         decode(leaky(V), "median", 4)
     with pytest.raises(DescriptionError, match="'count' reads spikes, but 'output' is an LI readout"):
         decode(leaky(V), "count", 4)

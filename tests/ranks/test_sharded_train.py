@@ -99,6 +99,18 @@ def test_mixed_samples_and_a_spiking_readout(tmp_path):
     assert train_on(config, (3, 1), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
 
 
+def test_an_average_over_ranks_and_a_checkpoint_of_it(tmp_path):
+    config = make_config(optim={"ema": 0.9, "lr_factors": {"recurrent": 0.5}}, loss={"decoding": "softmax_sum"})
+    whole = train(config, out=tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        train_on(config, (1, 2), tmp_path / "b", report=StopAt(5))
+    result = train_on(config, (2, 2), tmp_path / "b", resume=True)[0]
+    assert result.weights_sha256 == whole.weights_sha256
+    runs = [load_run(tmp_path / name, weights="last").engine.weights_sha256() for name in "ab"]
+    assert runs[0] == runs[1] != whole.weights_sha256
+    assert (result.test_loss, result.valid_loss) == (whole.test_loss, whole.valid_loss)
+
+
 class StopAt(Report):
     """Stops a run by an error after a number of batches, as a crash would."""
 

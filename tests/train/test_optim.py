@@ -35,7 +35,35 @@ def test_warm_up_rises_in_a_line_to_the_rate() -> None:
     assert both[-1] == pytest.approx(0.008)
 
 
+def test_onecycle_rises_and_falls_as_cosines() -> None:
+    """PyTorch's, up to where it ends."""
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=70, pct_start=22 / 70, final_div_factor=4)
+    want = []
+    for _ in range(70):
+        want.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    got = rates(OptimConfig(lr=0.5, schedule="onecycle", warmup_epochs=3.0, final_lr_factor=0.01))
+    assert got == pytest.approx(want, rel=1e-9)
+    assert max(got) == 0.5
+    assert got.index(max(got)) == 21
+    assert rates(OptimConfig(schedule="onecycle")).index(1e-3) == 21, "30 % of the run"
+
+
+def test_plateau_is_constant_but_for_its_factor() -> None:
+    config = OptimConfig(lr=0.5, schedule="plateau")
+    assert [learning_rate(config, 33, 7, 10, factor) for factor in (1.0, 0.25)] == [0.5, 0.125]
+
+
 @pytest.mark.parametrize(("n_epochs", "per_epoch"), [(1, 1), (1, 2), (2, 1)])
 def test_very_short_runs_have_a_rate(n_epochs: int, per_epoch: int) -> None:
-    for config in (OptimConfig(), OptimConfig(warmup_epochs=5.0), OptimConfig(warmup_epochs=1.0)):
+    for config in (
+        OptimConfig(),
+        OptimConfig(schedule="onecycle"),
+        OptimConfig(warmup_epochs=5.0),
+        OptimConfig(warmup_epochs=1.0),
+    ):
         assert all(0 < lr <= config.lr for lr in rates(config, n_epochs, per_epoch))

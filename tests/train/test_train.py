@@ -229,6 +229,10 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         {"init": {"layers": {"hidden": 0.3}}},
         {"init": {"readout_std": 0.0}},
         {"net": {"grad_threshold": 0.2}},
+        {"optim": {"schedule": "onecycle"}},
+        {"optim": {"lr_factors": {"readout": 0.5}}},
+        {"optim": {"weight_decays": {"recurrent": 0.5}}},
+        {"loss": {"decoding": "softmax_sum"}},
     ],
     ids=lambda c: "-".join(f"{s}.{k}" for s, values in c.items() for k in values),
 )
@@ -436,8 +440,10 @@ def undisturbed(
         ("adamw", {"augment": {"mix": 0.7, "time_crop": 0.2}, "train": {"bucket_batches": 3}}),
         ("adamw", {"train": {"drop_last": True}}),
         ("adamw", {"net": {"capacity": 2}}),
+        ("adamw", {"optim": {"ema": 0.9, "schedule": "onecycle", "lr_factors": {"recurrent": 0.5}}}),
+        ("adamw", {"optim": {"schedule": "plateau", "plateau_patience": 1, "lr": 0.5}}),
     ],
-    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch", "full lists"],
+    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch", "full lists", "averaged", "plateau"],
 )
 def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
     """Every batch of the run, over and over: stop after one more batch and go on."""

@@ -70,6 +70,13 @@ class IpuEngine(CpuEngine):
     def check(cls, name: str, network: Network, training: Training) -> None:
         native_module(name)
         check_network(network, training.decoding)
+        updates = training.updates
+        for option in ("lr_factors", "weight_decays", "ema"):
+            if getattr(updates, option):
+                raise ConfigError(
+                    f"optim.{option}: is {getattr(updates, option)!r}, which backend {name!r} does not do; remove it, or take "
+                    "backend cpu or dense"
+                )
 
     def _make_model(self) -> nn.Module:
         return Model(self.network, seed=self.training.seed)

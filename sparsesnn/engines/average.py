@@ -1,0 +1,81 @@
+"""A moving average of the weights over training steps, which is evaluated in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.errors import CheckpointError
+
+#: how the names of its tensors begin in a checkpoint
+PREFIX = "ema/"
+_STEPS = f"{PREFIX}steps"
+
+
+class Average:
+    """a[k] = d·a[k-1] + (1-d)·w[k] of every parameter, d = min(decay, (1 + k) / (10 + k)): early weights fade soon.
+
+    A product and a sum are rounded one after the other, number by number: its bits depend neither on threads nor on ranks.
+
+    Args:
+        model: its parameters are averaged, those of this rank.
+        decay: per training step.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model, self.decay, self.n_steps = model, decay, 0
+        self.values: dict[str, Tensor] = {}
+        self.own: dict[str, Tensor] = {}  # the parameters that learn, while the averages stand in their place
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After a training step."""
+        self.n_steps += 1
+        decay = min(self.decay, (1 + self.n_steps) / (10 + self.n_steps))
+        for name, p in self.model.named_parameters():
+            if name not in self.values:
+                self.values[name] = p.detach().clone()
+            else:
+                self.values[name].mul_(decay).add_(p * (1 - decay))
+
+    @contextmanager
+    @torch.no_grad()
+    def used(self) -> Iterator[None]:
+        """While it holds, the model has the averages as its parameters."""
+        parameters = {name: p for name, p in self.model.named_parameters() if name in self.values}
+        self.own = {name: p.detach().clone() for name, p in parameters.items()}
+        try:
+            for name, p in parameters.items():
+                p.copy_(self.values[name])
+            yield
+        finally:
+            for name, p in parameters.items():
+                p.copy_(self.own[name])
+            self.own = {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint: the averages, and the parameters that learn where the averages stand in their place."""
+        found = {f"{PREFIX}{name}": x.clone() for name, x in self.values.items()}
+        own = {f"model/{name}": x.clone() for name, x in self.own.items()}
+        return {**found, **own, _STEPS: torch.tensor(self.n_steps)}
+
+    def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        """The inverse of `tensors`; `CheckpointError` if they are not the model's."""
+        parameters = dict(self.model.named_parameters())
+        given = {name[len(PREFIX) :]: x for name, x in tensors.items() if name.startswith(PREFIX) and name != _STEPS}
+        n_steps = int(tensors.get(_STEPS, torch.tensor(-1)))
+        shapes = {name: (x.shape, x.dtype) for name, x in given.items()}
+        wanted = {name: (p.shape, p.dtype) for name, p in parameters.items()} if n_steps else {}
+        if n_steps < 0 or shapes != wanted:
+            raise CheckpointError(f"{where}: holds no moving average of this network's weights (optim.ema)")
+        self.n_steps = n_steps
+        self.values = {name: x.to(parameters[name].device, copy=True) for name, x in given.items()}
+
+
+def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with the averages, where there are any, in the place of the weights."""
+    averages = {f"model/{name[len(PREFIX) :]}": x for name, x in tensors.items() if name.startswith(PREFIX)}
+    return {name: averages.get(name, x) for name, x in tensors.items()}
