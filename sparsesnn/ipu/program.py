@@ -209,6 +209,7 @@ class IpuProgram:
         """
         if self.optimiser.kind == "none":
             raise ConfigError("train_step: the plan was made for optimizer='none'; plan with 'adam' or 'sgd'")
+        self._check_input(spikes)
         targets = self._targets(labels, spikes.n_samples)
         self.step += 1
         self._send(spikes, targets, self.optimiser.lr if lr is None else lr, trains=True)
@@ -218,6 +219,7 @@ class IpuProgram:
 
     def infer(self, spikes: SpikeBatch) -> Tensor:
         """Logits float32[B, C] of a batch, without learning."""
+        self._check_input(spikes)
         self._send(spikes, np.zeros((0, self.n_classes), np.float32), 0.0)
         self._program.run("infer")
         return self._logits(spikes.n_samples)
@@ -280,7 +282,9 @@ class IpuProgram:
         targets: np.ndarray = smoothed.numpy()
         return targets
 
-    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float, *, trains: bool = False) -> None:
+    def _check_input(self, spikes: SpikeBatch) -> None:
+        """`SpikeListError` or `ShapeError` for lists that contradict themselves, or are not of the program's shape."""
+        spikes.validate()
         source = self.plan.populations[self.plan.network.inputs[0]]
         got = (spikes.n_steps, spikes.n_neurons)
         if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.n_samples:
@@ -288,8 +292,12 @@ class IpuProgram:
                 f"input has T={spikes.n_steps}, B={spikes.n_samples}, N={spikes.n_neurons}; the program was built for "
                 f"T={self.plan.n_steps}, B up to {self.n_samples}, N={source.n}"
             )
+
+    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float, *, trains: bool = False) -> None:
+        """Fills the device's arrays with a batch that was checked."""
+        source = self.plan.populations[self.plan.network.inputs[0]]
         collectors = self._collectors(self.plan.network.inputs[0])
-        self._fill("lists.0", pack_lists(spikes.validate(), self.n_samples, source.capacity, collectors))
+        self._fill("lists.0", pack_lists(spikes, self.n_samples, source.capacity, collectors))
         padded = np.zeros((self.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
         padded[: len(targets)] = targets
         self._fill("targets", padded.ravel())

@@ -15,8 +15,14 @@ from torch.utils.data import DataLoader
 
 import sparsesnn as ss
 import sparsesnn.poptorch as spt
+from sparsesnn import ipu
 from sparsesnn.datasets import bin_events
-from sparsesnn.errors import ShapeError, SpikeListError
+from sparsesnn.engines import Batch, Training, make_engine
+from sparsesnn.engines.ranks.module import ShardedModel
+from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
+from sparsesnn.host.comm import make_grid, simulate
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch, id_dtype
 
 
@@ -427,9 +433,52 @@ def test_every_reader_names_what_is_wrong(changes: dict[str, Any], error: type[E
         network = ss.parse_net(f"{batch.n_neurons}-3-2")
         readers += [lambda: ss.Model(network)(batch), lambda: ss.Model(network, backend="dense")(batch)]
         readers += [lambda: ss.Layer(ss.LIF(3), batch.n_neurons)(batch), lambda: spt.pack(batch)]
+        readers += [lambda grid=grid: on_ranks(network, grid, batch) for grid in ((1, 2), (2, 1))]
     for read in readers:
         with pytest.raises(error, match=message):
             read()
+    program = ipu_program(ss.parse_net(f"{with_near_spikes().n_neurons}-3-2"))
+    for use in (lambda: program.train_step(batch, torch.zeros(2, dtype=torch.int64)), lambda: program.infer(batch)):
+        with pytest.raises(error, match=message):
+            use()
+    assert program.step == 0
+
+
+def on_ranks(network: ss.Network, grid: tuple[int, int], batch: SpikeBatch) -> None:
+    """A network over replicas × shards reads the batch."""
+    simulate(grid[0] * grid[1], lambda world: ShardedModel(network, make_grid(world, *grid))(batch))
+
+
+def ipu_program(network: ss.Network) -> ipu.IpuProgram:
+    """On the emulated machine, for T = 2 and B = 2."""
+    plan = make_plan(network, 2, 2, parse_target("ipu-mk2:1x4"), optimizer="adam", max_activity=1.0)
+    return ipu.IpuProgram(plan, ss.Model(network))
+
+
+def test_the_ipu_engine_refuses_what_its_program_was_not_built_for() -> None:
+    engine = make_engine("ipu-model", ss.parse_net("5-3-2"), Training(2, "max", batch=2))
+    labels = torch.zeros(2, dtype=torch.int64)
+    for changes, what in (
+        ({"n_spikes": torch.tensor([2**32 + 2, 0, 1, 0])}, r"n_spikes is torch\.int64"),
+        ({"offsets": None}, "offsets is a NoneType"),
+        ({"offsets": torch.tensor([0, 4, 4, 5, 1 << 60])}, "must run from 0 to the number of ids"),
+        ({"ids": torch.from_numpy(np.array([1, 3, 0, 4, 2, 9], np.uint16))}, "holds id 9; allowed: 0 to 4"),
+    ):
+        bad = replace(with_near_spikes(), **changes)
+        for read in (lambda b: engine.step(b, 1e-3), engine.infer):
+            with pytest.raises((ShapeError, SpikeListError), match=what):
+                read(Batch(bad, labels))
+    assert engine.program is None
+
+
+@pytest.mark.parametrize("delay", [2**31, 2**20 + 1])
+def test_delays_without_bound_reach_no_engine(delay: int) -> None:
+    described = ss.Network.chain(ss.Input(5), ss.LIF(3), ss.LI(2), delay=1).to_dict()
+    described["connections"][0]["delay"] = delay
+    with pytest.raises(DescriptionError, match=rf"delay is {delay}; allowed: .* from 0 to 1,048,576"):
+        ss.Network.from_dict(described)
+    with pytest.raises(DescriptionError, match=rf"delay is {delay}; allowed"):
+        ss.Layer(ss.LIF(3), n_pre=5, delays=[delay])
 
 
 def test_negative_ids_of_large_populations_are_named() -> None:

@@ -18,12 +18,12 @@ from sparsesnn import network as network_module
 from sparsesnn.config import Config, NetConfig, all_options, differences
 from sparsesnn.config.flags import add_flags
 from sparsesnn.config.flags import given as given_flags
-from sparsesnn.config.tables import flatten, merge, read_assignment
-from sparsesnn.errors import ConfigError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, decays
+from sparsesnn.config.tables import flatten, merge, nested, read_assignment
+from sparsesnn.errors import ConfigError, DescriptionError
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.network import Connection, Network
-from sparsesnn.options import option
+from sparsesnn.options import option, options_of
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -47,6 +47,48 @@ def test_infinity_and_lists_survive_toml_and_json() -> None:
         assert again == config
         assert again.net.neurons["grad_threshold"] == -math.inf
         assert again.net.neurons["beta"] == (0.5, 0.25, 0.125)
+
+
+def read_back(config: Config) -> list[Config]:
+    """From TOML, from strict JSON."""
+    return [
+        Config.from_toml(config.to_toml()),
+        Config.from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False))),
+    ]
+
+
+@pytest.mark.parametrize("name", datasets.NAMES)
+def test_every_option_reads_back_at_its_bounds(name: str) -> None:
+    base, n_read = {"data": {"name": name}}, 0
+    for key, known in Config.resolve(base).options().items():
+        bounds = [known.low, known.high, known.none, -math.inf, math.inf, [0.5, -math.inf], True, False, *known.texts]
+        for value in (bound for bound in bounds if bound is not None and key != "data.name"):
+            try:
+                config = Config.resolve(base, nested(key.split("."), value))
+            except ConfigError:
+                continue  # not allowed, alone or with the defaults of the others
+            n_read += 1
+            assert read_back(config) == [config, config], (key, value)
+            assert Config.from_toml(config.to_toml()).to_toml() == config.to_toml(), (key, value)
+    assert n_read > 100
+
+
+@pytest.mark.parametrize("model", [LIF, AdLIF, CubaLIF])
+def test_every_argument_of_a_population_reads_back_at_its_bounds(model: Any) -> None:
+    infinite = 0
+    for key, known in options_of(model).items():
+        bounds = [known.low, known.high, -math.inf, math.inf, (0.5, -math.inf, 0.25), True, *known.texts]
+        for value in (bound for bound in bounds if bound is not None and key != "n"):
+            try:
+                population = model(**{"n": 3, "capacity": 2, key: value})
+            except DescriptionError:
+                continue
+            infinite += -math.inf in (value if isinstance(value, tuple) else (value,))
+            network = Network.chain(Input(7), population, LI(3))
+            config = Config.resolve({"net": network.to_dict()})
+            assert read_back(config) == [config, config], (key, value)
+            assert [again.net.network(7, 3) for again in read_back(config)] == [network, network], (key, value)
+    assert infinite > 1
 
 
 @given(

@@ -160,6 +160,7 @@ class IpuEngine(CpuEngine):
             self.program.load(self.optimizer)
 
     def _program_for(self, spikes: SpikeBatch) -> IpuProgram:
+        spikes.validate()  # a program is built for its longest list
         longest = int(spikes.n_listed.max()) if spikes.n_listed.numel() else 0
         source = self.network.inputs[0]
         if self.program is not None:
