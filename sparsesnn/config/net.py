@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,16 @@ class NetConfig(Section, name="net"):
         above=0,
     )
     tau_range_ms: tuple[float, ...] = option((), "tau_range in milliseconds; steps of the data have a width", above=0)
+    initial: dict[str, tuple[float, ...]] = option(
+        dict,
+        "[low, high] of parameters of hidden neurons, such as { a = [0, 1], b = [0, 2] }: each neuron begins with a value of its "
+        "own, spread evenly, in an order that differs between parameters",
+    )
+    initial_tau_ms: dict[str, tuple[float, ...]] = option(
+        dict,
+        "the same of time constants of decays in milliseconds, such as { beta = [30, 200], rho = [150, 1000] }",
+        above=0,
+    )
     tau_ms: float = option(0.0, "time constant of the membrane, milliseconds, in place of beta; 0: beta", low=0)
     tau_syn_ms: float = option(
         0.0,
@@ -78,6 +89,12 @@ class NetConfig(Section, name="net"):
                 raise ConfigError(
                     f"net.{name}: is {list(taus)}; give two time constants in {unit}, [low, high], or [] for none"
                 )
+        for name in ("initial", "initial_tau_ms"):
+            for parameter, span in getattr(self, name).items():
+                if len(span) != 2 or span[0] > span[1]:
+                    raise ConfigError(f"net.{name}.{parameter}: is {list(span)}; give the lowest and the highest value")
+        if twice := set(self.initial) & set(self.initial_tau_ms):
+            raise ConfigError(f"net.initial and net.initial_tau_ms: both have {min(twice)}; remove it from one of them")
         self._check_one_of("tau_range", "tau_range_ms", "tau_ms")
         self._check_one_of("delay", "delays", "delays_ms")
         self._check_one_of("recurrent_delays", "recurrent_delays_ms")
@@ -107,7 +124,15 @@ class NetConfig(Section, name="net"):
         Errors: `ConfigError` if the text or a population is invalid, the sizes do not fit the data, or time constants are in
         milliseconds and `dt_ms` is None.
         """
-        in_ms = ("tau_range_ms", "tau_ms", "tau_syn_ms", "readout_tau_ms", "delays_ms", "recurrent_delays_ms")
+        in_ms = (
+            "tau_range_ms",
+            "tau_ms",
+            "tau_syn_ms",
+            "readout_tau_ms",
+            "delays_ms",
+            "recurrent_delays_ms",
+            "initial_tau_ms",
+        )
         if dt_ms is None and (given := [name for name in in_ms if getattr(self, name)]):
             raise ConfigError(
                 f"net.{given[0]}: is {getattr(self, given[0])!r}, but the steps of this data have no width in milliseconds; "
@@ -145,9 +170,33 @@ class NetConfig(Section, name="net"):
             for name, population in network.populations.items():
                 if isinstance(population, Population):
                     network = network.with_population(name, beta=decays(tau_range, population.n))
+        network = self._spread(network, dt_ms)
         if isinstance(network.populations[network.output], LI):
             network = network.with_population(network.output, **readout)
         return self._delayed(network.with_delay(self.delay), dt_ms)
+
+    def _spread(self, network: Network, dt_ms: float) -> Network:
+        """The network whose hidden neurons begin with different parameters, as far as their model has these."""
+        unread = {**self.initial, **self.initial_tau_ms}
+        for name in list(network.populations)[1:-1]:
+            population, changes = network.populations[name], {}
+            for parameter, (low, high) in {**self.initial, **self.initial_tau_ms}.items():
+                if not hasattr(population, parameter):
+                    continue
+                values = [low + (high - low) * (k + 0.5) / population.n for k in range(population.n)]
+                random.Random(f"{name}.{parameter}").shuffle(
+                    values
+                )  # the same in every run: the description has no seed
+                is_tau = parameter in self.initial_tau_ms
+                changes[parameter] = [decay_of(value, dt_ms) for value in values] if is_tau else values
+                unread.pop(parameter, None)
+            network = network.with_population(name, **changes)
+        if unread:
+            raise ConfigError(
+                f"net.initial{'' if min(unread) in self.initial else '_tau_ms'}: {min(unread)!r} is no parameter of the hidden "
+                f"neurons of {self.text!r}; remove it, or choose another neuron model"
+            )
+        return network
 
     def _delayed(self, network: Network, dt_ms: float) -> Network:
         """The network with a copy of its connections for each delay."""

@@ -400,3 +400,33 @@ def test_delays_that_fit_nothing(table: dict[str, Any], message: str) -> None:
     if {"delays_ms", "recurrent_delays_ms"} & set(table) and len(table) == 1:
         with pytest.raises(ConfigError, match="no width in milliseconds.*delays in steps"):
             Config.resolve({"net": {"text": "7-5r-3", **table}}).net.network(7, 3)
+
+
+def test_neurons_begin_with_parameters_of_their_own() -> None:
+    table = {"text": "7-5ra-4-3", "initial": {"a": [0, 1]}, "initial_tau_ms": {"beta": [10, 20], "rho": [100, 300]}}
+    network = Config.resolve({"net": table}).net.network(7, 3, dt_ms=10.0)
+    first, second = (network.populations[f"hidden{k}"] for k in (1, 2))
+    assert sorted(first.a) == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    assert sorted(-10 / math.log(beta) for beta in first.beta) == pytest.approx([11, 13, 15, 17, 19])
+    assert sorted(-10 / math.log(beta) for beta in second.beta) == pytest.approx([11.25, 13.75, 16.25, 18.75])
+    order = [sorted(x).index(x[0]) for x in (first.a, first.beta, first.rho)]
+    assert [first.a[k] for k in range(5)] != sorted(first.a), "in an order of its own"
+    assert len({tuple(sorted(range(5), key=x.__getitem__)) for x in (first.a, first.beta, first.rho)}) == 3, order
+    assert isinstance(network.populations["output"].beta, float)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"initial": {"a": [0, 1]}}, "net.initial: 'a' is no parameter of the hidden neurons of '7-5-3'"),
+        ({"initial_tau_ms": {"rho": [9, 10]}}, "net.initial_tau_ms: 'rho' is no parameter"),
+        ({"initial": {"beta": [0.5]}}, r"net.initial.beta: is \[0.5\]; give the lowest and the highest"),
+        ({"initial": {"beta": [0.5, 0.25]}}, r"net.initial.beta: is \[0.5, 0.25\]"),
+        ({"initial": {"beta": [0.5, 1.5]}}, "beta"),
+        ({"initial": {"beta": [0, 1]}, "initial_tau_ms": {"beta": [9, 10]}}, "both have beta; remove it"),
+        ({"initial_tau_ms": {"beta": [0, 10]}}, r"net.initial_tau_ms.beta: is .*0.*above 0|initial_tau_ms"),
+    ],
+)
+def test_initial_parameters_that_fit_nothing(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.resolve({"net": {"text": "7-5-3", **table}}).net.network(7, 3, dt_ms=5.0)
