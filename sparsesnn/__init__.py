@@ -28,8 +28,10 @@ if sys.version_info >= (3, 10):  # noqa: UP036
             "installed already, this folder hides the installation: start Python from another directory"
         )
     else:
+        from sparsesnn import encode
         from sparsesnn.adam import Adam, AdamW
         from sparsesnn.engines.module import Layer, Model
+        from sparsesnn.engines.sequential import Sequential
         from sparsesnn.output import LayerState, Output
         from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
         from sparsesnn.spikes import SpikeBatch
@@ -63,9 +65,11 @@ __all__ = [
     # run and train
     "Model",
     "Layer",
+    "Sequential",
     "LayerState",
     "Output",
     "SpikeBatch",
+    "encode",
     "Adam",
     "AdamW",
     # the engine

@@ -20,12 +20,11 @@ from sparsesnn.layers import Population
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
-    from sparsesnn.engines.module import Layer
     from sparsesnn.network import Network
     from sparsesnn.output import LayerState
 
 #: names of populations, or for each name the ids of its neurons (None: all of them)
-Record = Sequence[str] | Mapping[str, Sequence[int] | None]
+Record = Sequence[str] | Mapping[str, Sequence[int] | Tensor | None]
 
 #: spikes whose weights are gathered at a time
 _CHUNK = 1 << 15
@@ -77,10 +76,11 @@ def chosen_neurons(network: Network, record: Record) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def replay(layer: Layer, inputs: Sequence[Any], sent: Any, state: LayerState | None, neurons: Tensor) -> Traces:
+def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | None, neurons: Tensor) -> Traces:
     """Runs the chosen neurons of a layer again.
 
     Args:
+        layer: a `sparsesnn.Layer`.
         inputs: what the layer was given, one per source.
         sent: what it gave.
         state: that it was given.
@@ -146,7 +146,7 @@ def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, An
         np.add.at(current, rows[k : k + _CHUNK], columns[ids[k : k + _CHUNK]])
 
 
-def _columns(layer: Layer, incoming: Any, weight: Tensor, neurons: Tensor) -> np.ndarray[Any, Any]:
+def _columns(layer: Any, incoming: Any, weight: Tensor, neurons: Tensor) -> np.ndarray[Any, Any]:
     """[n_pre, K], the weights of the chosen neurons as the engine reads them."""
     read = weight.detach().cpu()
     if layer.weight_dtype == "bfloat16":

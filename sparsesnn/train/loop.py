@@ -478,8 +478,10 @@ class Run:
             plots.plot_activity(records, self.folder / "activity.png", title=title)
             label = int(test.event_set.labels[test.indices[0]])
             path = self.folder / "raster.png"
-            more = {"dt_ms": self.times.dt_ms, "names": test.class_names}
-            plots.plot_raster(self.network, spikes, output, label, logits, path, title="first test sample", **more)
+            plots.plot_raster(
+                self.network, spikes, output, label, logits, path,
+                title="first test sample", dt_ms=self.times.dt_ms, names=test.class_names,
+            )  # fmt: skip
         except MissingDependencyError as error:
             self.report.note(f"plots   none: {error}")
 

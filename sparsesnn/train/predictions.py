@@ -51,7 +51,7 @@ class Predictions:
     @property
     def predicted(self) -> npt.NDArray[np.int64]:
         """int64[samples], the class of the largest logit."""
-        return self.logits.argmax(1)
+        return np.asarray(self.logits.argmax(1), np.int64)
 
     def name(self, k: int) -> str:
         """Of a class; its number where the data has no names."""

@@ -1,0 +1,112 @@
+"""Numbers as spikes: rates, times and changes.
+
+    spikes = sparsesnn.encode.rate(images, n_steps=50)     # images [B, ...] between 0 and 1
+
+Each gives a `SpikeBatch`, spike lists on the CPU. T steps, B samples, N values of a sample, in the order of the flattened tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn.errors import NumericError, ShapeError
+from sparsesnn.spikes import SpikeBatch
+
+__all__ = ["rate", "latency", "delta"]
+
+
+def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> SpikeBatch:
+    """Random spikes whose probability per step is the value: Pr(s[t, b, n] = 1) = x[b, n], independent draws.
+
+    Args:
+        x: float[B, ...], tensor or array, 0 to 1: spikes per step.
+        n_steps: T, 1 or more.
+        generator: of the draws; None: PyTorch's, which `torch.manual_seed` sets.
+
+    Returns: T = `n_steps`, B, N.
+    Errors: `ShapeError` for no sample axis or T below 1; `NumericError` for values outside 0 to 1.
+    Source: Poisson rate code in discrete time, as snnTorch's `spikegen.rate`.
+    """
+    values = _samples(x, n_steps, "rate")
+    drawn = (torch.rand(values.shape, generator=generator) < values for _ in range(n_steps))
+    return _lists(drawn, n_steps, *values.shape)
+
+
+def latency(x: Any, n_steps: int, *, threshold: float = 0.01) -> SpikeBatch:
+    """One spike per value, the earlier the larger the value is: at step round((1 - x)·(T - 1)).
+
+    Args:
+        x: float[B, ...], tensor or array, 0 to 1.
+        n_steps: T, 1 or more.
+        threshold: values up to this one never fire; 0 to 1.
+
+    Returns: T = `n_steps`, B, N.
+    Errors: `ShapeError` for no sample axis or T below 1; `NumericError` for values or a threshold outside 0 to 1.
+    Source: time to first spike, Thorpe et al. 2001; linear, as snnTorch's `spikegen.latency(linear=True)`.
+    """
+    if not 0 <= threshold <= 1:
+        raise NumericError(f"latency: threshold is {threshold!r}; allowed: 0 to 1")
+    values = _samples(x, n_steps, "latency")
+    when = ((1 - values) * (n_steps - 1)).round().long().masked_fill(values <= threshold, -1)
+    return _lists((when == t for t in range(n_steps)), n_steps, *values.shape)
+
+
+def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
+    """Spikes where a signal has changed: each value keeps the level of its last spike, at first that of step 0.
+
+        on[t]  = x[t] - level ≥ threshold        off[t] = level - x[t] ≥ threshold        level = x[t] after either
+
+    Args:
+        x: float[T, B, ...], tensor or array, finite.
+        threshold: the change that makes a spike, in the signal's unit; above 0.
+        off: N more neurons, behind the others, fire where the signal falls.
+
+    Returns: T, B, and 2·N neurons (N without `off`).
+    Errors: `ShapeError` unless there are axes of steps and samples; `NumericError` for NaN, infinity, a threshold of 0 or less.
+    Source: send-on-delta sampling, Miskowicz 2006; the pixels of an event camera do so with the logarithm of brightness.
+    """
+    if not threshold > 0:
+        raise NumericError(f"delta: threshold is {threshold!r}; give a number above 0")
+    signal = torch.as_tensor(x).detach().cpu().float()
+    if signal.ndim < 3:
+        raise ShapeError(f"delta: x has shape {list(signal.shape)}; give [T, B, ...], such as x[:, :, None]")
+    if not bool(signal.isfinite().all()):
+        raise NumericError("delta: x holds NaN or infinity; remove them")
+    n_steps, n_samples = signal.shape[:2]
+    signal = signal.flatten(2)
+
+    def fired() -> Iterable[Tensor]:
+        level = signal[:1].sum(0)
+        for now in signal:
+            up, down = now - level >= threshold, level - now >= threshold
+            level = torch.where(up | down, now, level)
+            yield torch.cat([up, down], 1) if off else up
+
+    return _lists(fired(), n_steps, n_samples, signal.shape[2] * (2 if off else 1))
+
+
+def _samples(x: Any, n_steps: int, what: str) -> Tensor:
+    """float32[B, N]."""
+    values = torch.as_tensor(x).detach().cpu().float()
+    if values.ndim < 2:
+        raise ShapeError(f"{what}: x has shape {list(values.shape)}; give [B, ...], such as x[None] for one sample")
+    if type(n_steps) is not int or n_steps < 1:
+        raise ShapeError(f"{what}: n_steps is {n_steps!r}; give a whole number from 1 up")
+    if values.numel() and not bool(((values >= 0) & (values <= 1)).all()):
+        low, high = float(values.min()), float(values.max())
+        raise NumericError(f"{what}: x runs from {low:g} to {high:g}; allowed: 0 to 1; scale it, as x / x.max()")
+    return values.flatten(1)
+
+
+def _lists(steps: Iterable[Tensor], n_steps: int, n_samples: int, n_neurons: int) -> SpikeBatch:
+    """From a mask [B, N] for every step."""
+    ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for fired in steps:
+        ids.append(torch.nonzero(fired)[:, 1].numpy())
+        lengths.append(fired.sum(1).numpy())
+    return SpikeBatch._from_flat(np.concatenate(ids), np.concatenate(lengths), n_steps, n_samples, n_neurons)

@@ -1,0 +1,65 @@
+"""Layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from sparsesnn.engines.module import Layer
+from sparsesnn.errors import DescriptionError
+from sparsesnn.layers import LI
+from sparsesnn.output import LayerState
+
+
+class Sequential(nn.Sequential):
+    """A chain of `Layer`s and any other modules, such as an encoder in front or a `Linear` behind.
+
+    `out, states = Sequential(Layer(LIF(256), 700), Layer(LI(20), 256))(spikes)`; chunks: pass `states` on. A chain with delays,
+    branches or a training run of its own is a `Network`.
+
+    Args:
+        modules: run in this order; a `Layer` has one source and hands its spikes to the next, other modules get and give one
+            value.
+
+    Errors: `DescriptionError` where neighboring layers do not fit, or an `LI`, which does not fire, feeds another layer.
+    """
+
+    def __init__(self, *modules: nn.Module) -> None:
+        for k, module in enumerate(modules):
+            if not isinstance(module, nn.Module):
+                raise DescriptionError(f"Sequential: module {k} is {module!r}; give a Layer or another torch.nn.Module")
+            if isinstance(module, Layer) and len(module.n_pre) != 1:
+                raise DescriptionError(f"Sequential: layer {k} has {len(module.n_pre)} sources; give layers with one")
+        for k, (first, second) in enumerate(pairwise(modules)):
+            if not isinstance(first, Layer) or not isinstance(second, Layer):
+                continue
+            if isinstance(first.population, LI):
+                raise DescriptionError(f"Sequential: layer {k} is an LI, which does not fire; put it last")
+            if second.n_pre[0] != first.population.n:
+                raise DescriptionError(
+                    f"Sequential: layer {k} has {first.population.n} neurons, but layer {k + 1} reads {second.n_pre[0]}; "
+                    "make them equal"
+                )
+        super().__init__(*modules)
+
+    def forward(self, x: Any, states: Sequence[LayerState | None] | None = None) -> tuple[Any, list[LayerState | None]]:
+        """Runs T steps.
+
+        Args:
+            x: what the first module reads: a `SpikeBatch` (a tensor [T, B, N] with backend "dense").
+            states: of the call before; None: zero potentials.
+
+        Returns: what the last module gives, and for every module its state (None where it has none).
+        """
+        if states is not None and len(states) != len(self):
+            raise DescriptionError(
+                f"Sequential: {len(states)} states for {len(self)} modules; pass on those it returned"
+            )
+        after: list[LayerState | None] = []
+        for module, before in zip(self, states or [None] * len(self), strict=True):
+            x, state = module(x, before) if isinstance(module, Layer) else (module(x), None)
+            after.append(state)
+        return x, after
