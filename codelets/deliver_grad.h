@@ -3,6 +3,7 @@
 //   d_weight[m, n] += Σ_{rows in which m fired}  d_current[row, n]  a group of samples at a time
 //   share[event]    = Σ_n weight[m, n]·d_current[row, n]            event: m is listed in `row`, spike or near-spike
 //
+// A graded spike counts value times in the first sum.
 // Events come sorted by sender m, so that a sender's weights and its gradient stay in registers while the rows of
 // d_current, which fit L2, are gathered once for both gradients: no read-modify-write, no row of weights twice.
 // Within a sender, spikes come before near-spikes, each by group of samples, then step descending, then sample: the
@@ -24,6 +25,7 @@ struct SenderEvents {
   const std::int32_t* starts = nullptr;  // [2·M + 1]
   const std::uint32_t* rows = nullptr;   // [events + events_ahead]
   std::uint32_t group_rows = 0;          // rows of one group of samples
+  const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
 };
 
 // Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
@@ -108,9 +110,9 @@ inline void fold(float* total, bool first, Vector (&sum)[W / vector_width], int 
 
 // weight and share may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride; `n_columns` of
 // its W columns exist. `bf16`: the forward pass read the weights rounded.
-template <int W>
-inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight, bool bf16,
-                         const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
+template <int W, bool graded>
+inline void deliver_grad_of(const float* d_current, const SenderEvents& events, int n_pre, const float* weight,
+                            bool bf16, const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
   PendingDots dots(share);
   for (int m = 0; m < n_pre; ++m) {
@@ -134,7 +136,12 @@ inline void deliver_grad(const float* d_current, const SenderEvents& events, int
         const float* row = next_row<W>(d_current, events.rows + j);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
-        for (int k = 0; k < n_vectors; ++k) sum[k] += d[k];
+        if constexpr (graded) {
+          const Vector value = broadcast(events.values[j]);
+          for (int k = 0; k < n_vectors; ++k) sum[k] += value * d[k];
+        } else {
+          for (int k = 0; k < n_vectors; ++k) sum[k] += d[k];
+        }
         if (weight) dots.add(dot<W>(w, d));
       }
       if (total && j < near && j > group_begin) {
@@ -156,6 +163,15 @@ inline void deliver_grad(const float* d_current, const SenderEvents& events, int
       fold<W>(total, first, sum, n_columns);
   }
   if (weight) dots.finish();
+}
+
+template <int W>
+inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight, bool bf16,
+                         const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
+  if (events.values)
+    deliver_grad_of<W, true>(d_current, events, n_pre, weight, bf16, to, row_stride, n_columns, share);
+  else
+    deliver_grad_of<W, false>(d_current, events, n_pre, weight, bf16, to, row_stride, n_columns, share);
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

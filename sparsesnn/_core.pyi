@@ -38,10 +38,10 @@ class LayerSpec:
 
 class Lists:
     """
-    Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B].
+    Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B]; graded: values float32[S].
     """
 
-    def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
 
     def check(self, n_neurons: int, n_samples: int, name: str) -> None:
         """

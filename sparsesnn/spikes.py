@@ -50,6 +50,8 @@ class SpikeBatch:
         n_steps, n_samples, n_neurons: T, B, N.
         values: float32[S], 1 for spikes and 0 for near-spikes, carrying the gradient of the lists; None for data.
         dropped: int32[T·B], candidates that found no slot; None when nothing can be dropped.
+        graded: whether spikes may have other values than 1, such as counts. A spike then adds value · weight to a
+            current, and `values` is not None.
     """
 
     offsets: Tensor
@@ -60,6 +62,7 @@ class SpikeBatch:
     n_neurons: int
     values: Tensor | None = None
     dropped: Tensor | None = None
+    graded: bool = False
 
     def __repr__(self) -> str:
         n_spikes = int(self.n_spikes.sum())
@@ -68,6 +71,7 @@ class SpikeBatch:
             f"SpikeBatch(T={self.n_steps}, B={self.n_samples}, N={self.n_neurons}: {n_spikes:,} spikes"
             + (f", {near:,} near-spikes" if near else "")
             + (f", {dropped:,} dropped" if dropped else "")
+            + (", graded" if self.graded else "")
             + f", activity {100 * self.activity():.3g} %)"
         )
 
@@ -91,10 +95,13 @@ class SpikeBatch:
         return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
 
     @classmethod
-    def from_dense(cls, spikes: Tensor, *, batch_first: bool = False, gradient: str = "none") -> SpikeBatch:
+    def from_dense(
+        cls, spikes: Tensor, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
+    ) -> SpikeBatch:
         """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1.
 
         Args:
+            graded: entries may be any finite number, such as counts or analog currents; all but 0 are listed.
             gradient: what layers before ours receive, where `spikes` requires a gradient. "fired": entries that are 1
                 receive that of their spike, straight through; "all": entries that are 0 are listed too, as near-spikes,
                 so that every entry receives its gradient, at the cost of dense lists. "none" is for data.
@@ -115,8 +122,12 @@ class SpikeBatch:
                 "learning; give gradient='all' or 'fired' to pass it on, or spikes.detach()"
             )
         spikes = spikes.transpose(0, 1) if batch_first else spikes
-        if not bool(((spikes == 0) | (spikes == 1)).all()):
-            raise SpikeListError("from_dense: entries must be 0 or 1; a list says who fired, not how often")
+        if not graded and not bool(((spikes == 0) | (spikes == 1)).all()):
+            raise SpikeListError(
+                "from_dense: entries must be 0 or 1; a list says who fired; for counts or other values give graded=True"
+            )
+        if graded and not bool(torch.isfinite(spikes).all()):
+            raise SpikeListError("from_dense: entries are NaN or infinite; give finite numbers")
         n_steps, n_samples, n_neurons = spikes.shape
         flat = spikes.reshape(n_steps * n_samples, n_neurons)
         fired = flat.detach() != 0
@@ -130,16 +141,23 @@ class SpikeBatch:
         batch = cls._from_flat(
             neuron.cpu().numpy(), n_listed.cpu().numpy(), n_steps, n_samples, n_neurons, fired.sum(1).cpu().numpy()
         ).to(spikes.device)
-        return replace(batch, values=flat[row, neuron].float()) if learns else batch
+        return replace(batch, values=flat[row, neuron].float(), graded=graded) if learns or graded else batch
 
     @classmethod
     def from_events(
-        cls, events: Sequence[tuple[np.ndarray, np.ndarray]], *, n_steps: int, n_neurons: int, dt_us: float
+        cls,
+        events: Sequence[tuple[np.ndarray, np.ndarray]],
+        *,
+        n_steps: int,
+        n_neurons: int,
+        dt_us: float,
+        count: bool = False,
     ) -> SpikeBatch:
         """From raw events: one `(t_us, unit)` pair of arrays per sample.
 
         An event at `t_us`, in microseconds, falls into step floor(t_us / dt_us). Events before 0 or in step `n_steps` and
-        later are left out; several events of one unit in one step make one spike. Warns where no event lies in the
+        later are left out; several events of one unit in one step make one spike, or, `count`, one graded spike whose
+        value is their number. Warns where no event lies in the
         window, or all of them in its first step: the times may be in another unit.
         """
         if not dt_us > 0:
@@ -167,9 +185,10 @@ class SpikeBatch:
             row = step[inside].astype(np.int64) * n_samples + b
             keys.append(row * n_neurons + unit[inside].astype(np.int64))
         warn_of_units(np.concatenate(times), n_steps=n_steps, dt_us=dt_us, what="from_events")
-        key = np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
+        key, counts = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
         n_spikes = np.bincount(key // n_neurons, minlength=n_steps * n_samples)
-        return cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)
+        batch = cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)
+        return replace(batch, values=torch.from_numpy(counts.astype(np.float32)), graded=True) if count else batch
 
     @classmethod
     def _from_flat(
@@ -383,8 +402,9 @@ class SpikeBatch:
         from sparsesnn import _core
 
         self.check_form()
-        arrays = (x.detach().cpu().numpy() for x in (self.offsets, self.ids, self.n_spikes))
-        _core.Lists(*arrays).check(self.n_neurons, self.n_samples, "SpikeBatch")
+        offsets, ids, n_spikes = (x.detach().cpu().numpy() for x in (self.offsets, self.ids, self.n_spikes))
+        values = self.values.detach().cpu().contiguous().numpy() if self.graded and self.values is not None else None
+        _core.Lists(offsets, ids, n_spikes, values).check(self.n_neurons, self.n_samples, "SpikeBatch")
         return self
 
     def check_form(self) -> None:
@@ -403,7 +423,7 @@ class SpikeBatch:
             ("dropped", torch.int32, n_lists),
         ):
             array = getattr(self, name)
-            if array is None and name in ("values", "dropped"):
+            if array is None and (name == "dropped" or (name == "values" and not self.graded)):
                 continue
             if not isinstance(array, Tensor):
                 raise ShapeError(f"SpikeBatch.{name} is a {type(array).__name__}; give a tensor {dtype} [{size}]")
@@ -441,4 +461,5 @@ def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeB
         n_samples=n_samples,
         values=values,
         dropped=dropped,
+        graded=any(part.graded for part in parts),
     )

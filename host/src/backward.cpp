@@ -319,7 +319,7 @@ void Backward::sort() {
     else
       listed_[c] = sort_by_tile(spec_, saved_, d_values_, d_slots_.data(), n_slots_, chunks_[c], n_samples_);
   });
-  for (const Events& e : events_) arrived_.push_back({e.starts.data(), e.rows.data(), e.n, nullptr});
+  for (const Events& e : events_) arrived_.push_back({e.starts.data(), e.rows.data(), e.n, e.values.data(), nullptr});
 }
 
 LayerGradients Backward::run() {

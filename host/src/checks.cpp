@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "engine.h"
 #include "thread_pool.h"
@@ -51,6 +52,10 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
     if (n_spikes < 0 || n_spikes > end - begin)
       fail(i, "has " + std::to_string(end - begin) + " ids but says " + std::to_string(n_spikes) + " spikes");
   }
+  for (std::int64_t i = 0; lists.values && i < n_lists; ++i)
+    for (std::int64_t j = lists.offsets[i]; j < lists.offsets[i + 1]; ++j)
+      if (!std::isfinite(lists.values[j]))
+        fail(i, "holds value " + std::to_string(lists.values[j]) + "; give finite numbers");
   constexpr std::int64_t piece = 1024;
   std::vector<char> good((n_lists + piece - 1) / piece);
   parallel_for(static_cast<int>(good.size()), [&](int k, int) {

@@ -51,10 +51,13 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   events.rows = Array<std::uint32_t>(events.n + events_ahead);
   std::fill_n(events.rows.data() + events.n, events_ahead, 0u);
   events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
+  const float* values = from.lists.values;
+  if (values) events.values = Array<float>(events.n);
   each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
     const std::int32_t at = starts[group]++;
     events.rows[at] = row;
     if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
+    if (values) events.values[at] = values[slot];
   });
   for (std::size_t g = n_starts - 1; g > 0; --g) starts[g] = starts[g - 1];  // each now holds the next one's start
   starts[0] = 0;

@@ -10,6 +10,7 @@ struct Events {
   Array<std::int32_t> starts;  // [2·M + 1]
   Array<std::uint32_t> rows;   // the row of each event in the chunk
   Array<std::uint32_t> slots;  // its slot in the sender's lists, from first_slot on
+  Array<float> values;         // its value, of graded lists
   std::int64_t first_slot = 0;
   std::size_t n = 0;
 };

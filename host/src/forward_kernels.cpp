@@ -22,7 +22,14 @@ inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int 
     const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
     const void* ids = source.lists.at(source.lists.offsets[list]);
     const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
-    with_ids(source.lists.wide, ids, [&](auto* id) { deliver<W>(current, columns, id, source.lists.n_spikes[list]); });
+    const std::int32_t n_spikes = source.lists.n_spikes[list];
+    const float* values = source.lists.values;
+    with_ids(source.lists.wide, ids, [&](auto* id) {
+      if (values)
+        deliver_graded<W>(current, columns, id, values + source.lists.offsets[list], n_spikes);
+      else
+        deliver<W>(current, columns, id, n_spikes);
+    });
   }
 }
 
@@ -97,9 +104,14 @@ float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
 // beyond L2.
 inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes& own, float* current) {
   const int n = pass.spec->n_padded();
-  const auto send = [&](const void* weight, bool wide, const void* list, std::int64_t n_ids) {
+  const auto send = [&](const void* weight, bool wide, const void* list, const float* values, std::int64_t n_ids) {
     with_weight(pass.spec->bf16, weight, [&](auto* rows) {
-      with_ids(wide, list, [&](auto* id) { deliver_rows(current, rows, n, id, n_ids); });
+      with_ids(wide, list, [&](auto* id) {
+        if (values)
+          deliver_graded_rows(current, rows, n, id, values, n_ids);
+        else
+          deliver_rows(current, rows, n, id, n_ids);
+      });
     });
   };
   if (pass.neuron.bias)
@@ -110,9 +122,11 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
     const Source& source = pass.sources[k];
     if (t < source.delay) continue;
     const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-    send(source.weight, source.lists.wide, source.lists.at(source.lists.offsets[list]), source.lists.n_spikes[list]);
+    const std::int64_t first = source.lists.offsets[list];
+    const float* values = source.lists.values ? source.lists.values + first : nullptr;
+    send(source.weight, source.lists.wide, source.lists.at(first), values, source.lists.n_spikes[list]);
   }
-  if (pass.recurrent_weight) send(pass.recurrent_weight, own.wide, own.ids, own.n);
+  if (pass.recurrent_weight) send(pass.recurrent_weight, own.wide, own.ids, nullptr, own.n);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ struct Lists {
   const void* ids = nullptr;
   const std::int32_t* n_spikes = nullptr;
   bool wide = false;
+  const float* values = nullptr;  // of every entry of graded lists; null: spikes are 1
 
   const void* at(std::int64_t slot) const {
     return static_cast<const char*>(ids) + static_cast<std::size_t>(slot) * (wide ? 4 : 2);
@@ -113,7 +114,8 @@ struct SenderChunk {
   const std::int32_t* starts = nullptr;
   const std::uint32_t* rows = nullptr;
   std::size_t n_events = 0;
-  float* shares = nullptr;  // [P][events], the tiles' parts of ∂L/∂value; or null
+  const float* values = nullptr;  // [events] of graded lists, else null
+  float* shares = nullptr;        // [P][events], the tiles' parts of ∂L/∂value; or null
 };
 
 // So many shares are added up at a time that they stay in a core's first cache.

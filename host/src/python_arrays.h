@@ -48,18 +48,22 @@ struct PyLists {
   In<std::int64_t> offsets;
   AnyIn ids;
   In<std::int32_t> n_spikes;
-  int checked_for = 0;  // neurons that the ids were checked for; 0: they were not
-  std::array<std::uint64_t, 3> fingerprints{};
+  std::optional<In<float>> values;  // of graded lists
+  int checked_for = 0;              // neurons that the ids were checked for; 0: they were not
+  std::array<std::uint64_t, 4> fingerprints{};
 
-  PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n)
-      : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)) {}
+  PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n, std::optional<In<float>> v = std::nullopt)
+      : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)), values(std::move(v)) {}
 
-  std::array<std::uint64_t, 3> fingerprints_now() const {
+  std::array<std::uint64_t, 4> fingerprints_now() const {
     return {fingerprint(offsets.data(), offsets.nbytes()), fingerprint(ids.data(), ids.nbytes()),
-            fingerprint(n_spikes.data(), n_spikes.nbytes())};
+            fingerprint(n_spikes.data(), n_spikes.nbytes()),
+            values ? fingerprint(values->data(), values->nbytes()) : 0};
   }
 
-  Lists view() const { return {offsets.data(), ids.data(), n_spikes.data(), checked_for > 65536}; }
+  Lists view(bool wide) const {
+    return {offsets.data(), ids.data(), n_spikes.data(), wide, values ? values->data() : nullptr};
+  }
 
   // Remembers lists that are right for so many neurons.
   void hold(int n_neurons) {
@@ -68,8 +72,8 @@ struct PyLists {
   }
 
   void check_held(const char* name) const {
-    const std::array<std::uint64_t, 3> now = fingerprints_now();
-    constexpr const char* arrays[] = {"offsets", "ids", "n_spikes"};
+    const std::array<std::uint64_t, 4> now = fingerprints_now();
+    constexpr const char* arrays[] = {"offsets", "ids", "n_spikes", "values"};
     for (std::size_t k = 0; k < now.size(); ++k)
       if (now[k] != fingerprints[k])
         throw InputError(
@@ -91,13 +95,16 @@ inline Lists checked_lists(PyLists& from, int n_neurons, int n_samples, int* n_s
   if (n_steps) *n_steps = n_samples ? static_cast<int>(n_lists / n_samples) : 0;
   if (from.checked_for == n_neurons) {
     from.check_held(name);
-    return from.view();
+    return from.view(n_neurons > 65536);
   }
   const bool wide = n_neurons > 65536;
   if (wide ? from.ids.dtype() != nb::dtype<std::int32_t>() : from.ids.dtype() != nb::dtype<std::uint16_t>())
     throw InputError("ShapeError", std::string(name) + ": ids must be " + (wide ? "int32" : "uint16") + " for " +
                                        std::to_string(n_neurons) + " neurons");
-  const Lists lists{from.offsets.data(), from.ids.data(), from.n_spikes.data(), wide};
+  if (from.values && (from.values->ndim() != 1 || from.values->size() != from.ids.size()))
+    throw InputError("ShapeError", std::string(name) + ": " + std::to_string(from.values->size()) + " values for " +
+                                       std::to_string(from.ids.size()) + " ids; give one for each");
+  const Lists lists = from.view(wide);
   check_lists(lists, static_cast<std::int64_t>(n_lists), static_cast<std::int64_t>(from.ids.size()), n_neurons, name);
   from.hold(n_neurons);
   return lists;

@@ -250,7 +250,9 @@ def _lists(spikes: SpikeBatch) -> _core.Lists:
         raise ShapeError(
             f"input: spike lists are on {spikes.device}; the cpu engine reads main memory: give spikes.to('cpu')"
         )
-    return _core.Lists(*(x.detach().numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes)))
+    values = _array(spikes.values, "values") if spikes.graded and spikes.values is not None else None
+    offsets, ids, n_spikes = (x.detach().numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes))
+    return _core.Lists(offsets, ids, n_spikes, values)
 
 
 def _array(x: Tensor, name: str) -> np.ndarray:
