@@ -5,38 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "isa.h"
+#include "kernels.h"
 #include "random.h"
 #include "random_kernels.h"
 
 namespace sparsesnn {
 
-namespace base {
-extern const RandomKernels random_kernels;
-}
-#ifdef SPARSESNN_HAS_AVX2
-namespace avx2 {
-extern const RandomKernels random_kernels;
-}
-#endif
-#ifdef SPARSESNN_HAS_AVX512
-namespace avx512 {
-extern const RandomKernels random_kernels;
-}
-#endif
-
 namespace {
-
-const RandomKernels& chosen_kernels() {
-  const std::string isa = isa_name();
-#ifdef SPARSESNN_HAS_AVX512
-  if (isa == "avx512") return avx512::random_kernels;
-#endif
-#ifdef SPARSESNN_HAS_AVX2
-  if (isa == "avx2") return avx2::random_kernels;
-#endif
-  return base::random_kernels;
-}
 
 // What a random number is for, as in datasets/augment.py: part of the results.
 enum Purpose {
@@ -208,7 +183,7 @@ struct Spikes {
 class Mover {
  public:
   Mover(const AugmentSpec& a, std::int64_t n_steps, std::int64_t n_neurons)
-      : a_(a), random_(chosen_kernels()), n_steps_(n_steps), n_neurons_(n_neurons) {}
+      : a_(a), random_(*chosen_kernels().random), n_steps_(n_steps), n_neurons_(n_neurons) {}
 
   // Spikes that stay in order need no sorting, and none of them meet.
   bool keeps_order() const {

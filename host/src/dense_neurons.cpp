@@ -1,38 +1,11 @@
 #include "dense_neurons.h"
 
-#include <string>
-
-#include "isa.h"
+#include "kernels.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
 
-namespace base {
-extern const DenseKernels dense_kernels;
-}
-#ifdef SPARSESNN_HAS_AVX2
-namespace avx2 {
-extern const DenseKernels dense_kernels;
-}
-#endif
-#ifdef SPARSESNN_HAS_AVX512
-namespace avx512 {
-extern const DenseKernels dense_kernels;
-}
-#endif
-
 namespace {
-
-const DenseKernels& chosen_kernels() {
-  const std::string isa = isa_name();
-#ifdef SPARSESNN_HAS_AVX512
-  if (isa == "avx512") return avx512::dense_kernels;
-#endif
-#ifdef SPARSESNN_HAS_AVX2
-  if (isa == "avx2") return avx2::dense_kernels;
-#endif
-  return base::dense_kernels;
-}
 
 const DensePasses<float>& passes(const DenseKernels& k, float) { return k.f32; }
 const DensePasses<double>& passes(const DenseKernels& k, double) { return k.f64; }
@@ -58,13 +31,13 @@ void for_blocks(const DensePopulation<F>& p, Body&& body) {
 
 template <class F>
 void dense_forward(const DensePopulation<F>& p, const DenseForward<F>& a) {
-  const DensePasses<F>& pass = passes(chosen_kernels(), F{});
+  const DensePasses<F>& pass = passes(*chosen_kernels().dense, F{});
   for_blocks(p, [&](int sample, int n0, int n1) { pass.forward(p, a, sample, n0, n1); });
 }
 
 template <class F>
 void dense_backward(const DensePopulation<F>& p, const DenseBackward<F>& a) {
-  const DensePasses<F>& pass = passes(chosen_kernels(), F{});
+  const DensePasses<F>& pass = passes(*chosen_kernels().dense, F{});
   for_blocks(p, [&](int sample, int n0, int n1) { pass.backward(p, a, sample, n0, n1); });
 }
 

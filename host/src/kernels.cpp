@@ -28,6 +28,8 @@ void update_memory(float* data, std::size_t n) {
 
 }  // namespace
 
+extern const DenseKernels dense_kernels;
+extern const RandomKernels random_kernels;
 extern const Kernels kernels;
 const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       forward,
@@ -48,6 +50,8 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       weight_grad,
                       adam,
                       read_memory,
-                      update_memory};
+                      update_memory,
+                      &dense_kernels,
+                      &random_kernels};
 
 }  // namespace sparsesnn::SPARSESNN_ISA

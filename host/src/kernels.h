@@ -6,6 +6,9 @@
 
 namespace sparsesnn {
 
+struct DenseKernels;
+struct RandomKernels;
+
 struct Kernels {
   const char* name;
   // One tile, samples b0..b1-1, all steps.
@@ -47,6 +50,8 @@ struct Kernels {
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);
   void (*update_memory)(float*, std::size_t n);
+  const DenseKernels* dense;
+  const RandomKernels* random;
 };
 
 // Those for the instruction set in use (isa.h).
