@@ -25,7 +25,6 @@ from sparsesnn.layers import LI, Population
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.network import Network
 from sparsesnn.rotation import list_seed, population_seed, rotation
-from sparsesnn.surrogate import Surrogate
 
 Array = np.ndarray[Any, Any]
 
@@ -193,7 +192,7 @@ def layer_forward(
             continue
         x = states[0][t]
         if smooth:
-            s[t] = spikes[t] = smooth_step(population.surrogate, x - theta)
+            s[t] = spikes[t] = population.surrogate.smooth_step(x - theta)
             listed[t] = True
         else:
             s[t] = x > theta
@@ -219,7 +218,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
             d[0] = d[0] + d_out[t]
         else:
             e = d_out[t] + (0 if p.recurrent_weight is None else d_i[t + 1] @ p.recurrent_weight.T)
-            sigma = surrogate_derivative(population.surrogate, r.v[t] - p.neuron["threshold"]) * r.listed[t]
+            sigma = population.surrogate.derivative(r.v[t] - p.neuron["threshold"]) * r.listed[t]
             q = sigma * (e + pulled.spikes + (0 if population.detach_reset else pulled.reset))
             d[0] = d[0] + q
             d_neuron["threshold"] -= q
@@ -311,43 +310,6 @@ def to_lists(r: Record) -> Lists:
     offsets = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64)
     ids = np.concatenate([np.empty(0, np.int64), *rows]).astype(np.uint16 if n <= 65_536 else np.int32)
     return Lists(offsets, ids, sent.sum(1).astype(np.int32), r.dropped.reshape(n_steps * n_samples))
-
-
-# ---- surrogates ----------------------------------------------------------------------------------------------------
-
-
-def surrogate_derivative(surrogate: Surrogate, x: Array) -> Any:
-    """σ'(x), the table in `sparsesnn.surrogate`."""
-    k = surrogate.slope
-    if surrogate.kind == "fast_sigmoid":
-        return (k * np.abs(x) + 1) ** -2
-    if surrogate.kind == "straight_through":
-        return np.ones_like(x)
-    if surrogate.kind == "sigmoid":
-        s = 0.5 * (1 + np.tanh(0.5 * k * x))
-        return k * s * (1 - s)
-    if surrogate.kind == "atan":
-        return k / 2 / (1 + (np.pi / 2 * k * x) ** 2)
-    if surrogate.kind == "triangle":
-        return np.maximum(0, 1 - k * np.abs(x))
-    return k * (np.abs(x) < 0.5 / k).astype(x.dtype)
-
-
-def smooth_step(surrogate: Surrogate, x: Array) -> Any:
-    """S(x) with S' = σ' and S(0) = 1/2: the step of the smooth twin."""
-    k = surrogate.slope
-    if surrogate.kind == "fast_sigmoid":
-        return 0.5 + x / (k * np.abs(x) + 1)
-    if surrogate.kind == "straight_through":
-        return 0.5 + x
-    if surrogate.kind == "sigmoid":
-        return 0.5 * (1 + np.tanh(0.5 * k * x))
-    if surrogate.kind == "atan":
-        return 0.5 + np.arctan(np.pi / 2 * k * x) / np.pi
-    if surrogate.kind == "triangle":
-        x = np.clip(x, -1 / k, 1 / k)
-        return 0.5 + x - k / 2 * x * np.abs(x)
-    return 0.5 + np.clip(k * x, -0.5, 0.5)
 
 
 # ---- a network -----------------------------------------------------------------------------------------------------

@@ -12,12 +12,57 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import check, option
 
-KINDS = ("fast_sigmoid", "straight_through", "sigmoid", "atan", "triangle", "boxcar")
+
+class Formulas(NamedTuple):
+    """σ'(x) for slope k, and its smooth step S with S' = σ' and S(0) = 1/2, for which finite differences are right.
+
+    `np` is NumPy or PyTorch: the formulas call only what both have.
+    """
+
+    derivative: Callable[[Any, Any, float], Any]
+    smooth_step: Callable[[Any, Any, float], Any]
+
+
+def _logistic(np: Any, x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+#: all kinds; the engine finds the same names in codelets/surrogate.h
+FORMULAS: Mapping[str, Formulas] = {
+    "fast_sigmoid": Formulas(
+        lambda np, x, k: (k * np.abs(x) + 1) ** -2,
+        lambda np, x, k: 0.5 + x / (k * np.abs(x) + 1),
+    ),
+    "straight_through": Formulas(lambda np, x, k: np.ones_like(x), lambda np, x, k: 0.5 + x),
+    "sigmoid": Formulas(
+        lambda np, x, k: k * _logistic(np, k * x) * (1 - _logistic(np, k * x)),
+        lambda np, x, k: _logistic(np, k * x),
+    ),
+    "atan": Formulas(
+        lambda np, x, k: k / 2 / (1 + (math.pi / 2 * k * x) ** 2),
+        lambda np, x, k: 0.5 + np.arctan(math.pi / 2 * k * x) / math.pi,
+    ),
+    "triangle": Formulas(
+        lambda np, x, k: np.clip(1 - k * np.abs(x), 0, None),
+        lambda np, x, k: 0.5 + np.clip(x, -1 / k, 1 / k) * (1 - k / 2 * np.clip(np.abs(x), 0, 1 / k)),
+    ),
+    "boxcar": Formulas(
+        lambda np, x, k: k * np.ones_like(x) * (np.abs(x) < 0.5 / k),
+        lambda np, x, k: 0.5 + np.clip(k * x, -0.5, 0.5),
+    ),
+}
+KINDS = tuple(FORMULAS)
 
 
 @dataclass(frozen=True)
@@ -29,6 +74,18 @@ class Surrogate:
 
     def __post_init__(self) -> None:
         check(self, "surrogate: {}", DescriptionError)
+
+    def derivative(self, x: Any) -> Any:
+        """σ'(x), elementwise, of a NumPy array or a PyTorch tensor."""
+        return FORMULAS[self.kind].derivative(_library(x), x, self.slope)
+
+    def smooth_step(self, x: Any) -> Any:
+        """S(x), the step of the reference's smooth twin."""
+        return FORMULAS[self.kind].smooth_step(_library(x), x, self.slope)
+
+
+def _library(x: Any) -> Any:
+    return numpy if isinstance(x, (numpy.ndarray, numpy.generic)) else sys.modules["torch"]
 
 
 def fast_sigmoid(slope: float = 10.0) -> Surrogate:

@@ -42,16 +42,8 @@ class _Fire(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_spike: Tensor) -> Any:
-        (x,), slope = ctx.saved_tensors, ctx.surrogate.slope
-        factor = {
-            "fast_sigmoid": lambda: (slope * x.abs() + 1) ** -2,
-            "straight_through": lambda: torch.ones_like(x),
-            "sigmoid": lambda: slope * torch.sigmoid(slope * x) * torch.sigmoid(-slope * x),
-            "atan": lambda: slope / 2 / (1 + (math.pi / 2 * slope * x) ** 2),
-            "triangle": lambda: (1 - slope * x.abs()).clamp(min=0),
-            "boxcar": lambda: slope * (x.abs() < 0.5 / slope).float(),
-        }[ctx.surrogate.kind]()
-        return d_spike * factor, None
+        (x,) = ctx.saved_tensors
+        return d_spike * ctx.surrogate.derivative(x), None
 
 
 def dense(network: Network, parameters: Dict[str, nn.Module], spikes: Tensor) -> Dict[str, Tensor]:  # noqa: UP006

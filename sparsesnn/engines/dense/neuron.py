@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -65,23 +64,11 @@ class Spike(torch.autograd.Function):
     def backward(ctx: Any, *d_s: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         v, threshold, grad_threshold = ctx.saved_tensors
         listed = (v > grad_threshold) | (v > threshold)
-        d_v = torch.where(listed, surrogate_derivative(ctx.surrogate, v - threshold) * d_s[0], 0)
+        d_v = torch.where(listed, ctx.surrogate.derivative(v - threshold) * d_s[0], 0)
         d_threshold = (-d_v).sum_to_size(threshold.shape) if ctx.needs_input_grad[1] else None
         return d_v, d_threshold, None, None
 
 
 def surrogate_derivative(surrogate: Surrogate, x: Tensor) -> Tensor:
     """σ'(x), elementwise; the formulas stand in `sparsesnn.surrogate`."""
-    slope = surrogate.slope
-    if surrogate.kind == "fast_sigmoid":
-        return (slope * x.abs() + 1).pow(-2)
-    if surrogate.kind == "straight_through":
-        return torch.ones_like(x)
-    if surrogate.kind == "sigmoid":
-        s = torch.sigmoid(slope * x)
-        return slope * s * (1 - s)
-    if surrogate.kind == "atan":
-        return slope / 2 / (1 + (math.pi / 2 * slope * x).square())
-    if surrogate.kind == "triangle":
-        return (1 - slope * x.abs()).clamp(min=0)
-    return slope * (x.abs() < 0.5 / slope).to(x.dtype)
+    return cast(Tensor, surrogate.derivative(x))
