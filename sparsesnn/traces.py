@@ -151,10 +151,13 @@ def _columns(layer: Any, incoming: Any, weight: Tensor, neurons: Tensor) -> np.n
     read = weight.detach().cpu()
     if layer.weight_dtype == "bfloat16":
         read = read.bfloat16().float()
-    if read.shape != (incoming.n_pre, layer.population.n):
-        kind = type(incoming.synapses).__name__
-        raise DescriptionError(f"record: {incoming.name}: synapses are {kind}; states are recorded behind Dense alone")
-    found: np.ndarray[Any, Any] = read[:, neurons].numpy()
+    found = np.zeros((incoming.n_pre, len(neurons)), read.numpy().dtype)
+    if (existing := layer.columns(incoming)) is None:
+        found[:] = read[:, neurons].numpy()
+    else:
+        starts, senders = existing
+        for k, n in enumerate(neurons.tolist()):
+            found[senders[starts[n] : starts[n + 1]], k] = read[int(starts[n]) : int(starts[n + 1])].numpy()
     return found
 
 

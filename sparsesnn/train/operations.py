@@ -7,7 +7,7 @@ keys that its harness prints. A model execution is one sample with all its steps
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Operations:
         for name in self.network.receivers():
             layer = engine.model.layers[name]
             for c in incoming_of(self.network, name):
-                self.fan_out[f"{name}/{c.name}"] = _fan_out(c, getattr(layer, c.name).detach())
+                self.fan_out[f"{name}/{c.name}"] = _fan_out(layer, c)
 
     def add(self, inputs: SpikeBatch, output: Output) -> None:
         """Counts one batch; spikes that an engine does not give, as an IPU, make the whole uncountable."""
@@ -56,7 +56,8 @@ class Operations:
                 sender = next(k.pre for k in self.network.incoming(name) if k.name == c.name)
                 fan_out = self.fan_out[f"{name}/{c.name}"]
                 self.effective += int((_arrivals(spikes[sender], c.delay) * fan_out).sum())
-                self.dense += n_samples * n_steps * self._dense(c, n)
+                if self.engine.grid.shards.rank == 0:
+                    self.dense += n_samples * n_steps * c.n_pre * n
         if self.engine.grid.shards.rank == 0:
             self.n_samples += n_samples
             fired = [x for name, x in spikes.items() if name != first]
@@ -65,10 +66,10 @@ class Operations:
                 n_steps * n_samples * sum(self.network.populations[name].n for name in spikes if name != first)
             )
 
-    def _dense(self, c: Any, n: int) -> int:
-        """Synapses of one connection, all of them; on the first shard, for all."""
-        whole: int = c.synapses.fan_in(c.n_pre, n) * n
-        return whole if self.engine.grid.shards.rank == 0 else 0
+    def _pairs(self) -> Iterable[int]:
+        """Pairs of neurons that each connection joins, whether a synapse is there or not."""
+        populations = self.network.populations
+        return (populations[c.pre].n * populations[c.post].n for c in self.network.connections)
 
     def neurobench(self, accuracy: float) -> dict[str, Any]:
         """NeuroBench's keys, of all ranks together; empty where the engine gave no spikes."""
@@ -85,7 +86,7 @@ class Operations:
             "places": self.n_places,
             "bytes": sum(x.numel() * x.element_size() for x in own),
             "not_zero": sum(int(x.sum()) for x in weights),
-            "weights": self.network.n_weights() if grid.is_first else 0,
+            "weights": sum(self._pairs()) if grid.is_first else 0,
         }
         ranks = [json.loads(text) for text in grid.world.all_texts(json.dumps(counts))]
         total = {key: sum(rank[key] for rank in ranks) for key in counts}
@@ -104,13 +105,12 @@ class Operations:
         }
 
 
-def _fan_out(c: Any, weight: Tensor) -> Tensor:
-    """int64[n_pre], the synapses of each sender whose weight is not zero."""
-    weight = weight.cpu()
-    if weight.ndim == 2 and weight.shape[0] == c.n_pre:
+def _fan_out(layer: Any, c: Any) -> Tensor:
+    """int64[n_pre], the synapses of each sender whose weight is not zero, of this rank's neurons."""
+    weight = getattr(layer, c.name).detach().cpu()
+    if (existing := layer.columns(c)) is None:
         return weight.count_nonzero(1)
-    senders = c.synapses.columns(c.n_pre, weight.numel(), 0, weight.numel())[1]
-    return torch.bincount(torch.from_numpy(senders)[weight.flatten() != 0], minlength=c.n_pre)
+    return torch.bincount(torch.from_numpy(existing[1])[weight != 0].long(), minlength=c.n_pre)
 
 
 def _arrivals(spikes: SpikeBatch | Tensor, delay: int) -> Tensor:

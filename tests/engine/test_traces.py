@@ -20,6 +20,7 @@ def network(hidden: Any, delay: int = 0) -> ss.Network:
     populations = {"input": ss.Input(N_IN), "hidden": hidden, "output": ss.LI(5, beta=0.8, bias=True)}
     connections = (
         ss.Connection("input", "hidden"),
+        ss.Connection("input", "hidden", 1, ss.Sparse(0.2)),
         *((ss.Connection("input", "hidden", delay),) if delay else ()),
         ss.Connection("hidden", "output", delay),
         ss.Connection("input", "output"),

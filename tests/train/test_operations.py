@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,11 +14,23 @@ from sparsesnn.train.operations import Operations
 T, B, N_IN = 9, 5, 13
 
 
+def matrix(layer: Any, c: ss.Connection) -> torch.Tensor:
+    """The weight of a connection as [n_pre, n]."""
+    if c.is_recurrent:
+        return layer.loop_matrix
+    return layer.sender_matrices[[s.name for s in layer.senders].index(c.name)]
+
+
 @pytest.mark.parametrize("backend", ["cpu", "dense"])
 def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
     network = ss.Network(
         {"input": ss.Input(N_IN), "hidden": ss.LIF(7, recurrent=True, bias=True), "output": ss.LI(3)},
-        (ss.Connection("input", "hidden", 2), ss.Connection("input", "hidden"), ss.Connection("hidden", "output")),
+        (
+            ss.Connection("input", "hidden", 2),
+            ss.Connection("input", "hidden"),
+            ss.Connection("hidden", "output"),
+            ss.Connection("input", "hidden", 1, ss.Sparse(0.3)),
+        ),
     )
     engine = make_engine(backend, network, Training(n_classes=3, decoding="max"))
     with torch.no_grad():
@@ -36,18 +50,18 @@ def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
         n_spikes += int(hidden.sum())
         for c in network.connections:
             sent = dense if c.pre == "input" else hidden
-            weight = getattr(engine.model.layers[c.post], c.name)
+            weight = matrix(engine.model.layers[c.post], c)
             effective += sum(int((weight[m] != 0).sum()) for t, _, m in sent.nonzero().tolist() if t + c.delay < T)
     found = operations.neurobench(0.25)
     assert n_spikes > 10
     assert found["synaptic_operations"] == {
         "Effective_MACs": 0.0,
         "Effective_ACs": effective / (2 * B),
-        "Dense": T * (2 * N_IN * 7 + 7 * 7 + 7 * 3),
+        "Dense": T * (3 * N_IN * 7 + 7 * 7 + 7 * 3),
     }
     assert found["activation_sparsity"] == pytest.approx(1 - n_spikes / (2 * B * T * 7))
     assert found["classification_accuracy"] == 0.25
-    weights = [p for p in engine.model.parameters() if p.ndim == 2]
+    weights = [matrix(engine.model.layers[c.post], c) for c in network.connections]
     zeros = sum(int((w == 0).sum()) for w in weights)
     assert found["connection_sparsity"] == pytest.approx(zeros / sum(w.numel() for w in weights))
     assert found["footprint"] == sum(4 * x.numel() for x in (*engine.model.parameters(), *engine.model.buffers()))
