@@ -17,6 +17,8 @@ examples:
   sparsesnn nir export runs/a net.nir --dt 0.001             NIR's own equations, steps of 1 ms; neurons must reset to
                                                              zero (train --set net.reset=zero), or add --keep-reset
   sparsesnn nir export runs/a net.nir --target snntorch      for snntorch.import_nir.import_from_nir
+  sparsesnn nir export runs/a net.nir --readout linear       the readout as weighted sums, which the reader integrates
+  sparsesnn nir show net.nir                                 what is in a file
   sparsesnn nir show net.nir --source snntorch --reset subtract
   sparsesnn nir import net.nir weights.safetensors --source norse --network net.json
                                                              then: sparsesnn plan --network net.json
@@ -42,9 +44,19 @@ def register(commands: Any) -> None:
     export.add_argument(
         "--target", default="nir", metavar="WHO", help="nir (default), snntorch, norse, spikingjelly, sinabs"
     )
-    export.add_argument("--dt", type=float, metavar="S", help="the reader's step, in the unit of time constants")
+    export.add_argument(
+        "--dt",
+        type=float,
+        metavar="S",
+        help="the reader's step, in the unit of time constants; default: that library's, for nir the run's, in seconds",
+    )
     export.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
     export.add_argument("--keep-reset", action="store_true", help="write neurons whose reset the reader does not have")
+    export.add_argument(
+        "--readout",
+        metavar="HOW",
+        help="of an LI: li, membrane (a neuron that never fires), linear (weighted sums); default: li where the reader has it",
+    )
     for name, run, text in (
         ("show", _show, "what a NIR file becomes here"),
         ("import", _import, "a NIR file as weights and network"),
@@ -56,7 +68,11 @@ def register(commands: Any) -> None:
             reader.add_argument("weights", type=Path, metavar="OUT", help="to write: Model.state_dict() as safetensors")
             reader.add_argument("--network", type=Path, metavar="OUT", help="to write: the network as JSON")
         reader.add_argument(
-            "--source", required=True, metavar="WHO", help="snntorch, norse, spikingjelly, sinabs, …, nir"
+            "--source",
+            required=name == "import",
+            metavar="WHO",
+            help="snntorch, norse, spikingjelly, sinabs, …, nir"
+            + ("; default: the nodes as they are" if name == "show" else ""),
         )
         reader.add_argument("--dt", type=float, metavar="S", help="the step (default: that library's)")
         reader.add_argument("--reset", metavar="HOW", help="subtract, zero or none: what the neurons do at a spike")
@@ -96,11 +112,25 @@ def _export(options: argparse.Namespace) -> int:
     from sparsesnn.train.evaluation import load_run
 
     saved = load_run(options.checkpoint, weights=options.weights)
+    dt = options.dt
+    if dt is None and options.target == "nir":
+        dt = _step_of_run(options.checkpoint)
     with _in_options():
-        graph = to_nir(saved.model, target=options.target, dt=options.dt, keep_reset=options.keep_reset)
+        graph = to_nir(
+            saved.model, target=options.target, dt=dt, keep_reset=options.keep_reset, readout=options.readout
+        )
     write(options.file, graph)
     print(f"{options.file}: {len(graph.nodes)} nodes, the weights after epoch {saved.epoch}, for {options.target}")
     return 0
+
+
+def _step_of_run(checkpoint: Path) -> float | None:
+    """Width of a step in seconds, where the run is finished and its data has one."""
+    from sparsesnn.train.metrics import RESULT, Result
+
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    dt_ms = Result.read(folder).dt_ms if (folder / RESULT).exists() else None
+    return None if dt_ms is None else dt_ms / 1e3
 
 
 def _read(options: argparse.Namespace) -> Any:
@@ -117,6 +147,8 @@ def _read(options: argparse.Namespace) -> Any:
 
 
 def _show(options: argparse.Namespace) -> int:
+    if options.source is None:
+        return _show_nodes(options)
     network = _read(options).network
     for name, population in network.populations.items():
         incoming = ", ".join(c.pre + (f" (delay {c.delay})" if c.delay else "") for c in network.senders(name))
@@ -129,6 +161,31 @@ def _show(options: argparse.Namespace) -> int:
             f"{name}: {type(population).__name__}({population.n}) {said}{f' <- {incoming}{loop}' if incoming else ''}"
         )
     print(f"{network.n_weights():,} weights")
+    return 0
+
+
+def _show_nodes(options: argparse.Namespace) -> int:
+    """The graph as it is in the file, whoever wrote it."""
+    import numpy as np
+
+    from sparsesnn.nir import read
+    from sparsesnn.nir.graphs import flatten
+
+    for option in ("dt", "reset"):
+        if getattr(options, option) is not None:
+            raise ConfigError(f"--{option}: has an effect only with --source; say who wrote the file")
+    graph = flatten(read(options.file))
+    for name, node in graph.nodes.items():
+        values = []
+        for key, value in vars(node).items():
+            if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "if":
+                continue
+            low, high = float(value.min()), float(value.max())
+            span = f"{low:.4g}" if low == high else f"{low:.4g}…{high:.4g}"
+            values.append(f"{key}{list(value.shape)} {span}")
+        before = ", ".join(graph.before.get(name, ()))
+        print(f"{name}: {type(node).__name__} {', '.join(values)}".rstrip() + (f" <- {before}" if before else ""))
+    print("give --source (who wrote it) to see what it becomes here")
     return 0
 
 

@@ -11,6 +11,17 @@ error names the difference.
 from sparsesnn.nir.conventions import CONVENTIONS, Convention
 from sparsesnn.nir.files import read, write
 from sparsesnn.nir.reading import from_nir
-from sparsesnn.nir.writing import TARGETS, to_nir
+from sparsesnn.nir.writing import READOUTS, TARGETS, readers, readers_text, to_nir
 
-__all__ = ["from_nir", "to_nir", "read", "write", "CONVENTIONS", "Convention", "TARGETS"]
+__all__ = [
+    "from_nir",
+    "to_nir",
+    "read",
+    "write",
+    "CONVENTIONS",
+    "Convention",
+    "TARGETS",
+    "READOUTS",
+    "readers",
+    "readers_text",
+]

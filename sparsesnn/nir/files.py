@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from sparsesnn.errors import DataError, MissingDependencyError
-from sparsesnn.train.files import write_atomically
 
 #: bytes that all arrays of a file may declare; HDF5 can declare much in a small file
 MAX_BYTES = 8 << 30
@@ -58,14 +56,15 @@ def write(path: str | Path, graph: Any) -> None:
     """Writes a graph; the file appears whole. Errors: `DataError` if it cannot be written."""
     nir = nir_package()
     path = Path(path)
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "graph.nir"
-        try:
-            nir.write(str(whole), graph)
-            data = whole.read_bytes()
-        except Exception as error:  # scalars, for one: HDF5 does not compress them
-            raise DataError(f"{path}: nir could not write the graph: {' '.join(str(error).split())[:200]}") from None
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        write_atomically(path, data)
+        with temporary.open("wb"):
+            pass  # nir's own message for a folder that is not there names HDF5's flags
+        nir.write(str(temporary), graph)
+        temporary.replace(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {os.strerror(error.errno or 0)}") from None
+    except Exception as error:  # scalars, for one: HDF5 does not compress them
+        raise DataError(f"{path}: nir could not write the graph: {' '.join(str(error).split())[:200]}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.layers.declaration import refuse_others
+from sparsesnn.network import Network
 from sparsesnn.nir.files import nir_package
 
 
@@ -55,7 +56,24 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 )
 
 
-def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_reset: bool = False) -> Any:
+#: how an LI readout is written
+READOUTS = ("li", "membrane", "linear")
+#: before the setting with which a target reads a network
+_ONLY = "only with "
+#: models that NIR has
+_KINDS = ("LIF", "CubaLIF", "LI")
+#: a threshold that no potential reaches, of a neuron whose membrane is read
+_NEVER = 1e30
+
+
+def to_nir(
+    model: Model,
+    *,
+    target: str = "nir",
+    dt: float | None = None,
+    keep_reset: bool = False,
+    readout: str | None = None,
+) -> Any:
     """The model as a `nir.NIRGraph`: Affine and Linear nodes for weights, LIF, CubaLIF, IF and LI nodes for neurons.
 
     Args:
@@ -63,6 +81,9 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
         target: who will read it: "nir" (NIR's equations by Euler's step), "snntorch", "norse", "spikingjelly", "sinabs".
         dt: the step that the reader will run, in the unit of the time constants; None: the reader's default.
         keep_reset: write neurons whose reset the target does not have; the reader must be told of it.
+        readout: of LI populations: "li", a node LI; "membrane", a LIF whose threshold is never reached, so that its membrane
+            is the readout; "linear", the weighted sums alone, which the reader integrates. None: "li" where the target reads
+            it, else "membrane".
 
     Errors: `DescriptionError` where NIR or the target has no equal: a reset other than theirs, capacities, readouts and
         loops that the target cannot read.
@@ -73,17 +94,24 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
     dt = reader.dt if dt is None else dt
     if dt is None or not 0 < dt < float("inf"):
         raise DescriptionError(f"`dt` is {dt!r}; give the step that the reader of the graph will run, above 0")
+    if readout not in (None, *READOUTS):
+        raise DescriptionError(f"`readout` is {readout!r}; give one of {', '.join(READOUTS)}, or None")
+    readout = readout or default_readout(target)
     nir = nir_package()
     network = model.network
     nodes: dict[str, Any] = {}
     edges: list[tuple[str, str]] = []
+    ends: list[str] = []
     for name, population in network.populations.items():
         if isinstance(population, Input):
             nodes[name] = nir.Input({"input": np.array([population.n])})
             continue
         layer: Layer = model.layers[name]  # type: ignore[assignment]
-        _check(name, population, network.is_recurrent(name), target, reader, keep_reset)
-        neuron, factor = _neuron(nir, name, layer, target, reader, dt)
+        refuse_others(population, _KINDS, "NIR", name)
+        reasons = _reasons(name, population, network.is_recurrent(name), target, readout)
+        if reasons and not (keep_reset and all(reason.is_reset for reason in reasons)):
+            raise DescriptionError(next(r for r in reasons if not (keep_reset and r.is_reset)).text)
+        neuron, factor = _neuron(nir, name, layer, target, reader, dt, readout)
         bias = None if layer.bias is None else _array(layer.bias) * factor
         for c, matrix in zip(network.senders(name), layer.sender_matrices, strict=True):
             weight = np.ascontiguousarray((_array(matrix) * factor).T)
@@ -97,7 +125,10 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
                 source = f"{synapses}_delay"
                 nodes[source] = nir.Delay(np.full(weight.shape[1], c.delay * dt))
                 edges.append((c.pre, source))
-            edges += [(source, synapses), (synapses, name)]
+            edges += [(source, synapses), (synapses, name)] if neuron is not None else [(source, synapses)]
+            ends += [synapses] if neuron is None else []
+        if neuron is None:
+            continue
         nodes[name] = neuron
         if (loop := layer.loop_matrix) is not None:
             nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray((_array(loop) * factor).T))
@@ -106,44 +137,102 @@ def to_nir(model: Model, *, target: str = "nir", dt: float | None = None, keep_r
     for name in [k for k in network.populations if k not in read]:
         end = f"{name}_spikes" if isinstance(network.populations[name], Population) else f"{name}_potentials"
         nodes[end] = nir.Output({"output": np.array([network.populations[name].n])})
-        edges.append((name, end))
+        edges += [(source, end) for source in ([name] if name in nodes else ends)]
     return nir.NIRGraph(nodes=nodes, edges=edges)
 
 
-def _check(
-    name: str, population: LI | Population, recurrent: bool, target: str, reader: Target, keep_reset: bool
-) -> None:
-    refuse_others(population, ("LIF", "CubaLIF", "LI"), "NIR", name)
-    kind = "CubaLIF" if isinstance(population, CubaLIF) else "LI" if isinstance(population, LI) else "LIF"
-    if kind not in reader.neurons:
-        raise DescriptionError(
-            f"{name}: is a {kind}, which {target} does not read; it reads {', '.join(reader.neurons)}"
+@dataclass(frozen=True)
+class Reason:
+    """Why a target does not read a population.
+
+    Args:
+        text: a whole message.
+        short: the same in a few words.
+        is_reset: whether it is the reset, which a reader may be told of in another way.
+    """
+
+    text: str
+    short: str
+    is_reset: bool = False
+
+
+def default_readout(target: str) -> str:
+    """How an LI is written for a target where nothing is said."""
+    return "li" if "LI" in TARGETS[target].neurons else "membrane"
+
+
+def readers(network: Network) -> dict[str, tuple[str, ...]]:
+    """For each target what keeps it from reading the network as it is, in a few words; empty: nothing."""
+    found = {}
+    for target in TARGETS:
+        reasons = [
+            _reasons(name, population, network.is_recurrent(name), target, default_readout(target))
+            for name, population in network.receivers().items()
+        ]
+        found[target] = tuple(dict.fromkeys(reason.short for group in reasons for reason in group))
+    return found
+
+
+def readers_text(network: Network) -> str:
+    """One line about `readers`: "read by nir; with net.reset=zero by norse, snntorch", or what is in the way of all."""
+    by_change: dict[str, list[str]] = {}
+    for target, reasons in readers(network).items():
+        if all(reason.startswith(_ONLY) for reason in reasons):
+            changes = " and ".join(reason.removeprefix(_ONLY) for reason in reasons)
+            by_change.setdefault(changes, []).append(target)
+    if not by_change:
+        first = dict.fromkeys(reason for reasons in readers(network).values() for reason in reasons)
+        return (
+            f"no other library reads this network through NIR: {', '.join(r for r in first if not r.startswith(_ONLY))}"
         )
-    if isinstance(population, LI):
-        return
+    parts = [
+        f"{f'with {change} ' if change else ''}by {', '.join(targets)}" for change, targets in sorted(by_change.items())
+    ]
+    return f"this network is read through NIR {'; '.join(parts)}"
+
+
+def _reasons(name: str, population: LI | Population, recurrent: bool, target: str, readout: str) -> list[Reason]:
+    reader, found = TARGETS[target], []
+    kind = type(population).__name__
+    if kind not in _KINDS:
+        return [Reason("", f"NIR has no {kind}")]
+    written = kind if kind != "LI" or readout == "li" else "LIF"
+    if written not in reader.neurons:
+        text = f"{name}: is a {kind}, which {target} does not read; it reads {', '.join(reader.neurons)}"
+        if kind == "LI":
+            text += "; use `readout=membrane` or `readout=linear`"
+        found.append(Reason(text, f"no {kind}"))
+    if not isinstance(population, Population):
+        return found
     if recurrent and not reader.recurrent:
-        raise DescriptionError(
-            f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use `target=nir`"
-        )
+        text = f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use `target=nir`"
+        found.append(Reason(text, "no recurrence"))
     if population.capacity is not None:
-        raise DescriptionError(
+        text = (
             f"{name}: has a capacity of {population.capacity}, which drops candidates; NIR has none: export the network "
             "without it (capacity=None)"
         )
+        found.append(Reason(text, "no capacity"))
     reset, decays = reader.reset
-    same = population.reset == reset and (reset != "subtract" or population.reset_decays == decays)
-    if not same and not keep_reset:
+    if population.reset != reset or (reset == "subtract" and population.reset_decays != decays):
         ours = f"{population.reset!r}{' before the decay' if population.reset_decays else ''}"
         theirs = f"{reset!r}{' before the decay' if decays else ''}"
-        raise DescriptionError(
+        text = (
             f"{name}: its reset is {ours}, that of {target} is {theirs}, and NIR writes no other: train with that reset, or "
             "give `keep_reset=True` and set the reader's neurons yourself"
         )
+        wanted = f"net.reset={reset}" + (", net.reset_decays=true" if decays else "")
+        found.append(Reason(text, _ONLY + wanted, is_reset=True))
+    return found
 
 
-def _neuron(nir: Any, name: str, layer: Layer, target: str, reader: Target, dt: float) -> tuple[Any, NDArray[Any]]:
-    """The node, and a factor for each neuron's weights where the reader has a gain of its own."""
+def _neuron(
+    nir: Any, name: str, layer: Layer, target: str, reader: Target, dt: float, readout: str
+) -> tuple[Any, NDArray[Any]]:
+    """The node (None: weighted sums alone), and a factor for each neuron's weights where the reader has a gain of its own."""
     population, n = layer.population, layer.population.n
+    if isinstance(population, LI) and readout == "linear":
+        return None, _float(np.full(n, population.gain))
     beta = _each(layer, "beta", n)
     gain = np.full(n, population.gain)
     factor = np.ones(n)
@@ -176,8 +265,16 @@ def _neuron(nir: Any, name: str, layer: Layer, target: str, reader: Target, dt: 
     else:
         r = np.ones(n)
         factor = gain / ((1 - beta) if reader.own_gain == "share" else 1.0)
-    if isinstance(population, LI):
+    if isinstance(population, LI) and readout == "li":
         return nir.LI(tau=_float(tau), r=_float(r), v_leak=zeros), _float(factor)
+    if isinstance(
+        population, LI
+    ):  # a gain in the weights: readers that have none of their own keep the potential's scale
+        r, factor = (1 / (1 - beta), gain) if reader.reads_r else (r, factor)
+        never = np.full(n, _NEVER)
+        return nir.LIF(tau=_float(tau), r=_float(r), v_leak=zeros, v_reset=zeros, v_threshold=_float(never)), _float(
+            factor
+        )
     return nir.LIF(
         tau=_float(tau), r=_float(r), v_leak=zeros, v_reset=zeros, v_threshold=_float(_each(layer, "threshold", n))
     ), _float(factor)

@@ -26,6 +26,7 @@ from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
+from sparsesnn.nir import readers_text
 from sparsesnn.output import Output
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
@@ -174,6 +175,7 @@ class Run:
         )
         if self.times.dt_ms is not None:
             self.report.note(f"time    {self.times}")
+        self.report.note(f"note    {readers_text(self.network)}")
         self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
         if self.world.size > 1:
             self.report.note(

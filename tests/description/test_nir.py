@@ -15,7 +15,7 @@ import sparsesnn as ss
 from sparsesnn.cli import main
 from sparsesnn.errors import DataError, DescriptionError, MissingDependencyError
 from sparsesnn.layers import LI, LIF, CubaLIF
-from sparsesnn.nir import CONVENTIONS, from_nir, read, to_nir, write
+from sparsesnn.nir import CONVENTIONS, from_nir, read, readers, readers_text, to_nir, write
 from sparsesnn.nir import files as nir_files
 
 nir = pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
@@ -428,9 +428,14 @@ def test_targets_come_back_by_their_conventions(target: str) -> None:
         (LIF(4, reset_decays=True), {"target": "norse"}, "its reset is 'subtract' before the decay, that of norse"),
         (LIF(4, reset="zero", capacity=2), {}, "output: has a capacity of 2, which drops candidates; NIR has none"),
         (LIF(4, reset="zero", recurrent=True), {"target": "norse"}, "is recurrent, and norse reads no loops from NIR"),
-        (LI(4), {"target": "snntorch"}, "output: is a LI, which snntorch does not read; it reads LIF, CubaLIF"),
+        (
+            LI(4),
+            {"target": "snntorch", "readout": "li"},
+            "output: is a LI, which snntorch does not read; it reads LIF, CubaLIF",
+        ),
         (LIF(4, reset="zero", beta=1.0), {"target": "snntorch"}, "a decay of 1 has no time constant in snntorch"),
         (CubaLIF(4, reset="zero", alpha=1.0), {}, "a decay of 1 has no time constant, and NIR's CubaLIF needs one"),
+        (LI(4), {"readout": "spikes"}, "`readout` is 'spikes'; give one of li, membrane, linear"),
         (LIF(4, reset="zero"), {"target": "brian"}, "`target` is 'brian'; give who will read the graph: nir, snntorch"),
         (LIF(4, reset="zero"), {"dt": 0.0}, "`dt` is 0.0; give the step that the reader"),
     ],
@@ -555,6 +560,40 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().err
     assert "sparsesnn: warning: graphs of snntorch" in said
     assert "whatever they do; --reset subtract is assumed, that library's default: give --reset\n" in said
+
+
+def test_show_without_a_source_lists_the_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "net.nir"
+    write(file, to_nir(ss.Model(ss.parse_net("5-4r-3", reset="zero", beta=0.9)), dt=1e-3))
+    assert main(["nir", "show", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (hidden,) = [line for line in lines if line.startswith("hidden: ")]
+    assert hidden.startswith("hidden: LIF tau[4] 0.01")
+    assert {*hidden.rpartition(" <- ")[2].split(", ")} == {"input_to_hidden", "hidden_recurrent"}
+    assert "--source" in lines[-1]
+    assert main(["nir", "show", str(file), "--dt", "1"]) == 2
+    assert "--dt: has an effect only with --source" in capsys.readouterr().err
+
+
+def test_linear_readout_is_the_weighted_sum() -> None:
+    model = ss.Model(ss.Network.chain(ss.Input(5), LIF(4, reset="zero"), LI(3, gain=2.0, bias=True)))
+    graph = to_nir(model, dt=1e-3, readout="linear")
+    assert "output" not in graph.nodes
+    assert ("hidden_to_output", "output_potentials") in graph.edges
+    expected = 2 * getattr(model.layers["output"], "hidden->output").detach().numpy().T
+    np.testing.assert_allclose(graph.nodes["hidden_to_output"].weight, expected, rtol=1e-6)
+
+
+def test_who_reads_a_network() -> None:
+    zero = ("only with net.reset=zero",)
+    sinabs = ("only with net.reset=subtract, net.reset_decays=true",)
+    network = ss.parse_net("5-4-3")
+    assert readers(network) == {"nir": zero, "snntorch": zero, "norse": zero, "spikingjelly": zero, "sinabs": sinabs}
+    assert "with net.reset=zero by nir, snntorch, norse, spikingjelly" in readers_text(network)
+    assert "by nir;" in readers_text(ss.parse_net("5-4r-3", reset="zero")) + ";"
+    assert readers(ss.parse_net("5-4-3", reset="zero", capacity=2))["nir"] == ("no capacity",)
+    assert "no other library" in readers_text(ss.parse_net("5-4-3", reset="zero", capacity=2))
+    assert readers(ss.Network.chain(ss.Input(5), ss.AdLIF(4), LI(3)))["nir"] == ("NIR has no AdLIF",)
 
 
 def test_a_message_says_the_same_of_arguments_and_of_options() -> None:

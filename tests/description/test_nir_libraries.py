@@ -158,6 +158,27 @@ def test_to_snntorch(x: Tensor) -> None:
     assert torch.equal(torch.stack(theirs), ours)
 
 
+def test_a_readout_is_the_membrane_of_a_neuron_that_never_fires(x: Tensor) -> None:
+    library("snntorch")
+    bring_in = library("snntorch.import_nir").import_from_nir
+    network = ss.Network.chain(ss.Input(N_IN), ss.LIF(N_HIDDEN, reset="zero"), ss.LI(N_OUT, beta=0.8, gain=0.5))
+    model = ss.Model(network, seed=1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4.0)
+        ours = model(ss.SpikeBatch.from_dense(x[:, :1])).potentials
+        module = bring_in(to_nir(model, target="snntorch"))
+        leaky = [m for m in module.modules() if type(m).__name__ == "Leaky"]
+        seen, theirs = [], []
+        for t in range(T):
+            h = module(x[t, :1])
+            theirs.append(h[0] if isinstance(h, tuple) else h)
+            seen.append(leaky[-1].mem.clone())
+    assert ours is not None
+    torch.testing.assert_close(torch.stack(seen), ours, rtol=1e-5, atol=1e-5)
+    assert not torch.stack(theirs).any()
+
+
 # ---- Norse ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,146 @@
+"""One time step of a network as an ONNX graph, for runtimes without sparsesnn (`pip install 'sparsesnn[onnx]'`).
+
+    sparsesnn.onnx.export(model, "step.onnx")
+
+The graph has the dense semantics: spikes and states in, spikes or potentials and states out, all float32. Whoever runs it calls
+it once per time step, and passes the states on. `StepModule` is the same as a `torch.nn.Module`.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.engines.module import Layer, Model
+from sparsesnn.errors import ConfigError, MissingDependencyError
+from sparsesnn.layers import Population
+
+__all__ = ["StepModule", "export"]
+
+#: of the operators; ONNX Runtime reads it from version 1.14 on
+OPSET = 18
+
+
+class StepModule(nn.Module):
+    """One step of a model; constant, without gradient.
+
+    `output, *states = step(spikes, *states)`, spikes [B, N] of the input. States, in the order of `state_names`:
+
+        <population>.<state>    [B, N], such as hidden.v, at first 0
+        <population>.reset      [B, N], spikes that the reset of the next step reads; of populations that fire
+        <population>.past       [d, B, N], spikes of the last d steps, the latest first; of senders with a delay of up to d
+
+    Args:
+        model: its weights as they are now; populations with a capacity run without one.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.network = model.network
+        self.state_names: list[str] = []
+        #: shape of each state, with B in place of the samples
+        self.state_shapes: list[tuple[int | str, ...]] = []
+        self.n_input = self.network.populations[self.network.inputs[0]].n
+        for name, population in self.network.populations.items():
+            if name in model.layers:
+                self._add_layer(name, model.layers[name])
+            if depth := self.network.history(name):
+                self._add_state(f"{name}.past", depth, "B", population.n)
+
+    def _add_state(self, name: str, *shape: int | str) -> None:
+        self.state_names.append(name)
+        self.state_shapes.append(shape)
+
+    def _add_layer(self, name: str, layer: Layer) -> None:
+        population = layer.population
+        for c in layer.incoming:
+            self.register_buffer(f"{name} {c.name}", layer.matrix(c).detach().clone())
+        if layer.bias is not None:
+            self.register_buffer(f"{name} bias", layer.bias.detach().clone())
+        for p in population.parameters:
+            self.register_buffer(f"{name} {p.name}", getattr(layer, p.name).detach().clamp(p.low, p.high).clone())
+        for state in population.states:
+            self._add_state(f"{name}.{state}", "B", population.n)
+        if isinstance(population, Population):
+            self._add_state(f"{name}.reset", "B", population.n)
+
+    def first_states(self, n_samples: int) -> list[Tensor]:
+        """The states before the first step: zeros."""
+        return [torch.zeros([n_samples if n == "B" else n for n in shape]) for shape in self.state_shapes]
+
+    def forward(self, spikes: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """Runs one step.
+
+        Returns: spikes of the last population, or the potentials of a readout, [B, N]; then the states.
+        """
+        before = dict(zip(self.state_names, states, strict=True))
+        after: dict[str, Tensor] = {}
+        sent = {self.network.inputs[0]: spikes}
+        output = spikes
+        for name, population in self.network.receivers().items():
+            named = {key.partition(" ")[2]: x for key, x in self.named_buffers() if key.partition(" ")[0] == name}
+            i = named.get("bias", torch.zeros(()))
+            for c in self.network.incoming(name):
+                arriving = before[f"{c.pre}.past"][c.delay - 1] if c.delay else sent[c.pre]
+                i = i + arriving @ named[c.name]
+            s = before.get(f"{name}.reset")
+            found = population.step(named, [before[f"{name}.{z}"] for z in population.states], s, s, i)
+            after |= {f"{name}.{z}": x for z, x in zip(population.states, found, strict=True)}
+            output = found[0]
+            if isinstance(population, Population):
+                output = sent[name] = after[f"{name}.reset"] = (found[0] > named["threshold"]).to(i.dtype)
+        for name, x in sent.items():
+            if f"{name}.past" in before:
+                after[f"{name}.past"] = torch.cat([x[None], before[f"{name}.past"][:-1]])
+        return output, *(after[name] for name in self.state_names)
+
+
+def export(model: Model, path: str | Path) -> StepModule:
+    """Writes one time step as an ONNX file, whole or not at all.
+
+    Inputs are `spikes` [B, N] and the states; outputs `output` [B, N] and the states, each called `next_<state>`. B is free.
+
+    Args:
+        model: its weights as they are now.
+        path: of the file.
+
+    Returns: what was written.
+    Errors: `MissingDependencyError` without onnx and onnxscript; `ConfigError` where the file cannot be written.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("onnx and onnxscript", "onnx", "the export of a network as ONNX") from error
+    step, path = StepModule(model).eval(), Path(path)
+    # sizes 0 and 1 would be taken for constants
+    arguments = (torch.zeros(2, step.n_input), *step.first_states(2))
+    batch = torch.export.Dim("B", min=1)
+    axes = [{0: batch}, *({shape.index("B"): batch} for shape in step.state_shapes)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter's own making
+        program = torch.onnx.export(
+            step,
+            arguments,
+            dynamo=True,
+            input_names=["spikes", *step.state_names],
+            output_names=["output", *(f"next_{name}" for name in step.state_names)],
+            dynamic_shapes=(axes[0], tuple(axes[1:])),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None, "the exporter gives a program where it is not given a file"
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        program.save(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"onnx: {path} cannot be written: {reason}; give another file") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return step
