@@ -74,9 +74,9 @@ def _draw(r: random.Random, seed: int) -> Case:
     per_class = r.choice((1, 1, 2, 3))
     network = _network(r, n_classes * per_class, counts)
     n_samples, n_steps = r.choice((1, 2, 5, 7, 8, 11, 13)), r.choice((1, 2, 5, 9, 12))
-    replicas = r.choice((1, 1, 1, 1, 2, 3))
+    replicas = r.choice((1, 1, 1, 1, 2, 4))
     kind = r.choice(("sgd", "adam", "adam", "adamw"))
-    devices = r.choice((1, 1, 2, 3))
+    devices = r.choice((1, 1, 2, 4))
     tiles = r.choice((2, 5, 16, 16, 64))
     plan = make_plan(
         network,

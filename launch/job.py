@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.wording import count
+from sparsesnn.wording import count, powers_of_two_near
 
 MAX_RANKS, MAX_THREADS = 1_000_000, 1024
 _HOST = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([1-9][0-9]{0,5}))?")
@@ -98,10 +98,14 @@ class Job:
         if self.poprun is not None:
             _check("num-replicas", self.poprun.replicas, MAX_RANKS)
             _check("ipus-per-replica", self.poprun.ipus_per_replica, MAX_RANKS)
+            for name, n in (("ipus-per-replica", self.poprun.ipus_per_replica), ("num-replicas", self.poprun.replicas)):
+                if near := powers_of_two_near(n):
+                    raise ConfigError(f"--{name}: is {n}; IPUs come in powers of two: give {near}")
             if self.poprun.replicas % self.ranks:
+                near = powers_of_two_near(self.ranks)
                 raise ConfigError(
                     f"--num-replicas: is {self.poprun.replicas}, which {self.ranks} ranks (instances) cannot share evenly; "
-                    f"give a multiple of {self.ranks}, such as {self.ranks * (self.poprun.replicas // self.ranks + 1)}"
+                    + (f"give {near} ranks" if near else f"give {self.ranks} replicas or more")
                 )
 
     @property

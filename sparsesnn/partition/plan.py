@@ -21,8 +21,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from sparsesnn.errors import ConfigError
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Target
+from sparsesnn.wording import count, powers_of_two_near
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,12 @@ class Plan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "activity", MappingProxyType(dict(self.activity)))
         object.__setattr__(self, "populations", MappingProxyType(dict(self.populations)))
+        if self.target.kind == "ipu" and (near := powers_of_two_near(self.replicas)):
+            n = self.target.devices
+            raise ConfigError(
+                f"plan: {self.replicas} replicas of {count(n, 'IPU')} make {self.replicas * n} IPUs; IPUs come in powers of two: "
+                f"give {near} replicas"
+            )
 
     @property
     def trains(self) -> bool:

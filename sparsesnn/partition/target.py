@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from sparsesnn.errors import ConfigError
+from sparsesnn.wording import powers_of_two_near
 
 KINDS = ("ipu", "cpu")
 Described = TypeVar("Described", "Exchange", "Links", "Target")
@@ -88,6 +89,8 @@ class Target:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a whole number, at least 1")
+        if self.kind == "ipu" and (near := powers_of_two_near(self.devices)):
+            raise ConfigError(f"target {self.name!r}: {self.devices} IPUs; IPUs come in powers of two: give {near}")
         for where, name in (
             (self, "clock_hz"),
             (self, "host_bytes_per_s"),

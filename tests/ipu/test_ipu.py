@@ -159,7 +159,7 @@ def test_the_machine_finds_no_fault_at_any_step(name: str) -> None:
     assert_same_weights(host, device)
 
 
-@pytest.mark.parametrize("target", ["ipu-mk2:3x5", "ipu-bow:2x9"])
+@pytest.mark.parametrize("target", ["ipu-mk2:4x5", "ipu-bow:2x9"])
 def test_layers_may_span_devices(target: str) -> None:
     plan = plan_for(CHAINS["delay 1"], 7, 9, target, layout="split")
     host, device, program = train_both(CHAINS["delay 1"], plan=plan, n_batches=5)
@@ -425,9 +425,9 @@ def test_half_precision_inference_needs_no_floats() -> None:
     assert "weights.0" not in program._program.names()
 
 
-@pytest.mark.parametrize(("replicas", "devices"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("replicas", "devices"), [(2, 1), (4, 2)])
 def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
-    """Three or two programs of five samples train as one of all; also where lists are full, whose choice goes by sample."""
+    """Four or two programs of five samples train as one of all; also where lists are full, whose choice goes by sample."""
     network = Network.chain(
         ss.Input(11), lif(13, recurrent=True, bias=True, capacity=3, learn_beta=True), lif(10), ss.LI(3), delay=1
     )
@@ -518,19 +518,19 @@ def test_what_cannot_keep_potentials_in_part_is_refused() -> None:
         plan_for(deep, 5, 6, "ipu-mk2:1x3", keep_every=2, max_activity=0.5)
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("bounds", [(0.2, 0.0), (0.0, 0.05), (0.3, 0.1)])
 def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float], replicas: int) -> None:
     network = Network.chain(ss.Input(11), lif(13, recurrent=True, capacity=4, bias=True), ss.LIF(6, grad_threshold=0.3))
     lower, upper = bounds
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
     regulariser = ipu.Regulariser(lower, upper, 100.0, 50.0)
-    plan = plan_for(network, 9 // replicas, 6, replicas=replicas, regularises=True)
+    plan = plan_for(network, 12 // replicas, 6, replicas=replicas, regularises=True)
     program = ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, checks="always")
     plain = ipu.IpuProgram(plan, make_model(network, scale=3.0), decoding="count", n_classes=3)
     optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
     for k in range(4):
-        n = 9 - 4 * (k == 1)  # absent samples fire by their bias, and must not count
+        n = 12 - 7 * (k == 1)  # absent samples fire by their bias, and must not count
         spikes, labels = random_spikes(6, n, 11, 0.3, k), torch.arange(n) % 3
         optimiser.zero_grad()
         output = host(spikes)

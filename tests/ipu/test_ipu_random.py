@@ -29,8 +29,8 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
     for what, found in {
         "decodings": {case.decoding for case in cases} == {"mean", "sum", "last", "max", "count"},
         "optimisers": {case.optimiser.kind for case in cases} == {"sgd", "adam", "adamw"},
-        "replicas": {case.plan.replicas for case in cases} == {1, 2, 3},
-        "devices": {case.plan.target.devices for case in cases} == {1, 2, 3},
+        "replicas": {case.plan.replicas for case in cases} == {1, 2, 4},
+        "devices": {case.plan.target.devices for case in cases} == {1, 2, 4},
         "potentials kept in part": {case.plan.keep_every for case in cases} == {1, 2, 3},
         "halves": {case.plan.weight_dtype for case in cases} == {"float32", "half"},
         "regularisers": any(case.regulariser for case in cases),

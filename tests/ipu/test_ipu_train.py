@@ -58,15 +58,15 @@ def test_potentials_kept_in_part_train_to_the_same_bits(tmp_path: Path) -> None:
 def test_replicas_repeat_themselves_and_go_on_as_many_as_they_were(tmp_path: Path) -> None:
     def run(out: str, replicas: int, *, epochs: int = 2, resume: bool = False) -> Any:
         parallel = {"parallel": {"replicas": replicas}, "train": {"backend": "ipu-model", "target": "ipu-mk2:1x16"}}
-        settings = Config.resolve(SMALL, parallel, {"train": {"epochs": epochs}})
+        settings = Config.resolve(SMALL, parallel, {"train": {"epochs": epochs, "batch": 7}})
         return train(settings, out=tmp_path / out, resume=resume)
 
-    whole = run("whole", 3)  # batches of 8: the last replica has two samples
-    run("parts", 3, epochs=1)
-    with pytest.raises(CheckpointError, match="parallel.replicas: 3 → 2"):
+    whole = run("whole", 4)  # batches of 7: the last replica has one sample
+    run("parts", 4, epochs=1)
+    with pytest.raises(CheckpointError, match="parallel.replicas: 4 → 2"):
         run("parts", 2, resume=True)
-    assert run("parts", 3, resume=True).weights_sha256 == whole.weights_sha256
-    host = train(config(), out=tmp_path / "host")
+    assert run("parts", 4, resume=True).weights_sha256 == whole.weights_sha256
+    host = train(config(batch=7), out=tmp_path / "host")
     assert host.test_loss == pytest.approx(whole.test_loss, rel=1e-4)
 
 
@@ -77,7 +77,7 @@ def test_replicas_repeat_themselves_and_go_on_as_many_as_they_were(tmp_path: Pat
         {"loss": {"upper": 0.02, "lower": 0.05}},
         {"net": {"text": "auto-16r-auto", "grad_threshold": 0.5, "learn_beta": True, "learn_threshold": True}},
         {"train": {"weight_dtype": "float16"}},
-        {"parallel": {"replicas": 3}, "loss": {"upper": 0.02, "lower": 0.05}},
+        {"parallel": {"replicas": 4}, "loss": {"upper": 0.02, "lower": 0.05}},
     ],
     ids=["mixed labels", "regulariser", "learnt parameters", "half-precision weights", "replicas"],
 )

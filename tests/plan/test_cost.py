@@ -408,7 +408,7 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(recurr
     network = Network.chain(
         Input(60), LIF(70, recurrent=recurrent, bias=True, grad_threshold=0.3, learn_beta=True), LIF(20), delay=1
     )
-    plan = planned(network, "ipu-mk2:1x80", b=5, t=8, max_activity=1.0, replicas=3, regularises=True)
+    plan = planned(network, "ipu-mk2:1x80", b=5, t=8, max_activity=1.0, replicas=2, regularises=True)
     model = Model(network)
     with torch.no_grad():
         for weight in model.parameters():
@@ -418,9 +418,9 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(recurr
     )
     assert program.report().n_vertices == n_vertices(plan) > n_vertices(replace(plan, regularises=False))
     generator = torch.Generator().manual_seed(4)
-    spikes = SpikeBatch.from_dense((torch.rand(8, 15, 60, generator=generator) < 0.1).float())
+    spikes = SpikeBatch.from_dense((torch.rand(8, 10, 60, generator=generator) < 0.1).float())
     program.reset_counts()
-    program.train_step(spikes, torch.zeros(15, dtype=torch.int64))
+    program.train_step(spikes, torch.zeros(10, dtype=torch.int64))
     counted = {p.name: p for p in program.report().phases}
     activity = {"input": spikes.activity(), **{k: x.activity() for k, x in program.lists().items()}}
     assert activity["hidden"] > 0.02
@@ -435,9 +435,9 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(recurr
         assert superstep.sync == pytest.approx(phase.sync, rel=1e-6), name
         assert superstep.link_bytes == pytest.approx(phase.link_bytes, rel=1e-3), name
     alone = predict_ipu(replace(plan, replicas=1, activity=activity))
-    assert predicted.n_samples == 3 * alone.n_samples
+    assert predicted.n_samples == 2 * alone.n_samples
     assert alone.batch_s < predicted.batch_s
-    assert 2 * alone.samples_per_s < predicted.samples_per_s < 3 * alone.samples_per_s
+    assert 1.4 * alone.samples_per_s < predicted.samples_per_s < 2 * alone.samples_per_s
     assert tile_totals(plan).max() > tile_totals(replace(plan, regularises=False)).max()
 
 

@@ -206,8 +206,8 @@ def test_layouts_over_devices() -> None:
 
 
 def test_a_layer_may_span_devices() -> None:
-    plan = make_plan(chain(50, 300, 10), 8, 6, parse_target("ipu-mk2:3x64"), layout="contiguous", strategy="even")
-    assert {s.device for s in plan.populations["hidden"].shards} == {0, 1, 2}
+    plan = make_plan(chain(50, 400, 10), 8, 6, parse_target("ipu-mk2:4x64"), layout="contiguous", strategy="even")
+    assert {s.device for s in plan.populations["hidden"].shards} == {0, 1, 2, 3}
 
 
 def test_helpers_cover_all_samples_and_shards() -> None:
@@ -246,7 +246,7 @@ def test_layers_joined_by_delay_0_stay_together_while_they_fit() -> None:
             Connection("c", "out", 1),
         ),
     )
-    plan = make_plan(network, 8, 6, parse_target("ipu-mk2:3x64"), layout="contiguous", strategy="even")
+    plan = make_plan(network, 8, 6, parse_target("ipu-mk2:4x64"), layout="contiguous", strategy="even")
     assert crossing(plan) is None
     (b,), (c,) = ({s.device for s in plan.populations[k].shards} for k in "bc")
     assert b == c

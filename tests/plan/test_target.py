@@ -5,7 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from sparsesnn.engines import Training, make_engine
 from sparsesnn.errors import ConfigError
+from sparsesnn.layers import LI, LIF, Input
+from sparsesnn.network import Network
+from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import CPU, IPU_BOW, IPU_MK2, Exchange, Links, Target, parse_target
 
 
@@ -83,3 +87,17 @@ def test_more_devices_keep_their_size() -> None:
     assert parse_target("ipu-mk2").with_devices(4) == parse_target("ipu-mk2:4")
     assert parse_target("ipu-bow:2x64").with_devices(8) == parse_target("ipu-bow:8x64")
     assert parse_target("mpi:2x4").with_devices(3) == parse_target("mpi:3x4")
+
+
+@pytest.mark.parametrize(("devices", "near"), [(3, "2 or 4"), (5, "4 or 8"), (63, "32 or 64"), (65, "64 or 128")])
+def test_ipus_come_in_powers_of_two(devices: int, near: str) -> None:
+    with pytest.raises(ConfigError, match=rf"target 'ipu-mk2:{devices}x64': {devices} IPUs; .*give {near}$"):
+        parse_target(f"ipu-mk2:{devices}x64")
+    network = Network.chain(Input(5), LIF(4), LI(3), delay=1)
+    with pytest.raises(
+        ConfigError, match=rf"{devices} replicas of 2 IPUs make {2 * devices} IPUs; .*give {near} replicas"
+    ):
+        make_plan(network, 2, 3, parse_target("ipu-bow:2x8"), replicas=devices)
+    with pytest.raises(ConfigError, match=rf"parallel\.replicas: is {devices} with backend 'ipu-model'; .*give {near}"):
+        make_engine("ipu-model", network, Training(3, "max", replicas=devices))
+    assert parse_target(f"mpi:{devices}").devices == devices

@@ -92,7 +92,7 @@ def test_command_lines(kind: str, options: dict[str, Any], expected: str) -> Non
         ("poprun", {"poprun": PopRun(), "oversubscribe": True}, "cores of its own; leave it out"),
         (
             "poprun",
-            {"ranks": 3, "poprun": PopRun(3), "hosts": (Host("a", 2), Host("b", 1))},
+            {"ranks": 4, "poprun": PopRun(4), "hosts": (Host("a", 3), Host("b", 1))},
             "PopRun puts as many instances on each host",
         ),
     ],
@@ -116,7 +116,13 @@ def test_what_a_launcher_cannot_do(kind: str, options: dict[str, Any], message: 
         ({"ranks": 3, "hosts": (Host("a", 2),)}, "--hosts: has room for 2 ranks, but --ranks is 3; give --ranks 2"),
         ({"environment": {"A B": "1"}}, "--env: is A B='1'; give NAME=VALUE"),
         ({"environment": {"A": "1\0"}}, "--env: is A="),
-        ({"ranks": 3, "poprun": PopRun(8)}, r"--num-replicas: is 8, which 3 ranks \(instances\) .* such as 9"),
+        ({"ranks": 3, "poprun": PopRun(8)}, r"--num-replicas: is 8, which 3 ranks \(instances\) .*; give 2 or 4 ranks"),
+        (
+            {"ranks": 8, "poprun": PopRun(4)},
+            r"--num-replicas: is 4, which 8 ranks \(instances\) .*; give 8 replicas or more",
+        ),
+        ({"poprun": PopRun(6)}, "--num-replicas: is 6; IPUs come in powers of two: give 4 or 8"),
+        ({"poprun": PopRun(4, 3)}, "--ipus-per-replica: is 3; IPUs come in powers of two: give 2 or 4"),
         ({"poprun": PopRun(1, 0)}, "--ipus-per-replica: is 0"),
     ],
 )

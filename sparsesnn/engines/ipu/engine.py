@@ -23,6 +23,7 @@ from sparsesnn.output import Output
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.wording import powers_of_two_near
 
 #: room in the input's lists beyond the longest one seen, so that few batches need another program
 INPUT_ROOM = 1.25
@@ -69,6 +70,10 @@ class IpuEngine(CpuEngine):
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
         native_module(name)
+        if near := powers_of_two_near(max(1, training.replicas)):
+            raise ConfigError(
+                f"parallel.replicas: is {training.replicas} with backend {name!r}; IPUs come in powers of two: give {near}"
+            )
         check_network(network, training.decoding)
         updates = training.updates
         for option in ("lr_factors", "weight_decays", "ema"):
