@@ -9,7 +9,15 @@ from typing import Any
 from sparsesnn import datasets, engines
 from sparsesnn.config import tables
 from sparsesnn.config.net import NetConfig
-from sparsesnn.config.sections import DataConfig, InitConfig, LossConfig, OptimConfig, ParallelConfig, TrainConfig
+from sparsesnn.config.sections import (
+    DataConfig,
+    DropoutConfig,
+    InitConfig,
+    LossConfig,
+    OptimConfig,
+    ParallelConfig,
+    TrainConfig,
+)
 from sparsesnn.datasets import Augment
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import Option
@@ -28,6 +36,7 @@ class Config:
     optim: OptimConfig = field(default_factory=OptimConfig)
     init: InitConfig = field(default_factory=InitConfig)
     augment: Augment = field(default_factory=Augment)
+    dropout: DropoutConfig = field(default_factory=DropoutConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 from sparsesnn import datasets, engines
 from sparsesnn.config.tables import Table, fill_spreads, spread
 from sparsesnn.engines import Objective, Options, Updates
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError
 from sparsesnn.layers import LI
 from sparsesnn.loss import OVER_TIME
@@ -108,6 +109,11 @@ class OptimConfig(Section, Updates, name="optim"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_groups("optim.")
+
+
+@dataclass(frozen=True)
+class DropoutConfig(Section, Dropout, name="dropout"):
+    """Spikes of hidden populations that the next population does not hear in training."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,6 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model, self.decay, self.n_steps = model, decay, 0
         self.values: dict[str, Tensor] = {}
-        self.own: dict[str, Tensor] = {}  # the parameters that learn, while the averages stand in their place
 
     @torch.no_grad()
     def update(self) -> None:
@@ -41,26 +39,9 @@ class Average:
             else:
                 self.values[name].mul_(decay).add_(p * (1 - decay))
 
-    @contextmanager
-    @torch.no_grad()
-    def used(self) -> Iterator[None]:
-        """While it holds, the model has the averages as its parameters."""
-        parameters = {name: p for name, p in self.model.named_parameters() if name in self.values}
-        self.own = {name: p.detach().clone() for name, p in parameters.items()}
-        try:
-            for name, p in parameters.items():
-                p.copy_(self.values[name])
-            yield
-        finally:
-            for name, p in parameters.items():
-                p.copy_(self.own[name])
-            self.own = {}
-
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint: the averages, and the parameters that learn where the averages stand in their place."""
-        found = {f"{PREFIX}{name}": x.clone() for name, x in self.values.items()}
-        own = {f"model/{name}": x.clone() for name, x in self.own.items()}
-        return {**found, **own, _STEPS: torch.tensor(self.n_steps)}
+        """For a checkpoint."""
+        return {**{f"{PREFIX}{name}": x.clone() for name, x in self.values.items()}, _STEPS: torch.tensor(self.n_steps)}
 
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
         """The inverse of `tensors`; `CheckpointError` if they are not the model's."""
@@ -75,7 +56,12 @@ class Average:
         self.values = {name: x.to(parameters[name].device, copy=True) for name, x in given.items()}
 
 
-def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint with the averages, where there are any, in the place of the weights."""
+def evaluated_tensors(tensors: Mapping[str, Tensor], factors: Mapping[str, float]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with the weights as they are evaluated: the averages, where there are any, times factors.
+
+    Args:
+        factors: see `sparsesnn.engines.dropout.Dropout.factors`.
+    """
     averages = {f"model/{name[len(PREFIX) :]}": x for name, x in tensors.items() if name.startswith(PREFIX)}
-    return {name: averages.get(name, x) for name, x in tensors.items()}
+    shown = {name: averages.get(name, x) for name, x in tensors.items()}
+    return {**shown, **{f"model/{name}": shown[f"model/{name}"] * factor for name, factor in factors.items()}}

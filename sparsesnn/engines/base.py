@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparsesnn.engines.dense import MODES
+from sparsesnn.engines.dropout import Dropout, Heard
 from sparsesnn.engines.objective import Objective, gather
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.engines.tensors import first_not_finite
@@ -79,6 +80,7 @@ class Training:
         updates: the optimizer.
         options: for single engines.
         replicas: of an engine that makes its replicas itself; 0: one.
+        dropout: of spikes, in training; `Batch.heard` draws them.
     """
 
     n_classes: int
@@ -89,6 +91,7 @@ class Training:
     updates: Updates = field(default_factory=Updates)
     options: Options = field(default_factory=Options)
     replicas: int = 0
+    dropout: Dropout = field(default_factory=Dropout)
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,14 @@ class Batch:
         labels: int64[B], or float32[B, C], the share of each class in a mixed sample.
         first_sample: samples of the batch that other replicas run before these.
         n_samples: of the whole batch; None: these are all.
+        heard: which spikes dropout leaves; None: all.
     """
 
     spikes: SpikeBatch
     labels: Tensor
     first_sample: int = 0
     n_samples: int | None = None
+    heard: Heard | None = None
 
     @property
     def n_whole(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparsesnn.engines import dense
 from sparsesnn.engines.cpu.layer import run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
+from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.layers import LI, Population
@@ -182,6 +183,7 @@ class Model(nn.Module):
         state: Mapping[str, LayerState] | None = None,
         *,
         record: Record = (),
+        heard: Heard | None = None,
     ) -> Output:
         """Runs the input through all populations.
 
@@ -190,6 +192,7 @@ class Model(nn.Module):
             state: continues an earlier chunk (`Output.state`).
             record: populations whose potentials, currents and other states go to `Output.traces`: their names, or for each
                 name the ids of the neurons, `{"hidden": [0, 7]}`. Memory is T·B·K numbers per state for K neurons.
+            heard: of dropout, see `sparsesnn.engines.dropout`; the output holds all spikes.
         """
         chosen = chosen_neurons(self.network, record)
         source = self.network.inputs[0]
@@ -201,13 +204,12 @@ class Model(nn.Module):
         outputs: dict[str, LayerInput] = {source: first}
         traces: dict[str, Traces] = {}
         states: dict[str, LayerState] = {}
+        thin: dict[str, Any] = {}
         for name, layer in self.layers.items():
-            inputs = []
+            inputs, read = [], heard_by(self.network, name, outputs, thin, heard)
             for c in self.network.senders(name):
                 before = past[c.pre].history if c.pre in past else None
-                inputs.append(
-                    outputs[c.pre] if not c.delay or before is None else _extend(before, outputs[c.pre], c.delay)
-                )
+                inputs.append(read(c.pre) if not c.delay or before is None else _extend(before, read(c.pre), c.delay))
             try:
                 outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
             except NumericError as error:

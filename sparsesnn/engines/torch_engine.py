@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsesnn.engines import optimizers
 from sparsesnn.engines import tensors as named
-from sparsesnn.engines.average import Average
+from sparsesnn.engines.average import Average, evaluated_tensors
 from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
 from sparsesnn.engines.objective import total_loss
 from sparsesnn.host.comm import Grid
@@ -40,6 +40,8 @@ class TorchEngine(Engine):
         self.optimizer = self._make_optimizer()
         ema = training.updates.ema
         self.average = Average(self.model, ema) if ema else None
+        self.factors = training.dropout.factors(network)
+        self._learning: dict[str, Tensor] = {}  # parameters, while others are evaluated in their place
 
     @classmethod
     def check_options(cls, options: Options, where: str) -> None:
@@ -89,7 +91,7 @@ class TorchEngine(Engine):
         return contextlib.nullcontext()
 
     def run(self, batch: Batch) -> Output:
-        output: Output = self.model(batch.spikes)
+        output: Output = self.model(batch.spikes, heard=batch.heard)
         return output
 
     @torch.no_grad()
@@ -108,22 +110,48 @@ class TorchEngine(Engine):
         mean_shift: float,
         readout_std: float | None,
     ) -> dict[str, float]:
-        return init_activity(
+        reached = init_activity(
             self.model, batches, target, tolerance=tolerance, mean_shift=mean_shift, readout_std=readout_std
         )
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                if name in self.factors:
+                    p.div_(self.factors[name])
+        return reached
 
     def start(self) -> None:
         """Nothing to do."""
 
-    def evaluated(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.average is None else self.average.used()
+    @contextlib.contextmanager
+    def evaluated(self) -> Iterator[None]:
+        if self.average is None and not self.factors:
+            yield
+            return
+        parameters = dict(self.model.named_parameters())
+        shown = evaluated_tensors(self.state(), self.factors)
+        self._learning = {name: p.detach().clone() for name, p in parameters.items()}
+        try:
+            self._take({name: shown[f"model/{name}"] for name in parameters})
+            yield
+        finally:
+            self._take(self._learning)
+            self._learning = {}
+
+    @torch.no_grad()
+    def _take(self, values: Mapping[str, Tensor]) -> None:
+        for name, p in self.model.named_parameters():
+            p.copy_(values[name])
 
     def weights(self) -> dict[str, Tensor]:
         return named.model_tensors(self.model)
 
     def state(self) -> dict[str, Tensor]:
-        average = self.average.tensors() if self.average is not None else {}
-        return {**named.model_tensors(self.model), **named.optimizer_tensors(self.model, self.optimizer), **average}
+        return {
+            **named.model_tensors(self.model),
+            **{f"model/{name}": x.clone() for name, x in self._learning.items()},
+            **named.optimizer_tensors(self.model, self.optimizer),
+            **(self.average.tensors() if self.average is not None else {}),
+        }
 
     def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
         named.restore_model(self.model, tensors, where)

@@ -17,11 +17,13 @@ from sparsesnn import engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build
 from sparsesnn.engines import Batch, Engine, Options
-from sparsesnn.engines.average import averaged
+from sparsesnn.engines.average import evaluated_tensors
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
 from sparsesnn.host.stream import Stream
 from sparsesnn.network import Network
+from sparsesnn.options import part_of
 from sparsesnn.output import Output
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare
@@ -116,7 +118,9 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
         n_classes = int(saved.data["n_classes"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
-    tensors = averaged(store.tensors(files, network))
+    tensors = store.tensors(files, network)
+    if files is saved.tensors:
+        tensors = evaluated_tensors(tensors, part_of(config.dropout, Dropout).factors(network))
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or engines.on_host(config.train.backend)

@@ -274,7 +274,8 @@ class Run:
         waited_before = self.stream.wait_s - p.tally.waited_s
         mark = time.perf_counter()
         for spikes, labels in self.stream.epoch(p.epoch, p.batch):
-            p.tally.add(self._step(Batch(spikes, labels, *self.stream.place(p.batch))))
+            heard = prepare.heard(self.config, self.stream, p.epoch, p.batch)
+            p.tally.add(self._step(Batch(spikes, labels, *self.stream.place(p.batch), heard)))
             p.batch, p.step = p.batch + 1, p.step + 1
             p.tally.seconds += time.perf_counter() - mark
             p.tally.waited_s = self.stream.wait_s - waited_before

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from sparsesnn import datasets
 from sparsesnn.config import Config, DataConfig
-from sparsesnn.datasets import EventSet
+from sparsesnn.datasets import EventSet, hashing
 from sparsesnn.engines import Objective, Training, Updates
+from sparsesnn.engines.dropout import Dropout, Heard
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
@@ -135,7 +136,42 @@ def make_training(config: Config, network: Network, n_classes: int) -> Training:
         updates=part_of(config.optim, Updates),
         options=config.train.engine_options(),
         replicas=config.parallel.replicas,
+        dropout=part_of(config.dropout, Dropout),
     )
+
+
+class DrawnDropout:
+    """Which spikes of some samples are heard: a function of (seed, epoch, sample), population, neuron and step alone.
+
+    Args:
+        samples: numbers of the samples of a batch in their data set.
+    """
+
+    def __init__(self, dropout: Dropout, seed: int, epoch: int, samples: Indices) -> None:
+        self.dropout, self.place = dropout, (seed, epoch, samples)
+
+    def __call__(self, population: int, step: Indices, sample: Indices, neuron: Indices) -> npt.NDArray[np.bool_]:
+        seed, epoch, samples = self.place
+        heard = np.ones(np.broadcast_shapes(step.shape, sample.shape, neuron.shape), bool)
+        for purpose, p in ((_NEURONS, self.dropout.neurons), (_SPIKES, self.dropout.spikes)):
+            if p:
+                key = hashing.keys(seed, epoch, samples, purpose, population)[sample]
+                counter = neuron if purpose == _NEURONS else step * _MOST_NEURONS + neuron
+                heard &= hashing.uniform(key, counter) >= p
+        return heard
+
+
+# what a random number is for; see `datasets.augment`, whose purposes are below these
+_NEURONS, _SPIKES = 1000, 1001
+_MOST_NEURONS = 1 << 32
+
+
+def heard(config: Config, stream: Stream, epoch: int, batch: int) -> Heard | None:
+    """What dropout leaves of a batch; None without dropout."""
+    dropout = part_of(config.dropout, Dropout)
+    if dropout.heard == 1:
+        return None
+    return DrawnDropout(dropout, config.train.seed, epoch, stream.batch_samples(epoch, batch))
 
 
 def train_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:

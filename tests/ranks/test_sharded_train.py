@@ -99,8 +99,12 @@ def test_mixed_samples_and_a_spiking_readout(tmp_path):
     assert train_on(config, (3, 1), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
 
 
-def test_an_average_over_ranks_and_a_checkpoint_of_it(tmp_path):
-    config = make_config(optim={"ema": 0.9, "lr_factors": {"recurrent": 0.5}}, loss={"decoding": "softmax_sum"})
+def test_an_average_and_dropout_over_ranks_and_a_checkpoint_of_it(tmp_path):
+    config = make_config(
+        optim={"ema": 0.9, "lr_factors": {"recurrent": 0.5}},
+        loss={"decoding": "softmax_sum"},
+        dropout={"neurons": 0.1, "spikes": 0.2},
+    )
     whole = train(config, out=tmp_path / "a")
     with pytest.raises(KeyboardInterrupt):
         train_on(config, (1, 2), tmp_path / "b", report=StopAt(5))

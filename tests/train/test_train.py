@@ -230,6 +230,8 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         {"init": {"readout_std": 0.0}},
         {"net": {"grad_threshold": 0.2}},
         {"optim": {"schedule": "onecycle"}},
+        {"dropout": {"neurons": 0.25}},
+        {"dropout": {"spikes": 0.25}},
         {"optim": {"lr_factors": {"readout": 0.5}}},
         {"optim": {"weight_decays": {"recurrent": 0.5}}},
         {"loss": {"decoding": "softmax_sum"}},
@@ -440,10 +442,16 @@ def undisturbed(
         ("adamw", {"augment": {"mix": 0.7, "time_crop": 0.2}, "train": {"bucket_batches": 3}}),
         ("adamw", {"train": {"drop_last": True}}),
         ("adamw", {"net": {"capacity": 2}}),
-        ("adamw", {"optim": {"ema": 0.9, "schedule": "onecycle", "lr_factors": {"recurrent": 0.5}}}),
+        (
+            "adamw",
+            {
+                "optim": {"ema": 0.9, "schedule": "onecycle", "lr_factors": {"recurrent": 0.5}},
+                "dropout": {"neurons": 0.2},
+            },
+        ),
         ("adamw", {"optim": {"schedule": "plateau", "plateau_patience": 1, "lr": 0.5}}),
     ],
-    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch", "full lists", "averaged", "plateau"],
+    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch", "full lists", "averaged, dropout", "plateau"],
 )
 def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
     """Every batch of the run, over and over: stop after one more batch and go on."""

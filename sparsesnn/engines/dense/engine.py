@@ -71,7 +71,7 @@ class DenseEngine(TorchEngine):
             self.replicated = Replicated(self.model, self.grid.replicas)
 
     def run(self, batch: Batch) -> Output:
-        output: Output = (self.replicated or self.model)(batch.spikes)
+        output: Output = (self.replicated or self.model)(batch.spikes, heard=batch.heard)
         return output
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparsesnn.bounds import gate, ungated
+from sparsesnn.engines.dropout import Heard
 from sparsesnn.engines.module import Model
 from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.output import Output
@@ -44,11 +45,11 @@ class Replicated(nn.Module):
                     ranges[getattr(layer, name)] = (low, high)
         self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket, ranges))
 
-    def forward(self, spikes: SpikeBatch) -> Output:
+    def forward(self, spikes: SpikeBatch, heard: Heard | None = None) -> Output:
         """See `Model`; this rank's part of the batch in, and out."""
         run = self.parallel if torch.is_grad_enabled() else self.parallel.module
         with ungated():
-            output: Output = run(spikes)
+            output: Output = run(spikes, heard=heard)
         return output
 
 

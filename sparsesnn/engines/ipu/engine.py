@@ -75,6 +75,10 @@ class IpuEngine(CpuEngine):
                 f"parallel.replicas: is {training.replicas} with backend {name!r}; IPUs come in powers of two: give {near}"
             )
         check_network(network, training.decoding)
+        if training.dropout.heard < 1:
+            raise ConfigError(
+                f"dropout: is {training.dropout}, which backend {name!r} does not do; remove it, or take backend cpu or dense"
+            )
         updates = training.updates
         for option in ("lr_factors", "weight_decays", "ema"):
             if getattr(updates, option):

@@ -25,7 +25,7 @@ class RanksEngine(CpuEngine):
         return ShardedModel(self.network, self.grid, seed=self.training.seed, weight_dtype=options.weight_dtype)
 
     def run(self, batch: Batch) -> Output:
-        output: Output = self.model(batch.spikes, batch.first_sample)
+        output: Output = self.model(batch.spikes, batch.first_sample, batch.heard)
         return output
 
     def finish_backward(self) -> float:

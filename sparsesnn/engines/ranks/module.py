@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.ranks.layer import ShardedLayer
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
@@ -94,7 +95,7 @@ class ShardedModel(nn.Module):
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
 
-    def forward(self, spikes: SpikeBatch, first_sample: int = 0) -> Output:
+    def forward(self, spikes: SpikeBatch, first_sample: int = 0, heard: Heard | None = None) -> Output:
         """Runs this replica's samples, whole sequences, which follow `first_sample` others of the batch."""
         if not isinstance(first_sample, int):
             raise TypeError(
@@ -106,8 +107,10 @@ class ShardedModel(nn.Module):
         if spikes.n_neurons != n_input:
             raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
         outputs: dict[str, Any] = {source: spikes}
+        thin: dict[str, Any] = {}
         for name, layer in self.layers.items():
-            inputs = [outputs[c.pre] for c in self.network.senders(name)]
+            read = heard_by(self.network, name, outputs, thin, heard)
+            inputs = [read(c.pre) for c in self.network.senders(name)]
             try:
                 outputs[name] = layer(inputs, first_sample, self.reduction)[0]
             except NumericError as error:
