@@ -13,7 +13,7 @@ from sparsesnn import errors
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
-from sparsesnn.synapses import Dense, Sparse
+from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse
 
 _missing = ""  # why networks can be described and planned here, but not run
 if sys.version_info >= (3, 10):  # noqa: UP036
@@ -55,6 +55,9 @@ __all__ = [
     "CubaLIF",
     "LI",
     "decays",
+    "Conv2d",
+    "Pool",
+    "Series",
     "Surrogate",
     "fast_sigmoid",
     "straight_through",

@@ -75,12 +75,16 @@ def init_activity(
         sources = [outputs[c.pre] for c in network.senders(name)]
         inputs = list(zip(*sources, strict=True))
         reads = isinstance(layer.population, LI)
-        if name in targets or (reads and readout_std is not None):
+        scalable = any(weight.numel() for weight in layer.weights)  # pooling alone has no gain to find
+        if scalable and (name in targets or (reads and readout_std is not None)):
             _check_input(name, layer, sources)
             if mean_shift:
                 for c, weight in zip(layer.senders, layer.sender_weights, strict=True):
-                    weight.add_(mean_shift * _spread(layer, c, weight))
-        if reads and readout_std is not None:
+                    if weight.numel():
+                        weight.add_(mean_shift * _spread(layer, c, weight))
+        if not scalable:
+            pass
+        elif reads and readout_std is not None:
             _scale_readout(name, layer, inputs, readout_std)
         elif name in targets:
             _bisect(name, layer, inputs, targets[name], tolerance, max_passes)

@@ -12,9 +12,10 @@ from typing import Any, Union
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
+from sparsesnn.map_text import parse_maps
 from sparsesnn.options import Option, options_of, plain
 from sparsesnn.surrogate import Surrogate
-from sparsesnn.synapses import Dense, Sparse, Synapses, synapses_from_dict
+from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 #: longest delay, in steps: a state keeps the lists of so many
@@ -82,14 +83,17 @@ class Network:
         connections: in any order; a population's currents are summed in this order, its recurrent connections last.
             `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 
-    Errors: `DescriptionError` for unknown names, cycles, readouts that are read from, populations without input.
+    Convolutions and pooling learn here what shape their sender has, and a population without n how many neurons they make.
+
+    Errors: `DescriptionError` for unknown names, cycles, readouts that are read from, populations without input, sizes that
+    do not fit.
     """
 
     populations: Mapping[str, AnyPopulation]
     connections: tuple[Connection, ...]
 
     def __post_init__(self) -> None:
-        populations, connections = _with_loops(dict(self.populations), tuple(self.connections))
+        populations, connections = _with_sizes(*_with_loops(dict(self.populations), tuple(self.connections)))
         object.__setattr__(self, "populations", MappingProxyType(populations))
         object.__setattr__(self, "connections", connections)
         order = {name: position for position, name in enumerate(self.populations)}
@@ -132,19 +136,34 @@ class Network:
         return Network, (dict(self.populations), self.connections)
 
     @classmethod
-    def chain(cls, *populations: AnyPopulation, delay: int = 0) -> Network:
+    def chain(cls, *parts: AnyPopulation | Synapses, delay: int = 0) -> Network:
         """A feed-forward chain: `Network.chain(Input(700), LIF(256, recurrent=True), LI(20))`.
 
-        Names are `input`, `hidden` (or `hidden1`, `hidden2`, …) and `output`.
+        Kinds of synapses stand between the populations that they join, several in the order in which they act; where
+        none stands they are dense: `Network.chain(Input(shape=(34, 34, 2)), Conv2d(8, 3), LIF(), Pool("sum", 2), Conv2d(16, 3),
+        LIF(), LI(10))`. Names are `input`, `hidden` (or `hidden1`, `hidden2`, …) and `output`.
         """
+        populations: list[AnyPopulation] = []
+        between: list[list[Synapses]] = []
+        for part in parts:
+            if not isinstance(part, Synapses):
+                populations.append(part)
+                between.append([])
+            elif not populations:
+                raise DescriptionError(f"a chain begins with {part}; put an Input before it")
+            else:
+                between[-1].append(part)
+        if between and between[-1]:
+            raise DescriptionError(f"a chain ends with {between[-1][-1]}; put a population behind it")
         if len(populations) < 2:
             raise DescriptionError("a chain needs an Input and at least one more population")
         n_hidden = len(populations) - 2
         hidden = ["hidden"] if n_hidden == 1 else [f"hidden{k + 1}" for k in range(n_hidden)]
         names = ["input", *hidden, "output"]
+        kinds = [Dense() if not some else some[0] if len(some) == 1 else Series(tuple(some)) for some in between]
         return cls(
             {name: populations[k] for k, name in enumerate(names)},
-            tuple(Connection(names[k], names[k + 1], delay) for k in range(len(names) - 1)),
+            tuple(Connection(names[k], names[k + 1], delay, kinds[k]) for k in range(len(names) - 1)),
         )
 
     # ---- looked at ---------------------------------------------------------------------------------------------
@@ -179,6 +198,11 @@ class Network:
         if len(self.inputs) != 1:
             raise DescriptionError(f"Model takes one Input population; the network has {list(self.inputs)}")
         return {name: p for name, p in self.populations.items() if not isinstance(p, Input)}
+
+    def shape(self, name: str) -> Shape | None:
+        """Height, width and channels of a population; None of one that has no shape."""
+        found = (c.synapses.post_shape for c in self.incoming(name))
+        return getattr(self.populations[name], "shape", None) or next((s for s in found if s is not None), None)
 
     def history(self, name: str) -> int:
         """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
@@ -246,9 +270,16 @@ class Network:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: numbers, strings, lists and dicts; -inf is the string "-inf"."""
+
+        def left_out(p: AnyPopulation) -> tuple[str, ...]:
+            return ("shape", "channels_first") if getattr(p, "shape", 0) is None else ("recurrent",)
+
         return {
             "populations": {
-                name: {"model": type(p).__name__, **{k: _plain(v) for k, v in asdict(p).items() if k != "recurrent"}}
+                name: {
+                    "model": type(p).__name__,
+                    **{k: _plain(v) for k, v in asdict(p).items() if k not in left_out(p)},
+                }
                 for name, p in self.populations.items()
             },
             "connections": [
@@ -293,6 +324,41 @@ def _with_loops(
     loops.sort(key=lambda c: list(populations).index(c.pre) if c.pre in populations else -1)
     found = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[arg-type]
     return found, (*(c for c in connections if not c.is_recurrent), *loops)
+
+
+def _with_sizes(
+    populations: dict[str, AnyPopulation], connections: tuple[Connection, ...]
+) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
+    """Kinds of synapses that read maps are told those of their sender, populations without n what their synapses make."""
+    shapes = {name: getattr(p, "shape", None) for name, p in populations.items()}
+    bound = list(connections)
+    for name, p in populations.items():
+        for k, c in enumerate(connections):
+            if c.post != name or c.pre not in populations:
+                continue
+            try:
+                synapses = c.synapses.bound(shapes[c.pre], getattr(populations[c.pre], "channels_first", False))
+            except DescriptionError as error:
+                raise DescriptionError(f"connection {c.pre}->{c.post}: {error}") from None
+            made = synapses.post_shape
+            if made is not None and shapes[name] not in (None, made):
+                raise DescriptionError(
+                    f"connection {c.pre}->{c.post}: makes maps of {made}, another connection into {name!r} maps of "
+                    f"{shapes[name]}; make them equal"
+                )
+            shapes[name] = shapes[name] or made
+            bound[k] = replace(c, synapses=synapses)
+        shape, n = shapes[name], getattr(p, "n", 0)
+        if n is None and shape is None:
+            raise DescriptionError(f"population {name!r}: n is None, and no convolution or pooling makes it; give n")
+        if shape is not None and n != math.prod(shape):
+            if n is not None:
+                raise DescriptionError(
+                    f"population {name!r}: n is {n}, but its synapses make maps of {shape}, {math.prod(shape):,} neurons; "
+                    "leave n out"
+                )
+            populations[name] = replace(p, n=math.prod(shape))  # type: ignore[arg-type]
+    return populations, tuple(bound)
 
 
 def _connection(data: Any) -> Connection:
@@ -368,28 +434,23 @@ def parse_net(text: str, **defaults: Any) -> Network:
 
     Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
     the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes; `p0.1`: the
-    population hears through `Sparse(density=0.1)` synapses, each connection with a draw of its own. `defaults` are arguments of every hidden population
+    population hears through `Sparse(density=0.1)` synapses, each connection with a draw of its own.
+    `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`. `defaults` are arguments of every hidden population
     (those that a model does not know, such as `alpha` for LIF, are left out where they do not apply).
     """
-    parts = text.strip().split("-")
     models = _by_letter()
-    matches = [re.fullmatch(f"([1-9][0-9]*)([rs{''.join(models)}]*)(?:p([0-9.]+))?", part) for part in parts]
-    if re.match(r"\s*\d+x\d+x\d+\s*:", text):
-        raise DescriptionError(
-            f"net {text!r}: is one of images, which only `sparsesnn bench baselines` and `./dev bench sweep` run, on the backend "
-            "dense; write sizes joined by '-', such as 700-256r-20"
-        )
-    if len(parts) < 2 or None in matches:
-        raise DescriptionError(
-            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
-            "p0.1: sparse synapses of that density)"
-        )
-    sizes = [(int(m[1]), m[2]) for m in matches if m]
     known = neuron_options()
     if unknown := set(defaults) - set(known):
         raise DescriptionError(f"net: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")
 
-    def population(n: int, flags: str, **more: Any) -> Population:
+    def neurons(n: int | None, flags: str, last: bool) -> AnyPopulation:
+        if last and not flags:
+            return LI(n, beta=_readout_beta(defaults))  # type: ignore[arg-type]
+        if last and "s" not in flags:
+            raise DescriptionError(f"net {text!r}: the readout takes no letter but 's' (spiking)")
+        if "s" in flags and not last:
+            raise DescriptionError(f"net {text!r}: 's' is for the last one, the readout")
+        spiking = {"grad_threshold": -math.inf, "capacity": None, "activity": "natural"} if last else {}
         letters = set(flags) & set(models)
         if len(letters) > 1:
             raise DescriptionError(
@@ -397,21 +458,22 @@ def parse_net(text: str, **defaults: Any) -> Network:
             )
         model = models["".join(letters)]
         arguments = {k: v for k, v in defaults.items() if k in options_of(model)}
-        return model(n, **{**arguments, "recurrent": "r" in flags, **more})
+        return model(n, **{**arguments, "recurrent": "r" in flags, **spiking})  # type: ignore[arg-type]
 
-    if sizes[0][1] or any("s" in flags for _, flags in sizes[:-1]):
+    if ":" in text:
+        return Network.chain(*parse_maps(text, neurons, "".join(models)))
+    pattern = f"([1-9][0-9]*)([rs{''.join(models)}]*)(?:p([0-9.]+))?"
+    matches = [re.fullmatch(pattern, part) for part in text.strip().split("-")]
+    if len(matches) < 2 or None in matches:
         raise DescriptionError(
-            f"net {text!r}: the first size is the input and takes no letter; 's' is for the last one"
+            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
+            "p0.1: sparse synapses of that density), or convolutions, such as 2x34x34:3C8s2-3C16s2-10"
         )
-    hidden = [population(n, flags) for n, flags in sizes[1:-1]]
-    n_out, flags = sizes[-1]
-    if "s" in flags:
-        last: AnyPopulation = population(n_out, flags, grad_threshold=-math.inf, capacity=None, activity="natural")
-    elif flags:
-        raise DescriptionError(f"net {text!r}: the readout takes no letter but 's' (spiking)")
-    else:
-        last = LI(n_out, beta=_readout_beta(defaults))
-    network = Network.chain(Input(sizes[0][0]), *hidden, last)
+    sizes = [(int(m[1]), m[2]) for m in matches if m]
+    if sizes[0][1]:
+        raise DescriptionError(f"net {text!r}: the first size is the input and takes no letter")
+    hidden = [neurons(n, flags, last=False) for n, flags in sizes[1:-1]]
+    network = Network.chain(Input(sizes[0][0]), *hidden, neurons(*sizes[-1], last=True))
     densities = {name: m[3] for name, m in zip(network.populations, matches, strict=True) if m and m[3]}
     if network.inputs[0] in densities:
         raise DescriptionError(

@@ -18,7 +18,7 @@ from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.synapses import Dense, Synapses
-from sparsesnn.synapses.base import Columns
+from sparsesnn.synapses.base import Columns, check_matrices
 
 #: the buffer in which a layer with a capacity counts the forward passes of training
 STEP_COUNTER = "training_steps"
@@ -111,6 +111,9 @@ class PopulationModule(nn.Module):
         """`uniform`: draws the initial weight of a connection; `neurons`: first and last + 1 of those that this process
         holds; None: all."""
         super().__init__()
+        if population.n is None:
+            raise DescriptionError(f"{type(population).__name__}: n is None, which only a network can fill in; give n")
+        check_matrices([c for c in incoming if c.is_recurrent], "a recurrent connection")
         self.population = population
         self.neurons = neurons or (0, population.n)
         own = slice(*self.neurons)
@@ -120,10 +123,10 @@ class PopulationModule(nn.Module):
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
         self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64) if counts else None)
-        weights = {c.name: nn.Parameter(uniform(c)) for c in self.incoming}
+        weights = {c.name: uniform(c) for c in self.incoming}
         for c in self.incoming:
             if c.is_recurrent:
-                self.register_parameter(c.name, weights[c.name])
+                self._register(c.name, weights[c.name])
         self.bias = nn.Parameter(torch.zeros(population.n)[own]) if population.bias else None
         for name in (*(parameter.name for parameter in population.parameters), "grad_threshold"):
             if hasattr(population, name):
@@ -135,7 +138,14 @@ class PopulationModule(nn.Module):
                     self.register_buffer(name, value)
         for c in self.incoming:
             if not c.is_recurrent:
-                self.register_parameter(c.name, weights[c.name])
+                self._register(c.name, weights[c.name])
+
+    def _register(self, name: str, weight: Tensor) -> None:
+        """A weight as a parameter; of synapses that have none, empty, as a buffer that no file holds."""
+        if weight.numel():
+            self.register_parameter(name, nn.Parameter(weight))
+        else:
+            self.register_buffer(name, weight, persistent=False)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads files from before layers counted: as if training began now."""
@@ -145,7 +155,7 @@ class PopulationModule(nn.Module):
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
-        """One for each of `incoming`; dense ones are [n_pre, n], a row per sending neuron."""
+        """One for each of `incoming`, empty where its synapses have none; dense ones are [n_pre, n], a row per sender."""
         return tuple(getattr(self, c.name) for c in self.incoming)
 
     def columns(self, c: Incoming) -> Columns | None:
@@ -185,6 +195,7 @@ class PopulationModule(nn.Module):
         """float64[n]: numbers like the weight of a connection, summed for each receiving neuron."""
         columns = self.columns(c)
         if columns is None:
+            numbers = numbers.reshape(-1, numbers.shape[-1])
             sums = np.zeros(numbers.shape[c.synapses.receiver_axis])
             for row in range(0, len(numbers), 1024):
                 sums += np.add.reduce(numbers[row : row + 1024].astype(np.float64), axis=0)
@@ -222,7 +233,7 @@ class PopulationModule(nn.Module):
 
     @property
     def sender_matrices(self) -> tuple[Tensor, ...]:
-        """The weights of `senders` as matrices."""
+        """The weights of `senders` as matrices, those of kinds that are none as they are."""
         return tuple(self.matrix(c) for c in self.senders)
 
     @property

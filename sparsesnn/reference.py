@@ -25,6 +25,7 @@ from sparsesnn.layers import LI, Population
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.network import Network
 from sparsesnn.rotation import list_seed, population_seed, rotation
+from sparsesnn.synapses import Dense, Synapses
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +39,7 @@ class Parameters:
         recurrent_weight, bias: [N, N], [N], or None.
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
+        synapses: of each source; empty: matrices [M, N].
         masks: by source (0, 1, … or "loop"), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
     """
 
@@ -48,7 +50,12 @@ class Parameters:
     bias: Array | None
     neuron: Mapping[str, Array]
     grad_threshold: Any = None
+    synapses: tuple[Synapses, ...] = ()
     masks: Mapping[int | str, Array] = field(default_factory=dict)
+
+    def kinds(self) -> tuple[Synapses, ...]:
+        """The kind of synapses of each source."""
+        return self.synapses or (Dense(),) * len(self.weights)
 
     @property
     def fires(self) -> bool:
@@ -79,6 +86,7 @@ class Parameters:
                 name: array(getattr(layer, name)).clip(low, high) for name, low, high in layer.population.parameters
             },
             grad_threshold=array(getattr(layer, "grad_threshold", None)),
+            synapses=tuple(Dense() if c.synapses.is_matrix else c.synapses for c in layer.senders),
             masks=masks,
         )
 
@@ -179,11 +187,11 @@ def layer_forward(
     for t in range(n_steps):
         i = current[t]
         i += 0 if p.bias is None else p.bias
-        for x, weight, shift in zip(inputs, p.weights, shifts, strict=True):
+        for x, kind, weight, shift in zip(inputs, p.kinds(), p.weights, shifts, strict=True):
             if t >= shift:
-                add_rows(i, x[t - shift], weight)
+                kind.add(i, x[t - shift], weight)
         if p.recurrent_weight is not None:
-            add_rows(i, spikes[t - 1], p.recurrent_weight)
+            Dense().add(i, spikes[t - 1], p.recurrent_weight)
         reset = (s if held is None else held)[t - 1]
         after = population.step(p.neuron, [z[t - 1] for z in states], reset, s[t - 1], i)
         for z, value in zip(states, after, strict=True):
@@ -228,12 +236,12 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         for name, value in pulled.parameters.items():
             d_neuron[name] += value
     d_weights, d_inputs = [], []
-    for k, (x, weight, shift) in enumerate(zip(r.inputs, p.weights, r.shifts, strict=True)):
+    for k, (x, kind, weight, shift) in enumerate(zip(r.inputs, p.kinds(), p.weights, r.shifts, strict=True)):
         d_arrived = d_i[shift:n_steps]  # d_i at the step in which x[t - shift] arrives
         used = np.asarray(x[: len(d_arrived)], weight.dtype)
-        d_weights.append(np.einsum("tbm,tbn->mn", used, d_arrived) * p.masks.get(k, dtype(1)))
         d_inputs.append(np.zeros(x.shape, weight.dtype))
-        d_inputs[-1][: len(d_arrived)] = d_arrived @ weight.T
+        d_inputs[-1][: len(d_arrived)], d_weight = kind.pull(used, weight, d_arrived)
+        d_weights.append(d_weight * p.masks.get(k, dtype(1)))
     own = np.roll(r.spikes, 1, axis=0)[:-1]  # own[t] = spikes[t - 1]
     return Gradients(
         weights=tuple(d_weights),
@@ -244,12 +252,6 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         neuron={name: _sum_to(d, p.neuron[name]) for name, d in d_neuron.items()},
         inputs=tuple(d_inputs),
     )
-
-
-def add_rows(i: Array, spikes: Array, weight: Array) -> None:
-    """i[b] += weight[m] for every m that fired in sample b, m ascending; one addition after the other."""
-    for b, m in zip(*np.nonzero(spikes), strict=True):
-        i[b] += spikes[b, m] * weight[m]
 
 
 def _sum_to(x: Array, parameter: Array) -> Array:

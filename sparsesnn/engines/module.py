@@ -20,6 +20,7 @@ from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, 
 from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
 from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses.base import check_matrices
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 BACKENDS = ("cpu", "dense")
@@ -71,7 +72,10 @@ class Layer(PopulationModule):
         if backend not in BACKENDS:
             raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
         dense.check_mode(dense_mode, backend)
-        super().__init__(population, incoming(population, n_pre, delays), uniform(generator, population.n))
+        connections = incoming(population, n_pre, delays)
+        if backend == "cpu":
+            check_matrices(connections, f"backend {backend!r}")
+        super().__init__(population, connections, uniform(generator, population.n))
         self.backend = backend
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
@@ -254,7 +258,7 @@ class Model(nn.Module):
             return spikes
         if self.backend == "cpu":
             return spikes
-        weight = next(self.parameters())
+        weight = next(iter(self.layers.values())).weights[0]  # type: ignore[union-attr, index]
         if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
         return spikes.to_dense()

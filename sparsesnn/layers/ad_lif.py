@@ -19,7 +19,7 @@ ORDERS = ("symplectic", "explicit", "sparch")
 
 
 @documented(
-    n="number of neurons.",
+    n="number of neurons; None: what convolutions or pooling in front of them make.",
 )
 @dataclass(frozen=True)
 class AdLIF(Population):

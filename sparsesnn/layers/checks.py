@@ -22,15 +22,20 @@ else:
 
 
 def check_population(population: Any) -> None:
-    """Its size, and every argument as declared; lists have one number per neuron. Errors: `DescriptionError`."""
+    """Its size, and every argument as declared; lists have one number per neuron. Errors: `DescriptionError`.
+
+    A population may leave its size (None) to a network, which knows what its synapses make.
+    """
     model, n = type(population).__name__, plain(population.n)
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise DescriptionError(f"{model}: n is {n!r}; give a whole number of neurons, at least 1")
     object.__setattr__(population, "n", n)
     check(population, f"{model}: {{}}", DescriptionError)
     for name, known in options_of(type(population)).items():
         value = getattr(population, name)
         if known.type == PerNeuron and isinstance(value, tuple) and len(value) != n:
+            if n is None and len(value) != 1:
+                continue
             if len(value) != 1:
                 raise DescriptionError(
                     f"{model}: {name} has {len(value)} values; give one number, or one per neuron ({n})"

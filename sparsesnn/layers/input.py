@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Optional
 
+from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import check_population
+from sparsesnn.synapses.base import Shape
+from sparsesnn.synapses.maps import check_shape
 
 
 @dataclass(frozen=True)
 class Input:
-    """`n` input neurons, for example 700 cochlea channels; they have no state."""
+    """`n` input neurons, for example 700 cochlea channels; they have no state.
 
-    n: int
+    Args:
+        n: number of neurons; None: those of the shape.
+        shape: (height, width, channels) of maps, for convolutions and pooling: `Input(shape=(34, 34, 2))`.
+        channels_first: the neurons of a shape are in the order [channels, height, width], as in the data sets of cameras;
+            False: [height, width, channels].
+    """
+
+    n: int = None  # type: ignore[assignment]  # a number once the object is made
+    shape: Optional[Shape] = None  # noqa: UP045
+    channels_first: bool = False
 
     def __post_init__(self) -> None:
+        shape = check_shape("Input", self.shape)
+        object.__setattr__(self, "shape", shape)
+        if shape is not None:
+            n = math.prod(shape)
+            if self.n not in (None, n):
+                raise DescriptionError(f"Input: n is {self.n!r}, but shape {shape} has {n} neurons; leave n out")
+            object.__setattr__(self, "n", n)
+        if self.n is None or type(self.channels_first) is not bool or (self.channels_first and shape is None):
+            raise DescriptionError(
+                f"Input: n is {self.n!r}, shape {shape!r}, channels_first {self.channels_first!r}; give n or shape, and "
+                "channels_first=True or False with a shape"
+            )
         check_population(self)

@@ -22,7 +22,7 @@ class LI(HasDecays):
     A decay that leaves [0, 1] as it learns is read as 0 or 1, see `sparsesnn.bounds`.
     """
 
-    n: int
+    n: int = None  # type: ignore[assignment]  # a number once a network is made
     beta: PerNeuron = option(0.95, "decay of the readout per step", low=0, high=1)
     bias: bool = option(False, "a trainable constant current per output")
     gain: float = option(1.0, "factor on the readout's input current")

@@ -29,7 +29,7 @@ class Population(HasDecays):
     leads to β·(v - θ·s), as in SpikingJelly, Sinabs and NIR; without it to β·v - θ·s, as in snnTorch.
     """
 
-    n: int
+    n: int = None  # type: ignore[assignment]  # a number once a network is made
     beta: PerNeuron = option(0.95, "membrane decay per step", low=0, high=1)
     threshold: PerNeuron = option(1.0, "a neuron fires when v > threshold, strictly", above=0, high=3e38)
     grad_threshold: PerNeuron = option(
@@ -59,7 +59,7 @@ class Population(HasDecays):
         model = type(self).__name__
         if self.reset_decays and self.reset != "subtract":
             raise DescriptionError(f"{model}: reset_decays works only with reset='subtract', not {self.reset!r}")
-        if self.capacity is not None and self.capacity > self.n:
+        if self.capacity is not None and self.n is not None and self.capacity > self.n:
             raise DescriptionError(
                 f"{model}: capacity is {self.capacity!r}; allowed: 1 to {self.n} (its neurons), or None"
             )
@@ -103,7 +103,7 @@ class Population(HasDecays):
         raise NotImplementedError
 
 
-@documented(n="number of neurons.")
+@documented(n="number of neurons; None: what convolutions or pooling in front of them make.")
 @dataclass(frozen=True)
 class LIF(Population):
     """Leaky integrate-and-fire: v[t] = ρ(v[t-1]) + gain·i[t], with the reset inside ρ.

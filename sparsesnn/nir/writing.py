@@ -16,6 +16,7 @@ from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.network import Network
 from sparsesnn.nir.files import nir_package
+from sparsesnn.synapses.base import check_matrices
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def to_nir(
     readout = readout or default_readout(target)
     nir = nir_package()
     network = model.network
+    check_matrices(network.connections, "the writer of NIR")
     nodes: dict[str, Any] = {}
     edges: list[tuple[str, str]] = []
     ends: list[str] = []

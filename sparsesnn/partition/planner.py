@@ -17,6 +17,7 @@ from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE
 from sparsesnn.partition.plan import ConnectionPlan, Plan, PopulationPlan
 from sparsesnn.partition.target import Target
+from sparsesnn.synapses.base import check_matrices
 
 #: of a population's neurons, the most that fit into a list: the "5 % maximum activity" of Finkbeiner et al. 2024
 MAX_ACTIVITY = 0.05
@@ -66,6 +67,7 @@ def make_plan(
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
     """
+    check_matrices(network.connections, "a plan")
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
     if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.kind != "ipu"):
         raise ConfigError(

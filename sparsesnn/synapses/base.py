@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Dict, Tuple, Type  # noqa: UP035
+from typing import Any, ClassVar, Dict, Optional, Tuple, Type  # noqa: UP035
 
 import numpy as np
 
@@ -14,29 +14,54 @@ from sparsesnn.errors import DescriptionError
 #: of the weights of some receivers, in the order in which they are stored: where each receiver's begin, [n + 1], and
 #: the sender of each
 Columns = Tuple[np.ndarray, np.ndarray]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
+#: height, width, channels
+Shape = Tuple[int, int, int]  # noqa: UP006
 
 
 @dataclass(frozen=True)
 class Synapses:
-    """A kind of synapses between `n_pre` sending and `n_post` receiving neurons; see the files beside this one.
+    """A kind of synapses between `n_pre` sending and `n_post` receiving neurons; see the files next to this one.
 
     Every kind is a frozen dataclass; a kind is known under its class's name from the moment its class is made. Where a
     method takes `begin` and `end`, it is about the receivers `begin` to `end - 1`: a shard, or all of them.
+
+    Kinds that are no matrix have their product and its gradients twice: in NumPy for the reference (`add`, `pull`), in PyTorch
+    for the dense engine (`product`, `product_grad`).
     """
 
     #: kinds by name
     kinds: ClassVar[Dict[str, Type[Synapses]]] = {}  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
     #: the axis of the weight along which receiving neurons lie: the one that shards cut
     receiver_axis: ClassVar[int] = -1
+    #: whether the weights, spread out where `columns` says so, are a matrix [n_pre, n_post]
+    is_matrix: ClassVar[bool] = True
 
-    def __init_subclass__(cls) -> None:
-        Synapses.kinds[cls.__name__] = cls
+    def __init_subclass__(cls, shared: bool = False) -> None:
+        """`shared`: what several kinds extend, and no kind itself."""
+        if not shared:
+            Synapses.kinds[cls.__name__] = cls
+
+    def bound(self, shape: Optional[Shape], channels_first: bool = False) -> Synapses:  # noqa: UP045
+        """The same for a sender of a shape; most kinds do not ask.
+
+        Args:
+            shape: of the sender, None if it has none.
+            channels_first: neurons of the sender are in the order [channels, height, width].
+
+        Errors: `DescriptionError` for a shape that the kind cannot read.
+        """
+        return self
+
+    @property
+    def post_shape(self) -> Optional[Shape]:  # noqa: UP045
+        """The shape of the receiver; None of a kind that does not say."""
+        return None
 
     def check(self, where: str, n_pre: int, n_post: int) -> None:
         """`DescriptionError`, which begins with `where`, if the kind does not fit populations of these sizes."""
 
     def weight_shape(self, n_pre: int, n_post: int) -> tuple[int, ...]:
-        """Shape of the weight of all receivers; empty where the kind has none."""
+        """Shape of the weight of all receivers; (0,) where the kind has none."""
         raise NotImplementedError
 
     def fan_in(self, n_pre: int, n_post: int) -> int:
@@ -70,6 +95,26 @@ class Synapses:
         shape[self.receiver_axis] = high - low
         return math.prod(shape)
 
+    def widest(self, n_pre: int, n_post: int) -> int:
+        """Numbers per sample and step of the largest array that `product` makes or reads."""
+        return max(n_pre, n_post)
+
+    def add(self, i: Any, spikes: Any, weight: Any) -> None:
+        """NumPy: adds to the currents `i` [B, n_post] what `spikes` [B, n_pre] bring."""
+        raise NotImplementedError
+
+    def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:
+        """NumPy: gradients by spikes [T, B, n_pre] and weight, from `d` [T, B, n_post]."""
+        raise NotImplementedError
+
+    def product(self, spikes: Any, weight: Any) -> Any:
+        """PyTorch: the currents [rows, n_post] of spikes [rows, n_pre]."""
+        return spikes @ weight
+
+    def product_grad(self, spikes: Any, weight: Any, d: Any, needs: tuple[bool, bool]) -> tuple[Any, Any]:
+        """PyTorch: gradients of `product` by spikes and weight, None where `needs` says so."""
+        return d @ weight.t() if needs[0] else None, spikes.t() @ d if needs[1] else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data; arguments that are None are left out."""
         return {"kind": type(self).__name__, **{k: v for k, v in asdict(self).items() if v is not None}}
@@ -90,3 +135,14 @@ def synapses_from_dict(data: Any) -> Synapses:
         return kind(**arguments)
     except TypeError as error:
         raise DescriptionError(f"synapses {kind.__name__}: {error}") from None
+
+
+def check_matrices(connections: Iterable[Any], who: str) -> None:
+    """`DescriptionError` where a connection has synapses that are no matrix, which `who` does not have."""
+    for c in connections:
+        if not c.synapses.is_matrix:
+            allowed = ", ".join(sorted(name for name, kind in Synapses.kinds.items() if kind.is_matrix))
+            raise DescriptionError(
+                f"connection {c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; allowed: "
+                f"{allowed}; change them; the backend 'dense' has all kinds between populations"
+            )

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.base import Synapses
 
@@ -23,11 +25,19 @@ class Dense(Synapses):
     def fan_in(self, n_pre: int, n_post: int) -> int:
         return n_pre
 
+    def add(self, i: Any, spikes: Any, weight: Any) -> None:
+        """i[b] += weight[m] for every m that fired in sample b, m ascending; one addition after the other."""
+        for b, m in zip(*np.nonzero(spikes), strict=True):
+            i[b] += spikes[b, m] * weight[m]
+
+    def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:
+        return d @ weight.T, np.einsum("tbm,tbn->mn", spikes, d)
+
 
 def check_dense(connections: Iterable[Any], who: str) -> None:
     """`DescriptionError` where a connection has synapses of another kind, which `who` does not have."""
     for c in connections:
         if not isinstance(c.synapses, Dense):
             raise DescriptionError(
-                f"{c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; use Dense, or backend 'cpu'"
+                f"{c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; use Dense, or another backend"
             )

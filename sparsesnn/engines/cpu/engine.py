@@ -17,6 +17,7 @@ from sparsesnn.engines.module import WEIGHT_DTYPES, Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.network import Network
+from sparsesnn.synapses.base import check_matrices
 
 
 class CpuEngine(TorchEngine):
@@ -28,7 +29,7 @@ class CpuEngine(TorchEngine):
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
-        """The reference for all others: whatever can be described runs."""
+        check_matrices(network.connections, f"backend {name!r}")
 
     def _make_model(self) -> nn.Module:
         return Model(self.network, seed=self.training.seed, weight_dtype=self.training.options.weight_dtype)

@@ -33,6 +33,7 @@ from sparsesnn.engines.dense.layer import Call, Result, arriving
 from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, Population
+from sparsesnn.synapses import Synapses
 
 
 def kit_of(device: torch.device) -> ModuleType:
@@ -83,6 +84,7 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         population=neuron.population,
         shape=(call.n_steps, call.n_samples, call.n),
         shifts=tuple(source.shift for source in call.sources),
+        synapses=tuple(source.synapses for source in call.sources),
         sources=tuple(x.fired if isinstance(x, DenseSpikes) else None for x in spikes),
         own=call.own,
         fresh=call.fresh and first_step.matters(neuron.population),
@@ -129,6 +131,7 @@ class _Run:
         kit: what computes on the device of the weights.
         shape: T, B, N.
         shifts: per source, row t - shift arrives at step t.
+        synapses: per source, their kind.
         sources: per source bool[T', B, M], who fired; None where its spikes are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
         fresh: the first step differs, see `first_step`.
@@ -144,6 +147,7 @@ class _Run:
     population: LI | Population
     shape: tuple[int, int, int]
     shifts: tuple[int, ...]
+    synapses: tuple[Synapses, ...]
     sources: tuple[Tensor | None, ...]
     own: Tensor | None
     fresh: bool
@@ -163,6 +167,8 @@ class _Run:
         """First and last step of each chunk, of about equal length."""
         n_steps, n_samples, _ = self.shape
         longest = max(self.kit.MIN_STEPS, math.ceil(self.kit.ROWS / max(1, n_samples)))
+        if maps := [n_samples * kind.widest(0, self.shape[2]) for kind in self.synapses if not kind.is_matrix]:
+            longest = min(longest, max(1, self.kit.MAP_NUMBERS // max(1, *maps)))
         edges = np.linspace(0, n_steps, math.ceil(n_steps / longest) + 1).round().astype(int).tolist()
         return list(itertools.pairwise(edges))
 
@@ -172,9 +178,11 @@ class _Run:
         tensor: Tensor = self.kit.empty(shape, self.dtype if dtype is None else dtype, self.v.device)
         return tensor
 
-    def factor(self, weight: Tensor | None, *, transposed: bool = False) -> Any:
+    def factor(self, weight: Tensor | None, kind: Synapses | None = None, *, transposed: bool = False) -> Any:
         """The right factor of products; None without a weight."""
-        return None if weight is None else self.kit.Factor(weight, self.dtype, transposed=transposed)
+        if weight is None or kind is None or kind.is_matrix:
+            return None if weight is None else self.kit.Factor(weight, self.dtype, transposed=transposed)
+        return Kernel(kind, weight.to(self.dtype))
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
@@ -187,7 +195,7 @@ class _Run:
         out = self.empty(n_steps, self.v.dtype) if self.fired is None else None
         spikes = out if self.fired is None else self.fired
         assert spikes is not None
-        weights = [self.factor(weight) for weight in x.weights]
+        weights = [self.factor(*of) for of in zip(x.weights, self.synapses, strict=True)]
         recurrent_weight = self.factor(x.recurrent_weight)
         for start, stop in chunks:
             i = current[start:stop] if keep else current[: stop - start]
@@ -225,7 +233,7 @@ class _Run:
     def current_again(self, x: _Inputs, out: Tensor | None) -> Tensor:
         """The current of the forward pass, to the bit, from the spikes; `out` [T, B, N] of a recurrent population."""
         current = self.empty(self.shape[0])
-        weights = [self.factor(weight) for weight in x.weights]
+        weights = [self.factor(*of) for of in zip(x.weights, self.synapses, strict=True)]
         for start, stop in self.chunks():
             self.input_current(current[start:stop], x, weights, start, stop)
         if self.own is not None and x.recurrent_weight is not None and out is not None:
@@ -250,8 +258,8 @@ class _Run:
         rows = tuple(self.empty(longest + 1, state) for _ in self.state) if keeps else ()
         d_current, d_one = self.empty(longest), None if out is None else self.empty(1, state)
         weights = [
-            self.factor(w if wanted else None, transposed=True)
-            for w, wanted in zip(x.weights, needs.spikes, strict=True)
+            self.factor(w if wanted or not kind.is_matrix else None, kind, transposed=True)
+            for w, kind, wanted in zip(x.weights, self.synapses, needs.spikes, strict=True)
         ]
         recurrent_weight = self.factor(x.recurrent_weight, transposed=True)
         d_state = tuple(torch.zeros_like(x) for x in self.state)
@@ -309,15 +317,57 @@ class _Run:
         last = stop == self.shape[0]  # the chunk that comes first here
         for k, (shift, weight) in enumerate(zip(self.shifts, weights, strict=True)):
             arrived, silent = arriving(x.spikes[k], shift, start, stop)
-            if (d_weight := g.weights[k]) is not None:
+            d_weight, d_spikes = g.weights[k], g.spikes[k]
+            d_arrived = None if d_spikes is None else arriving(d_spikes, shift, start, stop)[0]
+            if isinstance(weight, Kernel):
+                weight.add_gradients(arrived, d_current[silent:], d_arrived, d_weight, first=last)
+                continue
+            if d_weight is not None:
                 self.kit.add_outer(d_weight, arrived, d_current[silent:], first=last)
-            if (d_spikes := g.spikes[k]) is not None and weight is not None:
-                weight.product(d_current[silent:], arriving(d_spikes, shift, start, stop)[0])
+            if d_arrived is not None and weight is not None:
+                weight.product(d_current[silent:], d_arrived)
         if g.recurrent_weight is not None and out is not None and self.own is not None:
             begin = max(start, 1)
             self.kit.add_outer(g.recurrent_weight, out[begin - 1 : stop - 1], d_current[begin - start :], first=last)
             if start == 0:
                 self.kit.add_outer(g.recurrent_weight, self.own, d_current[0], first=False)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Stands for `kit.Factor` where synapses are no matrix: their own products, by PyTorch."""
+
+    kind: Synapses
+    weight: Tensor
+
+    def product(self, a: Tensor, out: Tensor, *, accumulate: bool = False, bias: Tensor | None = None) -> None:
+        """out ← what spikes `a` bring, on top of `out` or of a bias [N]; a [.., M] bool or float, out [.., N]."""
+        if not a.numel():
+            return
+        made = self.kind.product(self.rows(a), self.weight).view(out.shape)
+        if accumulate:
+            out += made
+        elif bias is None:
+            out.copy_(made)
+        else:
+            torch.add(made, bias, out=out)
+
+    def add_gradients(self, a: Tensor, d: Tensor, d_a: Tensor | None, d_weight: Tensor | None, *, first: bool) -> None:
+        """d_a ← the gradient by spikes `a`, d_weight ← that by the weight, on top unless it is the first; from `d` [.., N]."""
+        if first and d_weight is not None:
+            d_weight.zero_()
+        if not a.numel():
+            return
+        needs = (d_a is not None, d_weight is not None)
+        by_a, by_weight = self.kind.product_grad(self.rows(a), self.weight, d.reshape(-1, d.shape[-1]), needs)
+        if d_a is not None:
+            d_a.copy_(by_a.view(d_a.shape))
+        if d_weight is not None:
+            d_weight += by_weight
+
+    def rows(self, spikes: Tensor) -> Tensor:
+        """[t, B, M] as [t·B, M], in the dtype of the products."""
+        return spikes.to(self.weight.dtype).view(-1, spikes.shape[-1])
 
 
 @dataclass(frozen=True)

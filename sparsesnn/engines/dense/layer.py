@@ -17,6 +17,7 @@ from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import Population
 from sparsesnn.output import LayerOutput, LayerState, last_steps
+from sparsesnn.synapses import Synapses
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ MODES = ("auto", "step", "hoist", "fused", "compile")
 
 @dataclass(frozen=True)
 class Source:
-    """A sending population: spikes [T', B, M], weight [M, N]; row t - shift of the spikes arrives at step t."""
+    """A sending population: spikes [T', B, M], a weight as its synapses want it; row t - shift arrives at step t."""
 
     spikes: Tensor | DenseSpikes  # DenseSpikes: for the mode "fused" alone
     weight: Tensor
     shift: int
+    synapses: Synapses
 
 
 def arriving(spikes: Tensor, shift: int, start: int, stop: int) -> tuple[Tensor, int]:
@@ -205,14 +207,15 @@ def _sources(
     model = type(layer.population).__name__
     shape: tuple[int, int] | None = None
     read = []
-    for k, (source, weight, delay) in enumerate(zip(sources, layer.sender_matrices, layer.delays, strict=True)):
+    for k, (source, weight, c) in enumerate(zip(sources, layer.sender_matrices, layer.senders, strict=True)):
+        delay = c.delay
         if not isinstance(source, (Tensor, DenseSpikes)):
             raise ShapeError(
                 f"{model}: source {k} is a {type(source).__name__}; the backend 'dense' reads tensors [T, B, M]; "
                 "give spikes.to_dense()"
             )
-        if source.ndim != 3 or source.shape[2] != weight.shape[0]:
-            raise ShapeError(f"{model}: source {k} is {tuple(source.shape)}; give [T, B, {weight.shape[0]}]")
+        if source.ndim != 3 or source.shape[2] != c.n_pre:
+            raise ShapeError(f"{model}: source {k} is {tuple(source.shape)}; give [T, B, {c.n_pre}]")
         n_steps = source.shape[0] if shift else source.shape[0] - delay
         if n_steps < 0:
             raise ShapeError(
@@ -227,7 +230,7 @@ def _sources(
                 "make them equal" + ("" if shift else " (with a state, a source of delay d begins d steps earlier)")
             )
         spikes = source.to(weight.device, weight.dtype) if isinstance(source, Tensor) else source
-        read.append(Source(spikes, weight, delay if shift else 0))
+        read.append(Source(spikes, weight, delay if shift else 0, c.synapses))
     assert shape is not None, "a layer has at least one source"
     return tuple(read), *shape
 

@@ -22,6 +22,8 @@ from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 #: stay small beside what is kept
 ROWS = 768
 MIN_STEPS = 8
+#: numbers of a chunk's largest maps: those that a convolution reads or makes
+MAP_NUMBERS = 1 << 20
 
 
 class Factor:

@@ -26,6 +26,8 @@ STEPS, STATES = ("out", "fired", "current", "d_current"), ("v_rows", "i_syn_rows
 #: rows of a chunk: potentials of one chunk are kept besides the currents; a launch costs microseconds
 ROWS = 16384
 MIN_STEPS = 8
+#: numbers of a chunk's largest maps: those that a convolution reads or makes
+MAP_NUMBERS = 1 << 26
 
 
 class Factor:

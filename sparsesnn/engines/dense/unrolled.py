@@ -20,8 +20,10 @@ def step(call: Call) -> Result:
     for t in range(call.n_steps):
         i = call.v.new_zeros(call.n_samples, call.n) if call.bias is None else call.bias.expand(call.n_samples, -1)
         for source, spikes in zip(call.sources, steps, strict=True):
-            if t >= source.shift:
+            if t >= source.shift and source.synapses.is_matrix:
                 i = torch.addmm(i, spikes[t - source.shift], source.weight)
+            elif t >= source.shift:
+                i = i + source.synapses.product(spikes[t - source.shift], source.weight)
         if own is not None and call.recurrent_weight is not None:
             i = torch.addmm(i, own, call.recurrent_weight)
         fired, moment = call.neuron.step(i, moment)
@@ -59,7 +61,7 @@ def input_current(call: Call) -> Tensor:
     total: Tensor | None = call.bias
     for source, spikes in zip(call.sources, _tensors(call), strict=True):
         rows, silent = arriving(spikes, source.shift, 0, call.n_steps)
-        current = rows @ source.weight
+        current = source.synapses.product(rows.flatten(0, 1), source.weight).view(*rows.shape[:2], call.n)
         if silent:
             current = functional.pad(current, (0, 0, 0, 0, silent, 0))
         total = current if total is None else total + current

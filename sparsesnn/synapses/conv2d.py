@@ -1,0 +1,111 @@
+"""Convolution over maps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.synapses.base import Shape
+from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sides
+
+
+@dataclass(frozen=True)
+class Conv2d(OnMaps):
+    """The same window of weights at every place: float32[kernel, kernel, channels before / groups, channels].
+
+        i[y, x, :] += Σ_{dy, dx} Σ_{c fired at (y·stride - padding + dy·dilation, x·stride - padding + dx·dilation)} weight[dy, dx, c, :]
+
+    So a spike adds one row of `channels` numbers for each place whose window it lies in.
+
+    Args:
+        channels: of the receiver.
+        kernel, stride, padding, dilation: as of `torch.nn.Conv2d`; one number, or one each for height and width.
+        groups: channels are split into so many, each of which reads its part of the sender's; as many as the sender has
+            channels: depthwise.
+        shape, channels_first: of the sender; a network fills them in.
+    """
+
+    channels: int
+    kernel: Sides
+    stride: Sides = 1
+    padding: Sides = 0
+    dilation: Sides = 1
+    groups: int = 1
+    shape: Optional[Shape] = None  # noqa: UP045
+    channels_first: bool = False
+
+    def __post_init__(self) -> None:
+        check_sides(self, channels=1, kernel=1, stride=1, padding=0, dilation=1, groups=1)
+        object.__setattr__(self, "shape", check_shape("Conv2d", self.shape))
+        before = self.shape[2] if self.shape else self.groups
+        for what, n in (("channels", self.channels), ("the sender's channels", before)):
+            if n % self.groups:
+                raise DescriptionError(
+                    f"Conv2d: groups is {self.groups}, and {what} are {n}; groups must divide both numbers of channels"
+                )
+
+    def windows(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
+        return sides(self.kernel), sides(self.stride), sides(self.padding), sides(self.dilation)
+
+    @property
+    def n_channels(self) -> int:
+        return self.channels
+
+    def weight_shape(self, n_pre: int, n_post: int) -> tuple[int, ...]:
+        return (*sides(self.kernel), self.pre_shape[2] // self.groups, self.channels)
+
+    def fan_in(self, n_pre: int, n_post: int) -> int:
+        height, width, channels, _ = self.weight_shape(n_pre, n_post)
+        return height * width * channels
+
+    def add(self, i: Any, spikes: Any, weight: Any) -> None:
+        maps, made = self.maps(spikes), self.received(i)
+        for y, x, read in self.taps():
+            for before, after in self._groups():
+                made[..., after] += maps[read][..., before] @ weight[y, x, :, after]
+
+    def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:
+        maps, d = self.maps(spikes), self.received(d)
+        d_maps, d_weight = np.zeros_like(maps, dtype=d.dtype), np.zeros_like(weight)
+        for y, x, read in self.taps():
+            for before, after in self._groups():
+                d_weight[y, x, :, after] = np.einsum("ryxm,ryxn->mn", maps[read][..., before], d[..., after])
+                d_maps[read][..., before] += d[..., after] @ weight[y, x, :, after].T
+        return self.flat(d_maps).reshape(spikes.shape), d_weight
+
+    def _groups(self) -> list[tuple[slice, slice]]:
+        """Channels before and after, of each group."""
+        n, m = self.pre_shape[2] // self.groups, self.channels // self.groups
+        return [(slice(g * n, g * n + n), slice(g * m, g * m + m)) for g in range(self.groups)]
+
+    def product(self, spikes: Any, weight: Any) -> Any:
+        from torch.nn import functional
+
+        _, stride, padding, dilation = self.windows()
+        made = functional.conv2d(
+            self.images(spikes), weight.permute(3, 2, 0, 1), None, stride, padding, dilation, self.groups
+        )
+        return made.permute(0, 2, 3, 1).reshape(len(spikes), math.prod(self.post_shape))
+
+    def product_grad(self, spikes: Any, weight: Any, d: Any, needs: tuple[bool, bool]) -> tuple[Any, Any]:
+        import torch
+
+        _, stride, padding, dilation = self.windows()
+        d_images, d_weight, _ = torch.ops.aten.convolution_backward(
+            self.received(d).permute(0, 3, 1, 2),
+            self.images(spikes),
+            weight.permute(3, 2, 0, 1),
+            None,
+            stride,
+            padding,
+            dilation,
+            False,
+            [0, 0],
+            self.groups,
+            [*needs, False],
+        )
+        return self.rows(d_images) if needs[0] else None, d_weight.permute(2, 3, 1, 0) if needs[1] else None

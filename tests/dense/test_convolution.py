@@ -1,0 +1,244 @@
+"""Convolution and pooling: the reference against PyTorch's autograd, the modes of the dense engine against each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from sparsesnn import LI, LIF, AdLIF, Connection, CubaLIF, Input, Layer, Model, Network, SpikeBatch, parse_net
+from sparsesnn.engines.dense import on_cpu
+from sparsesnn.engines.dense.spikes import DenseSpikes
+from sparsesnn.errors import DescriptionError
+from sparsesnn.init import init_activity
+from sparsesnn.reference import Parameters, network_backward, network_forward
+from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Synapses
+
+#: odd sizes, channels last; each is bound to maps of 9 × 7 with 4 channels
+KINDS = [
+    Conv2d(6, 3),
+    Conv2d(6, 3, stride=2, padding=1),
+    Conv2d(5, 1),
+    Conv2d(6, 3, padding=2, dilation=2, groups=2),
+    Conv2d(8, (2, 3), stride=(1, 3), padding=(0, 2), groups=4),
+    Conv2d(4, 5, stride=3, padding=4, dilation=(1, 2)),
+    Pool("sum", 2),
+    Pool("average", (3, 2), stride=1),
+    Pool("max", 3, stride=2),
+    Series((Pool("average", 2), Conv2d(3, 2))),
+    Series((Conv2d(3, 2, padding=1), Pool("max", 2))),
+    Series((Pool("sum", 2), Conv2d(4, 2, groups=2), Pool("max", 2, stride=1))),
+]
+SHAPE = (9, 7, 4)
+
+
+def bound(kind: Synapses, channels_first: bool = False) -> Any:
+    return kind.bound(SHAPE, channels_first)
+
+
+def draw(kind: Any, *, rows: int = 5) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Values, a weight and how many neurons receive."""
+    generator = torch.Generator().manual_seed(0)
+    n_post = math.prod(kind.post_shape)
+    spikes = torch.rand(rows, math.prod(SHAPE), generator=generator, dtype=torch.float64)
+    weight = torch.randn(kind.weight_shape(math.prod(SHAPE), n_post), generator=generator, dtype=torch.float64)
+    return spikes, weight, n_post
+
+
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_products_and_gradients_are_those_of_autograd(kind: Synapses, channels_first: bool) -> None:
+    """NumPy's product, and both gradients by hand, of values that need not be spikes."""
+    known = bound(kind, channels_first)
+    spikes, weight, n_post = draw(known)
+    spikes.requires_grad_()
+    weight.requires_grad_()
+    made = known.product(spikes, weight)
+    d = torch.linspace(-1, 2, made.numel(), dtype=torch.float64).sin().view_as(made)
+    made.backward(d)
+    assert made.shape == (5, n_post)
+    i = np.zeros((5, n_post))
+    known.add(i, spikes.detach().numpy(), weight.detach().numpy())
+    np.testing.assert_allclose(i, made.detach().numpy(), rtol=0, atol=1e-12)
+    d_spikes, d_weight = known.pull(
+        spikes.detach().numpy()[None], weight.detach().numpy(), d.numpy()[None].reshape(1, 5, -1)
+    )
+    np.testing.assert_allclose(d_spikes[0], spikes.grad.numpy(), rtol=0, atol=1e-12)
+    by_hand = known.product_grad(spikes.detach(), weight.detach(), d, (True, weight.numel() > 0))
+    torch.testing.assert_close(by_hand[0], spikes.grad, rtol=0, atol=1e-12)
+    if weight.numel():
+        np.testing.assert_allclose(d_weight, weight.grad.numpy(), rtol=0, atol=1e-11)
+        torch.testing.assert_close(by_hand[1], weight.grad, rtol=0, atol=1e-11)
+        assert known.product_grad(spikes.detach(), weight.detach(), d, (False, True))[0] is None
+
+
+def test_the_product_is_that_of_a_convolution_layer() -> None:
+    """Of `torch.nn.Conv2d`, with its weight [after, before, y, x] and channels before height and width."""
+    kind = bound(Conv2d(6, 3, stride=2, padding=1, groups=2))
+    layer = torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False, dtype=torch.float64)
+    images = torch.rand(3, 4, 9, 7, dtype=torch.float64)
+    rows = kind.product(images.permute(0, 2, 3, 1).flatten(1), layer.weight.permute(2, 3, 1, 0))
+    torch.testing.assert_close(rows.view(3, 5, 4, 6).permute(0, 3, 1, 2), layer(images), rtol=0, atol=1e-12)
+    pooled = bound(Pool("max", 2)).product(images.permute(0, 2, 3, 1).flatten(1), torch.empty(0))
+    assert torch.equal(pooled.view(3, 4, 3, 4).permute(0, 3, 1, 2), functional.max_pool2d(images, 2))
+
+
+# ---- networks ----------------------------------------------------------------------------------------------------------
+
+LIKELY = {"threshold": 0.5, "grad_threshold": 0.1, "learn_beta": True, "learn_threshold": True, "bias": True}
+TEXTS = [
+    "2x9x8:3C4-MP2-6",
+    "1x12x12:5C3+MP2-3C5p-AP2-20-7c-10s",
+    "3x8x8:3C4pc-3C6+AP2-5",
+    "1x4x5:6",
+    "2x9x7:3C4s2p1d2g2-1C6-SP2-6r-5",
+]
+
+
+def networks() -> dict[str, Network]:
+    found = {text: parse_net(text, reset="zero", detach_reset=False, **LIKELY) for text in TEXTS}
+    found["delays"] = Network(
+        {
+            "input": Input(shape=(6, 5, 2)),
+            "a": CubaLIF(**LIKELY),
+            "b": AdLIF(beta=0.5, q=2.0, learn_rho=True, **LIKELY),
+            "out": LI(3),
+        },
+        (
+            Connection("input", "a", 2, Conv2d(3, 3)),
+            Connection("input", "b", 1, Conv2d(4, 3, padding=1, stride=2)),
+            Connection("a", "b", 0, Conv2d(4, (2, 1))),
+            Connection("a", "b", 3, Conv2d(4, (2, 1))),
+            Connection("b", "out", 1),
+            Connection("input", "out", 0, Series((Pool("sum", 2), Dense()))),
+        ),
+    )
+    found["pools alone"] = Network.chain(
+        Input(shape=(7, 6, 3)), Pool("sum", 2), LIF(threshold=1.5), Pool("max", 2), LI()
+    )
+    return found
+
+
+def spikes_of(network: Network, n_steps: int = 7, n_samples: int = 3) -> SpikeBatch:
+    generator = torch.Generator().manual_seed(0)
+    n = network.populations["input"].n
+    return SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n, generator=generator) < 0.4).float())
+
+
+def model_of(network: Network, mode: str, dtype: torch.dtype = torch.float64) -> Model:
+    model = Model(network, backend="dense", dense_mode=mode, seed=1).to(dtype)
+    with torch.no_grad():
+        for layer in model.layers.values():
+            for weight in layer.weights:
+                weight.mul_(3)
+    return model
+
+
+def run(network: Network, mode: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    """Loss, gradients of everything, the input's values included, and activity of a network that fires."""
+    model = model_of(network, mode, dtype)
+    lists = DenseSpikes.from_lists(spikes_of(network), dtype, torch.device("cpu"))
+    place = torch.zeros(lists.shape, dtype=dtype, requires_grad=True)
+    output = model(DenseSpikes(lists.fired, place))
+    readout = output.counts() if output.potentials is None else output.potentials
+    loss = readout.square().mean() + sum(output.spikes[name].mean() for name in output.spikes)
+    loss.backward()
+    found = {name: p.grad for name, p in model.named_parameters()} | {"input": place.grad}
+    return {"loss": loss.item(), "grads": found, "activity": output.activity()}
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 1])
+@pytest.mark.parametrize("name", networks())
+def test_modes_agree(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "step" and "hoist" are plain autograd; "fused" goes chunk by chunk."""
+    monkeypatch.setattr(on_cpu, "MAP_NUMBERS", chunk)
+    network = networks()[name]
+    want = run(network, "step")
+    assert all(activity > 0.02 for activity in want["activity"].values())
+    for mode in ("hoist", "fused"):
+        got = run(network, mode)
+        assert got["loss"] == pytest.approx(want["loss"], rel=1e-12)
+        for parameter, gradient in want["grads"].items():
+            assert gradient.abs().max() > 0, parameter
+            worst = (got["grads"][parameter] - gradient).abs().max()
+            assert worst <= 1e-9 * gradient.abs().max(), (mode, parameter)
+
+
+@pytest.mark.parametrize("name", networks())
+def test_the_reference_gives_the_same(name: str) -> None:
+    network = networks()[name]
+    model, spikes = model_of(network, "fused"), spikes_of(network)
+    output = model(spikes)
+    readout = output.spikes["output"] if output.potentials is None else output.potentials
+    d = torch.linspace(-1, 2, readout.numel(), dtype=torch.float64).sin().view_as(readout)
+    if readout.requires_grad:
+        readout.backward(d)
+    parameters = {k: Parameters.from_layer(layer) for k, layer in model.layers.items()}
+    records = network_forward(network, parameters, spikes.to_dense().double().numpy())
+    gradients = network_backward(network, parameters, records, {network.output: d.numpy()})
+    for k, layer in model.layers.items():
+        for c, weight, got in zip(layer.senders, layer.sender_weights, gradients[k].weights, strict=True):
+            if weight.numel():
+                worst = np.abs(got - weight.grad.numpy()).max()
+                assert worst <= 1e-9 * np.abs(got).max(), (k, c.name)
+    last = records[network.output]
+    want = last.spikes[:-1] if output.potentials is None else last.v[:-1]
+    np.testing.assert_allclose(readout.detach().numpy(), want, rtol=0, atol=1e-12)
+
+
+def test_float32_agrees() -> None:
+    network = networks()["2x9x8:3C4-MP2-6"]
+    want, got = (run(network, mode, torch.float32) for mode in ("step", "fused"))
+    assert got["loss"] == pytest.approx(want["loss"], rel=1e-5)
+    for name, gradient in want["grads"].items():
+        assert (got["grads"][name] - gradient).abs().max() <= 1e-5 * gradient.abs().max(), name
+
+
+def test_compiled_steps_agree() -> None:
+    pytest.importorskip("torch._inductor", reason="torch.compile")
+    network = networks()["2x9x8:3C4-MP2-6"]
+    want, got = (run(network, mode) for mode in ("step", "compile"))
+    assert got["loss"] == pytest.approx(want["loss"], rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["step", "hoist", "fused"])
+def test_a_sequence_in_chunks_is_the_sequence(mode: str) -> None:
+    network = networks()["delays"]
+    model, spikes = model_of(network, mode), spikes_of(network)
+    whole = model(spikes).potentials
+    state, parts = None, []
+    for start, stop in [(0, 1), (1, 1), (1, 5), (5, 7)]:
+        output = model(SpikeBatch.from_dense(spikes.to_dense()[start:stop]), state)
+        state = output.state
+        parts.append(output.potentials)
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-12)
+
+
+def test_weights_are_scaled_until_neurons_fire() -> None:
+    network = parse_net("2x12x12:5C3s2-SP2-20-10", bias=True)
+    model, spikes = Model(network, backend="dense"), spikes_of(network, n_steps=20)
+    reached = init_activity(model, [spikes], 0.05, mean_shift=0.5)
+    assert all(0.045 <= activity <= 0.055 for activity in reached.values())
+    pools = networks()["pools alone"]
+    before = {k: x.clone() for k, x in Model(pools, backend="dense").state_dict().items()}
+    model = Model(pools, backend="dense")
+    init_activity(model, [spikes_of(pools)], 0.05)
+    assert all(torch.equal(x, before[k]) for k, x in model.state_dict().items())
+
+
+def test_who_does_not_run_them_says_so() -> None:
+    network = parse_net("1x5x5:3C2-4")
+    with pytest.raises(DescriptionError, match=r"input->hidden: its synapses are Conv2d.*'cpu'.*allowed: Dense"):
+        Model(network)
+    recurrent = Network(
+        {"input": Input(3), "a": LIF(4), "output": LI(2)},
+        (Connection("input", "a"), Connection("a", "a", 1, Conv2d(1, 1, shape=(2, 2, 1))), Connection("a", "output")),
+    )
+    with pytest.raises(DescriptionError, match=r"a->a: its synapses are Conv2d.*allowed: Dense"):
+        Model(recurrent, backend="dense")
+    with pytest.raises(DescriptionError, match=r"LIF: n is None"):
+        Layer(LIF(), 3)
