@@ -1,0 +1,425 @@
+"""CONTRIBUTING's lists of files are whole: what they name suffices to add a model, a kind of synapses, a surrogate, a data set.
+
+Each toy is written into a copy of the tree, in the files that its section's table names and no others, and then used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparsesnn import _core
+
+ROOT = Path(__file__).parents[2]
+#: a file's text becomes another one; a new file's text is empty before
+Edit = Callable[[str], str]
+
+
+def paths_of(section: str) -> list[str]:
+    """The files in the first column of a section's table."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert found, f"CONTRIBUTING.md has no section {section!r}"
+    cells = re.findall(r"^\| (`.*?) \|", found[1], re.M)
+    return [path for cell in cells for path in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the sources with the compiled engine; data sets and host lie where an installation has them."""
+    for folder in ("sparsesnn", "codelets", "datasets", "host", "launch", "cmake"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for folder in ("datasets", "host", "launch"):
+        (tmp_path / "sparsesnn" / folder).symlink_to(tmp_path / folder)
+    for file in ("CMakeLists.txt", "pyproject.toml"):
+        shutil.copy(ROOT / file, tmp_path)
+    shutil.copy(_core.__file__, tmp_path / "sparsesnn")
+    return tmp_path
+
+
+def add(tree: Path, section: str, name: str, edits: dict[str, Edit], at_most: int) -> None:
+    """Makes the edits; they are those of the section's table, `<…>` being the name."""
+    paths = [re.sub(r"<\w+>", name, path) for path in paths_of(section)]
+    assert sorted(edits) == sorted(paths), f"## {section} of CONTRIBUTING.md"
+    assert len(paths) <= at_most
+    for path, edit in edits.items():
+        file = tree / path
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        after = edit(before)
+        assert after != before
+        file.write_text(after, encoding="utf-8")
+
+
+def new(text: str) -> Edit:
+    return lambda before: text if not before else pytest.fail("the file is there already")
+
+
+def swap(old: str, by: str) -> Edit:
+    return lambda before: before.replace(old, by, 1)
+
+
+def python(tree: Path, code: str) -> str:
+    """What a program prints that imports sparsesnn from the tree, and nowhere else."""
+    start = f"""
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+sys.path.insert(0, {str(tree)!r})
+import numpy as np, torch
+import sparsesnn as ss
+from sparsesnn import _core, reference
+assert ss.__file__.startswith({str(tree)!r}), ss.__file__
+
+def compare(network, backends):
+    '''Every backend against the reference: output, and gradients of the first weight.'''
+    generator = torch.Generator().manual_seed(3)
+    x = (torch.rand(13, 3, 7, generator=generator) < 0.4).float()
+    for backend, options in backends:
+        model = ss.Model(network, backend=backend, seed=1, **options)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.abs_()
+        parameters = {{name: reference.Parameters.from_layer(layer) for name, layer in model.layers.items()}}
+        records = reference.network_forward(network, parameters, x.double().numpy())
+        output = model(ss.SpikeBatch.from_dense(x))
+        output.potentials.sum().backward()
+        assert records["hidden"].spikes.sum() > 0
+        np.testing.assert_allclose(output.potentials.detach().numpy(), records["output"].v[:-1], rtol=1e-4, atol=1e-5)
+        want = reference.network_backward(network, parameters, records, {{"output": np.ones((13, 3, 2))}})
+        layer = model.layers["hidden"]
+        source, full = layer.senders[0], want["hidden"].weights[0]
+        if layer.columns(source) is not None:
+            full = full.ravel()[layer.places(source).numpy()]
+        np.testing.assert_allclose(layer.sender_weights[0].grad.numpy(), full, rtol=1e-3, atol=1e-4)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", start + code], cwd=tree, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def compiled(tree: Path, source: Path) -> str:
+    """What a C++ program prints that includes codelets of the tree."""
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no C++ compiler {compiler}")
+    program = tree / "program"
+    arguments = ["-std=c++20", "-ffp-contract=off", f"-I{tree}", f"-I{ROOT}", str(source), "-o", str(program)]
+    done = subprocess.run([compiler, *arguments], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+# ---- a neuron model ----------------------------------------------------------------------------------------------------
+
+MODEL_PY = '''"""Perfect integrate-and-fire neurons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Tuple
+
+from sparsesnn.layers.declaration import THRESHOLD, Parameter
+from sparsesnn.layers.equations import Pulled
+from sparsesnn.layers.lif import Population
+
+
+@dataclass(frozen=True)
+class Perfect(Population):
+    """v[t] = v[t-1] - θ·s[t-1] + gain·i[t]."""
+
+    letter: ClassVar[Tuple[str, str]] = ("p", "without a leak")
+    states: ClassVar[Tuple[str, ...]] = ("v",)
+    parameters: ClassVar[Tuple[Parameter, ...]] = (THRESHOLD,)
+
+    @property
+    def kernel(self) -> str:
+        return "perfect"
+
+    def step(self, p: Any, states: Any, reset: Any, s: Any, i: Any) -> Any:
+        return (states[0] - p["threshold"] * reset + self.gain * i,)
+
+    def pull(self, p: Any, states: Any, reset: Any, s: Any, i: Any, d: Any) -> Pulled:
+        return Pulled((d[0],), -p["threshold"] * d[0], 0, self.gain * d[0], {"threshold": -reset * d[0]})
+'''
+
+MODEL_H = """// Perfect integrate-and-fire: v ← v - θ·s + g·i.
+#pragma once
+
+#include "neuron.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+
+struct Perfect {
+  static constexpr const char* name = "perfect";
+  static constexpr const char* state_names[] = {"v"};
+  static constexpr const char* parameter_names[] = {"threshold"};
+  static constexpr int n_states = 1, n_parameters = 1, n_constants = 1;
+  static constexpr Index<0> v{}, threshold{}, gain{};
+  static constexpr bool adds_q = false, reads_x = false, feeds_spikes = false, fused = false;
+
+  template <class Z, class P, class C, class R, class S, class I>
+  static void step(Z* z, const P& p, const C* c, R reset_by, S, const I& i) {
+    z[v] = z[v] - where(reset_by, p[threshold]) + c[gain] * i;
+  }
+
+  template <class F>
+  static void adjoint(F*, const F*, const F*) {}
+
+  template <class F>
+  static F adjoint(F* d, const F* p, const F*, const At<F>& at) {
+    const F by_spike = at.q - at.sigma * (at.through * p[threshold] * d[v]);
+    d[v] = d[v] + by_spike;
+    return by_spike;
+  }
+
+  template <class F>
+  static F d_current(const F* d, const F*, const F* c) {
+    return c[gain] * d[v];
+  }
+
+  template <class F>
+  static F by_parameter(int, const F* d, const F*, const F*, const F*, Fired<F> s, F) {
+    return -where(s, d[v]);
+  }
+};
+
+}  // namespace sparsesnn::SPARSESNN_ISA
+"""
+
+PERFECT = "network = ss.Network.chain(ss.Input(7), layers.Perfect(9, grad_threshold=0.5), ss.LI(2))"
+
+
+def add_perfect(tree: Path) -> None:
+    edits = {
+        "sparsesnn/layers/perfect.py": new(MODEL_PY),
+        "sparsesnn/layers/__init__.py": lambda before: before.replace(
+            "\n__all__", "\nfrom sparsesnn.layers.perfect import Perfect\n\n__all__", 1
+        ).replace("AdLIF, LI)", "AdLIF, LI, Perfect)", 1),
+        "codelets/neuron/perfect.h": new(MODEL_H),
+        "codelets/neuron/models.h": lambda before: before.replace(
+            '#include "lif.h"', '#include "lif.h"\n#include "perfect.h"', 1
+        ).replace("    Li>;", "    Li,\n    Perfect>;", 1),
+    }
+    add(tree, "A neuron model", "perfect", edits, at_most=4)
+
+
+def test_a_neuron_model(tree: Path) -> None:
+    add_perfect(tree)
+    modes = [("dense", {"dense_mode": mode}) for mode in ("step", "hoist")]
+    code = f"""
+from sparsesnn import layers
+{PERFECT}
+compare(network, {modes!r})
+assert ss.Network.from_json(network.to_json()) == network
+assert ss.parse_net("7-9p-2").populations["hidden"] == layers.Perfect(9)
+print("fine")
+"""
+    assert python(tree, code) == "fine\n"
+
+
+@pytest.mark.slow
+def test_the_header_of_a_neuron_model(tree: Path) -> None:
+    """tests/cpp/test_neuron.cpp compares the adjoint of every model in the list with dual numbers."""
+    add_perfect(tree)
+    compiled(tree, ROOT / "tests/cpp/test_neuron.cpp")
+
+
+@pytest.mark.slow
+def test_a_neuron_model_in_the_engine(tree: Path) -> None:
+    """The engine built again, for the plainest instruction set."""
+    for needed in ("cmake", "ninja"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"there is no {needed}")
+    nanobind = pytest.importorskip("nanobind", reason="nanobind is needed to build the engine")
+    add_perfect(tree)
+    defined = {
+        "nanobind_DIR": nanobind.cmake_dir(),
+        "Python_EXECUTABLE": sys.executable,
+        "SPARSESNN_COMPILER_HAS_AVX2": "OFF",
+        "SPARSESNN_COMPILER_HAS_AVX512": "OFF",
+        "CMAKE_BUILD_TYPE": "Debug",
+    }
+    build = tree / "build"
+    for command in (
+        ["cmake", "-S", tree, "-B", build, "-G", "Ninja", *(f"-D{k}={v}" for k, v in defined.items())],
+        ["cmake", "--build", build, "--target", "_core"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+        assert done.returncode == 0, done.stdout + done.stderr
+    module = next(build.glob("_core*.so"))
+    shutil.copy(module, tree / "sparsesnn" / Path(_core.__file__).name)
+    code = f"""
+from sparsesnn import layers
+{PERFECT}
+assert "perfect" in _core.neuron_models()
+compare(network, [("cpu", {{}}), ("dense", {{"dense_mode": "fused"}})])
+print("fine")
+"""
+    assert python(tree, code) == "fine\n"
+
+
+# ---- a surrogate -------------------------------------------------------------------------------------------------------
+
+
+def test_a_surrogate(tree: Path) -> None:
+    edits = {
+        "sparsesnn/surrogate.py": swap(
+            '    "boxcar": Formulas(',
+            '    "halves": Formulas(lambda np, x, k: 0.5 * k * np.ones_like(x), lambda np, x, k: 0.5 + 0.5 * k * x),\n'
+            '    "boxcar": Formulas(',
+        ),
+        "codelets/surrogate.h": lambda before: before.replace(
+            "using Surrogates",
+            """struct Halves {
+  static constexpr const char* name = "halves";
+  template <class F>
+  static F derivative(F slope, F) {
+    return F(0.5) * slope;
+  }
+};
+
+using Surrogates""",
+            1,
+        ).replace("Boxcar>", "Boxcar, Halves>", 1),
+    }
+    add(tree, "A surrogate", "halves", edits, at_most=2)
+    code = """
+chosen = ss.Surrogate("halves", 3.0)
+network = ss.Network.chain(ss.Input(7), ss.LIF(9, grad_threshold=0.5, surrogate=chosen), ss.LI(2))
+compare(network, [("dense", {"dense_mode": "hoist"})])
+assert ss.Network.from_json(network.to_json()) == network
+print(chosen.derivative(np.array([0.25]))[0])
+"""
+    found = float(python(tree, code))
+    source = tree / "program.cpp"
+    source.write_text(
+        """#include <cstdio>
+
+#include "codelets/surrogate.h"
+
+int main() {
+  using namespace sparsesnn::base;
+  std::printf("%g", surrogate(find<Surrogates>("halves"), 3.0f, 0.25f));
+}
+"""
+    )
+    assert float(compiled(tree, source)) == found == 1.5
+
+
+# ---- a kind of synapses ------------------------------------------------------------------------------------------------
+
+SYNAPSES_PY = '''"""One weight per neuron."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.synapses.base import Columns, Synapses
+
+
+@dataclass(frozen=True)
+class OneToOne(Synapses):
+    """i[n] += weight[n] where sender n fired."""
+
+    def check(self, where: str, n_pre: int, n_post: int) -> None:
+        if n_pre != n_post:
+            raise DescriptionError(f"{where}: OneToOne joins populations of one size, not {n_pre} and {n_post}")
+
+    def weight_shape(self, n_pre: int, n_post: int) -> tuple[int, ...]:
+        return (n_post,)
+
+    def fan_in(self, n_pre: int, n_post: int) -> int:
+        return 1
+
+    def columns(self, n_pre: int, n_post: int, begin: int, end: int) -> Columns | None:
+        return np.arange(end - begin + 1, dtype=np.int64), np.arange(begin, end, dtype=np.int32)
+'''
+
+
+def test_a_kind_of_synapses(tree: Path) -> None:
+    edits = {
+        "sparsesnn/synapses/onetoone.py": new(SYNAPSES_PY),
+        "sparsesnn/synapses/__init__.py": swap(
+            "\n__all__", "\nfrom sparsesnn.synapses.onetoone import OneToOne\n\n__all__"
+        ),
+    }
+    add(tree, "A kind of synapses", "onetoone", edits, at_most=2)
+    code = """
+from sparsesnn.synapses import OneToOne
+populations = {"input": ss.Input(7), "hidden": ss.LIF(7, grad_threshold=0.5), "output": ss.LI(2)}
+first = ss.Connection("input", "hidden", synapses=OneToOne())
+network = ss.Network(populations, (first, ss.Connection("hidden", "output")))
+assert ss.Model(network).layers["hidden"].sender_weights[0].shape == (7,)
+compare(network, [("cpu", {}), ("dense", {"dense_mode": "fused"}), ("dense", {"dense_mode": "hoist"})])
+assert ss.Network.from_json(network.to_json()) == network
+print("fine")
+"""
+    assert python(tree, code) == "fine\n"
+
+
+# ---- a data set --------------------------------------------------------------------------------------------------------
+
+DATA_PY = '''"""Two classes, told apart by which half of the neurons fires.
+
+Units: none; neurons 0 to 2 fire for class 0, neurons 3 to 5 for class 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsesnn.datasets.binning import bin_events
+from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.options import option
+
+SPLITS = ("train", "test")
+LICENCE, CITATION = "public domain", "none"
+RECIPE = {"train": {"epochs": 2}}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How large it is."""
+
+    n_samples: int = option(24, "samples of each part", low=2)
+
+
+def load(*, split: str, options: Options, **others: Any) -> EventSet:
+    labels = np.arange(options.n_samples) % 2
+    events = [(np.arange(9) * 1000.0, np.arange(9) % 3 + 3 * label) for label in labels]
+    binned = bin_events(events, n_units=6, n_steps=9, dt_us=1000.0)
+    description = {"name": "halves", "split": split, "classes": ["low", "high"]}
+    return EventSet(binned.ids, binned.n_spikes, labels, binned.n_neurons, 2, description=description)
+'''
+
+
+@pytest.mark.slow
+def test_a_data_set(tree: Path) -> None:
+    edits = {
+        "datasets/halves.py": new(DATA_PY),
+        "datasets/loading.py": swap('    "nmnist": "nmnist",', '    "halves": "halves",\n    "nmnist": "nmnist",'),
+    }
+    add(tree, "A data set", "halves", edits, at_most=2)
+    code = """
+from sparsesnn import datasets
+from sparsesnn.cli import main
+assert len(datasets.load("halves", n_samples=10)) == 10
+assert main(["train", "halves", "--net", "auto-9-auto", "--out", "run", "--quiet", "--train.plots", "false"]) == 0
+assert main(["data", "info", "halves"]) == 0
+"""
+    assert "told apart by which half" in python(tree, code)
+    assert (tree / "run/result.json").exists()
