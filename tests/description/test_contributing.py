@@ -1,4 +1,4 @@
-"""CONTRIBUTING's lists of files are whole: what they name suffices to add a model, a kind of synapses, a surrogate, a data set.
+"""CONTRIBUTING's lists of files are whole, and ARCHITECTURE names files that exist.
 
 Each toy is written into a copy of the tree, in the files that its section's table names and no others, and then used.
 """
@@ -423,3 +423,15 @@ assert main(["data", "info", "halves"]) == 0
 """
     assert "told apart by which half" in python(tree, code)
     assert (tree / "run/result.json").exists()
+
+
+# ---- ARCHITECTURE ------------------------------------------------------------------------------------------------------
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`([\w./-]+(?:\.(?:py|cpp|h|md)|/))`", text)
+    assert len(paths) > 30
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert re.findall(r"^\| (\d) \|", text, re.M) == [str(k) for k in range(1, 10)]
+    assert len(text.splitlines()) <= 120
