@@ -204,6 +204,11 @@ class Network:
         found = (c.synapses.post_shape for c in self.incoming(name))
         return getattr(self.populations[name], "shape", None) or next((s for s in found if s is not None), None)
 
+    @property
+    def is_matrices(self) -> bool:
+        """Whether all synapses are matrices, spread out: no convolution, no pooling."""
+        return all(c.synapses.is_matrix for c in self.connections)
+
     def history(self, name: str) -> int:
         """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
         return max((c.delay for c in self.connections if c.pre == name), default=0)

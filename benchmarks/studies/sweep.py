@@ -9,12 +9,12 @@ Source: Sun et al. 2022, "Intelligence Processing Units Accelerate Neuromorphic 
 
 from __future__ import annotations
 
-import math
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, TextIO
 
 import numpy as np
@@ -27,13 +27,12 @@ from sparsesnn.bench.racing import Trainee
 from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import deliver_seconds, machine_name
 from sparsesnn.engines.dense.device import find_device
-from sparsesnn.engines.dense.image_model import ImageModel, scale_to_activity
-from sparsesnn.engines.dense.image_network import parse_image_net
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.network import Network
+from sparsesnn.network import Network, parse_net
+from sparsesnn.options import options_of
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import write_atomically
@@ -69,8 +68,8 @@ class Settings:
         input_activity: of random spikes.
         hidden_activity: that the hidden layer is scaled to, spikes per neuron and step.
         repeats: timed steps.
-        net: of images (`sparsesnn.engines.dense.image_network`), for the backend dense: then batch, model, precision and
-            outputs vary, and the pixels are random spikes. None: one hidden layer.
+        net: with convolutions (`sparsesnn.map_text`), for the backend dense: then batch, model, precision and outputs vary,
+            and the pixels are random spikes. None: one hidden layer.
         n_threads: 0: all cores.
         device: of the backend dense, see `sparsesnn.engines.dense.device`.
     """
@@ -97,13 +96,12 @@ class Settings:
         for name, allowed in (("model", MODELS), ("precision", PRECISIONS), ("backends", ("cpu", "dense"))):
             if unknown := sorted(set(getattr(self, name)) - set(allowed)):
                 raise ConfigError(f"bench sweep: {name} is {unknown[0]!r}; allowed: {', '.join(allowed)}")
-        if self.net is not None:
-            parse_image_net(self.net)
-            if self.backends != ("dense",) or "recurrent" in self.model or self.dataset is not None:
-                raise ConfigError(
-                    "bench sweep: --net describes images, which only the backend dense has, without recurrent layers and "
-                    "data sets of events; give --backends dense --models lif,cuba_lif, and no data set"
-                )
+        alone = self.backends == ("dense",) and "recurrent" not in self.model and self.dataset is None
+        if self.net is not None and (not alone or parse_net(self.net).is_matrices):
+            raise ConfigError(
+                "bench sweep: --net is for convolutions, which only the backend dense has, here without recurrent layers and "
+                "data sets of events; give --backends dense --models lif,cuba_lif, and no data set"
+            )
         numbers = (
             *self.batch,
             *self.width,
@@ -166,15 +164,14 @@ def _measure(settings: Settings, point: Row) -> Row:
         "outputs": None,
         point["factor"]: point["value"],
     }
-    if settings.net is not None:
-        return _measure_images(settings, settings.net, choice)
-    spikes, labels, n_classes = _batch(settings, choice["batch"])
+    network = _network(settings.net, choice) if settings.net is not None else None
+    spikes, labels, n_classes = _batch(settings, choice["batch"], network)
     n_out = choice["outputs"] or n_classes
     if n_out < n_classes:
         raise ConfigError(f"bench sweep: {n_out} outputs for {n_classes} classes; give at least an output a class")
     neuron = CubaLIF if choice["model"] == "cuba_lif" else LIF
     hidden = neuron(choice["width"], recurrent=choice["model"] == "recurrent")
-    network = Network.chain(Input(spikes.n_neurons), hidden, LI(n_out))
+    network = network or Network.chain(Input(spikes.n_neurons), hidden, LI(n_out))
     model = _model(network, point["backend"], choice["precision"], spikes, settings.hidden_activity)
     on_dense = point["backend"] == "dense"
     trainee = Trainee(
@@ -185,7 +182,7 @@ def _measure(settings: Settings, point: Row) -> Row:
     )
     output = trainee.step(spikes, labels)[0]
     events, flops = _work(network, spikes, output, point["backend"])
-    activity = output.activity()["hidden"]
+    activity = mean(output.activity().values())
     del output
     trainee.step(spikes, labels)
     seconds, shares = [], []
@@ -208,54 +205,32 @@ def _measure(settings: Settings, point: Row) -> Row:
         "events_per_s": events / took,
         "input_activity": spikes.activity(),
         "hidden_activity": activity,
-        "net": f"{spikes.n_neurons}-{choice['width']}-{n_out}",
+        "net": settings.net or f"{spikes.n_neurons}-{choice['width']}-{n_out}",
         "n_steps": spikes.n_steps,
         "n_samples": spikes.n_samples,
         "spikes": settings.dataset or "random",
     }
 
 
-def _measure_images(settings: Settings, net: str, choice: dict[str, Any]) -> Row:
-    """A point of a sweep over an image network, on the backend dense."""
-    described = parse_image_net(net, n_outputs=choice["outputs"])
-    if choice["model"] == "cuba_lif":
-        described = described.with_model(CubaLIF)
-    generator = torch.Generator().manual_seed(0)
-    shape = (settings.n_steps, choice["batch"], math.prod(described.shape))
-    spikes = SpikeBatch.from_dense((torch.rand(shape, generator=generator) < settings.input_activity).float())
-    labels = torch.randint(0, described.stages[-1].neuron.n, (choice["batch"],), generator=generator)
-    model = ImageModel(described)
-    scale_to_activity(model, spikes, settings.hidden_activity)
-    trainee = Trainee(model, settings.n_threads, device=find_device(settings.device), precision=choice["precision"])
-    activity = trainee.step(spikes, labels)[0].activity()
-    trainee.step(spikes, labels)
-    took = median(trainee.step(spikes, labels)[2] for _ in range(settings.repeats))
-    neuron_share, synapse_share = _dense_shares(trainee, spikes, labels)
-    sent = [spikes.activity(), *activity.values()]
-    frames = spikes.n_steps * spikes.n_samples
-    products = described.n_products()
-    flops = sum(2.0 * n * frames * (3 if k else 2) for k, n in enumerate(products))
-    events = sum(n * frames * share for n, share in zip(products, sent, strict=False))
-    return {
-        "samples_per_s": spikes.n_samples / took,
-        "step_ms": 1e3 * took,
-        "neuron_share": min(1.0, neuron_share),
-        "synapse_share": min(1.0, synapse_share),
-        "tflop_per_s": flops / took / 1e12,
-        "events_per_s": events / took,
-        "input_activity": sent[0],
-        "hidden_activity": sum(activity.values()) / max(1, len(activity)),
-        "net": net,
-        "n_steps": spikes.n_steps,
-        "n_samples": spikes.n_samples,
-        "spikes": "random",
+def _network(net: str, choice: dict[str, Any]) -> Network:
+    """A network with convolutions, with the outputs and the neuron model of a point."""
+    outputs = choice["outputs"]
+    network = parse_net(net if outputs is None else re.sub(r"\d+(?=\D?$)", str(outputs), net))
+    if choice["model"] != "cuba_lif":
+        return network
+    known = ("n", *options_of(LIF))
+    changed = {
+        name: CubaLIF(**{k: getattr(p, k) for k in known}) if isinstance(p, LIF) else p
+        for name, p in network.populations.items()
     }
+    return Network(changed, network.connections)
 
 
-def _batch(settings: Settings, n_samples: int) -> tuple[SpikeBatch, Tensor, int]:
+def _batch(settings: Settings, n_samples: int, network: Network | None) -> tuple[SpikeBatch, Tensor, int]:
     if settings.dataset is None:
         generator = torch.Generator().manual_seed(0)
-        x = torch.rand(settings.n_steps, n_samples, 700, generator=generator) < settings.input_activity
+        n = 700 if network is None else network.populations["input"].n
+        x = torch.rand(settings.n_steps, n_samples, n, generator=generator) < settings.input_activity
         return SpikeBatch.from_dense(x.float()), torch.randint(0, 10, (n_samples,), generator=generator), 10
     options: dict[str, Any] = {"n_steps": settings.n_steps} if "n_steps" in datasets.defaults(settings.dataset) else {}
     events = datasets.load(settings.dataset, data_dir=settings.folder, **options)
@@ -264,7 +239,7 @@ def _batch(settings: Settings, n_samples: int) -> tuple[SpikeBatch, Tensor, int]
 
 
 def _model(network: Network, backend: str, precision: str, spikes: SpikeBatch, activity: float) -> Model:
-    scaled = Model(network, seed=0)
+    scaled = Model(network, seed=0, backend="cpu" if network.is_matrices else "dense")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
         init_activity(scaled, [spikes], activity)
@@ -283,14 +258,14 @@ def _work(network: Network, spikes: SpikeBatch, output: Output, backend: str) ->
         lists = output.spikes[name] if backend == "cpu" else None
         listed[name] = float(lists.ids.numel()) if isinstance(lists, SpikeBatch) else sent[name]
     events = flops = 0.0
-    pairs = [(c.pre, c.post) for c in network.connections]
-    for pre, post in pairs:
-        n_pre, n_post = network.populations[pre].n, network.populations[post].n
-        events += sent[pre] * n_post
+    for c in network.connections:
+        n_pre, n_post = network.populations[c.pre].n, network.populations[c.post].n
+        n_products = c.synapses.n_products(n_pre, n_post)
+        events += sent[c.pre] * n_products / n_pre
         if backend == "cpu":  # forward and weight gradient for spikes, input gradient for listed neurons
-            flops += 2 * n_post * (2 * sent[pre] + listed.get(pre, 0.0))
+            flops += 2 * n_products / n_pre * (2 * sent[c.pre] + listed.get(c.pre, 0.0))
         else:
-            flops += 2.0 * rows * n_pre * n_post * (3 if pre in listed else 2)
+            flops += 2.0 * rows * n_products * (3 if c.pre in listed else 2)
     return events, flops
 
 

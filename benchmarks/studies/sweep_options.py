@@ -43,7 +43,7 @@ def register(what: Any) -> None:
     parser.add_argument(
         "--net",
         metavar="TEXT",
-        help="a network of images, such as 1x28x28:5C12+MP2-5C64+MP2-10 (with --backends dense)",
+        help="a network with convolutions, such as 1x28x28:5C12+MP2-5C64+MP2-10 (with --backends dense)",
     )
     parser.add_argument("--device", default="cpu", metavar="NAME", help="of the backend dense: cpu, cuda:0, …")
     parser.add_argument("--steps", type=int, metavar="T", help="time steps (default: 100)")

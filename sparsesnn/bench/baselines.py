@@ -21,7 +21,6 @@ from sparsesnn.bench.workload import Workload
 from sparsesnn.engines import Options, set_threads
 from sparsesnn.engines.dense import MODES, check_mode
 from sparsesnn.engines.dense.device import check_precision, device_name, find_device, joules, peak_memory
-from sparsesnn.engines.dense.image_model import ImageModel
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, NumericError
 from sparsesnn.runtime import num_threads
@@ -136,12 +135,8 @@ def table(rows: Sequence[Baseline]) -> str:
     return "\n".join(lines)
 
 
-def _twin(model: Model | ImageModel, mode: str) -> Model | ImageModel:
+def _twin(model: Model, mode: str) -> Model:
     """The same weights in another mode."""
-    if isinstance(model, ImageModel):
-        image_twin = ImageModel(model.network, dense_mode=mode)
-        image_twin.load_state_dict(model.state_dict())
-        return image_twin
     twin = Model(model.network, backend="dense", dense_mode=mode)
     twin.load_state_dict(model.state_dict())
     return twin
@@ -211,8 +206,9 @@ def _load_product_code(spikes: SpikeBatch) -> None:
 
 def _main(text: str) -> int:
     asked: dict[str, Any] = json.loads(text)
-    set_threads("dense", asked["n_threads"], Options(dense_mode=asked["mode"]))
-    print(json.dumps(_peak(Workload(**asked["workload"]), asked["mode"], asked["n_threads"], asked["precision"])))
+    workload = Workload(**asked["workload"])
+    set_threads("dense", asked["n_threads"], Options(dense_mode=asked["mode"]), network=workload.network())
+    print(json.dumps(_peak(workload, asked["mode"], asked["n_threads"], asked["precision"])))
     return 0
 
 

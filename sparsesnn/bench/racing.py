@@ -9,7 +9,6 @@ from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
 from sparsesnn.engines import Options, set_threads
-from sparsesnn.engines.dense.image_model import ImageModel
 from sparsesnn.engines.module import Model
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -20,13 +19,13 @@ class Trainee:
 
     def __init__(
         self,
-        model: Model | ImageModel,
+        model: Model,
         n_threads: int = 0,
         *,
         device: torch.device | None = None,
         precision: str = "float32",
     ) -> None:
-        self.model: Model | ImageModel = model if device is None else model.to(device)
+        self.model: Model = model if device is None else model.to(device)
         self.device = device or torch.device("cpu")
         self.precision = precision
         self.n_threads = n_threads
@@ -34,9 +33,8 @@ class Trainee:
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
-        # convolutions are PyTorch's in every mode, and want its threads
-        mode = "hoist" if isinstance(self.model, ImageModel) else self.model.dense_mode
-        set_threads(self.model.backend, self.n_threads, Options(dense_mode=mode))
+        options = Options(dense_mode=self.model.dense_mode)
+        set_threads(self.model.backend, self.n_threads, options, network=self.model.network)
         output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 

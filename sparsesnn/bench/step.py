@@ -27,7 +27,6 @@ from sparsesnn.engines.dense.device import (
     peak_memory,
     synchronise,
 )
-from sparsesnn.engines.dense.image_model import ImageModel
 from sparsesnn.engines.module import Model
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -228,7 +227,7 @@ def deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float
         _core.probe_deliver(False)
 
 
-def still_adam(model: Model | ImageModel) -> torch.optim.Optimizer:
+def still_adam(model: Model) -> torch.optim.Optimizer:
     """Adam with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
     if model.backend == "cpu":
         return Adam(model.parameters(), lr=0.0)
@@ -236,7 +235,7 @@ def still_adam(model: Model | ImageModel) -> torch.optim.Optimizer:
 
 
 def train_step(
-    model: Model | ImageModel,
+    model: Model,
     optimiser: torch.optim.Optimizer,
     spikes: SpikeBatch,
     labels: torch.Tensor,

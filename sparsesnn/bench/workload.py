@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 
 from sparsesnn.datasets.images import Images, load_images
-from sparsesnn.engines.dense.image_model import ImageModel, scale_to_activity
-from sparsesnn.engines.dense.image_network import ImageNetwork, is_image_net, parse_image_net
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
@@ -26,15 +23,15 @@ class Workload:
     """What is timed: forward, cross-entropy of the time-mean of the readout, backward, Adam.
 
     Args:
-        net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20"; or of images, for the backend dense, as
-            `sparsesnn.engines.dense.image_network` reads it, such as "1x28x28:5C12+MP2-5C64+MP2-10".
+        net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20", or, for the backend dense,
+            "1x28x28:5C12+MP2-5C64+MP2-10".
         n_steps, n_samples: T and B.
         input_activity: probability that an input neuron fires in a step.
         hidden_activity: spikes per neuron and step that every hidden population is scaled to.
         grad_threshold: secondary gradient threshold of the hidden populations.
         weight_dtype: how the engine reads the weights, "float32" or "bfloat16".
         seed: of weights, spikes and labels.
-        images: name and folder of real images for a network of images (`sparsesnn.datasets.images`), which fire at the
+        images: name and folder of real images for a network with convolutions (`sparsesnn.datasets.images`), which fire at the
             rate of their pixels; None: random spikes of the same shape.
     """
 
@@ -55,7 +52,7 @@ class Workload:
         for name in ("input_activity", "hidden_activity"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"bench: {name} is {getattr(self, name)}; allowed: above 0, below 1")
-        if self.images is not None and not self.of_images:
+        if self.images is not None and self.network().shape("input") is None:
             raise ConfigError(
                 f"bench: images are given, but net {self.net!r} reads none; give one such as 1x28x28:5C12-10"
             )
@@ -66,11 +63,7 @@ class Workload:
             images = self._images()
             fired = images.spikes(np.arange(self.n_samples) % len(images), self.n_steps, self.seed)
             return SpikeBatch.from_dense(torch.from_numpy(fired).flatten(2).float())
-        n = (
-            math.prod(self.image_network().shape)
-            if self.of_images
-            else next(iter(self.network().populations.values())).n
-        )
+        n = self.network().populations["input"].n
         generator = torch.Generator().manual_seed(self.seed)
         steps = [
             SpikeBatch.from_dense((torch.rand(1, self.n_samples, n, generator=generator) < self.input_activity).float())
@@ -86,45 +79,33 @@ class Workload:
         if self.images is not None:
             images = self._images()
             return torch.from_numpy(images.labels[np.arange(self.n_samples) % len(images)])
-        if self.of_images:
-            n_classes = self.image_network().stages[-1].neuron.n
-        else:
-            n_classes = self.network().populations["output"].n
+        n_classes = self.network().populations["output"].n
         generator = torch.Generator().manual_seed(self.seed + 1)
         return torch.randint(0, n_classes, (self.n_samples,), generator=generator)
 
     def _images(self) -> Images:
         name, folder = self.images or ("", "")
         images = load_images(name, folder)
-        if images.pixels.shape[1:] != self.image_network().shape or not len(images):
+        height, width, channels = self.network().shape("input") or (0, 0, 0)
+        if images.pixels.shape[1:] != (channels, height, width) or not len(images):
             raise ConfigError(f"bench: {name} has images of {images.pixels.shape[1:]}, net {self.net!r} reads others")
         return images
 
-    @property
-    def of_images(self) -> bool:
-        """Whether the network has convolutions."""
-        return is_image_net(self.net)
-
-    def image_network(self) -> ImageNetwork:
-        """The description of a network of images."""
-        return parse_image_net(self.net, grad_threshold=self.grad_threshold)
-
     def network(self) -> Network:
-        """The description of a network of populations."""
+        """The description."""
         return parse_net(self.net, grad_threshold=self.grad_threshold)
 
-    def model(self, backend: str, spikes: SpikeBatch) -> Model | ImageModel:
-        """The network with weights scaled, on the engine, until each hidden population is as active as wanted."""
-        if self.of_images:
-            images = ImageModel(self.image_network(), seed=self.seed, backend=backend)
-            scale_to_activity(images, spikes, self.hidden_activity)
-            return images
+    def model(self, backend: str, spikes: SpikeBatch) -> Model:
+        """The network with weights scaled until each hidden population is as active as wanted, on the fastest engine for it."""
         network = self.network()
-        model = Model(network, seed=self.seed, weight_dtype=self.weight_dtype)
+        if network.is_matrices:
+            model = Model(network, seed=self.seed, weight_dtype=self.weight_dtype)
+        else:
+            model = Model(network, seed=self.seed, backend=backend)
         hidden = {k: self.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}
         if hidden:
             init_activity(model, [spikes], hidden, tolerance=0.02)
-        if backend == "cpu":
+        if backend == model.backend:
             return model
         other = Model(network, seed=self.seed, backend=backend)
         other.load_state_dict(model.state_dict())

@@ -11,15 +11,15 @@ examples:
   sparsesnn bench baselines
   sparsesnn bench baselines --steps 50,100,200 --batch 16,48,128 --modes step,fused
   sparsesnn bench baselines --net 700-512-20 --net 700-1024r-20 --json
-  sparsesnn bench baselines --net 1x28x28:5C12+MP2-5C64+MP2-10 --steps 25 --batch 128     of images: see below
+  sparsesnn bench baselines --net 1x28x28:5C12+MP2-5C64+MP2-10 --steps 25 --batch 128     with convolutions: see below
   sparsesnn bench baselines --device cuda:0 --precision bfloat16     peak memory and energy are then the device's
 
 modes: step (plain autograd, one step at a time), hoist (input products over the whole sequence), fused (one autograd
   node a population, which keeps its input current and recomputes the rest), compile (torch.compile; compiles for some
   seconds first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is the peak of
   a process of its own above its weights, data and optimiser state.
-networks of images: the shape, a colon, and layers: 5C12 a convolution (kernel 5, 12 channels; p pads, b batch norm, c
-  CubaLIF), MP2 and AP2 pool spikes, +MP2 and +AP2 pool currents, a size is fully connected, s a spiking readout.
+networks with convolutions: channels x height x width, a colon, and layers: 5C12 a convolution (kernel 5, 12 channels; s2 stride,
+  p pads, c CubaLIF), MP2, AP2 and SP2 pool spikes, +MP2 pools currents, a size is fully connected, s a spiking readout.
 --json prints a list: mode, samples_per_s, peak_bytes, step_ms, loss, net, n_steps, n_samples, threads,
   machine, device, precision, samples_per_joule (CUDA with NVML: pip install 'sparsesnn[cuda]')."""
 

@@ -190,7 +190,7 @@ class Engine(ABC):
         """`ConfigError` or `DescriptionError` that names the part of the network or the setting that is not supported."""
 
     @classmethod
-    def uses_torch_threads(cls, options: Options) -> bool:
+    def uses_torch_threads(cls, options: Options, network: Network | None = None) -> bool:
         """Whether PyTorch does the bulk of the work; else it runs on one thread, next to those of the engine."""
         return False
 

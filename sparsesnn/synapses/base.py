@@ -95,6 +95,10 @@ class Synapses:
         shape[self.receiver_axis] = high - low
         return math.prod(shape)
 
+    def n_products(self, n_pre: int, n_post: int) -> int:
+        """Multiply-adds of a step in which every sender fires."""
+        return self.n_weights(n_pre, n_post)
+
     def widest(self, n_pre: int, n_post: int) -> int:
         """Numbers per sample and step of the largest array that `product` makes or reads."""
         return max(n_pre, n_post)

@@ -91,6 +91,10 @@ class OnMaps(Synapses, shared=True):
         """All: places share their weights."""
         return 0, self.weight_shape(n_pre, n_post)[-1]
 
+    def n_products(self, n_pre: int, n_post: int) -> int:
+        height, width, _ = self.post_shape
+        return height * width * math.prod(self.weight_shape(n_pre, n_post))
+
     def widest(self, n_pre: int, n_post: int) -> int:
         return max(self.n_pre, n_post)
 

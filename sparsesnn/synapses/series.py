@@ -83,6 +83,9 @@ class Series(Synapses):
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
         return 0, self.weight_shape(n_pre, n_post)[-1]
 
+    def n_products(self, n_pre: int, n_post: int) -> int:
+        return sum(member.n_products(*ends) for member, ends in self._pairs(n_post))
+
     def widest(self, n_pre: int, n_post: int) -> int:
         return max(max(ends) for _, ends in self._pairs(n_post))
 

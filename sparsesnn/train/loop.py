@@ -125,6 +125,8 @@ class Run:
         torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
         self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
+        t = config.train
+        engines.set_threads(t.backend, t.threads, t.engine_options(), self.world.ranks_on_host, self.network)
         self.times = Times.of(self.network, parts.train.event_set)
         self.fingerprint = self.parts.fingerprint()
         self.stream = prepare.train_stream(config, self.parts.train, self.replicas)

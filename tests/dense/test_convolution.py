@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,15 @@ import torch
 from torch.nn import functional
 
 from sparsesnn import LI, LIF, AdLIF, Connection, CubaLIF, Input, Layer, Model, Network, SpikeBatch, parse_net
+from sparsesnn.bench import Workload
+from sparsesnn.bench.baselines import bench_baselines
 from sparsesnn.engines.dense import on_cpu
 from sparsesnn.engines.dense.spikes import DenseSpikes
-from sparsesnn.errors import DescriptionError
+from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.init import init_activity
 from sparsesnn.reference import Parameters, network_backward, network_forward
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Synapses
+from studies.sweep import Settings, bench_sweep
 
 #: odd sizes, channels last; each is bound to maps of 9 × 7 with 4 channels
 KINDS = [
@@ -242,3 +247,51 @@ def test_who_does_not_run_them_says_so() -> None:
         Model(recurrent, backend="dense")
     with pytest.raises(DescriptionError, match=r"LIF: n is None"):
         Layer(LIF(), 3)
+
+
+# ---- the benchmarks ----------------------------------------------------------------------------------------------------
+
+
+def test_modes_are_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsesnn.bench.baselines._peak_elsewhere", lambda *args: 1)
+    workload = Workload(net="1x9x9:3C4-MP2-10", n_steps=4, n_samples=3, input_activity=0.3)
+    rows = bench_baselines([workload], ["step", "hoist", "fused"], repeats=1)
+    assert [row.mode for row in rows] == ["step", "hoist", "fused"]
+    assert all(math.isfinite(row.loss) and row.samples_per_s > 0 for row in rows)
+    with pytest.raises(DescriptionError, match=r"Conv2d, which backend 'cpu' does not have"):
+        workload.model("cpu", workload.spikes())
+
+
+def test_convolutions_are_swept(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
+    settings = Settings(
+        batch=(2, 3), model=("lif", "cuba_lif"), precision=("float32", "bfloat16"), outputs=(10, 20), backends=("dense",),
+        base_batch=2, n_steps=3, repeats=1, input_activity=0.3, hidden_activity=0.2, net="1x9x9:3C4+MP2-10",
+    )  # fmt: skip
+    rows = bench_sweep(settings, tmp_path)
+    assert [(row["factor"], row["value"]) for row in rows] == [
+        *(("batch", 2), ("batch", 3), ("model", "lif"), ("model", "cuba_lif")),
+        *(("precision", "float32"), ("precision", "bfloat16"), ("outputs", 10), ("outputs", 20)),
+    ]
+    assert all(0 < row["synapse_share"] <= 1 and row["events_per_s"] > 0 for row in rows)
+    with pytest.raises(ConfigError, match="--net is for convolutions.*give --backends dense"):
+        Settings(net="1x9x9:10")
+
+
+def test_real_images(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 9, 9)).astype(np.uint8)
+    head = bytes([0, 0, 8, 3]) + np.array(pixels.shape, ">u4").tobytes()
+    (raw / "train-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+    (raw / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 2]))
+    workload = Workload(net="1x9x9:3C4-10", n_steps=200, n_samples=4, images=("mnist", str(tmp_path)))
+    spikes = workload.spikes().to_dense()
+    assert workload.labels().tolist() == [7, 0, 2, 7]
+    torch.testing.assert_close(
+        spikes.mean(0)[3], torch.from_numpy(pixels[0].reshape(-1) / np.float32(255)), rtol=0, atol=0.15
+    )
+    with pytest.raises(ConfigError, match=r"mnist has images of \(1, 9, 9\), net '1x8x8:10' reads others"):
+        replace(workload, net="1x8x8:10").spikes()
+    with pytest.raises(ConfigError, match="images are given, but net '784-10' reads none"):
+        replace(workload, net="784-10")

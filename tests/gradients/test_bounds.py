@@ -14,15 +14,13 @@ import torch
 
 from sparsesnn import ipu, reference
 from sparsesnn.bounds import RANGES, bounded, gate, ungated
-from sparsesnn.engines.dense.image_model import ImageModel
-from sparsesnn.engines.dense.image_network import parse_image_net
 from sparsesnn.engines.dense.replicas import Replicated
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.host.comm.torch_group import torch_world
 from sparsesnn.ipu.selftest import torch_optimiser
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.loss import cross_entropy
-from sparsesnn.network import Network
+from sparsesnn.network import Network, parse_net
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
@@ -124,15 +122,15 @@ def test_every_backend_has_it(model: type, backend: str, sign: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["step", "hoist", "fused"])
-def test_networks_of_images_have_it(mode: str) -> None:
+def test_convolutions_have_it(mode: str) -> None:
     """Every parameter at an end with an outward gradient has none; a little inside it has that gradient."""
     found = []
     for inside in (0.0, 1e-3):
-        network = parse_image_net("1x6x6:3C4b-5s", threshold=0.5, grad_threshold=-math.inf, learn_beta=True)
-        model = ImageModel(network, dense_mode=mode, seed=1).double().eval()
+        network = parse_net("1x6x6:3C4-5s", threshold=0.5, grad_threshold=-math.inf, learn_beta=True)
+        model = Model(network, backend="dense", dense_mode=mode, seed=1).double()
         set_decays(model, beta=1 - inside, alpha=0)
-        images = torch.rand(5, 2, *network.shape, generator=torch.Generator().manual_seed(0)).double()
-        (-model(images).counts().sum()).backward()
+        images = torch.rand(5, 2, 36, generator=torch.Generator().manual_seed(0)) < 0.5
+        (-model(SpikeBatch.from_dense(images.float())).counts().sum()).backward()
         found.append({name: p.grad.item() for name, p in model.named_parameters() if name.endswith("beta")})
     at, near = found
     assert at.keys() == near.keys()
