@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sparsesnn import errors
+from sparsesnn.delays import Delays
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
@@ -46,6 +47,7 @@ __all__ = [
     # describe
     "Network",
     "Connection",
+    "Delays",
     "Dense",
     "Sparse",
     "parse_net",

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Union
+from typing import Any, Optional, Union
 
+from sparsesnn.delays import MAX_DELAY, Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.map_text import parse_maps
@@ -18,8 +19,6 @@ from sparsesnn.surrogate import Surrogate
 from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses, synapses_from_dict
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
-#: longest delay, in steps: a state keeps the lists of so many
-MAX_DELAY = 2**20
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,7 @@ class Connection:
         delay: steps between a spike and its arrival; 0 to 2^20, of a recurrent connection 1 or more. None: 0, of a
             recurrent connection 1.
         synapses: their kind, see `sparsesnn.synapses`.
+        axonal: delays of the sending neurons, which add to `delay`; None: there are none.
 
     Two populations may be joined several times, with different delays.
     """
@@ -39,6 +39,7 @@ class Connection:
     post: str
     delay: int = None  # type: ignore[assignment]  # a number once the connection is made
     synapses: Synapses = field(default_factory=Dense)
+    axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delay", self.least_delay if self.delay is None else plain(self.delay))
@@ -58,11 +59,21 @@ class Connection:
             raise DescriptionError(
                 f"connection {self.pre}->{self.post}: synapses is {self.synapses!r}; give a kind such as Dense()"
             )
+        if self.axonal is not None and (self.is_recurrent or not isinstance(self.axonal, Delays)):
+            raise DescriptionError(
+                f"connection {self.pre}->{self.post}: axonal is {self.axonal!r}; allowed: Delays(longest) on connections "
+                "between two populations, None"
+            )
 
     @property
     def is_recurrent(self) -> bool:
         """Whether it joins a population to itself."""
         return self.pre == self.post
+
+    @property
+    def reach(self) -> int:
+        """Steps after which the last of a step's spikes arrive."""
+        return self.delay + (self.axonal.longest if self.axonal else 0)
 
     @property
     def least_delay(self) -> int:
@@ -123,7 +134,10 @@ class Network:
                     f"connection {c.pre}->{c.post} points backwards; list {c.pre!r} before {c.post!r} "
                     "(only a population itself may feed back, by recurrent=True)"
                 )
-            c.synapses.check(f"connection {c.pre}->{c.post}", self.populations[c.pre].n, self.populations[c.post].n)
+            where, n_pre = f"connection {c.pre}->{c.post}", self.populations[c.pre].n
+            c.synapses.check(where, n_pre, self.populations[c.post].n)
+            if c.axonal:
+                c.axonal.check(where, n_pre)
         names = [c.name for c in self.connections]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DescriptionError(
@@ -211,7 +225,7 @@ class Network:
 
     def history(self, name: str) -> int:
         """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
-        return max((c.delay for c in self.connections if c.pre == name), default=0)
+        return max((c.reach for c in self.connections if c.pre == name), default=0)
 
     def delays_text(self, name: str, form: str = "{}") -> str:
         """`delays input 0, 6, 12` in words, for people; "" where no connection into the population has a delay of its own."""
@@ -271,6 +285,20 @@ class Network:
 
         return Network(self.populations, tuple(copy for c in self.connections for copy in copies(c)))
 
+    def with_axonal_delays(self, longest: int, *, learn: bool = False) -> Network:
+        """The same network where each sender of a connection into a hidden population has a delay of its own.
+
+        Args:
+            longest: see `sparsesnn.delays.Delays`.
+            learn: train them.
+        """
+
+        def changed(k: int, c: Connection) -> Connection:
+            kept = c.post == self.output or c.is_recurrent
+            return c if kept else replace(c, axonal=Delays(longest, learn=learn, seed=k))
+
+        return Network(self.populations, tuple(changed(k, c) for k, c in enumerate(self.connections)))
+
     # ---- JSON --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -288,7 +316,13 @@ class Network:
                 for name, p in self.populations.items()
             },
             "connections": [
-                {"pre": c.pre, "post": c.post, "delay": c.delay, "synapses": c.synapses.to_dict()}
+                {
+                    "pre": c.pre,
+                    "post": c.post,
+                    "delay": c.delay,
+                    "synapses": c.synapses.to_dict(),
+                    **({"axonal": c.axonal.to_dict()} if c.axonal else {}),
+                }
                 for c in self.connections
             ],
         }
@@ -373,9 +407,11 @@ def _connection(data: Any) -> Connection:
     if "synapses" in arguments:
         arguments["synapses"] = synapses_from_dict(arguments["synapses"])
     try:
+        if isinstance(arguments.get("axonal"), Mapping):
+            arguments["axonal"] = Delays(**arguments["axonal"])
         return Connection(**arguments)
     except TypeError as error:
-        raise DescriptionError(f"connection: {error}; allowed: pre, post, delay, synapses") from None
+        raise DescriptionError(f"connection: {error}; allowed: pre, post, delay, synapses, axonal") from None
 
 
 def _plain(value: Any) -> Any:

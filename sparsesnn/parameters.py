@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Mapping, NamedTuple, Sequence, Union  # noqa: UP035
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union  # noqa: UP035
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.bounds import bounded
+from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
@@ -22,6 +24,8 @@ from sparsesnn.synapses.base import Columns, check_matrices
 
 #: the buffer in which a layer with a capacity counts the forward passes of training
 STEP_COUNTER = "training_steps"
+#: how the names of axonal delays end, after the connection's
+DELAYS = ":delays"
 
 
 def is_step_counter(name: str) -> bool:
@@ -39,6 +43,7 @@ class Incoming(NamedTuple):
         is_recurrent: whether the receiver is the sender.
         synapses: their kind.
         n_copies: connections from this sender, this one included; they differ in delay.
+        axonal: delays of the sending neurons; they are a parameter or buffer, its name ends with `DELAYS`.
     """
 
     name: str
@@ -47,6 +52,7 @@ class Incoming(NamedTuple):
     is_recurrent: bool = False
     synapses: Synapses = Dense()
     n_copies: int = 1
+    axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
 
 
 #: neurons of the source or of each source, or the connections themselves
@@ -60,7 +66,7 @@ def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
 
     def seen(c: Connection) -> Incoming:
         n_copies = sum(other.pre == c.pre for other in connections)
-        return Incoming(c.name, network.populations[c.pre].n, c.delay, c.is_recurrent, c.synapses, n_copies)
+        return Incoming(c.name, network.populations[c.pre].n, c.delay, c.is_recurrent, c.synapses, n_copies, c.axonal)
 
     return tuple(seen(c) for c in connections)
 
@@ -139,6 +145,13 @@ class PopulationModule(nn.Module):
         for c in self.incoming:
             if not c.is_recurrent:
                 self._register(c.name, weights[c.name])
+        for c in self.incoming:
+            if c.axonal:
+                delays = torch.from_numpy(c.axonal.first(c.n_pre))
+                if c.axonal.learn:
+                    self.register_parameter(f"{c.name}{DELAYS}", nn.Parameter(delays))
+                else:
+                    self.register_buffer(f"{c.name}{DELAYS}", delays)
 
     def _register(self, name: str, weight: Tensor) -> None:
         """A weight as a parameter; of synapses that have none, empty, as a buffer that no file holds."""
@@ -212,6 +225,14 @@ class PopulationModule(nn.Module):
                 return self.per_receiver(c, numbers.astype(np.float64) ** 2)
         matrix = np.ascontiguousarray(numbers).reshape(math.prod(numbers.shape[:-1]), numbers.shape[-1])
         return np.asarray(_core.column_squares(matrix))
+
+    def axonal_delays(self, c: Incoming) -> Tensor:
+        """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
+        given: Tensor = getattr(self, f"{c.name}{DELAYS}")
+        assert c.axonal
+        if self.training and c.axonal.learn:
+            return bounded(given, 0.0, float(c.axonal.longest))
+        return given.detach().round().clamp(0, c.axonal.longest)
 
     @property
     def senders(self) -> tuple[Incoming, ...]:

@@ -40,6 +40,7 @@ class Parameters:
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
         synapses: of each source; empty: matrices [M, N].
+        axonal: by source, steps that each sender's spikes take beside its delay, [M], whole or not; none: 0.
         masks: by source (0, 1, … or "loop"), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
     """
 
@@ -51,6 +52,7 @@ class Parameters:
     neuron: Mapping[str, Array]
     grad_threshold: Any = None
     synapses: tuple[Synapses, ...] = ()
+    axonal: Mapping[int, Array] = field(default_factory=dict)
     masks: Mapping[int | str, Array] = field(default_factory=dict)
 
     def kinds(self) -> tuple[Synapses, ...]:
@@ -87,6 +89,7 @@ class Parameters:
             },
             grad_threshold=array(getattr(layer, "grad_threshold", None)),
             synapses=tuple(Dense() if c.synapses.is_matrix else c.synapses for c in layer.senders),
+            axonal={k: array(layer.axonal_delays(c)) for k, c in enumerate(layer.senders) if c.axonal},
             masks=masks,
         )
 
@@ -142,6 +145,7 @@ class Gradients(NamedTuple):
     bias: Array | None
     neuron: dict[str, Array]
     inputs: tuple[Array, ...]
+    axonal: dict[int, Array]
 
 
 # ---- one population ------------------------------------------------------------------------------------------------
@@ -184,10 +188,11 @@ def layer_forward(
             z[-1] = before
         spikes[-1], first_step = state.spikes, state.step
         s[-1] = states[0][-1] > theta if p.fires else 0
+    arrived = [arrive(x, p.axonal.get(k)) for k, x in enumerate(inputs)]
     for t in range(n_steps):
         i = current[t]
         i += 0 if p.bias is None else p.bias
-        for x, kind, weight, shift in zip(inputs, p.kinds(), p.weights, shifts, strict=True):
+        for x, kind, weight, shift in zip(arrived, p.kinds(), p.weights, shifts, strict=True):
             if t >= shift:
                 kind.add(i, x[t - shift], weight)
         if p.recurrent_weight is not None:
@@ -235,13 +240,15 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         d_i[t] = pulled.current
         for name, value in pulled.parameters.items():
             d_neuron[name] += value
-    d_weights, d_inputs = [], []
+    d_weights, d_inputs, d_axonal = [], [], {}
     for k, (x, kind, weight, shift) in enumerate(zip(r.inputs, p.kinds(), p.weights, r.shifts, strict=True)):
         d_arrived = d_i[shift:n_steps]  # d_i at the step in which x[t - shift] arrives
-        used = np.asarray(x[: len(d_arrived)], weight.dtype)
+        used = np.asarray(arrive(x, p.axonal.get(k))[: len(d_arrived)], weight.dtype)
         d_inputs.append(np.zeros(x.shape, weight.dtype))
         d_inputs[-1][: len(d_arrived)], d_weight = kind.pull(used, weight, d_arrived)
         d_weights.append(d_weight * p.masks.get(k, dtype(1)))
+        if k in p.axonal:
+            d_inputs[-1], d_axonal[k] = arrive_grad(x, p.axonal[k], d_inputs[-1])
     own = np.roll(r.spikes, 1, axis=0)[:-1]  # own[t] = spikes[t - 1]
     return Gradients(
         weights=tuple(d_weights),
@@ -251,7 +258,36 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         bias=None if p.bias is None else d_i.sum((0, 1)),
         neuron={name: _sum_to(d, p.neuron[name]) for name, d in d_neuron.items()},
         inputs=tuple(d_inputs),
+        axonal=d_axonal,
     )
+
+
+def arrive(x: Array, delays: Array | None) -> Array:
+    """Spikes [T, B, M] as they arrive after `delays` [M]; what falls between two steps is shared by both."""
+    if delays is None:
+        return x
+    out = np.zeros(x.shape, delays.dtype)
+    for m, (d, f) in enumerate(zip(*_whole_and_rest(delays), strict=True)):
+        out[d:, :, m] += (1 - f) * x[: len(x) - d, :, m]
+        out[d + 1 :, :, m] += f * x[: max(0, len(x) - d - 1), :, m]
+    return out
+
+
+def arrive_grad(x: Array, delays: Array, d_out: Array) -> tuple[Array, Array]:
+    """From the gradient of what arrives to those of the spikes and of the delays."""
+    d_x, d_delays = np.zeros_like(d_out), np.zeros_like(delays)
+    after = np.concatenate([d_out, np.zeros((1, *d_out.shape[1:]), d_out.dtype)])
+    for m, (d, f) in enumerate(zip(*_whole_and_rest(delays), strict=True)):
+        n = max(0, len(x) - d)
+        earlier, later = after[d : d + n, :, m], after[d + 1 : d + 1 + n, :, m]
+        d_x[:n, :, m] = (1 - f) * earlier + f * later
+        d_delays[m] = (x[:n, :, m] * (later - earlier)).sum()
+    return d_x, d_delays
+
+
+def _whole_and_rest(delays: Array) -> tuple[Array, Array]:
+    whole = np.floor(delays)
+    return whole.astype(int), delays - whole
 
 
 def _sum_to(x: Array, parameter: Array) -> Array:

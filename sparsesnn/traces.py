@@ -92,7 +92,7 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     current = np.zeros((n_steps * n_samples, len(neurons)), dtype)
     if layer.bias is not None:
         current += _numpy(layer.bias)[neurons]
-    for source, incoming, weight in zip(inputs, layer.senders, layer.sender_weights, strict=True):
+    for source, incoming, weight in zip(layer.arrived(inputs, state), layer.senders, layer.sender_weights, strict=True):
         _add(current, source, _columns(layer, incoming, weight, neurons), incoming.delay if state is None else 0)
     for incoming, weight in zip(layer.incoming, layer.weights, strict=True):
         if incoming.is_recurrent:
@@ -126,24 +126,27 @@ def _shape(x: Any) -> tuple[int, int]:
     return (x.n_steps, x.n_samples) if isinstance(x, SpikeBatch) else (x.shape[0], x.shape[1])
 
 
-def _entries(x: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The index t·B + b and the neuron of every spike, lists ascending."""
+def _entries(x: Any) -> tuple[np.ndarray[Any, Any], ...]:
+    """The index t·B + b, the neuron and the value of every spike, lists ascending."""
     if isinstance(x, SpikeBatch):
         fired = x.fired()
-        return x.list_index()[fired].numpy(), x.ids.numpy()[fired.numpy()].astype(np.int64)
+        values = x.entry_values().detach()[fired]
+        return x.list_index()[fired].numpy(), x.ids.numpy()[fired.numpy()].astype(np.int64), values.numpy()
     dense = getattr(x, "fired", x).detach()
-    rows, ids = torch.nonzero(dense.reshape(-1, dense.shape[2]), as_tuple=True)
-    return rows.cpu().numpy(), ids.cpu().numpy()
+    dense = dense.reshape(-1, dense.shape[2])
+    rows, ids = torch.nonzero(dense, as_tuple=True)
+    return rows.cpu().numpy(), ids.cpu().numpy(), dense[rows, ids].float().cpu().numpy()
 
 
 def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, Any], delay: int) -> None:
     """Adds the rows of the spikes that arrive, one after the other; row t of `spikes` arrives at step t + delay."""
-    rows, ids = _entries(spikes)
+    rows, ids, values = _entries(spikes)
     rows = rows + delay * _shape(spikes)[1]
     arrive = (rows >= 0) & (rows < len(current))
-    rows, ids = rows[arrive], ids[arrive]
+    rows, ids, values = rows[arrive], ids[arrive], values[arrive].astype(current.dtype)
     for k in range(0, len(rows), _CHUNK):
-        np.add.at(current, rows[k : k + _CHUNK], columns[ids[k : k + _CHUNK]])
+        part = slice(k, k + _CHUNK)
+        np.add.at(current, rows[part], values[part, None] * columns[ids[part]])
 
 
 def _columns(layer: Any, incoming: Any, weight: Tensor, neurons: Tensor) -> np.ndarray[Any, Any]:
@@ -169,7 +172,7 @@ def _fired(sent: Any, neurons: Tensor, dtype: torch.dtype) -> Tensor:
         return found
     place = torch.full((sent.n_neurons,), -1)
     place[neurons] = torch.arange(len(neurons))
-    rows, ids = (torch.from_numpy(x) for x in _entries(sent))
+    rows, ids, _ = (torch.from_numpy(x) for x in _entries(sent))
     columns = place[ids]
     out = torch.zeros(n_steps * n_samples, len(neurons), dtype=dtype)
     out[rows[columns >= 0], columns[columns >= 0]] = 1

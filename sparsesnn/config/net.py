@@ -10,10 +10,11 @@ from typing import Any
 
 from sparsesnn.config.sections import AUTO, Section
 from sparsesnn.config.tables import Table, spread
+from sparsesnn.delays import MAX_DELAY
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, Population, decays
 from sparsesnn.layers.units import decay_of
-from sparsesnn.network import MAX_DELAY, Network, model_letters, neuron_options, parse_net
+from sparsesnn.network import Network, model_letters, neuron_options, parse_net
 from sparsesnn.options import Option, option, options_of
 
 
@@ -50,6 +51,14 @@ class NetConfig(Section, name="net"):
         (), "steps: the same of recurrent connections; empty: once, one step", low=1, high=MAX_DELAY
     )
     recurrent_delays_ms: tuple[float, ...] = option((), "recurrent_delays in milliseconds, rounded to steps", above=0)
+    axonal_delays: int = option(
+        0,
+        "longest delay of single senders, steps: each neuron that sends to a hidden population has one; 0: none",
+        low=0,
+        high=MAX_DELAY,
+    )
+    axonal_delays_ms: float = option(0.0, "axonal_delays in milliseconds, rounded to steps", low=0)
+    learn_axonal_delays: bool = option(False, "train the axonal delays; else they stay as drawn")
     neurons: dict[str, Any] = spread(_neurons)
     tau_range: tuple[float, ...] = option(
         (),
@@ -98,6 +107,7 @@ class NetConfig(Section, name="net"):
         self._check_one_of("tau_range", "tau_range_ms", "tau_ms")
         self._check_one_of("delay", "delays", "delays_ms")
         self._check_one_of("recurrent_delays", "recurrent_delays_ms")
+        self._check_one_of("axonal_delays", "axonal_delays_ms")
         for name, decay, given, known in (
             ("tau_ms", "beta", self.neurons, _neurons({})),
             ("tau_range_ms", "beta", self.neurons, _neurons({})),
@@ -131,6 +141,7 @@ class NetConfig(Section, name="net"):
             "readout_tau_ms",
             "delays_ms",
             "recurrent_delays_ms",
+            "axonal_delays_ms",
             "initial_tau_ms",
         )
         if dt_ms is None and (given := [name for name in in_ms if getattr(self, name)]):
@@ -217,6 +228,8 @@ class NetConfig(Section, name="net"):
                     + ("r after a size" if recurrent else "a size between the first and the last")
                 )
             network = network.with_delays(delays, recurrent=recurrent)
+        if longest := round(self.axonal_delays_ms / dt_ms) or self.axonal_delays:
+            network = network.with_axonal_delays(longest, learn=self.learn_axonal_delays)
         return network
 
     def _misfit(self, network: Network, n_in: int, n_out: int, n_neurons: int, n_classes: int) -> str:

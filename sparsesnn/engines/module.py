@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.engines import dense
+from sparsesnn.engines.arrival import arriving
 from sparsesnn.engines.cpu.layer import run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
@@ -101,19 +102,30 @@ class Layer(PopulationModule):
 
         Args:
             inputs: one `SpikeBatch` per source (cpu), or one tensor [T, B, n_pre] per source (dense). With a state and
-                a delay d, the source must begin d steps earlier: `Model` does that.
+                a delay d (the longest, where senders differ), the source must begin d steps earlier: `Model` does that.
             state: from the call before; None: zero potentials, no past spikes.
             packed: spikes may come out as `sparsesnn.dense.DenseSpikes`, which any dense layer reads.
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
-        sources = layer_sources(inputs, len(self.n_pre), type(self.population).__name__)
+        sources = self.arrived(layer_sources(inputs, len(self.n_pre), type(self.population).__name__), state)
         if self.backend == "dense":
             return dense.run_layer(self, sources, state, packed=packed)
         lists = [source for source in sources if isinstance(source, SpikeBatch)]
         if len(lists) != len(sources):
             raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
         return run_layer(self, lists, state, state.training_step if state else next_training_step(self))
+
+    def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
+        """What sources of `forward` look like after axonal delays."""
+        found: list[LayerInput] = []
+        for c, x in zip(self.senders, sources, strict=True):
+            if c.axonal:
+                first = 0 if state is None else c.axonal.longest
+                between = self.training and c.axonal.learn
+                x = arriving(x, self.axonal_delays(c), between=between, first_step=first)
+            found.append(x)
+        return found
 
 
 def _misfit(spikes: object, source: str, n_input: int) -> str:
@@ -204,8 +216,8 @@ class Model(nn.Module):
         if getattr(spikes, "n_neurons", None) != n_input:
             raise ShapeError(_misfit(spikes, source, n_input))
         past = state or {}
-        first = self._input(spikes)
-        outputs: dict[str, LayerInput] = {source: first}
+        data = self._input(spikes)
+        outputs: dict[str, LayerInput] = {source: data}
         traces: dict[str, Traces] = {}
         states: dict[str, LayerState] = {}
         thin: dict[str, Any] = {}
@@ -213,7 +225,7 @@ class Model(nn.Module):
             inputs, read = [], heard_by(self.network, name, outputs, thin, heard)
             for c in self.network.senders(name):
                 before = past[c.pre].history if c.pre in past else None
-                inputs.append(read(c.pre) if not c.delay or before is None else _extend(before, read(c.pre), c.delay))
+                inputs.append(read(c.pre) if not c.reach or before is None else _extend(before, read(c.pre), c.reach))
             try:
                 outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
             except NumericError as error:
@@ -223,7 +235,7 @@ class Model(nn.Module):
         if depth := self.network.history(source):
             empty = torch.empty(spikes.n_samples, 0)
             before = past[source].history if source in past else None
-            given = first.to_dense() if isinstance(first, DenseSpikes) else first
+            given = data.to_dense() if isinstance(data, DenseSpikes) else data
             states[source] = LayerState(empty, history=last_steps(before, given, depth))
         last = outputs[self.network.output]
         readout = isinstance(self.network.populations[self.network.output], LI)
@@ -258,7 +270,7 @@ class Model(nn.Module):
             return spikes
         if self.backend == "cpu":
             return spikes
-        weight = next(iter(self.layers.values())).weights[0]  # type: ignore[union-attr, index]
+        weight = next(iter(self.layers.values())).weights[0]  # type: ignore[index]
         if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
         return spikes.to_dense()

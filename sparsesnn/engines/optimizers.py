@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from sparsesnn.errors import ConfigError
 from sparsesnn.layers import LI
 from sparsesnn.options import option
-from sparsesnn.parameters import PopulationModule
+from sparsesnn.parameters import DELAYS, PopulationModule
 
 #: groups of parameters that may have a learning rate and a weight decay of their own
-GROUPS = ("weights", "recurrent", "readout", "bias", "neurons")
+GROUPS = ("weights", "recurrent", "readout", "bias", "neurons", "delays")
+#: the factor of axonal delays where none is given: they are numbers of steps, so a rate for weights would not move them
+DELAYS_FACTOR = 100.0
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Updates:
     lr_factors: dict[str, float] = option(
         dict,
         f"factors on the rate of groups of parameters, such as {{ neurons = 0.2 }}; groups: {', '.join(GROUPS)}; neurons: decays, "
-        "thresholds and the like; readout: weights into an LI readout; weights: all others but recurrent ones",
+        "thresholds and the like; readout: weights into an LI readout; weights: all others but recurrent ones; delays: axonal ones, "
+        f"{DELAYS_FACTOR:g} where nothing is given",
         low=0,
     )
     weight_decays: dict[str, float] = option(
-        dict, "weight decay of groups, in place of weight_decay, or of 0 for bias and neurons", low=0
+        dict, "weight decay of groups, in place of weight_decay, or of 0 for bias, neurons and delays", low=0
     )
     ema: float = option(
         0.0,
@@ -76,9 +79,9 @@ def make_optimizer(
         {
             "params": members,
             "weight_decay": updates.weight_decays.get(
-                name, 0.0 if name in ("bias", "neurons") else updates.weight_decay
+                name, 0.0 if name in ("bias", "neurons", "delays") else updates.weight_decay
             ),
-            "lr_factor": updates.lr_factors.get(name, 1.0),
+            "lr_factor": updates.lr_factors.get(name, DELAYS_FACTOR if name == "delays" else 1.0),
         }
         for name in GROUPS
         if (members := [p for p in model.parameters() if names.get(id(p), "neurons") == name])
@@ -94,6 +97,9 @@ def _group_names(layer: PopulationModule) -> Iterator[tuple[str, nn.Parameter]]:
         yield "recurrent" if c.is_recurrent else "readout" if isinstance(layer.population, LI) else "weights", weight
     if layer.bias is not None:
         yield "bias", layer.bias
+    for c in layer.incoming:
+        if c.axonal and c.axonal.learn:
+            yield "delays", layer.get_parameter(f"{c.name}{DELAYS}")
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

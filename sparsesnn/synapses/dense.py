@@ -35,8 +35,12 @@ class Dense(Synapses):
 
 
 def check_dense(connections: Iterable[Any], who: str) -> None:
-    """`DescriptionError` where a connection has synapses of another kind, which `who` does not have."""
+    """`DescriptionError` where a connection has synapses of another kind or axonal delays, which `who` does not have."""
     for c in connections:
+        if c.axonal:
+            raise DescriptionError(
+                f"{c.name}: it has axonal delays, which {who} does not have; use one delay, or backend 'cpu'"
+            )
         if not isinstance(c.synapses, Dense):
             raise DescriptionError(
                 f"{c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; use Dense, or another backend"

@@ -19,7 +19,7 @@ from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.ranks.layer import ShardedLayer
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
-from sparsesnn.errors import NumericError, ShapeError
+from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes, LayerState, Output
@@ -75,6 +75,8 @@ class ShardedModel(nn.Module):
 
     def __init__(self, network: Network, grid: Grid, *, seed: int = 0, weight_dtype: str = "float32") -> None:
         super().__init__()
+        if moved := [c.name for c in network.connections if c.axonal]:
+            raise DescriptionError(f"{', '.join(moved)}: axonal delays do not run over ranks yet: use one rank")
         receivers = network.receivers()
         self.network, self.grid, self.cuts = network, grid, cuts(network)
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)

@@ -1,0 +1,83 @@
+// What Python sees of axonal delays.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include "axonal_delays.h"
+#include "python_arrays.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsesnn {
+namespace {
+
+AxonalDelays checked_delays(const In<std::int32_t>& steps, const std::optional<In<float>>& fraction, int n_neurons) {
+  const std::vector<std::size_t> shape{static_cast<std::size_t>(n_neurons)};
+  check_shape(steps, shape, "steps");
+  for (int m = 0; m < n_neurons; ++m)
+    if (steps.data()[m] < 0) throw InputError("ShapeError", "axonal delays: steps must not be negative");
+  return {steps.data(), floats(fraction, shape, "fraction")};
+}
+
+nb::dict delayed(PyLists& from, int n_samples, int n_neurons, const In<std::int32_t>& steps,
+                 const std::optional<In<float>>& fraction, int first_step) {
+  int n_steps = 0;
+  const Lists lists = checked_lists(from, n_neurons, n_samples, &n_steps, "axonal delays");
+  const AxonalDelays delays = checked_delays(steps, fraction, n_neurons);
+  if (first_step < 0 || first_step > n_steps)
+    throw InputError("ShapeError", "axonal delays: the result begins at step " + std::to_string(first_step) + " of " +
+                                       std::to_string(n_steps));
+  DelayedLists out;
+  {
+    nb::gil_scoped_release release;
+    out = delay_lists(lists, n_steps, n_samples, n_neurons, delays, first_step);
+  }
+  const std::size_t n_lists = static_cast<std::size_t>(n_steps - first_step) * static_cast<std::size_t>(n_samples);
+  const std::size_t n_moved = static_cast<std::size_t>(out.offsets[n_lists]), n_slots = from.ids.size();
+  nb::dict result;
+  result["offsets"] = to_numpy(out.offsets, {n_lists + 1});
+  result["ids"] = ids_to_numpy(out.ids, lists.wide, n_moved);
+  result["n_spikes"] = to_numpy(out.n_spikes, {n_lists});
+  result["values"] = to_numpy(out.values, {n_moved});
+  result["earlier"] = to_numpy(out.slots[0], {n_slots});
+  result["later"] = to_numpy(out.slots[1], {n_slots});
+  return result;
+}
+
+nb::tuple delayed_grad(PyLists& from, int n_samples, int n_neurons, const In<std::int32_t>& steps,
+                       const std::optional<In<float>>& fraction, const In<std::int32_t>& earlier,
+                       const std::optional<In<std::int32_t>>& later, const In<float>& d_moved, bool wanted_delays) {
+  const Lists lists = checked_lists(from, n_neurons, n_samples, nullptr, "axonal delays");
+  const AxonalDelays delays = checked_delays(steps, fraction, n_neurons);
+  const std::size_t n_slots = from.ids.size();
+  check_shape(earlier, {n_slots}, "earlier");
+  if (fraction) check_shape(later.value(), {n_slots}, "later");
+  const std::int32_t* const slots[2] = {earlier.data(), fraction ? later->data() : nullptr};
+  for (const std::int32_t* of : slots)
+    for (std::size_t j = 0; of && j < n_slots; ++j)
+      if (of[j] >= 0 && static_cast<std::size_t>(of[j]) >= d_moved.size())
+        throw InputError("ShapeError", "axonal delays: a slot lies beyond the gradient");
+  Array<float> d_values(n_slots), d_delays(wanted_delays ? static_cast<std::size_t>(n_neurons) : 1);
+  {
+    nb::gil_scoped_release release;
+    delay_lists_grad(lists, static_cast<std::int64_t>(from.n_spikes.size()), n_neurons, delays, slots, d_moved.data(),
+                     d_values.data(), wanted_delays ? d_delays.data() : nullptr);
+  }
+  return nb::make_tuple(to_numpy(d_values, {n_slots}),
+                        wanted_delays ? to_numpy(d_delays, {static_cast<std::size_t>(n_neurons)}) : nb::none());
+}
+
+}  // namespace
+
+void register_delays(nb::module_& m) {
+  m.def(
+      "delayed", &delayed, "lists"_a, "n_samples"_a, "n_neurons"_a, "steps"_a, "fraction"_a.none(), "first_step"_a,
+      "Lists whose entries arrive later, by neuron; see host/src/axonal_delays.h. `earlier`, `later`: int32[S], where\n"
+      "each entry went.");
+  m.def("delayed_grad", &delayed_grad, "lists"_a, "n_samples"_a, "n_neurons"_a, "steps"_a, "fraction"_a.none(),
+        "earlier"_a, "later"_a.none(), "d_moved"_a, "wanted_delays"_a,
+        "Gradients by the values of the entries, and by the delays or None.");
+}
+
+}  // namespace sparsesnn
