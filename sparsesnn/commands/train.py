@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,9 @@ examples:
   sparsesnn train digits --set optim.lr=2e-3 --set net.surrogate.slope=25
   sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
   sparsesnn train --resume --out runs/a                     go on after Ctrl-C, a crash or a power cut, bit for bit
+  sparsesnn train --resume --out runs/a --epochs 40         a finished run trains on; its schedule spans the 40 epochs
+  sparsesnn train digits --init-from runs/a --out runs/b    begins with the weights of another run
+  sparsesnn train digits --quiet --json | jq .test_accuracy the result as one line of JSON, on standard output
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
   sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
   mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
@@ -31,7 +36,9 @@ net text: sizes joined by '-'; r after a size: recurrent, other letters: the neu
   is the readout, with s a spiking one; 'auto' as first or last size is that of the data.
 the run folder (--out) holds: result.json, metrics.jsonl, config.toml, curves.png, activity.png, raster.png,
   checkpoint.json with its .safetensors files, tensorboard/.
-the epoch is chosen on the validation part alone; the test part is looked at once, at the end."""
+the epoch is chosen on the validation part alone; the test part is looked at once, at the end.
+exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal when stopped (130 Ctrl-C, 143 SIGTERM),
+  with a checkpoint to --resume from."""
 
 
 def register(commands: Any) -> None:
@@ -69,6 +76,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the whole configuration as TOML, every option explained, and exit",
     )
+    run.add_argument(
+        "--json", action="store_true", help="print the result (with --seeds: the summary) as one line of JSON"
+    )
     run.add_argument("--quiet", action="store_true", help="print errors only")
 
 
@@ -92,7 +102,9 @@ def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
         raise ConfigError("--resume: which run? give its folder with --out DIR")
     report = Report(quiet=options.quiet or (world is not None and world.rank > 0))
     if options.seeds is None:
-        train(config, out=options.out, resume=bool(options.resume), report=report, world=world)
+        result = train(config, out=options.out, resume=bool(options.resume), report=report, world=world)
+        if options.json and (world is None or world.rank == 0):
+            print(json.dumps(asdict(result), allow_nan=False))
     else:
         _train_seeds(config, options, report, world)
     return 0
@@ -143,7 +155,7 @@ def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: C
     """One run per seed, and the mean and the spread of their accuracies."""
     from sparsesnn.train import train
     from sparsesnn.train.folder import default_folder
-    from sparsesnn.train.summary import write_summary
+    from sparsesnn.train.summary import SUMMARY, write_summary
 
     try:
         seeds = [int(seed) for seed in options.seeds.split(",")]
@@ -172,3 +184,5 @@ def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: C
         return
     for line in write_summary(out, seeds, results):
         report.note(line)
+    if options.json:
+        print(json.dumps(json.loads((out / SUMMARY).read_text()), allow_nan=False))

@@ -108,16 +108,16 @@ def all_options(table: Mapping[str, Any] | None = None) -> dict[str, Option]:
     return found
 
 
-def differences(old: Config, new: Config) -> list[str]:
+def differences(old: Config, new: Config, *, finished: bool = False) -> list[str]:
     """Keys in which two configurations differ in a way that forbids to continue one as the other, as "key: old → new".
 
-    `train.epochs` may grow where the learning rate does not depend on it.
+    `train.epochs` may grow where the learning rate does not depend on it, and where the old run is `finished`.
     """
     before, after = tables.flatten(old.to_dict()), tables.flatten(new.to_dict())
     free = {name for name, known in new.options().items() if known.free}
     if engines.replicas_count(new.train.backend):
         free.discard("parallel.replicas")
-    if new.optim.schedule == "constant" and new.train.epochs >= old.train.epochs:
+    if (finished or new.optim.schedule == "constant") and new.train.epochs >= old.train.epochs:
         free.add("train.epochs")
     names = [*before, *(name for name in after if name not in before)]
     return [

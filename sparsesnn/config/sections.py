@@ -120,6 +120,12 @@ class DropoutConfig(Section, Dropout, name="dropout"):
 class InitConfig(Section, name="init"):
     """Initial weights: scaled until each population is as active on training data as wanted."""
 
+    from_run: str = option(
+        "",
+        "a run folder whose trained parameters are taken where names and shapes fit; the others are drawn, nothing is scaled",
+        flag="init-from",
+        metavar="RUN",
+    )
     activity: float = option(
         0.05, "wanted spikes per neuron and step of every spiking population; 0: weights as drawn", low=0, below=1
     )
@@ -176,6 +182,13 @@ class TrainConfig(Section, Options, name="train"):
     )
     checkpoint_batches: int = option(0, "the same after so many batches; 0: none", low=0, high=10**9, free=True)
     tensorboard: bool = option(True, "write TensorBoard files, if it is installed", flag="no-tensorboard", free=True)
+    loggers: str = option(
+        "",
+        "loggers of installed packages (entry points sparsesnn.loggers), joined by commas, that take the record of each epoch",
+        flag="logger",
+        metavar="NAMES",
+        free=True,
+    )
     plots: bool = option(True, "draw pictures, if matplotlib is installed", flag="no-plots", free=True)
 
     def __post_init__(self) -> None:

@@ -97,7 +97,8 @@ def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -
             before = Config.from_dict(saved.config)
         except ConfigError as error:
             raise CheckpointError(f"{store.path}: its configuration is not one of ours: {error}") from None
-        if changed := differences(before, config):
+        finished = (folder / RESULT).exists() or saved.progress.get("epoch", 0) >= before.train.epochs
+        if changed := differences(before, config, finished=finished):
             raise CheckpointError(
                 f"{folder}: the run was started with another configuration: {'; '.join(changed)}; "
                 "resume with the same one (sparsesnn train --resume --out alone takes it from the folder), "

@@ -7,8 +7,9 @@ a run that was stopped, or killed, at any moment ends with the same bits as one 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsesnn import __version__, datasets, engines
+from sparsesnn import __version__, engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
@@ -26,21 +27,20 @@ from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
-from sparsesnn.nir import readers_text
 from sparsesnn.output import Output
-from sparsesnn.runtime import num_threads
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
 from sparsesnn.train.evaluation import evaluate
 from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
+from sparsesnn.train.loggers import close_all, make_loggers
 from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
 from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
+from sparsesnn.train.start import introduce, take_weights
 from sparsesnn.train.times import Times
-from sparsesnn.wording import count
 
 
 def train(
@@ -51,6 +51,7 @@ def train(
     *,
     report: Report | None = None,
     world: Communicator | None = None,
+    on_epoch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Result:
     """Trains as the configuration says and returns what `result.json` holds.
 
@@ -62,6 +63,8 @@ def train(
         report: where progress is shown; None: nowhere.
         world: the ranks that share the work, as `config.parallel` says; each of them calls this, with the same
             arguments and a folder that all of them see. None: this process alone. The result is the same.
+        on_epoch: called on the first rank after each epoch and its checkpoint, with the epoch's line of `metrics.jsonl`. What
+            it raises ends the run, which `resume` can go on with.
 
     Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss, gradients or weights not finite), `StoppedError` (a signal;
     the checkpoint is written).
@@ -87,8 +90,9 @@ def train(
         ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
         with stop_on_signals() as stop:
             run = Run(config, parts, folder, saved, report, grid)
-            run.train(stop)
-            return run.finish(stop)
+            if on_epoch is not None and grid.is_first:
+                run.on_epoch.append(on_epoch)
+            return run.whole(stop)
 
 
 def _check_validation(config: Config) -> None:
@@ -135,7 +139,7 @@ class Run:
         self.training = prepare.make_training(config, self.network, parts.n_classes)
         self.engine = engines.make_engine(config.train.backend, self.network, self.training, grid)
         self.store = CheckpointStore(folder, grid, self.engine.columns)
-        self._introduce()
+        introduce(self)
         if saved is None:
             self._initialise()
         else:
@@ -152,44 +156,21 @@ class Run:
             self.report.note(
                 "note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without"
             )
+        self.loggers = make_loggers(config, folder) if grid.is_first else []
+        self.on_epoch = [logger.append for logger in self.loggers]
         if saved is None:
             self._save()
         self._note_saved()
 
-    def _introduce(self) -> None:
-        parts = self.parts
-        sizes = " → ".join(
-            f"{name} {p.n:,}{' recurrent' if self.network.is_recurrent(name) else ''}{self.network.delays_text(name, ' ({})')}"
-            for name, p in self.network.populations.items()
-        )
-        n_valid = len(parts.valid) if parts.valid else 0
-        train = parts.train.event_set
-        self.report.note(
-            f"data    {self.config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
-            f"({self.config.data.valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}, "
-            f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
-            + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
-        )
-        if warning := datasets.overrates(train, self.config.data.valid):
-            self.report.note(f"note    data.valid: {warning}")
-        self.report.note(
-            f"net     {sizes}, {self.engine.n_parameters:,} parameters, readout '{self.training.decoding}'"
-        )
-        if self.times.dt_ms is not None:
-            self.report.note(f"time    {self.times}")
-        self.report.note(f"note    {readers_text(self.network)}")
-        self.report.note(f"run     {self.folder}, backend {self.config.train.backend}, seed {self.config.train.seed}")
-        if self.world.size > 1:
-            self.report.note(
-                f"ranks   {self.world.size}: {count(self.grid.n_replicas, 'replica')} × "
-                f"{count(self.grid.n_shards, 'shard')}, {count(num_threads(), 'thread')} each"
-            )
-
     # ---- state -------------------------------------------------------------------------------------------------
 
     def _initialise(self) -> None:
-        """Scales the initial weights on a few shuffled batches of training samples, without augmentation."""
+        """Takes the weights of another run, or scales them on a few shuffled batches, without augmentation."""
         init = self.config.init
+        if init.from_run:
+            said = ranks.together(self.world, partial(take_weights, init.from_run, self.engine))[0]
+            self.report.note(f"init    {said}")
+            return
         if not init.activity and not init.layers:
             return
         spiking = [name for name, p in self.network.populations.items() if isinstance(p, Population)]
@@ -236,6 +217,13 @@ class Run:
             self.store.tensors(
                 self.best, self.engine.network
             )  # better to learn of damage now than after the last epoch
+        before, n_epochs = int(saved.config["train"]["epochs"]), self.config.train.epochs
+        if before <= p.epoch and before < n_epochs:
+            p.extended = (*p.extended, before)
+            self.report.note(
+                f"longer  {before} epochs become {n_epochs}; the schedule '{self.config.optim.schedule}' now spans them all, and "
+                f"goes on with a rate of {self._learning_rate(p.step):.3g}"
+            )
         self.report.note(f"resume  after epoch {p.epoch}, batch {p.batch} of {len(self.stream)}")
         return ""
 
@@ -258,6 +246,19 @@ class Run:
     def _note_saved(self) -> None:
         p = self.progress
         self.saved_at, self.saved_position = time.monotonic(), (p.epoch, p.batch, p.step)
+
+    def whole(self, stop: StopRequest) -> Result:
+        """Everything from here to the result; loggers are closed however it ends."""
+        result: Result | None = None
+        try:
+            self.train(stop)
+            result = self.finish(stop)
+        finally:
+            self.report.close()
+            if self.tensorboard:
+                self.tensorboard.close()
+            close_all(self.loggers, None if result is None else asdict(result))
+        return result
 
     # ---- epochs ------------------------------------------------------------------------------------------------
 
@@ -376,6 +377,8 @@ class Run:
         self.report.end_epoch(record, best=better)
         for warning in record["warnings"]:
             self.report.note(f"warning {warning}")
+        for call in self.on_epoch:
+            call(record)
 
     def _evaluate(self, part: prepare.Part, stop: StopRequest, operations: Operations | None = None) -> Tally:
         def count_operations(batch: Batch, output: Output, _: Tensor) -> None:
@@ -450,13 +453,12 @@ class Run:
             dt_ms=self.times.dt_ms,
             tau_ms=self.times.tau_ms,
             neurobench=operations.neurobench(chosen.accuracy),
+            extended=p.extended,
         )
         if self.config.train.plots:
             self._plot(result)
         if self.grid.is_first:
             result.write(self.folder)
-        if self.tensorboard:
-            self.tensorboard.close()
         by = "the highest validation accuracy, then the lowest loss" if self.best is not None else "being the last"
         self.report.note(
             f"test    {percent(result.test_accuracy)} with epoch {result.best_epoch}, chosen by {by}"

@@ -102,6 +102,7 @@ class Progress:
         warned: what was wrong with the last epoch; see `health.py`.
         stale_epochs: epochs since the best one, or since the rate last fell, of the schedule plateau.
         plateau_factor: product of the factors by which it has fallen.
+        extended: epochs at which the run was finished and then trained longer.
 
     The best epoch is the one with the highest validation accuracy; among equal ones that with the lowest validation loss;
     among these the first.
@@ -124,6 +125,7 @@ class Progress:
     warned: tuple[str, ...] = ()
     stale_epochs: int = 0
     plateau_factor: float = 1.0
+    extended: tuple[int, ...] = ()
 
     def note_validation(self, accuracy: float, loss: float) -> bool:
         """Whether the epoch that was just finished is the best so far, which is then kept."""
@@ -170,6 +172,7 @@ class Result:
         dt_ms, tau_ms: see `Times`; time constants before decays that train have changed.
         neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty where the engine
             gives no spikes.
+        extended: epochs at which the run was finished and then trained longer; other runs follow from the configuration alone.
         ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
     """
 
@@ -198,6 +201,7 @@ class Result:
     dt_ms: float | None = None
     tau_ms: Mapping[str, Mapping[str, Sequence[float | str]]] = field(default_factory=dict)
     neurobench: Mapping[str, Any] = field(default_factory=dict)
+    extended: Sequence[int] = ()
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

@@ -1,4 +1,4 @@
-"""Under Lightning, where it is installed: the example, its checkpoints, and Fabric."""
+"""Under Lightning and Accelerate, where they are installed: the examples, checkpoints, and Fabric."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
-    pytest.mark.slow,
-]
+pytestmark = pytest.mark.slow
+needs_lightning = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +26,7 @@ def python(*arguments: str) -> str:
     return done.stdout
 
 
+@needs_lightning
 @pytest.mark.parametrize("options", [[], ["--precision", "bf16-mixed"], ["--devices", "2"]])
 def test_the_example_learns(options: list[str], tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
@@ -50,6 +49,7 @@ print(f"{{100 * float(found):.1f}}")
     assert found == pytest.approx(accuracy, abs=0.05 if "--devices" not in options else 1)
 
 
+@needs_lightning
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("backend", ["cpu", "dense"])
 def test_fabric(precision: str, backend: str) -> None:
@@ -69,3 +69,11 @@ assert all((p != q).any() for p, q in zip(net.parameters(), before))
 print(output)
 """
     assert "Output(potentials [7, 3, 5], activity hidden" in python("-c", program)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.parametrize("options", [[], ["--precision", "bf16"]])
+def test_the_example_of_accelerate_learns(options: list[str]) -> None:
+    pytest.importorskip("sklearn")
+    printed = python(str(ROOT / "examples" / "accelerate_digits.py"), "--epochs", "3", *options)
+    assert float(printed.split("accuracy ")[-1].split(" %")[0]) > 75  # chance is 10

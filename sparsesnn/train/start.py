@@ -1,0 +1,87 @@
+"""What a run does before its first epoch: says what it is, and takes the weights of another run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparsesnn import datasets
+from sparsesnn.engines import Engine
+from sparsesnn.engines.average import averaged
+from sparsesnn.errors import ConfigError, DescriptionError
+from sparsesnn.network import Network
+from sparsesnn.nir import readers_text
+from sparsesnn.runtime import num_threads
+from sparsesnn.train.checkpoint import CheckpointStore
+from sparsesnn.wording import count
+
+if TYPE_CHECKING:
+    from sparsesnn.train.loop import Run
+
+
+def introduce(run: Run) -> None:
+    """The lines at the beginning: data, network, time, ranks."""
+    parts, network, config, note = run.parts, run.network, run.config, run.report.note
+    sizes = " → ".join(
+        f"{name} {p.n:,}{' recurrent' if network.is_recurrent(name) else ''}{network.delays_text(name, ' ({})')}"
+        for name, p in network.populations.items()
+    )
+    n_valid = len(parts.valid) if parts.valid else 0
+    train = parts.train.event_set
+    note(
+        f"data    {config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
+        f"({config.data.valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}, "
+        f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
+        + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
+    )
+    if warning := datasets.overrates(train, config.data.valid):
+        note(f"note    data.valid: {warning}")
+    note(f"net     {sizes}, {run.engine.n_parameters:,} parameters, readout '{run.training.decoding}'")
+    if run.times.dt_ms is not None:
+        note(f"time    {run.times}")
+    note(f"note    {readers_text(network)}")
+    note(f"run     {run.folder}, backend {config.train.backend}, seed {config.train.seed}")
+    if run.world.size > 1:
+        note(
+            f"ranks   {run.world.size}: {count(run.grid.n_replicas, 'replica')} × "
+            f"{count(run.grid.n_shards, 'shard')}, {count(num_threads(), 'thread')} each"
+        )
+
+
+def take_weights(folder: str, engine: Engine) -> str:
+    """Takes trained parameters of another run, by name and shape: those that validation chose there; says which.
+
+    What is not trained here, such as a fixed decay, stays as described.
+
+    Errors: `CheckpointError` for a folder without a run; `ConfigError` where no weight fits.
+    """
+    path = Path(folder)
+    store = CheckpointStore(path, engine.grid, engine.columns)
+    saved = store.read()
+    try:
+        network = Network.from_dict(saved.network)
+    except DescriptionError as error:
+        raise ConfigError(f"init.from_run: {path}: its network is not one of ours: {error}") from None
+    theirs = averaged(store.tensors(saved.best or saved.tensors, network))
+    ours = engine.weights()
+    wanted = [f"model/{name}" for name, _ in engine.model.named_parameters()]
+    taken = [
+        name
+        for name in wanted
+        if name in theirs
+        and theirs[name].shape == ours[name].shape  # of this rank's neurons, which may be none
+        and _sizes(network, name) == _sizes(engine.network, name)
+    ]
+    if not taken:
+        have = ", ".join(sorted(name.removeprefix("model/") for name in theirs if name.startswith("model/layers.")))
+        raise ConfigError(f"init.from_run: no parameter of {path} has the name and shape of one here; it has {have}")
+    engine.load_weights({**ours, **{name: theirs[name] for name in taken}}, str(path))
+    left = [name.removeprefix("model/layers.") for name in wanted if name not in taken]
+    return f"{count(len(taken), 'parameter')} of {path}" + (f"; new: {', '.join(left)}" if left else "")
+
+
+def _sizes(network: Network, tensor: str) -> list[int]:
+    """Neurons of the population that has a parameter, `model/layers.<population>.<parameter>`, and of a weight's sender."""
+    name, _, parameter = tensor.removeprefix("model/layers.").partition(".")
+    senders = [c.pre for c in network.incoming(name) if c.name == parameter]
+    return [network.populations[end].n for end in (name, *senders) if end in network.populations]
