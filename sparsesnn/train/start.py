@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparsesnn import datasets
 from sparsesnn.engines import Engine
-from sparsesnn.engines.average import averaged
+from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.network import Network
 from sparsesnn.nir import readers_text
@@ -62,7 +62,9 @@ def take_weights(folder: str, engine: Engine) -> str:
         network = Network.from_dict(saved.network)
     except DescriptionError as error:
         raise ConfigError(f"init.from_run: {path}: its network is not one of ours: {error}") from None
-    theirs = averaged(store.tensors(saved.best or saved.tensors, network))
+    theirs = store.tensors(saved.best or saved.tensors, network)
+    if not saved.best:  # the best ones are kept as they are evaluated
+        theirs = evaluated_tensors(theirs, {})
     ours = engine.weights()
     wanted = [f"model/{name}" for name, _ in engine.model.named_parameters()]
     taken = [
