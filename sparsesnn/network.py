@@ -242,8 +242,11 @@ class Network:
 
     def n_weights_of(self, connection: Connection) -> int:
         """Weights of one connection."""
-        ends = self.populations[connection.pre].n, self.populations[connection.post].n
-        return connection.synapses.n_weights(*ends)
+        return connection.synapses.n_weights(*self.ends(connection))
+
+    def ends(self, connection: Connection) -> tuple[int, int]:
+        """Neurons before and behind a connection."""
+        return self.populations[connection.pre].n, self.populations[connection.post].n
 
     def with_population(self, name: str, **changes: Any) -> Network:
         """The same network with some arguments of one population changed."""

@@ -16,6 +16,7 @@ from sparsesnn.layers import LI, Population, decays
 from sparsesnn.layers.units import decay_of
 from sparsesnn.network import Network, model_letters, neuron_options, parse_net
 from sparsesnn.options import Option, option, options_of
+from sparsesnn.synapses import Shape
 
 
 def _neurons(table: Table) -> dict[str, Option]:
@@ -34,7 +35,8 @@ class NetConfig(Section, name="net"):
     text: str = option(
         "auto-128r-auto",
         f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}, p0.1: sparse "
-        "synapses of that density; the last is the readout, with s a spiking one; auto as first or last size is that of the data",
+        "synapses of that density; the last is the readout, with s a spiking one; auto as first or last size is that of the data; "
+        "2x34x34:3C8s2-10 or auto:3C8s2-auto: convolutions, see sparsesnn.map_text",
         flag="net",
         metavar="TEXT",
     )
@@ -125,11 +127,15 @@ class NetConfig(Section, name="net"):
         if len(given) > 1:
             raise ConfigError(f"net: {' and '.join(given)} are given; give one of {', '.join(names)}")
 
-    def network(self, n_neurons: int, n_classes: int, dt_ms: float | None = None) -> Network:
+    def network(
+        self, n_neurons: int, n_classes: int, dt_ms: float | None = None, shape: Shape | None = None
+    ) -> Network:
         """The network for data with that many input neurons and classes.
 
         Args:
             dt_ms: width of a step of the data, milliseconds; None where steps have no width.
+            shape: height, width and channels of the data's images, whose neurons are in the order [channels, height, width];
+                None where it has no images.
 
         Errors: `ConfigError` if the text or a population is invalid, the sizes do not fit the data, or time constants are in
         milliseconds and `dt_ms` is None.
@@ -150,20 +156,38 @@ class NetConfig(Section, name="net"):
                 "give decays per step (beta, alpha, readout_beta), or tau_range or delays in steps"
             )
         try:
-            network = self._described() if self.populations else self._parsed(n_neurons, n_classes, dt_ms or 1.0)
+            network = self._described() if self.populations else self._parsed(n_neurons, n_classes, dt_ms or 1.0, shape)
         except DescriptionError as error:
             message = str(error)
             raise ConfigError(message if message.startswith("net") else f"net: {message}") from None
         source, last = network.populations[network.inputs[0]], network.populations[network.output]
         if source.n != n_neurons or last.n % n_classes:
             raise ConfigError(self._misfit(network, source.n, last.n, n_neurons, n_classes))
+        reads = network.shape(network.inputs[0])
+        if None not in (reads, shape) and (reads != shape or not (source.channels_first or shape[2] == 1)):
+            raise ConfigError(
+                f"net: the input has the shape {reads} with channels {'first' if source.channels_first else 'last'}, but the "
+                f"data has images of {shape} (height, width, channels) with channels first; write --net "
+                f"{self._head(shape)}…, or shape = {list(shape)} and channels_first = true"
+            )
         return network
+
+    def _head(self, shape: Shape) -> str:
+        """How a text with convolutions begins."""
+        return f"{shape[2]}x{shape[0]}x{shape[1]}:"
 
     def _described(self) -> Network:
         return Network.from_dict({"populations": self.populations, "connections": list(self.connections)})
 
-    def _parsed(self, n_neurons: int, n_classes: int, dt_ms: float) -> Network:
+    def _parsed(self, n_neurons: int, n_classes: int, dt_ms: float, shape: Shape | None) -> Network:
         parts = self.text.strip().split("-")
+        if parts[0].startswith(f"{AUTO}:"):
+            if shape is None:
+                raise ConfigError(
+                    f"net.text: is {self.text!r}, but the data has no images; give channels, height and width of the input, "
+                    "such as 2x34x34:3C8-10"
+                )
+            parts[0] = self._head(shape) + parts[0][len(AUTO) + 1 :]
         if parts[0] == AUTO:
             parts[0] = str(n_neurons)
         if len(parts) > 1 and re.fullmatch(f"{AUTO}s?", parts[-1]):
@@ -241,4 +265,6 @@ class NetConfig(Section, name="net"):
             )
         parts = self.text.strip().split("-")
         fitting = f"{n_classes}s" if parts[-1].endswith("s") else str(n_classes)
+        if ":" in self.text:
+            return f"{arrived}; write --net with {n_neurons} neurons before the colon, and {fitting} at the end"
         return f"{arrived}; write --net {'-'.join([str(n_neurons), *parts[1:-1], fitting])}"

@@ -119,6 +119,10 @@ class Synapses:
         """PyTorch: gradients of `product` by spikes and weight, None where `needs` says so."""
         return d @ weight.t() if needs[0] else None, spikes.t() @ d if needs[1] else None
 
+    def fan_out(self, weight: Any, d: Any) -> Any:
+        """PyTorch: for each sender the sum of `d` [n_post] over the synapses whose weight is not zero; with ones, their number."""
+        return (weight != 0).to(d.dtype) @ d
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data; arguments that are None are left out."""
         return {"kind": type(self).__name__, **{k: v for k, v in asdict(self).items() if v is not None}}

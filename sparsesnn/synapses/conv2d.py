@@ -91,6 +91,9 @@ class Conv2d(OnMaps):
         )
         return made.permute(0, 2, 3, 1).reshape(len(spikes), math.prod(self.post_shape))
 
+    def fan_out(self, weight: Any, d: Any) -> Any:
+        return self.product_grad(d.new_zeros(1, self.n_pre), (weight != 0).to(d.dtype), d[None], (True, False))[0][0]
+
     def product_grad(self, spikes: Any, weight: Any, d: Any, needs: tuple[bool, bool]) -> tuple[Any, Any]:
         import torch
 

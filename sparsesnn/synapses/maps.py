@@ -88,8 +88,8 @@ class OnMaps(Synapses, shared=True):
         return height, width, self.n_channels
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
-        """All: places share their weights."""
-        return 0, self.weight_shape(n_pre, n_post)[-1]
+        """All, or none of no receiver: places share their weights."""
+        return 0, self.weight_shape(n_pre, n_post)[-1] if end else 0
 
     def n_products(self, n_pre: int, n_post: int) -> int:
         height, width, _ = self.post_shape

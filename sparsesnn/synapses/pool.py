@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import numpy as np
@@ -84,6 +84,10 @@ class Pool(OnMaps):
         else:
             made = functional.avg_pool2d(images, size, stride, divisor_override=1 if self.reduction == "sum" else None)
         return made.permute(0, 2, 3, 1).reshape(len(spikes), math.prod(self.post_shape))
+
+    def fan_out(self, weight: Any, d: Any) -> Any:
+        kind = replace(self, reduction="sum")
+        return kind.product_grad(d.new_zeros(1, self.n_pre), weight, d[None], (True, False))[0][0]
 
     def product_grad(self, spikes: Any, weight: Any, d: Any, needs: tuple[bool, bool]) -> tuple[Any, Any]:
         import torch

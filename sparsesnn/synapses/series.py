@@ -81,7 +81,7 @@ class Series(Synapses):
         return member.fan_in(*ends)
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
-        return 0, self.weight_shape(n_pre, n_post)[-1]
+        return 0, self.weight_shape(n_pre, n_post)[-1] if end else 0
 
     def n_products(self, n_pre: int, n_post: int) -> int:
         return sum(member.n_products(*ends) for member, ends in self._pairs(n_post))
@@ -113,6 +113,12 @@ class Series(Synapses):
         for member in self.members:
             spikes = member.product(spikes, weight)
         return spikes
+
+    def fan_out(self, weight: Any, d: Any) -> Any:
+        """Paths through the members."""
+        for member in reversed(self.members):
+            d = member.fan_out(weight, d)
+        return d
 
     def product_grad(self, spikes: Any, weight: Any, d: Any, needs: tuple[bool, bool]) -> tuple[Any, Any]:
         read = [spikes]

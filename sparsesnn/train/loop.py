@@ -483,6 +483,7 @@ class Run:
             title = f"{self.config.data.name}, {self.folder.name}"
             plots.plot_curves(records, self.folder / "curves.png", best_epoch=result.best_epoch, title=title)
             plots.plot_activity(records, self.folder / "activity.png", title=title)
+            plots.plot_maps(self.network, self.engine.model, spikes, output, self.folder, title=title)
             label = int(test.event_set.labels[test.indices[0]])
             path = self.folder / "raster.png"
             plots.plot_raster(

@@ -7,7 +7,7 @@ keys that its harness prints. A model execution is one sample with all its steps
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from sparsesnn.layers import Population
 from sparsesnn.output import Output
 from sparsesnn.parameters import incoming_of
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses import Synapses
 
 
 class Operations:
@@ -57,7 +58,7 @@ class Operations:
                 fan_out = self.fan_out[f"{name}/{c.name}"]
                 self.effective += int((_arrivals(spikes[sender], c.delay) * fan_out).sum())
                 if self.engine.grid.shards.rank == 0:
-                    self.dense += n_samples * n_steps * c.n_pre * n
+                    self.dense += n_samples * n_steps * _pairs(c.synapses, c.n_pre, n)
         if self.engine.grid.shards.rank == 0:
             self.n_samples += n_samples
             fired = [x for name, x in spikes.items() if name != first]
@@ -65,11 +66,6 @@ class Operations:
             self.n_places += (
                 n_steps * n_samples * sum(self.network.populations[name].n for name in spikes if name != first)
             )
-
-    def _pairs(self) -> Iterable[int]:
-        """Pairs of neurons that each connection joins, whether a synapse is there or not."""
-        populations = self.network.populations
-        return (populations[c.pre].n * populations[c.post].n for c in self.network.connections)
 
     def neurobench(self, accuracy: float) -> dict[str, Any]:
         """NeuroBench's keys, of all ranks together; empty where the engine gave no spikes."""
@@ -86,7 +82,9 @@ class Operations:
             "places": self.n_places,
             "bytes": sum(x.numel() * x.element_size() for x in own),
             "not_zero": sum(int(x.sum()) for x in weights),
-            "weights": sum(self._pairs()) if grid.is_first else 0,
+            "weights": sum(_pairs(c.synapses, *self.network.ends(c)) for c in self.network.connections)
+            if grid.is_first
+            else 0,
         }
         ranks = [json.loads(text) for text in grid.world.all_texts(json.dumps(counts))]
         total = {key: sum(rank[key] for rank in ranks) for key in counts}
@@ -105,9 +103,17 @@ class Operations:
         }
 
 
+def _pairs(kind: Synapses, n_pre: int, n_post: int) -> int:
+    """Pairs of neurons that a connection joins, whether a synapse is there or not; of a convolution those in its windows."""
+    return n_pre * n_post if kind.is_matrix else kind.n_products(n_pre, n_post)
+
+
 def _fan_out(layer: Any, c: Any) -> Tensor:
     """int64[n_pre], the synapses of each sender whose weight is not zero, of this rank's neurons."""
     weight = getattr(layer, c.name).detach().cpu()
+    if not c.synapses.is_matrix:
+        paths = c.synapses.fan_out(weight, torch.ones(layer.population.n, dtype=torch.float64))
+        return paths.round().long() if weight.numel() else torch.zeros(c.n_pre, dtype=torch.int64)
     if (existing := layer.columns(c)) is None:
         return weight.count_nonzero(1)
     return torch.bincount(torch.from_numpy(existing[1])[weight != 0].long(), minlength=c.n_pre)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
 _MOST_FRAMES = 12
+#: maps of a population, or filters of a connection, that are drawn; and channels that these filters read
+_MOST_MAPS, _MOST_CHANNELS = 16, 4
 #: a confusion matrix of more classes has colors alone
 _MOST_NUMBERS = 40
 
@@ -76,6 +78,58 @@ def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: st
     panels[0].set_ylabel("activity, % of neurons that fire in a step")
     if dropped:
         panels[1].set_ylabel("candidates dropped in the epoch")
+    save(figure, path, title)
+
+
+@torch.no_grad()
+def plot_maps(network: Network, model: Any, spikes: SpikeBatch, output: Output, folder: Path, *, title: str) -> None:
+    """Of a network with convolutions: `filters.png`, their weights, and `maps.png`, where its neurons fired in a sample."""
+    filters = {}
+    for layer in model.layers.values():
+        for c, weight in zip(layer.incoming, layer.weights, strict=True):
+            if not c.synapses.is_matrix and weight.ndim == 4:
+                array = weight.detach().cpu().numpy()
+                filters[
+                    f"{c.name}: {array.shape[3]} filters of {array.shape[0]} × {array.shape[1]}, a row per channel before"
+                ] = [
+                    [array[:, :, m, n] for n in range(min(array.shape[3], _MOST_MAPS))]
+                    for m in range(min(array.shape[2], _MOST_CHANNELS))
+                ]
+    activity = {}
+    for name, lists in {network.inputs[0]: spikes, **output.spikes}.items():
+        if (shape := network.shape(name)) is None:
+            continue
+        dense = lists.to_dense() if isinstance(lists, SpikeBatch) else lists
+        mean = dense[:, 0].float().mean(0).cpu().numpy()
+        first = getattr(network.populations[name], "channels_first", False)
+        maps = mean.reshape(shape[2], *shape[:2]) if first else mean.reshape(shape).transpose(2, 0, 1)
+        activity[f"{name}: {100 * mean.mean():.2g} % active, up to {100 * mean.max():.2g} % at a place"] = [
+            [*maps[:_MOST_MAPS]]
+        ]
+    for file, rows, map_color in (("filters.png", filters, "RdBu_r"), ("maps.png", activity, "magma")):
+        if rows and filters:
+            _tiles(rows, folder / file, map_color, title)
+
+
+def _tiles(panels: Mapping[str, Sequence[Sequence[npt.NDArray[Any]]]], path: Path, colors: str, title: str) -> None:
+    """A panel of images each, in rows; the strongest of a panel has the strongest color."""
+    images = []
+    for rows in panels.values():
+        height, width = rows[0][0].shape
+        image = np.full((len(rows) * (height + 1) - 1, len(rows[0]) * (width + 1) - 1), np.nan)
+        for y, row in enumerate(rows):
+            for x, one in enumerate(row):
+                image[y * (height + 1) :, x * (width + 1) :][:height, :width] = one
+        images.append(image)
+    heights = [min(3.0, 0.3 + 9 * image.shape[0] / image.shape[1]) for image in images]
+    figure = new_figure(9, 0.6 + sum(heights))
+    panels_of = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, name, image in zip(panels_of, panels, images, strict=True):
+        most = float(np.nanmax(np.abs(image))) or 1.0
+        lowest = -most if colors.startswith("RdBu") else 0.0
+        axes.imshow(image, cmap=colors, vmin=lowest, vmax=most, interpolation="nearest")
+        axes.set_axis_off()
+        axes.set_title(name, fontsize=8, loc="left")
     save(figure, path, title)
 
 

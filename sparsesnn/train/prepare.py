@@ -121,8 +121,9 @@ def _check_fit(name: str, whole: EventSet, test: EventSet) -> None:
 
 def make_network(config: Config, parts: Parts) -> Network:
     """The network that the configuration describes; `ConfigError` if it does not fit the data."""
-    dt_us = parts.train.event_set.dt_us
-    return config.net.network(parts.n_neurons, parts.n_classes, None if dt_us is None else dt_us / 1e3)
+    dt_us, sensor = parts.train.event_set.dt_us, parts.train.event_set.sensor
+    shape = None if sensor is None else (sensor.height, sensor.width, sensor.n_polarities)
+    return config.net.network(parts.n_neurons, parts.n_classes, None if dt_us is None else dt_us / 1e3, shape)
 
 
 def make_training(config: Config, network: Network, n_classes: int) -> Training:

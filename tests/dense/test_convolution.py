@@ -81,6 +81,16 @@ def test_products_and_gradients_are_those_of_autograd(kind: Synapses, channels_f
         assert known.product_grad(spikes.detach(), weight.detach(), d, (False, True))[0] is None
 
 
+@pytest.mark.parametrize("kind", KINDS[:6], ids=repr)
+def test_the_fan_out_counts_weights_that_are_not_zero(kind: Synapses) -> None:
+    """As the matrix of what single spikes bring has them."""
+    known = bound(kind)
+    _, weight, n_post = draw(known)
+    weight[0, 0] = 0
+    matrix = known.product(torch.eye(math.prod(SHAPE), dtype=torch.float64), weight)
+    assert known.fan_out(weight, torch.ones(n_post, dtype=torch.float64)).tolist() == matrix.count_nonzero(1).tolist()
+
+
 def test_the_product_is_that_of_a_convolution_layer() -> None:
     """Of `torch.nn.Conv2d`, with its weight [after, before, y, x] and channels before height and width."""
     kind = bound(Conv2d(6, 3, stride=2, padding=1, groups=2))
