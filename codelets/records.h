@@ -2,8 +2,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace sparsesnn {
+
+// Synapses of n_pre senders as rows: those of sender m are [starts[m], starts[m + 1]), their receivers ascending.
+struct SparseRows {
+  int n_pre = 0, n = 0;
+  std::size_t n_synapses = 0, longest = 0;  // of all rows, of one
+  const std::int64_t* starts = nullptr;     // [n_pre + 1]
+  const std::uint32_t* receivers = nullptr;
+  const std::uint32_t* places = nullptr;  // of each in the weight, which goes receiver by receiver
+  // How a sum over the receivers of a row goes on behind each: bits below. The last of a tile says to how many of the
+  // sums that wait it is added, one after the other.
+  const std::uint8_t* folds = nullptr;
+  const int* block_ends = nullptr;  // [n_blocks], the tile behind each block of which a sum is given
+  int n_blocks = 0;
+
+  static constexpr std::uint8_t more_of_tile = 0x80, ends_block = 0x40, most_folds = 0x3f;
+};
 
 // So many events behind its last one a list of events has, in bounds of what they point at: asked for early.
 inline constexpr std::size_t events_ahead = 8;

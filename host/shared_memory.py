@@ -98,8 +98,12 @@ class CommonWeights:
     def __init__(self, memory: HostMemory) -> None:
         self.memory, self.rooms = memory, dict[str, Bytes]()
 
-    def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array]) -> Mapping[str, Bytes]:
-        """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights."""
+    def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array], *, by_sample: bool) -> Mapping[str, Bytes]:
+        """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights.
+
+        Args:
+            by_sample: the layer runs sample by sample, so that rows are read whole.
+        """
         group = self.memory.group
         sizes = {name: int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
         if group.size == 1 or sum(sizes.values()) < self.LEAST:
@@ -110,7 +114,7 @@ class CommonWeights:
         for name, weight in weights.items():
             begin, end = (len(weight) * r // group.size for r in (group.rank, group.rank + 1))
             said = name.rstrip("0123456789")  # as where each packs for itself
-            _core.pack_rows(spec, "recurrent_weight" in weights, weight, begin, end, self.rooms[name], said)
+            _core.pack_rows(spec, by_sample, weight, begin, end, self.rooms[name], said)
         group.barrier()
         return self.rooms
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
@@ -33,6 +34,10 @@ class Connection:
         axonal: delays of the sending neurons, which add to `delay`; None: there are none.
 
     Two populations may be joined several times, with different delays.
+
+    Attributes:
+        name: `pre->post`; its weight has this name. In a network that joins the two several times `@delay` follows where
+            the delay is not the least one.
     """
 
     pre: str
@@ -40,8 +45,10 @@ class Connection:
     delay: int = None  # type: ignore[assignment]  # a number once the connection is made
     synapses: Synapses = field(default_factory=Dense)
     axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
+    name: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{self.pre}->{self.post}")
         object.__setattr__(self, "delay", self.least_delay if self.delay is None else plain(self.delay))
         for end in (self.pre, self.post):
             if not isinstance(end, str):
@@ -80,9 +87,15 @@ class Connection:
         return int(self.is_recurrent)
 
     @property
-    def name(self) -> str:
-        """`pre->post`, with `@delay` where the delay is not the least one; its weight has this name."""
+    def name_with_delay(self) -> str:
+        """`name` as if the network joined the two several times."""
         return f"{self.pre}->{self.post}" + (f"@{self.delay}" if self.delay != self.least_delay else "")
+
+    def named(self, name: str) -> Connection:
+        """The same under another name."""
+        found = replace(self)
+        object.__setattr__(found, "name", name)
+        return found
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,7 @@ class Network:
     def __post_init__(self) -> None:
         populations, connections = _with_sizes(*_with_loops(dict(self.populations), tuple(self.connections)))
         object.__setattr__(self, "populations", MappingProxyType(populations))
-        object.__setattr__(self, "connections", connections)
+        object.__setattr__(self, "connections", _named(connections))
         order = {name: position for position, name in enumerate(self.populations)}
         for name, population in self.populations.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -366,6 +379,12 @@ def _with_loops(
     loops.sort(key=lambda c: list(populations).index(c.pre) if c.pre in populations else -1)
     found = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[arg-type]
     return found, (*(c for c in connections if not c.is_recurrent), *loops)
+
+
+def _named(connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
+    """With delays in names where several join the same populations."""
+    pairs = Counter((c.pre, c.post) for c in connections)
+    return tuple(c.named(c.name_with_delay if pairs[c.pre, c.post] > 1 else f"{c.pre}->{c.post}") for c in connections)
 
 
 def _with_sizes(

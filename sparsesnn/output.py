@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,20 +23,33 @@ class LayerState:
     """What a layer hands from one chunk of a sequence to the next; carries no gradient (truncated BPTT).
 
     Args:
-        v: float32[B, N], potential after the last step, before the reset that the next step applies.
-        i_syn: float32[B, N], synaptic current (CubaLIF), else None.
+        states: by name, those of the neuron model, float32[B, N]: `v`, the potential after the last step, before the reset
+            that the next step applies, and `i_syn` (CubaLIF) or `w` (AdLIF). They can be read as attributes too.
         history: output of the last steps, as many as a later reader needs; None if none are needed.
         step: steps run so far; the choice among candidates that overflow a capacity depends on it.
         training_step: of the pass that began the sequence, see `sparsesnn.rotation`; likewise.
-        w: float32[B, N], adaptation (AdLIF), else None.
     """
 
-    v: Tensor
-    i_syn: Tensor | None = None
+    states: Mapping[str, Tensor] = field(default_factory=dict)
     history: LayerOutput | None = None
     step: int = 0
     training_step: int = 0
-    w: Tensor | None = None
+
+    def __getattr__(self, name: str) -> Tensor:
+        states = self.__dict__.get("states", {})
+        if name in states:
+            found: Tensor = states[name]
+            return found
+        raise AttributeError(f"LayerState has no {name!r}; it has the states {list(states)}")
+
+    def of(self, names: Sequence[str]) -> list[Tensor]:
+        """The states of these names. Errors: `ShapeError` where one is missing."""
+        if missing := [name for name in names if name not in self.states]:
+            raise ShapeError(
+                f"state: has {list(self.states)}; the neuron model needs {list(names)}: {missing} missing; pass the state that "
+                "this layer returned"
+            )
+        return [self.states[name] for name in names]
 
 
 class CountedSpikes(Mapping[str, Any]):

@@ -125,6 +125,7 @@ class PopulationModule(nn.Module):
         own = slice(*self.neurons)
         self._columns: dict[str, Columns | None] = {}
         self._places: dict[str, Tensor] = {}
+        self.rows: Any = None  # of the CPU engine, once it has run the layer
         self.incoming = tuple(incoming)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
@@ -132,7 +133,7 @@ class PopulationModule(nn.Module):
         weights = {c.name: uniform(c) for c in self.incoming}
         for c in self.incoming:
             if c.is_recurrent:
-                self._register(c.name, weights[c.name])
+                self._register(c, weights[c.name])
         self.bias = nn.Parameter(torch.zeros(population.n)[own]) if population.bias else None
         for name in (*(parameter.name for parameter in population.parameters), "grad_threshold"):
             if hasattr(population, name):
@@ -144,7 +145,7 @@ class PopulationModule(nn.Module):
                     self.register_buffer(name, value)
         for c in self.incoming:
             if not c.is_recurrent:
-                self._register(c.name, weights[c.name])
+                self._register(c, weights[c.name])
         for c in self.incoming:
             if c.axonal:
                 delays = torch.from_numpy(c.axonal.first(c.n_pre))
@@ -153,12 +154,16 @@ class PopulationModule(nn.Module):
                 else:
                     self.register_buffer(f"{c.name}{DELAYS}", delays)
 
-    def _register(self, name: str, weight: Tensor) -> None:
-        """A weight as a parameter; of synapses that have none, empty, as a buffer that no file holds."""
-        if weight.numel():
-            self.register_parameter(name, nn.Parameter(weight))
+    def _register(self, c: Incoming, weight: Tensor) -> None:
+        """A weight as a parameter; of synapses that have none, as a buffer that no file holds."""
+        if math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)):
+            self.register_parameter(c.name, nn.Parameter(weight))
         else:
-            self.register_buffer(name, weight, persistent=False)
+            self.register_buffer(c.name, weight, persistent=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `copy.deepcopy` and pickles: a copy makes its own rows."""
+        return {**self.__dict__, "rows": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads files from before layers counted: as if training began now."""
@@ -337,6 +342,16 @@ def stable_names(network: Network) -> dict[str, str]:
     return found
 
 
+def former_names(network: Network) -> dict[str, str]:
+    """The names that weights have now, by those that they had: of `stable_names`, and with a delay that they no longer say."""
+    found = {before: name for name, before in stable_names(network).items()}
+    for c in network.connections:
+        if c.name != c.name_with_delay:
+            for kind in ("", DELAYS):
+                found[f"layers.{c.post}.{c.name_with_delay}{kind}"] = f"layers.{c.post}.{c.name}{kind}"
+    return found
+
+
 class Cut(NamedTuple):
     """Where shards cut a tensor: along `axis`, before the neuron n of its population at `edge(n)`."""
 
@@ -349,15 +364,13 @@ NEURONS = Cut(-1, int)
 
 
 def cuts(network: Network) -> dict[str, Cut]:
-    """Of every weight, under its name and that of `stable_names`."""
+    """Of every weight, under its name and those of `former_names`."""
     found: dict[str, Cut] = {}
-    before = stable_names(network)
     for c in network.connections:
         n_pre, n_post = network.populations[c.pre].n, network.populations[c.post].n
 
         def edge(n: int, c: Connection = c, n_pre: int = n_pre, n_post: int = n_post) -> int:
             return c.synapses.cut(n_pre, n_post, 0, n)[1]
 
-        name = f"layers.{c.post}.{c.name}"
-        found[name] = found[before[name]] = Cut(c.synapses.receiver_axis, edge)
-    return found
+        found[f"layers.{c.post}.{c.name}"] = Cut(c.synapses.receiver_axis, edge)
+    return {**found, **{before: found[name] for before, name in former_names(network).items() if name in found}}

@@ -102,10 +102,10 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
             _add(current, sent, columns, incoming.delay)
     i = torch.from_numpy(current).view(n_steps, n_samples, -1)
     p = {q.name: _each(getattr(layer, q.name), neurons).clamp(q.low, q.high) for q in population.parameters}
-    states = tuple(
-        i.new_zeros(i.shape[1:]) if state is None else getattr(state, x).detach().cpu()[:, neurons]
-        for x in population.states
-    )
+    if state is None:
+        states = tuple(i.new_zeros(i.shape[1:]) for _ in population.states)
+    else:
+        states = tuple(z.detach().cpu()[:, neurons] for z in state.of(population.states))
     traces = {x: torch.empty_like(i) for x in population.states}
     fires = isinstance(population, Population)
     s = torch.zeros_like(states[0]) if state is None or not fires else (states[0] > p["threshold"]).to(i.dtype)

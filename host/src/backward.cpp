@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "packing.h"
 #include "phases.h"
+#include "sparse_rows.h"
 #include "thread_pool.h"
 #include "tile_sums.h"
 
@@ -155,16 +156,20 @@ class Backward {
  private:
   struct Sender {
     SenderInput input;
-    const float* weight;              // [M, N] or null
+    const SparseRows* rows;           // of sparse synapses, else null: then `M, N` below is one number a synapse
+    const float* weight;              // [M, N] or null; of sparse synapses in the order of the rows
     float* d_weight;                  // [K, M, N] or null
+    std::size_t size;                 // M·N
     Array<float> group;               // [M, N], where a group of samples takes several chunks
     std::vector<Array<float>> later;  // [M, N] each, the slots behind slot 0, which is d_weight
   };
 
-  void add_sender(const SenderInput& from, const float* weight, float* d_weight);
+  void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight);
   void sort();
   void share_out(int c);
   void run_chunk(int c, const Leaf& leaf);
+  void run_sparse(const ChunkPass& at_hand, int sender);
+  const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
   void fold(const Leaf& leaf);
   float* d_weight_of(const Sender& to, int branch, int slot) const;
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
@@ -179,8 +184,9 @@ class Backward {
   const int n_steps_, n_samples_, n_tiles_, n_groups_;
   const bool separate_;
   const bool by_blocks_;
-  const std::vector<TileBlock> blocks_;  // of this layer's tiles
-  const std::size_t n_, row_;            // neurons; with those that pad the last tile
+  const std::vector<TileBlock> blocks_;         // of this layer's tiles
+  const std::vector<TileBlock> sparse_blocks_;  // of the shares of sparse synapses, which are sums of blocks already
+  const std::size_t n_, row_;                   // neurons; with those that pad the last tile
   const bool spiking_, recurrent_, by_tile_;
   const std::int64_t n_slots_;
   const Padded neuron_;
@@ -190,6 +196,7 @@ class Backward {
   std::vector<Events> events_;        // [chunk][sender], sorted by sender
   std::vector<Listed> listed_;        // [chunk], sorted by tile
   std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
+  std::vector<Packed> packed_;        // weights of sparse synapses
   Packed recurrent_weight_;
   Array<float> d_bias_, d_slots_, d_current_, d_current_next_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
@@ -213,19 +220,20 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       separate_(wanted.n_batch > 0),
       by_blocks_(input.exchange != nullptr),
       blocks_(tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles())),
+      sparse_blocks_(by_blocks_ ? blocks_.size() : 1, TileBlock{0, 1}),
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.model->fires()),
       recurrent_(input.recurrent_weight != nullptr),
-      by_tile_(spiking_ && !recurrent_),
+      by_tile_(spiking_ && !recurrent_ && !input.reads_rows()),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
       chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
-  const auto weight_like = [&](std::size_t n_pre) {
+  const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
-    const std::size_t size = n_pre * n_ * (separate_ ? n_branches : 1);
+    const std::size_t size = (rows ? rows->n_synapses : n_pre * n_) * (separate_ ? n_branches : 1);
     if (separate_ && !chunks_.empty()) return Array<float>::shared(size);  // for the replicas on this host
     return chunks_.empty() ? Array<float>::zeros(size) : Array<float>(size);
   };
@@ -235,20 +243,23 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
     const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples_];
-    if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre);
+    if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre, from.rows);
     if (wanted.value[k]) out_.d_value[k] = Array<float>::zeros(n_values * (by_blocks_ ? blocks_.size() : 1));
-    add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, wanted.value[k] ? from.weight : nullptr,
+    const float* weight = wanted.value[k] ? from.weight : nullptr;
+    if (weight && from.rows) {
+      packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
+      weight = static_cast<const float*>(packed_.back().data);
+    }
+    add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, from.rows, weight,
                out_.d_weight[k].data());
   }
   if (wanted.recurrent_weight) {
-    out_.d_recurrent_weight = weight_like(n_);
-    add_sender({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false}, nullptr,
-               out_.d_recurrent_weight.data());
+    out_.d_recurrent_weight = weight_like(n_, input.recurrent_rows);
+    add_sender({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false},
+               input.recurrent_rows, nullptr, out_.d_recurrent_weight.data());
   }
 
-  if (recurrent_)
-    recurrent_weight_ =
-        pack_unless(input.packed_recurrent, input.recurrent_weight, spec.n, spec, spec.n_padded(), "recurrent_weight");
+  recurrent_weight_ = pack_recurrent(spec, input);
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
   out_.d_parameters.resize(spec.model->n_parameters);
   for (int k = 0; k < spec.model->n_parameters; ++k)
@@ -270,6 +281,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.silenced_offsets = saved.silenced_offsets;
   pass_.silenced_ids = saved.silenced_ids;
   pass_.recurrent_weight = recurrent_weight_.data;
+  pass_.recurrent_rows = input.recurrent_rows;
   pass_.d_values = d_values;
   pass_.d_slots = d_slots_.data();
   pass_.potentials = saved.potentials;
@@ -282,10 +294,11 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_senders = n_senders();
 }
 
-void Backward::add_sender(const SenderInput& from, const float* weight, float* d_weight) {
+void Backward::add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight) {
   const bool several_a_group = static_cast<int>(chunks_.size()) > n_groups_;
-  const std::size_t size = from.n_pre * n_;
-  Sender sender{from, weight, d_weight, d_weight && several_a_group ? Array<float>(size) : Array<float>(), {}};
+  const std::size_t size = rows ? rows->n_synapses : from.n_pre * n_;
+  Sender sender{from, rows, weight, d_weight, size, d_weight && several_a_group ? Array<float>(size) : Array<float>(),
+                {}};
   if (d_weight)
     for (const Leaf& leaf : leaves_)
       if (leaf.slot > static_cast<int>(sender.later.size())) sender.later.emplace_back(size);
@@ -294,7 +307,7 @@ void Backward::add_sender(const SenderInput& from, const float* weight, float* d
 
 float* Backward::d_weight_of(const Sender& to, int branch, int slot) const {
   if (!to.d_weight) return nullptr;
-  return slot ? to.later[slot - 1].data() : to.d_weight + branch * static_cast<std::size_t>(to.input.n_pre) * n_;
+  return slot ? to.later[slot - 1].data() : to.d_weight + branch * to.size;
 }
 
 // Adds the sum of a leaf to those that wait for it.
@@ -303,7 +316,7 @@ void Backward::fold(const Leaf& leaf) {
   for (const Sender& to : senders_)
     for (int slot = leaf.slot - 1; to.d_weight && slot >= leaf.slot - leaf.folds; --slot) {
       float* sum = d_weight_of(to, leaf.branch, slot);
-      add_branches({sum, d_weight_of(to, leaf.branch, slot + 1)}, {0, 1}, to.input.n_pre * n_, sum);
+      add_branches({sum, d_weight_of(to, leaf.branch, slot + 1)}, {0, 1}, to.size, sum);
     }
 }
 
@@ -349,12 +362,15 @@ LayerGradients Backward::run() {
 // Room for the tiles' shares of the list gradients.
 void Backward::share_out(int c) {
   std::size_t n = 0;
+  const auto n_shares = [&](int k) {
+    return events_[at(c, k)].n * (senders_[k].rows ? sparse_blocks_.size() : static_cast<std::size_t>(n_tiles_));
+  };
   for (int k = 0; k < n_senders(); ++k)
-    if (senders_[k].weight) n += events_[at(c, k)].n * n_tiles_;
+    if (senders_[k].weight) n += n_shares(k);
   if (!shares_ || shares_.size() < n) shares_ = Array<float>(n + n / 8);
   float* next = shares_.data();
   for (int k = 0; k < n_senders(); ++k)
-    if (senders_[k].weight) arrived_[at(c, k)].shares = std::exchange(next, next + events_[at(c, k)].n * n_tiles_);
+    if (senders_[k].weight) arrived_[at(c, k)].shares = std::exchange(next, next + n_shares(k));
 }
 
 void Backward::run_chunk(int c, const Leaf& leaf) {
@@ -367,7 +383,8 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   }
   std::vector<SenderSums> sums;
   for (const Sender& from : senders_)
-    sums.push_back({from.input.n_pre, from.weight, d_weight_of(from, leaf.branch, leaf.slot), from.group.data()});
+    sums.push_back(
+        {from.input.n_pre, from.weight, d_weight_of(from, leaf.branch, leaf.slot), from.group.data(), from.rows});
   const ChunkPass at_hand{chunk,
                           chunk.b0 == leaf.lo * group_samples,
                           d_bias_ ? d_bias_.data() + chunk.b0 / group_samples * row_ : nullptr,
@@ -389,12 +406,26 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
     const PhaseTimer timer(Phase::deliver_grad, n_workers);
     kernels_.weight_grad(pass_, at_hand, p, d_current);
   });
+  for (int k = 0; k < n_senders(); ++k)
+    if (senders_[k].rows) run_sparse(at_hand, k);
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
     if (!senders_[k].weight) continue;
     const std::size_t n_values = out_.d_value[k].size() / (by_blocks_ ? blocks_.size() : 1);
-    add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, blocks_, by_blocks_, out_.d_value[k].data(),
-               n_values);
+    add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
+               out_.d_value[k].data(), n_values);
   }
+}
+
+// Senders in pieces: each writes the gradients of its own synapses.
+void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
+  const PhaseTimer timer(Phase::deliver_grad);
+  const SparseRows& rows = *senders_[sender].rows;
+  const int piece = std::clamp(rows.n_pre / (8 * num_threads()), 1, 256);
+  parallel_for((rows.n_pre + piece - 1) / piece, [&](int item, int) {
+    const Array<float> sum(rows.longest);
+    kernels_.sparse_grad(pass_, at_hand, sender, item * piece, std::min(rows.n_pre, (item + 1) * piece),
+                         d_current_.data(), sum.data());
+  });
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ struct SourceInput {
   int n_pre = 0;
   int delay = 0;
   const float* weight = nullptr;
-  const void* packed = nullptr;  // the same for the forward pass (packing.h), where that has been done; else null
+  const SparseRows* rows = nullptr;  // of sparse synapses: `weight` has one number each, receiver by receiver
+  const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
 };
 
 // A number for each neuron [N], or one for all.
@@ -83,12 +84,20 @@ struct LayerInput {
   Exchange* exchange = nullptr;  // of a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
   const float* recurrent_weight = nullptr;  // [N, N] or null; of a shard, a row for each neuron of the population
-  const void* packed_recurrent = nullptr;   // as `SourceInput::packed`
-  PerNeuron parameters[max_parameters];     // of the model, in its order
-  PerNeuron grad_threshold, bias;           // null for a readout; where there is none
-  const float* state[max_states] = {};      // initial states [B, N], null: zeros
-  Lists own_before;                         // own lists of the step before the sequence
+  const SparseRows* recurrent_rows = nullptr;
+  const void* packed_recurrent = nullptr;  // as `SourceInput::packed`
+  PerNeuron parameters[max_parameters];    // of the model, in its order
+  PerNeuron grad_threshold, bias;          // null for a readout; where there is none
+  const float* state[max_states] = {};     // initial states [B, N], null: zeros
+  Lists own_before;                        // own lists of the step before the sequence
   bool has_own_before = false;
+
+  // A spike's row of sparse synapses is read whole, so such layers run sample by sample.
+  bool reads_rows() const {
+    for (const SourceInput& source : sources)
+      if (source.rows) return true;
+    return recurrent_rows != nullptr;
+  }
 };
 
 struct LayerOutput {
@@ -123,7 +132,8 @@ struct Wanted {
 };
 
 struct LayerGradients {
-  // Per source: [M, N]; [slots], of a shard with an exchange [K, slots], sums of its blocks of tiles (tile_sums.h).
+  // Per source: [M, N], of sparse synapses a number each; [slots], of a shard with an exchange [K, slots], sums of its
+  // blocks of tiles (tile_sums.h).
   std::vector<Array<float>> d_weight, d_value;
   Array<float> d_recurrent_weight, d_bias;  // [N, N]; [N]
   std::vector<Array<float>> d_parameters;   // of the model, in its order, [N]; empty where one does not learn

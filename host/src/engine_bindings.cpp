@@ -16,6 +16,7 @@
 #include "phases.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
+#include "sparse_rows.h"
 #include "tile_sums.h"
 
 namespace nb = nanobind;
@@ -30,7 +31,20 @@ struct PySource {
   int delay;
   In<float> weight;
   std::optional<In<unsigned char>> packed;
+  std::shared_ptr<SparseRowsOf> rows;  // of sparse synapses, else null
 };
+
+// A weight [M, N], or one number for each sparse synapse of `rows`, which are those of this layer.
+std::vector<std::size_t> weight_shape(const LayerSpec& spec, int n_pre, const SparseRowsOf* rows, bool by_blocks) {
+  if (!rows) return {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)};
+  if (rows->n_pre != n_pre || rows->n != spec.n || rows->tile_width != spec.tile_width || rows->first != spec.first ||
+      rows->by_blocks != by_blocks)
+    throw InputError("ShapeError",
+                     "layer: the rows of sparse synapses were made for another layer: " + std::to_string(rows->n_pre) +
+                         " senders and " + std::to_string(rows->n) + " receivers; give those for " +
+                         std::to_string(n_pre) + " and " + std::to_string(spec.n));
+  return {rows->n_synapses};
+}
 
 const void* packed_data(const std::optional<In<unsigned char>>& packed, int n_pre, const LayerSpec& spec) {
   if (!packed) return nullptr;
@@ -40,15 +54,15 @@ const void* packed_data(const std::optional<In<unsigned char>>& packed, int n_pr
   return packed->data();
 }
 
-void pack_rows_of(const LayerSpec& spec, bool recurrent, const In<float>& weight, int begin, int end,
-                  const nb::ndarray<unsigned char, nb::c_contig, nb::device::cpu>& out, const char* name) {
+void pack_weight_rows(const LayerSpec& spec, bool by_sample, const In<float>& weight, int begin, int end,
+                      const nb::ndarray<unsigned char, nb::c_contig, nb::device::cpu>& out, const char* name) {
   const int n_pre = static_cast<int>(weight.shape(0));
   check_shape(weight, {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)}, name);
   if (begin < 0 || begin > end || end > n_pre || out.size() != packed_bytes(n_pre, spec))
     throw InputError("ShapeError", "pack_rows: give rows of the weight, and " +
                                        std::to_string(packed_bytes(n_pre, spec)) + " bytes for all of it");
   nb::gil_scoped_release release;
-  pack_rows(weight.data(), n_pre, spec, slab_width(spec, recurrent), begin, end, out.data(), name);
+  pack_rows(weight.data(), n_pre, spec, slab_width(spec, by_sample), begin, end, out.data(), name);
 }
 
 // A float32 array [N], or one number for all neurons, or null.
@@ -78,7 +92,15 @@ struct PyLayer {
   std::shared_ptr<PyLists> own_before;
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
   std::optional<In<unsigned char>> packed_recurrent;
+  std::shared_ptr<SparseRowsOf> recurrent_rows;
   std::optional<LayerInput> checked;
+
+  std::vector<std::size_t> shape_of(int k) const {  // of a source's weight
+    return weight_shape(spec, sources[k].n_pre, sources[k].rows.get(), exchange != nullptr);
+  }
+  std::vector<std::size_t> recurrent_shape() const {
+    return weight_shape(spec, spec.n_all(), recurrent_rows.get(), exchange != nullptr);
+  }
 
   const LayerInput& input() {
     if (checked) {
@@ -102,12 +124,14 @@ struct PyLayer {
       source.delay = from.delay;
       source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
-      check_shape(from.weight, {static_cast<std::size_t>(from.n_pre), n}, "weight");
+      check_shape(from.weight, shape_of(static_cast<int>(in.sources.size())), "weight");
       source.weight = from.weight.data();
+      source.rows = from.rows.get();
       source.packed = packed_data(from.packed, from.n_pre, spec);
       in.sources.push_back(source);
     }
-    in.recurrent_weight = floats(recurrent_weight, {static_cast<std::size_t>(spec.n_all()), n}, "recurrent_weight");
+    in.recurrent_weight = floats(recurrent_weight, recurrent_shape(), "recurrent_weight");
+    in.recurrent_rows = recurrent_rows.get();
     in.packed_recurrent = packed_data(packed_recurrent, spec.n_all(), spec);
     const NeuronModel& model = *spec.model;
     check_count(model, parameters.size(), model.n_parameters, model.parameter_names, "parameters");
@@ -242,8 +266,7 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const std::size_t n_values = layer.sources[k].lists->ids.size();
-    d_weight.append(
-        to_numpy(out.d_weight[k], shape({static_cast<std::size_t>(input.sources[k].n_pre), n}, out.d_weight[k])));
+    d_weight.append(to_numpy(out.d_weight[k], shape(layer.shape_of(static_cast<int>(k)), out.d_weight[k])));
     if (layer.exchange)
       d_value.append(to_numpy(out.d_value[k], {n_blocks, n_values}));
     else
@@ -252,7 +275,7 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   nb::dict result;
   result["weight"] = d_weight;
   result["value"] = d_value;
-  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape({n, n}, out.d_recurrent_weight));
+  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape(layer.recurrent_shape(), out.d_recurrent_weight));
   result["bias"] = to_numpy(out.d_bias, shape({n}, out.d_bias));
   nb::list parameters;
   for (Array<float>& one : out.d_parameters) {
@@ -363,9 +386,27 @@ void register_engine(nb::module_& m) {
            "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
            "changed.");
 
-  nb::class_<PySource>(m, "Source", "A sending population: its lists, size, delay and float32 weight [M, N].")
-      .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>>(), "lists"_a,
-           "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none());
+  nb::class_<SparseRowsOf>(
+      m, "SparseRows",
+      "Sparse synapses as a layer reads them, see host/src/sparse_rows.h: of each of the receivers from\n"
+      "`first` on the senders, ascending. by_blocks: of a shard with an exchange.")
+      .def(
+          "__init__",
+          [](SparseRowsOf* self, int n_pre, const In<std::int64_t>& offsets, const In<std::int32_t>& senders,
+             int tile_width, int first, bool by_blocks) {
+            if (offsets.ndim() != 1 || offsets.size() < 1 || senders.ndim() != 1)
+              throw InputError("ShapeError", "SparseRows: give offsets [N + 1] and senders [synapses]");
+            new (self) SparseRowsOf(n_pre, offsets.data(), static_cast<int>(offsets.size()) - 1, senders.data(),
+                                    senders.size(), tile_width, first, by_blocks);
+          },
+          "n_pre"_a, "offsets"_a, "senders"_a, "tile_width"_a, "first"_a = 0, "by_blocks"_a = false);
+
+  nb::class_<PySource>(m, "Source",
+                       "A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses\n"
+                       "[synapses] with their rows.")
+      .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>,
+                    std::shared_ptr<SparseRowsOf>>(),
+           "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none());
 
   nb::class_<PyLayer>(
       m, "LayerCall",
@@ -377,7 +418,7 @@ void register_engine(nb::module_& m) {
              std::vector<In<float>> parameters, std::optional<In<float>> grad_threshold, std::optional<In<float>> bias,
              std::optional<In<float>> recurrent_weight, std::optional<std::vector<In<float>>> state,
              std::shared_ptr<PyLists> own_before, std::shared_ptr<PyExchange> exchange,
-             std::optional<In<unsigned char>> packed_recurrent) {
+             std::optional<In<unsigned char>> packed_recurrent, std::shared_ptr<SparseRowsOf> recurrent_rows) {
             new (self) PyLayer{spec,
                                n_steps,
                                n_samples,
@@ -390,12 +431,14 @@ void register_engine(nb::module_& m) {
                                std::move(own_before),
                                std::move(exchange),
                                std::move(packed_recurrent),
+                               std::move(recurrent_rows),
                                {}};
           },
           "spec"_a, nb::kw_only(), "n_steps"_a, "n_samples"_a, "sources"_a, "parameters"_a,
           "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(),
           "recurrent_weight"_a.none() = nb::none(), "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(),
-          "exchange"_a.none() = nb::none(), "packed_recurrent"_a.none() = nb::none());
+          "exchange"_a.none() = nb::none(), "packed_recurrent"_a.none() = nb::none(),
+          "recurrent_rows"_a.none() = nb::none());
 
   m.def(
       "neuron_models",
@@ -412,7 +455,7 @@ void register_engine(nb::module_& m) {
       "By name of every neuron model that is built in: names of its states, of its parameters, number of constants.");
   m.def("surrogates", &surrogate_names, "Names of the surrogates that are built in.");
   m.def(
-      "pack_rows", &pack_rows_of, "spec"_a, "recurrent"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
+      "pack_rows", &pack_weight_rows, "spec"_a, "by_sample"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
       "Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass "
       "reads\n"
       "it; `name` is for errors. Source and LayerCall take a weight that is packed so.");

@@ -7,6 +7,7 @@
 #include "packing.h"
 #include "phases.h"
 #include "sharded.h"
+#include "sparse_rows.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
@@ -77,8 +78,9 @@ std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input,
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
-    packed.push_back(pack_unless(from.packed, from.weight, from.n_pre, spec, width, "weight"));
-    sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data};
+    packed.push_back(from.rows ? pack_rows_of(*from.rows, from.weight, spec.bf16, "weight")
+                               : pack_unless(from.packed, from.weight, from.n_pre, spec, width, "weight"));
+    sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data, from.rows};
   }
   return sources;
 }
@@ -179,16 +181,13 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const NeuronModel& model = *spec.model;
   const bool spiking = model.fires();
-  const bool by_sample = input.recurrent_weight || spec.needs_step_order();
+  const bool by_sample = input.recurrent_weight || spec.needs_step_order() || input.reads_rows();
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
   const Padded neuron(spec, input);
   std::vector<Packed> packed;
-  const int slab = slab_width(spec, input.recurrent_weight);
-  const std::vector<Source> sources = make_sources(spec, input, slab, packed);
-  const Packed recurrent = input.recurrent_weight ? pack_unless(input.packed_recurrent, input.recurrent_weight,
-                                                                spec.n_all(), spec, slab, "recurrent_weight")
-                                                  : Packed();
+  const std::vector<Source> sources = make_sources(spec, input, slab_width(spec, by_sample), packed);
+  const Packed recurrent = pack_recurrent(spec, input);
 
   const Traces states(spec, input);
   const auto words = [&](bool wanted) { return wanted ? Array<std::uint64_t>(n_words) : Array<std::uint64_t>(); };
@@ -213,6 +212,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.sources = sources.data();
   pass.n_sources = static_cast<int>(sources.size());
   pass.recurrent_weight = recurrent.data;
+  pass.recurrent_rows = input.recurrent_rows;
   if (input.has_own_before) pass.own_before = input.own_before;
   pass.wide = out.wide;
   states.give(pass);

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "../../codelets/deliver.h"
+#include "../../codelets/deliver_sparse.h"
 #include "../../codelets/neuron/models.h"
 #include "../../codelets/step.h"
 #include "kernel_parts.h"
@@ -104,7 +105,13 @@ float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
 // beyond L2.
 inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes& own, float* current) {
   const int n = pass.spec->n_padded();
-  const auto send = [&](const void* weight, bool wide, const void* list, const float* values, std::int64_t n_ids) {
+  const auto send = [&](const void* weight, const SparseRows* sparse, bool wide, const void* list, const float* values,
+                        std::int64_t n_ids) {
+    if (sparse) {
+      const float* synapses = static_cast<const float*>(weight);
+      with_ids(wide, list, [&](auto* id) { deliver_sparse(current, *sparse, synapses, id, values, n_ids); });
+      return;
+    }
     with_weight(pass.spec->bf16, weight, [&](auto* rows) {
       with_ids(wide, list, [&](auto* id) {
         if (values)
@@ -124,9 +131,9 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
     const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
     const std::int64_t first = source.lists.offsets[list];
     const float* values = source.lists.values ? source.lists.values + first : nullptr;
-    send(source.weight, source.lists.wide, source.lists.at(first), values, source.lists.n_spikes[list]);
+    send(source.weight, source.rows, source.lists.wide, source.lists.at(first), values, source.lists.n_spikes[list]);
   }
-  if (pass.recurrent_weight) send(pass.recurrent_weight, own.wide, own.ids, nullptr, own.n);
+  if (pass.recurrent_weight) send(pass.recurrent_weight, pass.recurrent_rows, own.wide, own.ids, nullptr, own.n);
 }
 
 }  // namespace

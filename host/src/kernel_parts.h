@@ -1,5 +1,6 @@
 // What the files of kernels share, each compiled once per instruction set: forward_kernels.cpp, neuron_kernels.cpp,
-// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, and kernels.cpp with the table of them.
+// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, sparse_kernels.cpp, and kernels.cpp with the table
+// of them.
 #pragma once
 
 #include <type_traits>
@@ -38,6 +39,11 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 
 // ---- weight_grad_kernels.cpp
 void weight_grad(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
+
+// ---- sparse_kernels.cpp
+void sparse_shares(const SparseRows&, const float* values, int tile_width, const OwnSpikes& listed, const float* d,
+                   float* sums, std::size_t stride);
+void sparse_grad(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current, float* sum);
 
 // ---- neuron_kernels.cpp: what depends on the model, for tiles of one width
 

@@ -42,10 +42,17 @@ struct Kernels {
   // layer.
   void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
                            const TileBlock* blocks, float* sums, std::size_t stride);
+  // The same through rows of sparse synapses, sums[k·stride + j] of the blocks of `rows`.
+  void (*sparse_shares)(const SparseRows& rows, const float* values, int tile_width, const OwnSpikes& listed,
+                        const float* d_current, float* sums, std::size_t stride);
   // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
   void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
   // From the tile's `d_current` to the gradients of weights, bias and list values.
   void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
+  // Of senders m0..m1-1 of one population, the gradients of sparse weights and list values; d_current [P][rows][W],
+  // `sum` has room for the longest row.
+  void (*sparse_grad)(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current,
+                      float* sum);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../../codelets/records.h"
 #include "models.h"
 
 namespace sparsesnn {
@@ -77,8 +78,9 @@ struct Lists {
 struct Source {
   Lists lists;
   int n_pre = 0;
-  int delay = 0;                 // the layer's step t reads list t - delay
-  const void* weight = nullptr;  // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
+  int delay = 0;                     // the layer's step t reads list t - delay
+  const void* weight = nullptr;      // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
+  const SparseRows* rows = nullptr;  // of sparse synapses: `weight` is float, in the order of the rows
 };
 
 // The gradient of a parameter is a sum over groups of samples, each of which begins at zero: of a weight along a tree
@@ -107,6 +109,8 @@ struct SenderSums {
   const float* weight = nullptr;    // [M, N]; null where the gradient of its list values is not wanted
   float* d_weight = nullptr;        // [M, N] or null
   float* d_weight_group = nullptr;  // [M, N], the sum of a group so far, where a group takes several chunks
+  // Of sparse synapses: `weight` is in the order of the rows, d_weight has one number a synapse, in its place.
+  const SparseRows* rows = nullptr;
 };
 
 // What a chunk received from one sender, sorted; see SenderEvents in codelets/deliver_grad.h.
@@ -115,7 +119,8 @@ struct SenderChunk {
   const std::uint32_t* rows = nullptr;
   std::size_t n_events = 0;
   const float* values = nullptr;  // [events] of graded lists, else null
-  float* shares = nullptr;        // [P][events], the tiles' parts of ∂L/∂value; or null
+  // [P][events], the tiles' parts of ∂L/∂value, of sparse synapses those of the blocks of tiles; or null.
+  float* shares = nullptr;
 };
 
 // So many shares are added up at a time that they stay in a core's first cache.
@@ -172,6 +177,7 @@ struct ForwardPass {
   const Source* sources;
   int n_sources;
   const void* recurrent_weight;              // [N, P·W], float or Bf16, or null
+  const SparseRows* recurrent_rows;          // of sparse synapses, as `Source::rows`
   Lists own_before;                          // own lists of the step before the first, or none
   bool wide;                                 // own ids are uint32
   float* state[max_states];                  // each [P][B][W]
@@ -211,6 +217,7 @@ struct BackwardPass {
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
   const void* recurrent_weight;                   // [N, P·W], float or Bf16, or null
+  const SparseRows* recurrent_rows;               // of sparse synapses, as `Source::rows`
   const float* d_values;                          // [slots], ∂L/∂value
   float* d_slots;                                 // [slots], σ'·e; null if nobody asks
   const float* potentials;                        // [T, B, N] of a readout, for gradients of its parameters

@@ -12,6 +12,7 @@ namespace sparsesnn {
 
 namespace {
 
+// The upper half.
 std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
@@ -55,6 +56,8 @@ bool pack_piece(const float* weight, int n, int first, int n_columns, int begin,
 }
 
 }  // namespace
+
+float rounded_to_bf16(float x) { return std::bit_cast<float>(static_cast<std::uint32_t>(to_bf16(x)) << 16); }
 
 Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name) {
   Packed packed{weight, {}};

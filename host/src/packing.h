@@ -23,10 +23,13 @@ std::size_t packed_bytes(int n_pre, const LayerSpec& spec);
 void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width, int begin, int end, void* out,
                const char* name);
 
+// As the passes read a weight that is rounded to bfloat16.
+float rounded_to_bf16(float x);
+
 // Columns of a slab: of all tiles where samples run by themselves, their rows being read in an order that spikes
 // decide.
-inline int slab_width(const LayerSpec& spec, bool recurrent) {
-  return recurrent || spec.needs_step_order() ? spec.n_padded() : spec.tile_width;
+inline int slab_width(const LayerSpec& spec, bool by_sample) {
+  return by_sample || spec.needs_step_order() ? spec.n_padded() : spec.tile_width;
 }
 
 // Numbers per neuron, padded so that a padded neuron never fires.

@@ -8,6 +8,7 @@
 #include "phases.h"
 #include "shard_lists.h"
 #include "sharded.h"
+#include "sparse_rows.h"
 #include "thread_pool.h"
 #include "tile_sums.h"
 
@@ -64,6 +65,7 @@ class StepsBack {
   const Owners owners_;
   const std::vector<TileBlock>& blocks_;  // of this rank
   const Padded neuron_;
+  const SparseRows* const rows_;  // of sparse synapses, else null
   const Packed weight_;
   const std::vector<Half> halves_;
   std::vector<Sums> sums_;  // by half
@@ -86,8 +88,8 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       owners_(all, list(n_steps_, 0), ranks_.first),
       blocks_(ranks_.blocks[exchange.rank()]),
       neuron_(spec, input),
-      weight_(pack_unless(input.packed_recurrent, input.recurrent_weight, spec.n_all(), spec, spec.n_padded(),
-                          "recurrent_weight")),
+      rows_(input.recurrent_rows),
+      weight_(pack_recurrent(spec, input)),
       halves_(halves(n_samples_)),
       sums_(halves_.size(), Sums(exchange.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),
@@ -153,8 +155,13 @@ void StepsBack::send(int t, int h) {
     const std::int64_t i = list(t, b), begin = all_.offsets[i];
     const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
     const Array<float> whole(n * n_blocks);
-    kernels_.recurrent_shares(spec_, weight_.data, {all_.at(begin), static_cast<std::int64_t>(n), all_.wide},
-                              d_next_.data() + b * row_, blocks_.data(), whole.data(), n);
+    const OwnSpikes listed{all_.at(begin), static_cast<std::int64_t>(n), all_.wide};
+    const float* d_next = d_next_.data() + b * row_;
+    if (rows_)
+      kernels_.sparse_shares(*rows_, static_cast<const float*>(weight_.data), spec_.tile_width, listed, d_next,
+                             whole.data(), n);
+    else
+      kernels_.recurrent_shares(spec_, weight_.data, listed, d_next, blocks_.data(), whole.data(), n);
     for (int r = 0; r < n_ranks; ++r) {
       const Runs runs = owners_.runs(i, r);
       const std::int64_t* start = starts.data() + r * (half.size() + 1);

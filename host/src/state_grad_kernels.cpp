@@ -133,6 +133,13 @@ void listed_grad(const BackwardPass& pass, std::int64_t i, const float* d_curren
   }
   TileSum sum;
   const OwnSpikes listed{pass.lists.at(begin), end - begin, pass.lists.wide};
+  if (pass.recurrent_rows) {
+    float* const share = pass.d_slots + begin;
+    sparse_shares(*pass.recurrent_rows, static_cast<const float*>(pass.recurrent_weight), spec.tile_width, listed,
+                  d_current_next, share, 0);
+    for (std::int64_t j = 0; j < listed.n; ++j) share[j] = slope[begin + j] * (pass.d_values[begin + j] + share[j]);
+    return;
+  }
   each_recurrent_share(spec, pass.recurrent_weight, listed, d_current_next,
                        [&](int p, std::int64_t j, int n, Vector share) {
                          sum.add(p, share);

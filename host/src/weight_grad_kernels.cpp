@@ -32,7 +32,7 @@ void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int ti
   for (int k = 0; k < pass.n_senders; ++k) {
     const SenderSums& of = at_hand.sums[k];
     const SenderChunk& from = at_hand.senders[k];
-    if (!of.weight && !of.d_weight) continue;
+    if (of.rows || (!of.weight && !of.d_weight)) continue;
     const SenderEvents events{from.starts, from.rows, static_cast<std::uint32_t>(chunk.group_rows()), from.values};
     const WeightGrad to{at(of.d_weight, first), at(of.d_weight_group, first), at_hand.first, chunk.t1 == pass.n_steps,
                         chunk.t0 == 0};

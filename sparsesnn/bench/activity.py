@@ -26,6 +26,7 @@ from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import machine_name
+from sparsesnn.engines import Options, options_for
 from sparsesnn.engines.dense.device import check_precision, find_device
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
@@ -213,9 +214,9 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
     model = Model(described, backend=backend, seed=0)
     model.load_state_dict(scaled.state_dict())
     del scaled
-    device = find_device(settings.device if backend == "dense" else "cpu")
-    precision = settings.precision if backend == "dense" else "float32"
-    trainee = Trainee(model, settings.n_threads, device=device, precision=precision)
+    options = options_for(backend, Options(device=settings.device, precision=settings.precision))
+    device = find_device(options.device)
+    trainee = Trainee(model, settings.n_threads, device=device, precision=options.precision)
     output, _, _ = trainee.step(spikes, labels)
     activity, dropped = output.activity(), sum(output.dropped().values())
     del output

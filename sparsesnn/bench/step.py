@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional
 
 from sparsesnn import _core
-from sparsesnn.adam import Adam
 from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
+from sparsesnn.engines import engine_class
 from sparsesnn.engines.dense.device import (
     autocast,
     check_precision,
@@ -173,7 +173,7 @@ def bench_step(
     floor: dict[str, float] = {}
     share: dict[str, float] = {}
     bandwidth: dict[str, dict[str, float]] = {}
-    if isinstance(model, Model) and backend == "cpu":
+    if engine_class(backend).counts_phases:
         seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
         phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_seconds(model, spikes)).items()}
         phases["optimiser"] = optimiser_ms
@@ -229,9 +229,8 @@ def deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float
 
 def still_adam(model: Model) -> torch.optim.Optimizer:
     """Adam with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
-    if model.backend == "cpu":
-        return Adam(model.parameters(), lr=0.0)
-    return torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    optimizer: torch.optim.Optimizer = engine_class(model.backend).adam(model.parameters(), lr=0.0)  # type: ignore[attr-defined]
+    return optimizer
 
 
 def train_step(

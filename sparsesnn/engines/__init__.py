@@ -112,6 +112,11 @@ def options_for(name: str, options: Options) -> Options:
     return replace(options, **defaults)
 
 
+def engine_class(name: str) -> type[Engine]:
+    """The engine of a name on one rank: what it reads and supports."""
+    return _named(name)[0]
+
+
 def on_host(name: str) -> str:
     """The engine that runs the networks of this one layer by layer, on any machine."""
     return _named(name)[0].on_host or name
@@ -171,6 +176,7 @@ __all__ = [
     "Training",
     "Updates",
     "check_options",
+    "engine_class",
     "engine_grid",
     "make_engine",
     "on_host",

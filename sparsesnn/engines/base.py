@@ -163,6 +163,8 @@ class Engine(ABC):
     takes_shards: ClassVar[bool] = False
     #: whether its replicas are copies that it makes itself, not ranks; their number then changes the last bits of weights
     makes_replicas: ClassVar[bool] = False
+    #: whether `_core.phase_seconds` says where its time goes
+    counts_phases: ClassVar[bool] = False
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
     on_host: ClassVar[str] = ""
 

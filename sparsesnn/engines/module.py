@@ -18,7 +18,7 @@ from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
-from sparsesnn.parameters import PopulationModule, Sources, incoming, incoming_of, stable_names, uniform
+from sparsesnn.parameters import PopulationModule, Sources, former_names, incoming, incoming_of, uniform
 from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses.base import check_matrices
@@ -233,10 +233,9 @@ class Model(nn.Module):
             if name in chosen:
                 traces[name] = replay(layer, inputs, outputs[name], past.get(name), chosen[name])
         if depth := self.network.history(source):
-            empty = torch.empty(spikes.n_samples, 0)
             before = past[source].history if source in past else None
             given = data.to_dense() if isinstance(data, DenseSpikes) else data
-            states[source] = LayerState(empty, history=last_steps(before, given, depth))
+            states[source] = LayerState(history=last_steps(before, given, depth))
         last = outputs[self.network.output]
         readout = isinstance(self.network.populations[self.network.output], LI)
         fired = {k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)}
@@ -252,8 +251,8 @@ class Model(nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Reads weights under the names that they had in version 0.1 too."""
-        for name, before in stable_names(self.network).items():
+        """Reads weights under names that they had once too."""
+        for before, name in former_names(self.network).items():
             if prefix + before in state_dict:
                 state_dict[prefix + name] = state_dict.pop(prefix + before)
         super()._load_from_state_dict(state_dict, prefix, *args)

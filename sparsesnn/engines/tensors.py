@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.network import Network
-from sparsesnn.parameters import is_step_counter, stable_names
+from sparsesnn.parameters import former_names, is_step_counter, stable_names
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -47,8 +47,8 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -
 
 
 def _renamed(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights under the names of a file of format version 1 or 2 get those that they have now."""
-    now = {before: name for name, before in stable_names(model.network).items()}
+    """Weights under names that they had once get those that they have now."""
+    now = former_names(model.network)
     found = {}
     for full_name, tensor in tensors.items():
         kind, _, name = full_name.partition("/")

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.partition.target import Target
 from sparsesnn.runtime import num_threads
 
-#: the emulated IPU, hardware, and the SDK's own model of an IPU
-BACKENDS = ("ipu-model", "ipu", "sdk-model")
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that runs a program.
+
+    Args:
+        module: of the package, the compiled program.
+        emulated: by this project.
+        tiles: that a self-test takes.
+    """
+
+    module: str
+    emulated: bool = False
+    tiles: int = 64
+
+
+#: the emulated IPU, the SDK's own model of an IPU, and hardware
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        "ipu-model": Machine("_ipu", emulated=True),
+        "sdk-model": Machine("_ipu_sdk"),
+        "ipu": Machine("_ipu_sdk", tiles=1472),
+    }
+)
 #: when the emulated machine looks for faults
 CHECKS = ("always", "first", "never")
 
 
-def machine_options(native: ModuleType, target: Target, checks: str) -> Any:
+def machine_arguments(native: ModuleType, backend: str, target: Target, checks: str) -> tuple[Any, ...]:
+    """What a compiled program is told of its machine."""
+    if not MACHINES[backend].emulated:
+        return backend, codelets()
     if checks not in CHECKS:
         raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
     native.set_num_threads(num_threads())  # as the engine
-    return native.MachineOptions(
+    options = native.MachineOptions(
         checks=checks,
         bytes_per_tile=target.bytes_per_tile,
         exchange_bytes_per_cycle=target.exchange.bytes_per_cycle,
@@ -28,26 +57,30 @@ def machine_options(native: ModuleType, target: Target, checks: str) -> Any:
         link_bytes_per_cycle=target.links.bytes_per_s / target.clock_hz,
         host_bytes_per_cycle=target.host_bytes_per_s / target.clock_hz,
     )
+    return (options,)
 
 
 def native_module(backend: str) -> ModuleType:
     """The compiled program for a machine; `ConfigError` where this installation has none."""
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
-    if backend == "ipu-model":
-        from sparsesnn import _ipu
-
-        return _ipu
+    if backend not in MACHINES:
+        raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(MACHINES)}")
     try:
-        from sparsesnn import _ipu_sdk  # type: ignore[attr-defined]
+        return importlib.import_module(f"sparsesnn.{MACHINES[backend].module}")
     except ImportError:
+        if MACHINES[backend].emulated:
+            raise
         raise ConfigError(
             f"backend {backend!r} needs the Poplar SDK (3.3 or 3.4), and this installation was built without it; source the "
             "SDK's enable.sh (it sets POPLAR_SDK_ENABLED), then install sparsesnn from source again; "
             "backend 'ipu-model' runs the same program on an emulated IPU"
         ) from None
-    native: ModuleType = _ipu_sdk
-    return native
+
+
+def present_machines() -> tuple[str, ...]:
+    """The machines that this installation has; hardware and the SDK's model only where it was built with the SDK."""
+    return tuple(
+        name for name, machine in MACHINES.items() if machine.emulated or find_spec(f"sparsesnn.{machine.module}")
+    )
 
 
 def codelets() -> str:

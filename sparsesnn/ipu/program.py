@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError
 from sparsesnn.ipu.arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
-from sparsesnn.ipu.backends import codelets, machine_options, native_module
+from sparsesnn.ipu.backends import machine_arguments, native_module
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.ipu.settings import Optimiser, Regulariser
 from sparsesnn.ipu.spec import LEARNT, check, make_spec, pack_parameters
@@ -89,7 +89,7 @@ class IpuProgram:
         self._names = list(plan.populations)
         native = native_module(backend)
         spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
-        machine = (backend, codelets()) if backend != "ipu-model" else (machine_options(native, plan.target, checks),)
+        machine = machine_arguments(native, backend, plan.target, checks)
         try:
             self._program = native.Program(spec, *machine)
         except ValueError as error:

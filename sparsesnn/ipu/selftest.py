@@ -29,13 +29,13 @@ import sparsesnn as ss
 from sparsesnn import Model
 from sparsesnn.errors import SparseSnnError
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
+from sparsesnn.ipu.backends import MACHINES, present_machines
 from sparsesnn.loss import activity_regulariser, cross_entropy
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 
-BACKENDS = ("ipu-model", "sdk-model", "ipu")
 #: largest difference of a weight after the last step, relative to the largest weight of its array
 TOLERANCE = 1e-5
 
@@ -266,29 +266,20 @@ def torch_optimiser(model: Model, o: Optimiser) -> torch.optim.Optimizer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cases; 0 where all passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=BACKENDS, action="append", help="one machine; may be given again")
+    parser.add_argument("--backend", choices=tuple(MACHINES), action="append", help="one machine; may be given again")
     parser.add_argument("--tiles", type=int, help="tiles in use (default: 64; 1472 on hardware)", metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     options = parser.parse_args(arguments)
     findings = []
-    for backend in options.backend or _present():
+    for backend in options.backend or present_machines():
         for case in cases():
-            finding = run_case(case, backend, tiles=options.tiles or (1472 if backend == "ipu" else 64))
+            finding = run_case(case, backend, tiles=options.tiles or MACHINES[backend].tiles)
             findings.append(finding)
             print(finding.line(), flush=True)
     if options.json is not None:
         report = {"version": ss.__version__, "machine": platform.platform(), "findings": [asdict(f) for f in findings]}
         options.json.write_text(json.dumps(report, indent=2))
     return 0 if all(f.passed for f in findings) else 1
-
-
-def _present() -> tuple[str, ...]:
-    """The machines that this installation has; hardware and the SDK's model only where it was built with the SDK."""
-    try:
-        from sparsesnn import _ipu_sdk  # type: ignore[attr-defined]  # noqa: F401
-    except ImportError:
-        return ("ipu-model",)
-    return BACKENDS
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def from_nir(
     names = _names(order, routes)
     sizes = _sizes(nodes, order, routes)
     populations: dict[str, Any] = {"input": Input(sizes[graphs.INPUT])}
-    connections, weights = [], {}
+    connections, weights, matrices = [], {}, {}
     for node in order:
         incoming, bias = routes[node]
         made = _population(how, nodes, node, sizes[node], incoming, bias)
@@ -90,13 +90,14 @@ def from_nir(
             late = convention.late if route.source != graphs.INPUT else 0
             made_of = Connection(names[route.source], names[node], how.steps(route.delay, node) + late)
             connections.append(made_of)
-            weights[f"layers.{names[node]}.{made_of.name}"] = made.columns(route.weights(sizes[route.source]))
+            matrices[made_of] = made.columns(route.weights(sizes[route.source]))
         for route in loops:
             loop = Connection(names[node], names[node])
-            weights[f"layers.{names[node]}.{loop.name}"] = made.columns(route.weights(sizes[node]))
+            matrices[loop] = made.columns(route.weights(sizes[node]))
         if made.bias is not None:
             weights[f"layers.{names[node]}.bias"] = made.bias
     model = Model(Network(populations, tuple(connections)), backend=backend)
+    weights |= {f"layers.{c.post}.{c.name}": matrices[c] for c in model.network.connections}
     state = model.state_dict()
     model.load_state_dict(state | {name: _tensor(value, state[name]) for name, value in weights.items()})
     return model

@@ -24,6 +24,7 @@ import numpy as np
 from sparsesnn.errors import ConfigError
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Target
+from sparsesnn.synapses import Synapses
 from sparsesnn.wording import count, powers_of_two_near
 
 
@@ -176,6 +177,27 @@ class Plan:
 
     def outgoing(self, name: str) -> tuple[ConnectionPlan, ...]:
         return self._by_end["pre"].get(name, ())
+
+    def synapses(self, c: ConnectionPlan) -> Synapses:
+        """The kind of a connection's synapses."""
+        return self._synapses[c.pre, c.post, c.delay]
+
+    @cached_property
+    def _synapses(self) -> dict[tuple[str, str, int], Synapses]:
+        return {(c.pre, c.post, c.delay): c.synapses for c in self.network.connections}
+
+    def n_weights(self, c: ConnectionPlan, begin: int = 0, end: int | None = None) -> int:
+        """Weights of a connection, of the receivers `begin` to `end` - 1."""
+        return self.synapses(c).n_weights(self.populations[c.pre].n, self.populations[c.post].n, begin, end)
+
+    def n_read(self, name: str) -> int:
+        """Weights of one neuron of a population that the CPU engine keeps in a tile."""
+        n = self.populations[name].n
+        return sum(self.synapses(c).n_read(self.populations[c.pre].n, n) for c in self.incoming(name))
+
+    def is_compressed(self, c: ConnectionPlan) -> bool:
+        """Whether the CPU engine reads compressed rows of a connection."""
+        return self.synapses(c).is_compressed(self.populations[c.pre].n, self.populations[c.post].n)
 
     @cached_property
     def inputs(self) -> frozenset[str]:

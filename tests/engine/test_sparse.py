@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 
@@ -9,8 +10,26 @@ import numpy as np
 import pytest
 import torch
 
-from sparsesnn import LI, LIF, CubaLIF, Dense, Input, Model, Network, Sparse, SpikeBatch, parse_net, reference
-from sparsesnn.errors import DescriptionError
+from sparsesnn import (
+    LI,
+    LIF,
+    CubaLIF,
+    Dense,
+    Input,
+    Model,
+    Network,
+    Sparse,
+    SpikeBatch,
+    parse_net,
+    reference,
+    set_isa,
+    set_num_threads,
+)
+from sparsesnn.errors import DescriptionError, NumericError
+from sparsesnn.ipu.spec import check_network
+from sparsesnn.partition.cpu.memory import rank_bytes
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import parse_target
 from sparsesnn.reference import Parameters
 from sparsesnn.synapses import synapses_from_dict
 
@@ -180,3 +199,60 @@ def test_a_mask_of_other_sizes_is_refused() -> None:
                 *Network.chain(Input(3), LIF(4), LI(2)).connections[1:],
             ),
         )
+
+
+def test_threads_and_instruction_sets_give_the_same_bits(isa: str, threads: int) -> None:
+    network = network_of(KINDS["few"], capacity=31)
+    spikes = spikes_of(5, n_samples=19)
+    model = models(network)[0]
+    potentials, got = train(model, spikes)
+    set_isa("base")
+    set_num_threads(1)
+    wanted, want = train(models(network)[0], spikes)
+    assert torch.equal(potentials, wanted)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+
+
+def test_lists_of_one_sample_and_one_step_and_none() -> None:
+    network = network_of(KINDS["few"], grad_threshold=-float("inf"))
+    sparse, masked = models(network, gain=9.0)
+    assert_like_masked(sparse, masked, spikes_of(1, n_samples=1, n_steps=4))
+    for model in (sparse, masked):
+        model.zero_grad()
+        (model(SpikeBatch.from_dense(torch.zeros(3, 2, N_INPUT))).potentials).sum().backward()
+    assert all(not p.grad.any() for p in sparse.parameters())
+
+
+def test_a_sequence_in_chunks_equals_one_call() -> None:
+    model = models(network_of(KINDS["few"]))[0]
+    spikes = spikes_of(7, n_steps=10).to_dense()
+    whole = model(SpikeBatch.from_dense(spikes))
+    first = model(SpikeBatch.from_dense(spikes[:4]))
+    second = model(SpikeBatch.from_dense(spikes[4:]), first.state)
+    assert torch.equal(torch.cat([first.potentials, second.potentials]), whole.potentials)
+
+
+def test_weights_that_are_not_finite_are_refused_and_copies_run() -> None:
+    model = models(network_of(KINDS["few"]))[0]
+    spikes = spikes_of(3)
+    wanted = model(spikes).potentials
+    assert torch.equal(copy.deepcopy(model)(spikes).potentials, wanted)
+    with torch.no_grad():
+        model.layers["hidden1"].weights[1][17] = torch.nan
+    with pytest.raises(NumericError, match=r"holds NaN at \[17\]"):
+        model(spikes)
+
+
+def test_the_plan_counts_synapses_and_ipus_refuse_them() -> None:
+    dense, sparse = parse_net("700-1024-1024-20"), parse_net("700-1024p0.1-1024p0.1-20")
+    target = parse_target("cpu")
+    items = [rank_bytes(make_plan(network, 16, 100, target))[0] for network in (dense, sparse)]
+    for item in ("weights", "gradient", "optimiser"):
+        assert items[1][item] < items[0][item] / 4
+    assert items[1]["weights"] == 4 * sparse.n_weights()
+    plan = make_plan(sparse, 16, 100, target)
+    assert type(plan).from_json(plan.to_json()) == plan
+    with pytest.raises(DescriptionError, match=r"input->hidden1.*Sparse.*IPU.*Dense"):
+        make_plan(sparse, 16, 100, parse_target("ipu-mk2"))
+    with pytest.raises(DescriptionError, match=r"input->hidden1.*Sparse.*IPU"):
+        check_network(sparse, "max")

@@ -277,8 +277,8 @@ def test_backward_after_a_state_against_autograd(model: type[Population], reset:
     record = reference.layer_forward(p, inputs, state)
     want = reference.layer_backward(p, record, d_out)
     layer = dense_layer(p)
-    i_syn = torch.from_numpy(states[1]) if model is CubaLIF else None
-    given = LayerState(torch.from_numpy(states[0]).requires_grad_(), i_syn, torch.from_numpy(state.spikes)[None])
+    by_name = {name: torch.from_numpy(z).requires_grad_() for name, z in zip(model.states, states, strict=True)}
+    given = LayerState(by_name, torch.from_numpy(state.spikes)[None])
     out, after = layer(torch.from_numpy(inputs[0]), given)
     np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
     np.testing.assert_allclose(after.v.numpy(), record.state().states[0], rtol=1e-12, atol=1e-14)

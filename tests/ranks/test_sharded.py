@@ -23,6 +23,7 @@ from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
+from sparsesnn.parameters import NEURONS
 from sparsesnn.spikes import SpikeBatch
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
@@ -109,10 +110,14 @@ def check(
         assert [name for name, _ in own.named_parameters()] == list(parameters)
         for name, parameter in own.named_parameters():
             shards, whole = own.shards[name.split(".")[1]], parameters[name]
-            columns = slice(shards.begin, shards.end) if whole.ndim else ...
-            assert torch.equal(parameter, whole[..., columns]), name
+            grad, part = whole.grad, whole
+            if whole.ndim:
+                axis, edge = own.cuts.get(name, NEURONS)
+                begin, end = edge(shards.begin), edge(shards.end)
+                grad, part = (x.narrow(axis, begin, end - begin) for x in (whole.grad, whole))
+            assert torch.equal(parameter, part), name
             assert parameter.grad is not None, name
-            assert torch.equal(parameter.grad, whole.grad[..., columns]), name
+            assert torch.equal(parameter.grad, grad), name
 
     if world is None:
         simulate(n_replicas * n_shards, run)
@@ -133,6 +138,8 @@ FEED_FORWARD = {
     "fixed": ("30-75-140-10", {"capacity": 9, "activity": "fixed"}),
     "reset-gradient": ("30-150-100-10", {"capacity": 19, "learn_beta": True, "detach_reset": False}),
     "current-based": ("30-140c-70c-10", {"learn_alpha": True}),
+    "sparse": ("30-140p0.2-240p0.02-10", {"bias": True}),
+    "sparse-capacity": ("30-240-140p0.02-10", {"capacity": 19}),
     "decays-at-their-ends": ("30-140c-70c-10", {"alpha": 0.0, "beta": 1.0, "learn_alpha": True, "learn_beta": True}),
 }
 RECURRENT = {
@@ -141,6 +148,8 @@ RECURRENT = {
     "capacity": ("30-150r-40-10", {"capacity": 9}),
     "fixed-zero": ("30-150r-90-10", {"capacity": 9, "reset": "zero", "activity": "fixed"}),
     "reset-gradient": ("30-150r-100-10", {"capacity": 19, "learn_beta": True, "detach_reset": False}),
+    "sparse": ("30-240rp0.02-90p0.3-10", {}),
+    "sparse-capacity": ("30-150rp0.02-90crp0.02-10", {"capacity": 29, "reset": "zero"}),
     "all-listed": ("30-100r-10", {"grad_threshold": -float("inf")}),
 }
 

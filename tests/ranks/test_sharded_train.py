@@ -88,6 +88,15 @@ def test_other_optimisers_and_decodings(optim, tmp_path):
     assert train_on(config, (2, 2), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
 
 
+def test_sparse_synapses_and_a_checkpoint_of_them(tmp_path):
+    config = make_config(net={"text": "auto-140rp0.02-90p0.02-auto"}, train={"checkpoint_batches": 1})
+    whole = train(config, out=tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        train_on(config, (1, 3), tmp_path / "b", report=StopAt(5))
+    assert train_on(config, (2, 2), tmp_path / "b", resume=True)[0].weights_sha256 == whole.weights_sha256
+    assert load_run(tmp_path / "b", weights="last").engine.weights_sha256() == whole.weights_sha256
+
+
 def test_mixed_samples_and_a_spiking_readout(tmp_path):
     config = make_config(
         augment={"mix": 0.5},

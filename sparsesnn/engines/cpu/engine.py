@@ -26,6 +26,11 @@ class CpuEngine(TorchEngine):
     reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES}
     launcher = "mpirun"
     takes_shards = True
+    counts_phases = True
+
+    @classmethod
+    def adam(cls, parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
+        return Adam(parameters, **arguments)
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
@@ -36,7 +41,7 @@ class CpuEngine(TorchEngine):
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates
-        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam)
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else self.adam)
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Squares are summed neuron by neuron first: the same for any number of ranks that share the neurons."""

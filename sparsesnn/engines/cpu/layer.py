@@ -20,6 +20,7 @@ from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
+from sparsesnn.parameters import Incoming, PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
@@ -60,13 +61,16 @@ def run_layer(
         learnt=tuple(learnt),
         constant={name: _array(x, name) for name, x in tensors.items() if name not in learnt},
         parameters=parameter_names(population),
-        state=None if state is None else [_array(getattr(state, x), f"state {x}") for x in population.states],
+        state=None
+        if state is None
+        else [_array(z, f"state {x}") for x, z in zip(population.states, state.of(population.states), strict=True)],
         own_before=_own_before(layer, state),
+        rows=sparse_rows(layer),
     )
     result: Tensor = _RunLayer.apply(call, *values, *learnt.values()) if save else call.run(())
     states = {x: torch.from_numpy(a) for x, a in zip(population.states, call.result["state"], strict=True)}
     step = n_steps if state is None else state.step + n_steps
-    after = LayerState(**states, step=step, training_step=training_step)
+    after = LayerState(states, step=step, training_step=training_step)
     if isinstance(population, LI):
         return result, after
     out = call.lists(result if save else None)
@@ -90,13 +94,16 @@ class _Call:
     parameters: tuple[str, ...]
     state: list[np.ndarray] | None
     own_before: _core.Lists | None
+    rows: Mapping[str, _core.SparseRows]
     engine_call: Any = None
     result: Any = None
 
     def _engine_call(self, learnt: Sequence[Tensor]) -> _core.LayerCall:
         arrays = {**self.constant, **{name: _array(x, name) for name, x in zip(self.learnt, learnt, strict=True)}}
         sources = [
-            _core.Source(_lists(source), source.n_neurons, delay, arrays[f"weight{k}"])
+            _core.Source(
+                _lists(source), source.n_neurons, delay, arrays[f"weight{k}"], rows=self.rows.get(f"weight{k}")
+            )
             for k, (source, delay) in enumerate(zip(self.sources, self.delays, strict=True))
         ]
         return _core.LayerCall(
@@ -108,6 +115,7 @@ class _Call:
             grad_threshold=arrays.get("grad_threshold"),
             bias=arrays.get("bias"),
             recurrent_weight=arrays.get("recurrent_weight"),
+            recurrent_rows=self.rows.get("recurrent_weight"),
             state=self.state,
             own_before=self.own_before,
         )
@@ -187,9 +195,7 @@ def gradients_by_name(grads: Mapping[str, Any], parameters: Sequence[str]) -> di
 
 def layer_tensors(layer: Layer) -> dict[str, Tensor]:
     """All tensors that define the layer, under the engine's names; parameters within their range."""
-    found: dict[str, Tensor] = {f"weight{k}": weight for k, weight in enumerate(layer.sender_matrices)}
-    if (loop := layer.loop_matrix) is not None:
-        found["recurrent_weight"] = loop
+    found = weights_read(layer)
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is not None:
@@ -202,6 +208,42 @@ def layer_tensors(layer: Layer) -> dict[str, Tensor]:
     return found
 
 
+def connections_read(layer: PopulationModule) -> dict[str, Incoming]:
+    """The connections of a layer under the engine's names of their weights."""
+    found = {f"weight{k}": c for k, c in enumerate(layer.senders)}
+    return found if layer.loop is None else {**found, "recurrent_weight": layer.loop}
+
+
+def weights_read(layer: PopulationModule) -> dict[str, Tensor]:
+    """Weights in the form that the engine reads: matrices, or one number for each synapse of compressed rows."""
+    n = layer.population.n
+    return {
+        name: getattr(layer, c.name) if c.synapses.is_compressed(c.n_pre, n) else layer.matrix(c)
+        for name, c in connections_read(layer).items()
+    }
+
+
+def sparse_rows(layer: Any) -> dict[str, _core.SparseRows]:
+    """The compressed rows that the engine reads, under its names of weights; made once."""
+    if layer.rows is None:
+        layer.rows = {}
+        for name, c in connections_read(layer).items():
+            if c.synapses.is_compressed(c.n_pre, layer.population.n):
+                offsets, senders = layer.columns(c)
+                by_blocks = getattr(layer, "exchange", None) is not None
+                layer.rows[name] = _core.SparseRows(
+                    c.n_pre, offsets, senders, tile_width(layer), layer.neurons[0], by_blocks
+                )
+    found: dict[str, _core.SparseRows] = layer.rows
+    return found
+
+
+def tile_width(layer: PopulationModule) -> int:
+    """Neurons of a tile of the layer."""
+    n = layer.population.n
+    return cpu_tile_width(n, sum(c.synapses.n_read(c.n_pre, n) for c in layer.incoming))
+
+
 def _spec(layer: Layer, save: bool, learnt: frozenset[str], first_step: int, training_step: int) -> _core.LayerSpec:
     return _core.LayerSpec(**spec_arguments(layer, save, learnt, first_step, training_step))
 
@@ -211,14 +253,12 @@ def spec_arguments(
 ) -> dict[str, Any]:
     """What the engine must know of a layer beside its arrays."""
     population = layer.population
-    n_pre = sum(c.n_pre for c in layer.incoming)
-
     common: dict[str, Any] = {
         "model": population.kernel,
         "constants": population.constants,
         "learns": [name in learnt for name in parameter_names(population)],
         "n": population.n,
-        "tile_width": cpu_tile_width(population.n, n_pre),
+        "tile_width": tile_width(layer),
         "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
         "seed": list_seed(layer.rotation_seed, training_step),

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -124,8 +124,8 @@ def run_layer(
     before = state.history if state else None
     history = last_steps(before, recent, layer.n_history) if layer.n_history else None
     step = (state.step if state else 0) + call.n_steps
-    states: dict[str, Any] = {name: x.detach() for name, x in zip(population.states, after, strict=True)}
-    return out, LayerState(**states, history=history, step=step)
+    states = {name: x.detach() for name, x in zip(population.states, after, strict=True)}
+    return out, LayerState(states, history, step)
 
 
 def check_mode(mode: str, backend: str) -> None:
@@ -170,9 +170,8 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     population = layer.population
     read, n_steps, n_samples = _sources(layer, sources, shift=state is None)
     like, shape = layer.weights[0], (n_samples, population.n)
-    states = tuple(
-        _from_state(getattr(state, name) if state else None, name, like, shape) for name in population.states
-    )
+    given = [None] * len(population.states) if state is None else state.of(population.states)
+    states = tuple(_from_state(z, name, like, shape) for name, z in zip(population.states, given, strict=True))
     before = state.history if state else None
     own = None
     if layer.loop is not None:

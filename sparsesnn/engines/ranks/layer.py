@@ -7,6 +7,7 @@ neurons get the parts of every rank. A recurrent layer does both once a step (ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +27,6 @@ from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, Population
 from sparsesnn.parameters import Incoming, PopulationModule, uniform
-from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import next_training_step
 from sparsesnn.spikes import SpikeBatch
 
@@ -66,7 +66,9 @@ class ShardedLayer(PopulationModule):
         spans_ranks = len(shards.owners) > 1
         self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
         self.tile_folds = (
-            _tile_folds(population, sum(c.n_pre for c in incoming), shards) if spans_ranks else [[0]] * grid.n_shards
+            _core.tile_folds([-(-first // engine.tile_width(self)) for first in shards.first])
+            if spans_ranks
+            else [[0]] * grid.n_shards
         )
         self.common_weights: CommonWeights | None = None
 
@@ -118,9 +120,10 @@ class ShardedLayer(PopulationModule):
         """The weights in the one copy that replicas on this host read."""
         if self.common_weights is None:
             self.common_weights = CommonWeights(reduction.memory)
-        names = [*(f"weight{k}" for k in range(len(self.senders))), "recurrent_weight"]
+        rows = engine.sparse_rows(self)
+        names = [name for name in engine.connections_read(self) if name not in rows]
         weights = {n: engine._array(x, n) for n in names if (x := parameters[n]) is not None}
-        return self.common_weights.pack(spec, weights)
+        return self.common_weights.pack(spec, weights, by_sample=bool(rows) or self.loop is not None)
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:
         """All tensors that define the layer, under the engine's names; those that learn, one a neuron, as [n]."""
@@ -132,18 +135,12 @@ class ShardedLayer(PopulationModule):
             return _own_neurons(value, self.shards, self.grid.shards)
 
         return {
-            **{f"weight{k}": weight for k, weight in enumerate(self.sender_matrices)},
-            "recurrent_weight": self.loop_matrix,
+            "recurrent_weight": None,
+            **engine.weights_read(self),
             "bias": self.bias,
             "grad_threshold": getattr(self, "grad_threshold", None),
             **{parameter.name: per_neuron(*parameter) for parameter in self.population.parameters},
         }
-
-
-def _tile_folds(population: LI | Population, n_pre: int, shards: Shards) -> list[list[int]]:
-    """How the sums over each rank's tiles, a few a rank, add up to the sum over all; see `_core.tile_folds`."""
-    width = cpu_tile_width(population.n, n_pre)
-    return _core.tile_folds([-(-first // width) for first in shards.first])
 
 
 @dataclass
@@ -191,12 +188,17 @@ class _ShardCall:
         arrays: dict[str, Any] = {n: None if x is None else engine._array(x, n) for n, x in given}
         weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
         lists, n_pre, delays = list(self.lists_read), list(self.layer.n_pre), list(self.layer.delays)
+        rows = engine.sparse_rows(self.layer)
+        of_sources = [rows.get(f"weight{k}") for k in range(len(self.sources))]
         if own is not None:
+            of_sources.append(rows.get("recurrent_weight"))
             weights, lists = [*weights, arrays["recurrent_weight"]], [*lists, own]
             n_pre, delays = [*n_pre, self.layer.population.n], [*delays, 1]
         sources = [
-            _core.Source(of, n, delay, weight, self.packed.get(f"weight{k}"))
-            for k, (of, n, delay, weight) in enumerate(zip(lists, n_pre, delays, weights, strict=True))
+            _core.Source(of, n, delay, weight, self.packed.get(f"weight{k}"), of_rows)
+            for k, (of, n, delay, weight, of_rows) in enumerate(
+                zip(lists, n_pre, delays, weights, of_sources, strict=True)
+            )
         ]
         assert self.spec is not None
         return _core.LayerCall(
@@ -210,6 +212,7 @@ class _ShardCall:
             recurrent_weight=arrays["recurrent_weight"] if own is None else None,
             exchange=self.layer.exchange,
             packed_recurrent=self.packed.get("recurrent_weight") if own is None else None,
+            recurrent_rows=rows.get("recurrent_weight") if own is None else None,
         )
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor:
@@ -345,22 +348,19 @@ def _over_replicas(call: _ShardCall, found: dict[str, Any], needs: Mapping[str, 
     reduction, layer = call.reduction, call.layer
     assert reduction is not None
     totals = {}
-    weights: list[tuple[str, Incoming, SpikeBatch | None]] = [
-        (f"weight{k}", c, source) for k, (c, source) in enumerate(zip(layer.senders, call.sources, strict=True))
-    ]
-    if layer.loop is not None:
-        weights.append(("recurrent_weight", layer.loop, None))
-    for name, c, source in weights:
+    lists_of: dict[str, SpikeBatch] = {f"weight{k}": source for k, source in enumerate(call.sources)}
+    for name, c in engine.connections_read(layer).items():
         if not needs[name]:
             continue
         parameter: nn.Parameter = getattr(layer, c.name)
         sums = found[name]
-        if layer.columns(c) is not None:  # of existing synapses alone, each a row of its own
-            sums = sums.reshape(len(sums), -1)[:, layer.places(c).numpy(), None]
-            reduction.add(parameter, sums, np.ones(len(parameter), np.bool_))
+        if layer.columns(c) is not None:  # one number a synapse, as rows
+            if name not in engine.sparse_rows(layer):
+                sums = sums.reshape(len(sums), math.prod(sums.shape[1:]))[:, layer.places(c).numpy()]
+            reduction.add(parameter, sums[:, :, None], np.ones(len(parameter), np.bool_))
             continue
         own = call.lists() if call.own is None else call.whole  # the backward pass checked them
-        lists = own if source is None else source
+        lists = lists_of.get(name, own)
         assert lists is not None
         active = np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter)))
         reduction.add(parameter, sums, active)

@@ -72,13 +72,15 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
         if name in plan.network.inputs:
             continue
         incoming = plan.incoming(name)
-        n_pre = sum(plan.populations[c.pre].n for c in incoming)
-        width = cpu_tile_width(p.n, n_pre)
+        width = cpu_tile_width(p.n, plan.n_read(name))
+        work = {c: plan.synapses(c).relative_work(plan.populations[c.pre].n, p.n) for c in incoming}
         ranks = [sum(s.rank == r for s in p.shards) for r in range(target.devices)]
         slowest = max(range(target.devices), key=ranks.__getitem__)
         n = width * math.ceil(ranks[slowest] / target.tiles)  # neurons of the core with the most tiles
-        spikes = sum(lengths[c.pre].spikes for c in incoming)
-        listed = sum(lengths[c.pre].listed for c in incoming if c.pre not in plan.network.inputs)
+        spikes = sum(lengths[c.pre].spikes * work[c] for c in incoming)
+        sent = [c for c in incoming if c.pre not in plan.network.inputs]
+        listed = sum(lengths[c.pre].listed for c in sent)
+        products = sum(lengths[c.pre].listed * work[c] for c in sent)
         own = 0.0 if isinstance(plan.network.populations[name], LI) else lengths[name].listed
         samples = math.ceil(plan.n_samples / target.tiles) / plan.n_samples  # of the core with the most samples
         compute = {
@@ -89,9 +91,11 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
         if plan.trains:
             pair = {"adam": a.adam_cycles, "sgd": a.sgd_cycles}[plan.optimizer]
             compute["state gradient"] = rows * samples * width * ranks[slowest] * a.state_cycles
-            compute["list gradient"] = rows * listed * (n / a.gradient_per_cycle + a.sort_cycles / target.tiles)
+            compute["list gradient"] = rows * (
+                products * n / a.gradient_per_cycle + listed * a.sort_cycles / target.tiles
+            )
             compute["weight gradient"] = rows * spikes * n / a.gradient_per_cycle
-            compute["optimiser"] = n_pre * n * pair
+            compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * n * pair
         per_batch.append(_superstep(plan, f"{name}", compute, 0.0, 0, 0, slowest))
     for name in plan.populations:
         once, each_step = _exchanges(plan, name, lengths)
@@ -189,10 +193,6 @@ def predict_replicas(plan: Plan, n_replicas: int) -> float:
     ) / plan.target.clock_hz  # fmt: skip
     # forth through a chain that is full once the first sum has gone through it, and back from its end to all
     moving = n_bytes * 2 / links.bytes_per_s + 2 * (n_replicas - 1) * len(plan.network.connections) * links.latency_s
-    first = max(plan.network.connections, key=lambda c: _n_weights(plan, c.pre, c.post))
-    last = 4 * _n_weights(plan, first.pre, first.post) / plan.target.devices * n_replicas / links.bytes_per_s
+    largest = max(plan.network.n_weights_of(c) for c in plan.network.connections)
+    last = 4 * largest / plan.target.devices * n_replicas / links.bytes_per_s
     return alone.batch_s + max(0.0, moving - backward) + last
-
-
-def _n_weights(plan: Plan, pre: str, post: str) -> int:
-    return plan.populations[pre].n * plan.populations[post].n

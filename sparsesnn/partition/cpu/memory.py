@@ -7,6 +7,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 |---|---|
 | weights, gradient | Σ M·n·4 each |
 | optimiser | Adam 2·Σ M·n·4 |
+| synapses | of sparse ones: which neurons they join; where they are read as matrices, these |
 | packed | weights once more, in tiles, as a pass begins by packing them: recurrent ones of one layer, for its backward |
 |  | pass; the others lie where the gradients of the step before lay, unless there are none |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
@@ -44,6 +45,7 @@ ITEMS = (
     "weights",
     "gradient",
     "optimiser",
+    "synapses",
     "packed",
     "lists",
     "list gradients",
@@ -59,6 +61,8 @@ ITEMS = (
 )
 #: bytes of the objects of a layer: measured over 400 layers that hold next to nothing
 OBJECT_BYTES = 30_000
+#: which neurons a sparse synapse joins: sender, receiver, place, and how sums over receivers go on
+SYNAPSE_BYTES = 13
 #: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/backward.cpp
 CHUNK_ROWS = 1024
 #: samples of a group, and groups that are added one after the other: `group_samples` of host/src/layer.h, `leaf_groups` of
@@ -86,22 +90,31 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
             continue
         population = plan.network.populations[name]
         incoming = plan.incoming(name)
-        n_pre = sum(plan.populations[c.pre].n for c in incoming)
-        padded = tiles[name] * cpu_tile_width(plan.populations[name].n, n_pre)
-        out["weights"] += 4 * n_pre * n
-        out["gradient"] += 4 * n_pre * n * train
-        out["optimiser"] += 4 * n_pre * n * {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
+        padded = tiles[name] * cpu_tile_width(plan.populations[name].n, plan.n_read(name))
+        begin = next(s.first for s in plan.populations[name].shards if s.rank == rank)
+        n_weights = {c: plan.n_weights(c, begin, begin + n) for c in incoming}
+        n_read = {c: w if plan.is_compressed(c) else plan.populations[c.pre].n * n for c, w in n_weights.items()}
+        weights = 4 * sum(n_weights.values())
+        out["weights"] += weights
+        out["gradient"] += weights * train
+        out["optimiser"] += weights * {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
+        out["synapses"] += sum(
+            SYNAPSE_BYTES * w if plan.is_compressed(c) else 8 * w + 4 * n_read[c]
+            for c, w in n_weights.items()
+            if plan.is_compressed(c) or n_read[c] > w
+        )
         seen |= {name, *(c.pre for c in incoming)}
         peak = {
-            "packed": (2 if plan.weight_dtype == "half" else 4) * _packed(plan, incoming) * padded,
+            "packed": (2 if plan.weight_dtype == "half" else 4) * _packed(plan, incoming) * padded
+            + 4 * sum(w for c, w in n_weights.items() if plan.is_compressed(c)),
             "state": 4
             * plan.n_samples
             * padded
             * _running(population, plan.trains and plan.network.is_recurrent(name)),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
-            "shares": sum(_shares(plan, c.pre, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
-            "waiting sums": 4 * n_pre * n * waiting_sums(plan.n_samples, plan.n_steps) * train,
+            "shares": sum(_shares(plan, c, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
+            "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan.n_samples, plan.n_steps) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
         }
         for item, size in peak.items():  # one layer after the other
@@ -146,7 +159,9 @@ def _running(population: Input | LI | Population, learns_by_step: bool) -> int:
 
 def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
     """Senders whose weights are packed where no gradient can lie."""
-    return sum(plan.populations[c.pre].n for c in incoming if c.recurrent or not plan.trains)
+    return sum(
+        plan.populations[c.pre].n for c in incoming if (c.recurrent or not plan.trains) and not plan.is_compressed(c)
+    )
 
 
 def waiting_sums(n_samples: int, n_steps: int) -> int:
@@ -161,9 +176,11 @@ def waiting_sums(n_samples: int, n_steps: int) -> int:
     return waiting(-(-n_samples // GROUP_SAMPLES)) + (n_steps * GROUP_SAMPLES > CHUNK_ROWS)
 
 
-def _shares(plan: Plan, pre: str, n_tiles: int, listed: float) -> int:
-    if pre in plan.network.inputs:
+def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, listed: float) -> int:
+    if c.pre in plan.network.inputs:
         return 0
+    if plan.is_compressed(c):
+        n_tiles = 1  # sums over blocks of tiles
     rows = min(CHUNK_ROWS, plan.n_steps * plan.n_samples)
     return math.ceil(rows * listed * 4.5 * n_tiles)
 

@@ -21,14 +21,14 @@ def place_slabs(plan: Plan) -> Plan:
         populations[name] = p
         if isinstance(plan.network.populations[name], Input):
             continue
-        n_pre = sum(plan.populations[c.pre].n for c in plan.incoming(name))
-        slabs = cpu_shards(p.n, n_pre)
+        slabs = cpu_shards(p.n, plan.n_read(name))
         each, left = divmod(len(slabs), target.devices)
         more = set(sorted(range(target.devices), key=held.__getitem__)[:left])
         shards: list[Shard] = []
         for rank in range(target.devices):
             mine = slabs[len(shards) : len(shards) + each + (rank in more)]
-            held[rank] += n_pre * sum(s.n for s in mine)
+            own = (mine[0].first, mine[-1].first + mine[-1].n) if mine else (0, 0)
+            held[rank] += sum(plan.n_weights(c, *own) for c in plan.incoming(name))
             shards += [
                 replace(s, device=rank, rank=rank, worker=k * target.tiles // len(mine)) for k, s in enumerate(mine)
             ]

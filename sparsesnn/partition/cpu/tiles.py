@@ -10,22 +10,22 @@ CPU_TILE_WIDTHS = (16, 32, 64)
 CPU_TILE_BYTES = 1024 * 1024
 
 
-def cpu_tile_width(n: int, n_pre: int) -> int:
-    """Neurons a CPU tile holds, for a population of `n` neurons that read `n_pre` sources altogether.
+def cpu_tile_width(n: int, n_read: int) -> int:
+    """Neurons a CPU tile holds, for a population of `n` neurons, each of which keeps `n_read` weights there.
 
     The widest vector-friendly slab whose weight columns stay in L2; in the backward pass columns and their gradient
     stream by, once in a few samples. A pure function of the network, never of the machine: the width decides the order
     of sums in a dot product, and so the last bit of a gradient.
     """
     for width in reversed(CPU_TILE_WIDTHS):
-        if width < 2 * n and 4 * width * n_pre <= CPU_TILE_BYTES:
+        if width < 2 * n and 4 * width * n_read <= CPU_TILE_BYTES:
             return width
     return CPU_TILE_WIDTHS[0]
 
 
-def cpu_shards(n: int, n_pre: int) -> tuple[Shard, ...]:
+def cpu_shards(n: int, n_read: int) -> tuple[Shard, ...]:
     """The shards of one population on the CPU, in ascending order; they cover each neuron once."""
-    width = cpu_tile_width(n, n_pre)
+    width = cpu_tile_width(n, n_read)
     return tuple(Shard(tile, first, min(width, n - first)) for tile, first in enumerate(range(0, n, width)))
 
 
