@@ -196,8 +196,8 @@ def test_states_that_do_not_fit() -> None:
     layer = Layer(CubaLIF(4, recurrent=True), 3, delays=[2], backend="dense")
     x = torch.zeros(5, 2, 3)
     with pytest.raises(ShapeError, match=r"state\.v is \(3, 4\).*need \(2, 4\)"):
-        layer(x, LayerState({"v": torch.zeros(3, 4)}))
+        layer(x, LayerState({"v": torch.zeros(3, 4), "i_syn": torch.zeros(2, 4)}))
     with pytest.raises(ShapeError, match="recurrent, but the state's history is NoneType"):
-        layer(x, LayerState({"v": torch.zeros(2, 4)}))
+        layer(x, LayerState({"v": torch.zeros(2, 4), "i_syn": torch.zeros(2, 4)}))
     with pytest.raises(ShapeError, match=r"source 0 has 1 step and the delay is 2; .* give the 2 steps before"):
-        layer(x[:1], LayerState({"v": torch.zeros(2, 4)}))
+        layer(x[:1], LayerState({"v": torch.zeros(2, 4), "i_syn": torch.zeros(2, 4)}))
