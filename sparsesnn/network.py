@@ -7,19 +7,24 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from sparsesnn.delays import MAX_DELAY, Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
+from sparsesnn.layers.catalog import (
+    AnyPopulation,
+    by_letter,
+    model_letters,
+    neuron_options,
+    population_from_dict,
+    population_to_dict,
+)
 from sparsesnn.map_text import parse_maps
-from sparsesnn.options import Option, options_of, plain
-from sparsesnn.surrogate import Surrogate
+from sparsesnn.options import options_of, plain
 from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses, synapses_from_dict
-
-AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 
 
 @dataclass(frozen=True)
@@ -320,17 +325,8 @@ class Network:
     def to_dict(self) -> dict[str, Any]:
         """Plain data: numbers, strings, lists and dicts; -inf is the string "-inf"."""
 
-        def left_out(p: AnyPopulation) -> tuple[str, ...]:
-            return ("shape", "channels_first") if getattr(p, "shape", 0) is None else ("recurrent",)
-
         return {
-            "populations": {
-                name: {
-                    "model": type(p).__name__,
-                    **{k: _plain(v) for k, v in asdict(p).items() if k not in left_out(p)},
-                }
-                for name, p in self.populations.items()
-            },
+            "populations": {name: population_to_dict(p) for name, p in self.populations.items()},
             "connections": [
                 {
                     "pre": c.pre,
@@ -353,7 +349,7 @@ class Network:
                 raise DescriptionError(
                     f"network: {key!r} is {data[key]!r}; give {'an object' if kind is Mapping else 'a list'}"
                 )
-        populations = {name: _population(name, fields_) for name, fields_ in data["populations"].items()}
+        populations = {name: population_from_dict(name, fields_) for name, fields_ in data["populations"].items()}
         return cls(populations, tuple(_connection(c) for c in data["connections"]))
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -436,62 +432,6 @@ def _connection(data: Any) -> Connection:
         raise DescriptionError(f"connection: {error}; allowed: pre, post, delay, synapses, axonal") from None
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
-
-
-def _population(name: str, data: Mapping[str, Any]) -> AnyPopulation:
-    if not isinstance(data, Mapping):
-        raise DescriptionError(f"population {name!r} is {data!r}; give an object with 'model' and its arguments")
-    arguments = dict(data)
-    model = arguments.pop("model", None)
-    if not isinstance(model, str) or model not in MODELS:
-        raise DescriptionError(f"population {name!r}: model is {model!r}; allowed: {', '.join(MODELS)}")
-    allowed = {f.name for f in fields(MODELS[model])}
-    if unknown := set(arguments) - allowed:
-        raise DescriptionError(f"population {name!r} ({model}): unknown {sorted(unknown)}; allowed: {sorted(allowed)}")
-    for key, value in arguments.items():
-        if key == "surrogate" and isinstance(value, Mapping):
-            try:
-                arguments[key] = Surrogate(**value)
-            except TypeError as error:
-                raise DescriptionError(f"population {name!r}: surrogate: {error}") from None
-        elif value in ("inf", "-inf"):
-            arguments[key] = float(value)
-        elif isinstance(value, list):
-            arguments[key] = tuple(float(v) if v in ("inf", "-inf") else v for v in value)
-    try:
-        population: AnyPopulation = MODELS[model](**arguments)
-    except TypeError as error:
-        raise DescriptionError(f"population {name!r} ({model}): {error}") from None
-    return population
-
-
-def neuron_options() -> dict[str, Option]:
-    """The arguments of all spiking models, by name; one that several have means the same in all of them."""
-    models = [model for model in MODELS.values() if issubclass(model, Population)]
-    return {name: known for model in models for name, known in options_of(model).items()}
-
-
-def model_letters() -> str:
-    """What the letters for neuron models in a network's text mean."""
-    return ", ".join(
-        f"{letter}: {model.letter[1]} ({model.__name__})" for letter, model in _by_letter().items() if letter
-    )
-
-
-def _by_letter() -> dict[str, type[Population]]:
-    found: dict[str, type[Population]] = {}
-    for model in MODELS.values():
-        if issubclass(model, Population):
-            found.setdefault(model.letter[0], model)
-    return found
-
-
 def parse_net(text: str, **defaults: Any) -> Network:
     """`"700-256r-20"` → Input(700), LIF(256, recurrent=True), LI(20).
 
@@ -501,7 +441,7 @@ def parse_net(text: str, **defaults: Any) -> Network:
     `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`. `defaults` are arguments of every hidden population
     (those that a model does not know, such as `alpha` for LIF, are left out where they do not apply).
     """
-    models = _by_letter()
+    models = by_letter()
     known = neuron_options()
     if unknown := set(defaults) - set(known):
         raise DescriptionError(f"net: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")

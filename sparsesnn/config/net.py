@@ -13,8 +13,9 @@ from sparsesnn.config.tables import Table, spread
 from sparsesnn.delays import MAX_DELAY
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, Population, decays
+from sparsesnn.layers.catalog import model_letters, neuron_options
 from sparsesnn.layers.units import decay_of
-from sparsesnn.network import Network, model_letters, neuron_options, parse_net
+from sparsesnn.network import Network, parse_net
 from sparsesnn.options import Option, option, options_of
 from sparsesnn.synapses import Shape
 

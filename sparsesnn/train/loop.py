@@ -21,11 +21,10 @@ from sparsesnn import __version__, engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
-from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError, NotFiniteError
+from sparsesnn.errors import CheckpointError, ConfigError, NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid, Local
 from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
-from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 from sparsesnn.train import checkpoint as ckpt
@@ -35,8 +34,9 @@ from sparsesnn.train.evaluation import evaluate
 from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
 from sparsesnn.train.loggers import close_all, make_loggers
-from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard
 from sparsesnn.train.operations import Operations, note
+from sparsesnn.train.plots import plot_run
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.start import introduce, take_weights
@@ -456,7 +456,7 @@ class Run:
             extended=p.extended,
         )
         if self.config.train.plots:
-            self._plot(result)
+            plot_run(self, result)
         if self.grid.is_first:
             result.write(self.folder)
         by = "the highest validation accuracy, then the lowest loss" if self.best is not None else "being the last"
@@ -468,30 +468,6 @@ class Run:
             self.report.note(f"work    {note(result.neurobench)}")
         self.report.note(f"result  {self.folder / RESULT}")
         return result
-
-    def _plot(self, result: Result) -> None:
-        from sparsesnn.train import plots
-
-        test = self.parts.test
-        spikes = test.event_set.batch(test.indices[:1])
-        output = self.engine.output(spikes)  # on all ranks
-        logits = decode(output, self.training.decoding, self.parts.n_classes)[0].tolist()
-        if not self.grid.is_first:
-            return
-        records = read_metrics(self.folder)
-        try:
-            title = f"{self.config.data.name}, {self.folder.name}"
-            plots.plot_curves(records, self.folder / "curves.png", best_epoch=result.best_epoch, title=title)
-            plots.plot_activity(records, self.folder / "activity.png", title=title)
-            plots.plot_maps(self.network, self.engine.model, spikes, output, self.folder, title=title)
-            label = int(test.event_set.labels[test.indices[0]])
-            path = self.folder / "raster.png"
-            plots.plot_raster(
-                self.network, spikes, output, label, logits, path,
-                title="first test sample", dt_ms=self.times.dt_ms, names=test.class_names,
-            )  # fmt: skip
-        except MissingDependencyError as error:
-            self.report.note(f"plots   none: {error}")
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

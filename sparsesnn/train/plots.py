@@ -13,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sparsesnn.errors import MissingDependencyError
 from sparsesnn.figures import BLUE, CYCLE, GREEN, GREY, ORANGE, RED, new_figure, save
+from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.traces import Traces
+from sparsesnn.train.metrics import Result, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from sparsesnn.datasets import EventSet
     from sparsesnn.datasets.sensor import Sensor
+    from sparsesnn.train.loop import Run
 
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
@@ -33,6 +37,29 @@ _MOST_FRAMES = 12
 _MOST_MAPS, _MOST_CHANNELS = 16, 4
 #: a confusion matrix of more classes has colors alone
 _MOST_NUMBERS = 40
+
+
+def plot_run(run: Run, result: Result) -> None:
+    """Curves, activity and a raster of the first test sample into the run's folder; all ranks call this, the first one draws."""
+    test, parts = run.parts.test, run.parts
+    spikes = test.event_set.batch(test.indices[:1])
+    output = run.engine.output(spikes)  # on all ranks
+    logits = decode(output, run.training.decoding, parts.n_classes)[0].tolist()
+    if not run.grid.is_first:
+        return
+    records = read_metrics(run.folder)
+    title = f"{run.config.data.name}, {run.folder.name}"
+    label = int(test.event_set.labels[test.indices[0]])
+    try:
+        plot_curves(records, run.folder / "curves.png", best_epoch=result.best_epoch, title=title)
+        plot_activity(records, run.folder / "activity.png", title=title)
+        plot_maps(run.network, run.engine.model, spikes, output, run.folder, title=title)
+        plot_raster(
+            run.network, spikes, output, label, logits, run.folder / "raster.png",
+            title="first test sample", dt_ms=run.times.dt_ms, names=test.class_names,
+        )  # fmt: skip
+    except MissingDependencyError as error:
+        run.report.note(f"plots   none: {error}")
 
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
