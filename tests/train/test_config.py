@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsesnn import datasets
-from sparsesnn import network as network_module
 from sparsesnn.config import Config, NetConfig, all_options, differences
 from sparsesnn.config.flags import add_flags
 from sparsesnn.config.flags import given as given_flags
 from sparsesnn.config.tables import flatten, merge, nested, read_assignment
 from sparsesnn.errors import ConfigError, DescriptionError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, catalog, decays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.network import Connection, Network
 from sparsesnn.options import option, options_of
@@ -329,8 +328,8 @@ def test_the_arguments_of_a_new_neuron_model_are_options_at_once(monkeypatch: py
     class Adaptive(LIF):
         rho: PerNeuron = option(0.75, "decay of the adaptation per step", low=0, high=1)
 
-    models = {**network_module.MODELS, "Adaptive": Adaptive}
-    monkeypatch.setattr(network_module, "MODELS", models)
+    models = {**catalog.MODELS, "Adaptive": Adaptive}
+    monkeypatch.setattr(catalog, "MODELS", models)
     config = Config.resolve({"net": {"rho": 0.5}})
     assert config.net.neurons["rho"] == 0.5
     assert "# decay of the adaptation per step (0 to 1, or a list of them)\nrho = 0.5\n" in config.to_toml()
