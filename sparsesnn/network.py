@@ -438,8 +438,14 @@ def parse_net(text: str, **defaults: Any) -> Network:
     Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
     the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes; `p0.1`: the
     population hears through `Sparse(density=0.1)` synapses, each connection with a draw of its own.
-    `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`. `defaults` are arguments of every hidden population
-    (those that a model does not know, such as `alpha` for LIF, are left out where they do not apply).
+    `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`.
+
+    Args:
+        text: the sizes.
+        defaults: arguments of every hidden population (those that a model does not know, such as `alpha` for LIF, are left
+            out where they do not apply).
+
+    Errors: `DescriptionError` for a text that is none, and unknown arguments.
     """
     models = by_letter()
     known = neuron_options()

@@ -23,7 +23,7 @@ def nir_package() -> Any:
 
 
 def read(path: str | Path) -> Any:
-    """The graph in a file. Errors: `DataError` if it is missing, damaged, too large or no NIR file."""
+    """The graph in the file `path`. Errors: `DataError` if it is missing, damaged, too large or no NIR file."""
     nir = nir_package()
     import h5py
 
@@ -53,7 +53,7 @@ def read(path: str | Path) -> Any:
 
 
 def write(path: str | Path, graph: Any) -> None:
-    """Writes a graph; the file appears whole. Errors: `DataError` if it cannot be written."""
+    """Writes a graph to `path`; the file appears whole. Errors: `DataError` if it cannot be written."""
     nir = nir_package()
     path = Path(path)
     temporary = path.with_name(f".{path.name}.tmp")

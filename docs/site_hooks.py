@@ -1,0 +1,135 @@
+"""What the documentation site has beyond the pages in docs/: the files at the top of the source tree, the reference of options and
+commands, and the pictures of the gallery, which the commands themselves draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "build" / "gallery"
+#: pages that are made of files elsewhere
+PAGES = {
+    "index.md": "README.md",
+    "architecture.md": "ARCHITECTURE.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
+    "rivals.md": "benchmarks/results/rivals.md",
+}
+#: what draws the pictures; OUT is their folder
+COMMANDS = [
+    "sparsesnn train digits --epochs 8 --out OUT/run --threads 1 --no-tensorboard --quiet",
+    "sparsesnn eval OUT/run --confusion",
+    "sparsesnn show OUT/run --sample 3",
+    "sparsesnn show OUT/run --sample 5 --neurons 0 --out OUT/spikes.png",
+    "sparsesnn data show digits --split test --sample 3 --out OUT/data.png",
+]
+SHOWN = ("run/sample-3.png", "run/curves.png", "run/activity.png", "run/confusion.png", "spikes.png", "data.png")
+
+
+def on_pre_build(config: Any) -> None:
+    """Draws the pictures that are not there yet."""
+    if all((PICTURES / name).exists() for name in SHOWN):
+        return
+    subprocess.run(["rm", "-rf", str(PICTURES)], check=True)
+    PICTURES.mkdir(parents=True)
+    for command in COMMANDS:
+        words = command.replace("OUT", str(PICTURES)).split()
+        subprocess.run([sys.executable, "-m", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the pages and pictures that are not in docs/."""
+    from mkdocs.structure.files import File
+
+    for name, source in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=_moved(text, Path(source).parent)))
+    files.append(File.generated(config, "reference/options.md", content=_options()))
+    files.append(File.generated(config, "reference/commands.md", content=_commands()))
+    for name in SHOWN:
+        place = f"gallery/{Path(name).name}"
+        files.append(File.generated(config, place, abs_src_path=str(PICTURES / name)))
+    for picture in sorted((ROOT / "benchmarks" / "results").glob("*.png")):
+        files.append(File.generated(config, picture.name, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links out of docs/ lead to the page that is made of a file, or to the source."""
+    return markdown if page.file.src_uri in PAGES else _moved(markdown, Path("docs"))
+
+
+def _moved(text: str, folder: Path) -> str:
+    """Relative links of a file in `folder` as links of a page of the site."""
+    pages = {source: page for page, source in PAGES.items()}
+
+    def link(match: re.Match[str]) -> str:
+        target, _, anchor = match[2].partition("#")
+        if not target or "://" in target or target.startswith("mailto:"):
+            return match[0]
+        path = (ROOT / folder / target).resolve().relative_to(ROOT).as_posix()
+        if path in pages:
+            place = pages[path]
+        elif path.startswith("docs/"):
+            place = path.removeprefix("docs/")
+        elif path.startswith("benchmarks/results/") and path.endswith(".png"):
+            place = path.rpartition("/")[2]
+        else:
+            place = f"https://example.org/sparsesnn/source/{path}"
+        return f"{match[1]}({place}{f'#{anchor}' if anchor else ''})"
+
+    # no links within code
+    parts = re.split(r"(```.*?```|`[^`\n]*`)", text, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(\])\(([^)\s]+)\)", link, part) for part in parts[::2]]
+    return "".join(parts) if len(parts) > 1 else parts[0]
+
+
+def _options() -> str:
+    """Every option of a configuration: section.key, meaning, default."""
+    from sparsesnn.config.run import all_options
+
+    rows = [
+        f"| `{name}` | {known.meaning} | `{known.default!r}` |".replace("\n", " ")
+        for name, known in all_options().items()
+    ]
+    return "\n".join(
+        [
+            "# Options of a run",
+            "",
+            "Each is a flag, `--section.key VALUE`, and a key of a TOML file; `sparsesnn train NAME --print-config` prints those of a data set.",
+            "",
+            "| Option | Meaning | Default |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def _commands() -> str:
+    """The help of every command."""
+    from sparsesnn.cli import _parser
+
+    parts = [
+        "# Commands",
+        "",
+        "Exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal when stopped.",
+        "",
+    ]
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.parse_known_args([]) if getattr(parser, "fill", None) else None
+        parts.extend([f"## {parser.prog}", "", "```text", parser.format_help().rstrip(), "```", ""])
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for below in action.choices.values():
+                    add(below)
+
+    add(_parser())
+    return "\n".join(parts)

@@ -1,0 +1,71 @@
+"""The documentation site has every public name, with a docstring that says what it takes; its links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparsesnn as ss
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
+NAMES = re.findall(r"^::: (\S+)$", REFERENCE, re.MULTILINE)
+
+
+def load(name: str) -> Any:
+    """The object of a dotted name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, rest = name.rpartition(".")
+        return getattr(importlib.import_module(module), rest)
+
+
+def test_every_public_name_has_a_place() -> None:
+    missing = [name for name in ss.__all__ if f"sparsesnn.{name}" not in NAMES and name != "__version__"]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_exists_and_says_what_it_takes(name: str) -> None:
+    found = load(name)
+    text = inspect.getdoc(found) or ""
+    assert text, f"{name} has no docstring"
+    if not inspect.isfunction(found):
+        return
+    arguments = [a for a in inspect.signature(found).parameters if a not in ("self", "defaults")]
+    missing = [a for a in arguments if not re.search(rf"`?\b{a}\b", text)]
+    assert missing == [], f"{name} says nothing of {missing}"
+
+
+def test_links_of_the_pages_lead_to_files() -> None:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
+            made = target.startswith("gallery/") or "://" in target
+            assert made or not re.match(r"[\w./-]+\.\w+$", target) or (page.parent / target).exists(), (
+                f"{page.name}: {target}"
+            )
+
+
+def test_links_move_with_a_page() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    sys.modules["site_hooks"] = hooks
+    spec.loader.exec_module(hooks)
+    moved = hooks._moved("[a](docs/data.md#x) [b](CHANGELOG.md) [c](dev) [d](https://x.y) `[e](f.md)`", Path())
+    assert moved == (
+        "[a](data.md#x) [b](changelog.md) [c](https://example.org/sparsesnn/source/dev) [d](https://x.y) `[e](f.md)`"
+    )
+    assert hooks._moved("[a](../examples/loggers.py)", Path("docs")).endswith("source/examples/loggers.py)")
+    assert "| `optim.lr` |" in hooks._options()
+    assert "--init-from" in hooks._commands()
