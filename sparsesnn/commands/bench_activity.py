@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.commands.measuring import add_parser
+
 EXAMPLES = """\
 examples:
   sparsesnn bench activity
@@ -22,14 +24,12 @@ what is measured: training steps of networks with 2,944 hidden neurons in 2 to 5
 
 
 def register(what: Any) -> None:
-    parser = what.add_parser(
-        "activity",
-        help="fixed against natural activity, beside the dense baseline",
-        description="Throughput against the activity that lists have room for, with both bounds.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    text = (
+        "fixed against natural activity, beside the dense baseline: "
+        "Throughput against the activity that lists have room for, with both bounds."
     )
-    parser.set_defaults(run=_activity)
+    flags = "steps batch device precision repeats=3 threads"
+    parser = add_parser(what, "activity", text, EXAMPLES, _activity, flags)
     parser.add_argument("--out", type=Path, default=Path("runs/activity"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--shapes", default="shd,nmnist,dvsgesture", metavar="S,…", help="default: %(default)s")
     parser.add_argument(
@@ -43,21 +43,7 @@ def register(what: Any) -> None:
         "--natural-activity", default="1", metavar="%", help="percent that natural networks fire (default: %(default)s)"
     )
     parser.add_argument("--hidden", type=int, default=2944, metavar="N", help="hidden neurons (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
     parser.add_argument("--backends", default="cpu,dense", metavar="B,…", help="default: %(default)s")
-    parser.add_argument(
-        "--device", default="cpu", metavar="NAME", help="of the dense baseline: cpu, cuda:0, … (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--precision",
-        default="float32",
-        metavar="P",
-        help="of its products: float32, bfloat16, float16 (default: %(default)s)",
-    )
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed steps (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
 
 
 def _activity(options: argparse.Namespace) -> int:

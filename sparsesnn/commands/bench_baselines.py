@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from sparsesnn.commands.measuring import add_parser
+
 EXAMPLES = """\
 examples:
   sparsesnn bench baselines
@@ -25,14 +27,12 @@ networks with convolutions: channels x height x width, a colon, and layers: 5C12
 
 
 def register(what: Any) -> None:
-    parser = what.add_parser(
-        "baselines",
-        help="the modes of the dense backend: time and memory",
-        description="Races the modes of the dense backend over networks, time steps and batches.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    text = (
+        "the modes of the dense backend: "
+        "time and memory: Races the modes of the dense backend over networks, time steps and batches."
     )
-    parser.set_defaults(run=_baselines)
+    flags = "device precision threads repeats=7"
+    parser = add_parser(what, "baselines", text, EXAMPLES, _baselines, flags)
     parser.add_argument(
         "--net", action="append", metavar="TEXT", help="a network; may be given again (default: 700-1024-1024-20)"
     )
@@ -44,16 +44,6 @@ def register(what: Any) -> None:
     parser.add_argument("--steps", default="100", metavar="T,…", help="time steps (default: %(default)s)")
     parser.add_argument("--batch", default="48", metavar="B,…", help="samples (default: %(default)s)")
     parser.add_argument("--modes", default="step,hoist,fused,compile", metavar="M,…", help="default: %(default)s")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:0, … (default: %(default)s)")
-    parser.add_argument(
-        "--precision",
-        default="float32",
-        metavar="P",
-        help="of the products: float32, bfloat16, float16, with float32 state (default: %(default)s)",
-    )
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
-    parser.add_argument("--repeats", type=int, default=7, metavar="N", help="timed steps (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _baselines(options: argparse.Namespace) -> int:

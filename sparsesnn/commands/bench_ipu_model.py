@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from sparsesnn.commands.measuring import add_parser
+
 EXAMPLES = """\
 examples:
   sparsesnn bench ipu-model --net 700-128-20 --batch 8 --steps 20 --target ipu-mk2:1x64
@@ -16,24 +18,14 @@ host/src/emulator/machine.h; docs/ipu.md says where each number is from."""
 
 
 def register(what: Any) -> None:
-    parser = what.add_parser(
-        "ipu-model",
-        help="one training step on the emulated IPU",
-        description="Builds the IPU program, runs one training step on the emulated machine, and says what it counted.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    text = (
+        "one training step on the emulated IPU: "
+        "Builds the IPU program, runs one training step on the emulated machine, and says what it counted."
     )
-    parser.set_defaults(run=_run)
-    parser.add_argument("--net", default="700-128-20", metavar="TEXT", help="the network (default: %(default)s)")
+    flags = "net=700-128-20 steps=20 batch=8 input-activity hidden-activity"
+    parser = add_parser(what, "ipu-model", text, EXAMPLES, _run, flags)
     parser.add_argument(
         "--delay", type=int, default=0, choices=(0, 1), help="of all connections (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=int, default=20, metavar="T", help="time steps (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=8, metavar="B", help="samples (default: %(default)s)")
-    activity = "spikes per neuron and step (default: %(default)s)"
-    parser.add_argument("--input-activity", type=float, default=0.015, metavar="A", help=activity)
-    parser.add_argument(
-        "--hidden-activity", type=float, default=0.02, metavar="A", help=activity + ", by scaling weights"
     )
     parser.add_argument(
         "--max-activity",
@@ -54,7 +46,6 @@ def register(what: Any) -> None:
         choices=("always", "first", "never"),
         help="when the machine looks for races and unwritten data (default: the first run of each phase)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(options: argparse.Namespace) -> int:

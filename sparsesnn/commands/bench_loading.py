@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands.measuring import add_parser
+
 if TYPE_CHECKING:
     from sparsesnn.network import Network
 
@@ -26,14 +28,12 @@ DIR is the folder that holds Tonic's folder (SHD, SSC or NMNIST); parts of a set
 
 
 def register(what: Any) -> None:
-    parser = what.add_parser(
-        "loading",
-        help="one epoch of loading, beside Tonic and PyTorch",
-        description="Times an epoch of loading in every way there is, interleaved, and how long training waits.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    text = (
+        "one epoch of loading, beside Tonic and PyTorch: "
+        "Times an epoch of loading in every way there is, interleaved, and how long training waits."
     )
-    parser.set_defaults(run=_loading)
+    flags = "threads"
+    parser = add_parser(what, "loading", text, EXAMPLES, _loading, flags)
     parser.add_argument("dataset", nargs="?", metavar="DATASET", help="shd, ssc or nmnist")
     parser.add_argument("--data", required=True, metavar="DIR", help="folder of the data set's files")
     parser.add_argument(
@@ -51,8 +51,6 @@ def register(what: Any) -> None:
         metavar="TEXT",
         help="hidden layers to train (default: 1024-1024, or the network of --config); none: no training",
     )
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _loading(options: argparse.Namespace) -> int:

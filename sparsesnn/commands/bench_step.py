@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from sparsesnn.commands.measuring import add_parser
+
 EXAMPLES = """\
 examples:
   sparsesnn bench step
@@ -14,22 +16,9 @@ examples:
 
 
 def register(what: Any) -> None:
-    parser = what.add_parser(
-        "step",
-        help="one training step",
-        description="Times forward, backward and Adam of one batch, and says where the time goes.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=_step)
-    parser.add_argument("--net", default="700-1024-1024-20", metavar="TEXT", help="the network (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: %(default)s)")
-    activity = "spikes per neuron and step (default: %(default)s)"
-    parser.add_argument("--input-activity", type=float, default=0.015, metavar="A", help=activity)
-    parser.add_argument(
-        "--hidden-activity", type=float, default=0.02, metavar="A", help=activity + ", by scaling weights"
-    )
+    text = "one training step: Times forward, backward and Adam of one batch, and says where the time goes."
+    flags = "net steps batch input-activity hidden-activity device precision threads repeats"
+    parser = add_parser(what, "step", text, EXAMPLES, _step, flags)
     parser.add_argument("--backend", default="cpu", choices=("cpu", "dense"), help="default: %(default)s")
     parser.add_argument(
         "--weights",
@@ -37,16 +26,6 @@ def register(what: Any) -> None:
         choices=("float32", "bfloat16"),
         help="how the engine reads the weights (default: %(default)s)",
     )
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="of backend dense: cpu, cuda, cuda:0, …")
-    parser.add_argument(
-        "--precision",
-        default="float32",
-        metavar="P",
-        help="of the products of backend dense: float32, bfloat16, float16 (default: %(default)s)",
-    )
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
-    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="timed steps (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _step(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsesnn.engines.dense.layer import Call, Result
 from sparsesnn.engines.dense.neuron import Moment, Neuron
-from sparsesnn.engines.dense.unrolled import input_current
+from sparsesnn.engines.dense.unrolled import input_current, over_steps
 from sparsesnn.layers import LI, Population
 
 BLOCK = 8
@@ -24,23 +24,13 @@ BLOCK = 8
 
 def run(call: Call) -> Result:
     """See the module."""
-    moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
-    return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
-
-
-def over_steps(
-    neuron: Neuron,
-    currents: Tensor,
-    moment: Moment,
-    own: Tensor | None = None,
-    recurrent_weight: Tensor | None = None,
-) -> Result:
-    """As `unrolled.over_steps`."""
+    neuron, currents = call.neuron, input_current(call)
+    moment, own = neuron.first(call.state, fresh=call.fresh), call.own
     numbers = (neuron.parameters, neuron.grad_threshold)
     out = []
     for block in currents.split(BLOCK) if len(currents) else ():
         run_block = compiled_block(neuron.population) if len(block) == BLOCK else _block
-        spikes, moment, own = run_block(neuron.population, numbers, block, moment, own, recurrent_weight)
+        spikes, moment, own = run_block(neuron.population, numbers, block, moment, own, call.recurrent_weight)
         out.append(spikes)
     return torch.cat(out) if out else torch.zeros_like(currents), moment.state
 
@@ -53,20 +43,7 @@ def compiled_block(population: LI | Population) -> Callable[..., Any]:
 
 
 def _block(
-    population: LI | Population,
-    numbers: tuple[tuple[Tensor, ...], Tensor | None],
-    currents: Tensor,
-    moment: Moment,
-    own: Tensor | None,
-    recurrent_weight: Tensor | None,
+    population: LI | Population, numbers: tuple[tuple[Tensor, ...], Tensor | None], *rest: Any
 ) -> tuple[Tensor, Moment, Tensor | None]:
-    """Spikes (LI: potentials) of a few steps, and what the next steps need."""
-    neuron = Neuron(population, *numbers)
-    out = []
-    for i in currents.unbind(0):
-        if own is not None and recurrent_weight is not None:
-            i = torch.addmm(i, own, recurrent_weight)
-        fired, moment = neuron.step(i, moment)
-        own = fired if own is not None else None
-        out.append(fired)
-    return torch.stack(out), moment, own
+    """A few steps; the population's description is a constant of the compiled code, its numbers are not."""
+    return over_steps(Neuron(population, *numbers), *rest)

@@ -35,17 +35,14 @@ def step(call: Call) -> Result:
 def hoist(call: Call) -> Result:
     """One product per source over all T·B rows; the recurrent product and the update stay in the loop."""
     moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
-    return over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
+    out, moment, _ = over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
+    return out, moment.state
 
 
 def over_steps(
-    neuron: Neuron,
-    currents: Tensor,
-    moment: Moment,
-    own: Tensor | None = None,
-    recurrent_weight: Tensor | None = None,
-) -> Result:
-    """The updates of currents [T, B, N], one after the other, from a moment on."""
+    neuron: Neuron, currents: Tensor, moment: Moment, own: Tensor | None, recurrent_weight: Tensor | None
+) -> tuple[Tensor, Moment, Tensor | None]:
+    """The updates of currents [T, B, N], one after the other: spikes (LI: potentials), and what the next steps need."""
     out = []
     for i in currents.unbind(0):
         if own is not None and recurrent_weight is not None:
@@ -53,7 +50,7 @@ def over_steps(
         fired, moment = neuron.step(i, moment)
         own = fired if own is not None else None
         out.append(fired)
-    return torch.stack(out) if out else torch.zeros_like(currents), moment.state
+    return torch.stack(out) if out else torch.zeros_like(currents), moment, own
 
 
 def input_current(call: Call) -> Tensor:

@@ -1,0 +1,49 @@
+"""Flags that several benchmarks have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "net": {"default": "700-1024-1024-20", "metavar": "TEXT", "help": "the network"},
+    "steps": {"type": int, "default": 100, "metavar": "T", "help": "time steps"},
+    "batch": {"type": int, "default": 48, "metavar": "B", "help": "samples"},
+    "input-activity": {"type": float, "default": 0.015, "metavar": "A", "help": "spikes per neuron and step"},
+    "hidden-activity": {"type": float, "default": 0.02, "metavar": "A", "help": "the same, by scaling weights"},
+    "device": {"default": "cpu", "metavar": "NAME", "help": "of the dense backend: cpu, cuda, cuda:0, …"},
+    "precision": {
+        "default": "float32",
+        "metavar": "P",
+        "help": "of the products of the dense backend, whose state is float32: float32, bfloat16, float16",
+    },
+    "threads": {"type": int, "default": 0, "metavar": "N", "help": "worker threads; 0: all cores"},
+    "repeats": {"type": int, "default": 15, "metavar": "N", "help": "timed steps"},
+}
+
+
+def add_parser(what: Any, name: str, text: str, examples: str, run: Any, flags: str) -> argparse.ArgumentParser:
+    """The parser of one benchmark, with --json.
+
+    Args:
+        what: the parsers of `sparsesnn bench`.
+        text: a short help, a colon, and what is printed above the flags.
+        flags: names in `FLAGS`, with a default where it is another one: "net steps=20".
+    """
+    help, _, description = text.partition(": ")
+    parser: argparse.ArgumentParser = what.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    for flag, _, default in (word.partition("=") for word in flags.split()):
+        known = dict(FLAGS[flag])
+        known["help"] += " (default: %(default)s)"
+        if default:
+            known["default"] = default  # argparse reads it as if it were given
+        parser.add_argument(f"--{flag}", **known)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
