@@ -59,7 +59,15 @@ struct Boxcar {
   }
 };
 
-using Surrogates = List<FastSigmoid, StraightThrough, Sigmoid, Atan, Triangle, Boxcar>;
+struct Exponential {
+  static constexpr const char* name = "exponential";
+  template <class F>
+  static F derivative(F slope, F x) {
+    return exp_of(-slope * magnitude(x));
+  }
+};
+
+using Surrogates = List<FastSigmoid, StraightThrough, Sigmoid, Atan, Triangle, Boxcar, Exponential>;
 
 // σ'(x) of the surrogate in place `kind`.
 template <class F>

@@ -11,7 +11,7 @@ namespace sparsesnn::tile {
 
 // The numbers of Reset in host/src/layer.h and of KINDS in sparsesnn/surrogate.py.
 enum Reset : unsigned { reset_subtract, reset_subtract_decays, reset_zero, reset_none };
-enum SurrogateKind : unsigned { fast_sigmoid, straight_through, sigmoid, atan, triangle, boxcar };
+enum SurrogateKind : unsigned { fast_sigmoid, straight_through, sigmoid, atan, triangle, boxcar, exponential };
 
 inline float exp_of(float x);  // as the machine has it; defined by whoever includes this
 
@@ -89,6 +89,8 @@ inline float surrogate(unsigned kind, float slope, float x) {
     }
     case boxcar:
       return distance < 0.5f / slope ? slope : 0.0f;
+    case exponential:
+      return exp_of(-slope * distance);
     default:
       return 1.0f;
   }

@@ -13,7 +13,7 @@ from sparsesnn import errors
 from sparsesnn.delays import Delays
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
 from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
+from sparsesnn.surrogate import Surrogate, atan, boxcar, exponential, fast_sigmoid, sigmoid, straight_through, triangle
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse
 
 _missing = ""  # why networks can be described and planned here, but not run
@@ -67,6 +67,7 @@ __all__ = [
     "atan",
     "triangle",
     "boxcar",
+    "exponential",
     # run and train
     "Model",
     "Layer",

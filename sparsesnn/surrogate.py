@@ -8,6 +8,7 @@
 | `atan(alpha)` | (alpha / 2) / (1 + (π/2·alpha·x)²) | Fang et al. 2021 |
 | `triangle(slope)` | max(0, 1 - slope·|x|) | Bellec et al. 2018 |
 | `boxcar(slope)` | slope where |x| < 1 / (2·slope), else 0 | STBP, Wu et al. 2018, eq. 27 |
+| `exponential(slope)` | exp(-slope·|x|) | SLAYER, Shrestha & Orchard 2018 |
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ FORMULAS: Mapping[str, Formulas] = {
     "boxcar": Formulas(
         lambda np, x, k: k * np.ones_like(x) * (np.abs(x) < 0.5 / k),
         lambda np, x, k: 0.5 + np.clip(k * x, -0.5, 0.5),
+    ),
+    "exponential": Formulas(
+        lambda np, x, k: np.exp(-k * np.abs(x)),
+        lambda np, x, k: 0.5 + np.sign(x) * (1 - np.exp(-k * np.abs(x))) / k,
     ),
 }
 KINDS = tuple(FORMULAS)
@@ -116,3 +121,8 @@ def triangle(slope: float = 1.0) -> Surrogate:
 def boxcar(slope: float = 1.0) -> Surrogate:
     """A box of height `slope` and area one around the threshold."""
     return Surrogate("boxcar", slope)
+
+
+def exponential(slope: float = 5.0) -> Surrogate:
+    """exp(-slope·|x|), of height one: still 8 % of it half a threshold below the threshold, with slope 5."""
+    return Surrogate("exponential", slope)

@@ -10,6 +10,7 @@ from sparsesnn.config.tables import Table, fill_spreads, spread
 from sparsesnn.engines import Objective, Options, Updates
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError
+from sparsesnn.init import Recurrence
 from sparsesnn.layers import LI
 from sparsesnn.loss import OVER_TIME
 from sparsesnn.network import Network
@@ -117,7 +118,7 @@ class DropoutConfig(Section, Dropout, name="dropout"):
 
 
 @dataclass(frozen=True)
-class InitConfig(Section, name="init"):
+class InitConfig(Section, Recurrence, name="init"):
     """Initial weights: scaled until each population is as active on training data as wanted."""
 
     from_run: str = option(

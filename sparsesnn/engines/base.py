@@ -25,6 +25,7 @@ from sparsesnn.engines.optimizers import Updates
 from sparsesnn.engines.tensors import first_not_finite
 from sparsesnn.errors import NotFiniteError
 from sparsesnn.host.comm import Grid
+from sparsesnn.init import Recurrence
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.options import option
@@ -80,6 +81,7 @@ class Training:
         updates: the optimizer.
         options: for single engines.
         replicas: of an engine that makes its replicas itself; 0: one.
+        recurrence: how recurrent weights are drawn.
         dropout: of spikes, in training; `Batch.heard` draws them.
     """
 
@@ -92,6 +94,7 @@ class Training:
     options: Options = field(default_factory=Options)
     replicas: int = 0
     dropout: Dropout = field(default_factory=Dropout)
+    recurrence: Recurrence = field(default_factory=Recurrence)
 
 
 @dataclass(frozen=True)

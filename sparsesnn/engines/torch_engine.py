@@ -16,7 +16,7 @@ from sparsesnn.engines.average import Average, evaluated_tensors
 from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
 from sparsesnn.engines.objective import total_loss
 from sparsesnn.host.comm import Grid
-from sparsesnn.init import init_activity
+from sparsesnn.init import Recurrence, init_activity, init_recurrent
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.output import Output
@@ -37,6 +37,8 @@ class TorchEngine(Engine):
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
         self.model = self._make_model()
+        if training.recurrence != Recurrence():
+            init_recurrent(self.model, training.recurrence, training.seed)
         self.optimizer = self._make_optimizer()
         ema = training.updates.ema
         self.average = Average(self.model, ema) if ema else None

@@ -23,7 +23,7 @@ from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.poptorch.modules import Layer, Model, Output
 from sparsesnn.poptorch.spikes import Spikes, from_data, pack_dense
-from sparsesnn.surrogate import Surrogate, atan, boxcar, fast_sigmoid, sigmoid, straight_through, triangle
+from sparsesnn.surrogate import Surrogate, atan, boxcar, exponential, fast_sigmoid, sigmoid, straight_through, triangle
 
 N_STEPS, N_SAMPLES, N_INPUT = 6, 7, 10
 #: largest difference of a gradient, relative to the largest entry
@@ -91,7 +91,15 @@ def cases() -> Dict[str, Network]:  # noqa: UP006
     lif: Dict[str, Any] = {"beta": 0.5, "threshold": 0.5, "grad_threshold": every}  # noqa: UP006
     found = {
         f"lif, {s.kind}": Network.chain(Input(N_INPUT), LIF(9, surrogate=s, **lif))
-        for s in (fast_sigmoid(), straight_through(), sigmoid(4.0), atan(), triangle(0.5), boxcar(0.5))
+        for s in (
+            fast_sigmoid(),
+            straight_through(),
+            sigmoid(4.0),
+            atan(),
+            triangle(0.5),
+            boxcar(0.5),
+            exponential(3.0),
+        )
     }
     for reset in ("zero", "none"):
         found[f"lif, reset {reset}"] = Network.chain(Input(N_INPUT), LIF(9, reset=reset, **lif))

@@ -17,6 +17,7 @@ from sparsesnn.engines.dropout import Dropout, Heard
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
+from sparsesnn.init import Recurrence
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 
@@ -138,6 +139,7 @@ def make_training(config: Config, network: Network, n_classes: int) -> Training:
         options=config.train.engine_options(),
         replicas=config.parallel.replicas,
         dropout=part_of(config.dropout, Dropout),
+        recurrence=part_of(config.init, Recurrence),
     )
 
 

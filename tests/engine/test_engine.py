@@ -23,7 +23,15 @@ from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 
-SLOPES = {"fast_sigmoid": 5.0, "straight_through": 1.0, "sigmoid": 4.0, "atan": 2.0, "triangle": 1.0, "boxcar": 0.7}
+SLOPES = {
+    "fast_sigmoid": 5.0,
+    "straight_through": 1.0,
+    "sigmoid": 4.0,
+    "atan": 2.0,
+    "triangle": 1.0,
+    "boxcar": 0.7,
+    "exponential": 3.0,
+}
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 
 

@@ -21,7 +21,15 @@ from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 
-SLOPES = {"fast_sigmoid": 3.0, "straight_through": 1.0, "sigmoid": 2.5, "atan": 2.0, "triangle": 0.4, "boxcar": 0.3}
+SLOPES = {
+    "fast_sigmoid": 3.0,
+    "straight_through": 1.0,
+    "sigmoid": 2.5,
+    "atan": 2.0,
+    "triangle": 0.4,
+    "boxcar": 0.3,
+    "exponential": 2.0,
+}
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 T, B, N = 6, 3, 5
 Replaced = Callable[[np.ndarray], tuple[Parameters, list[np.ndarray]]]

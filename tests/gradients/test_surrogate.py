@@ -29,6 +29,7 @@ def test_constructors_name_every_kind() -> None:
         (surrogate.atan(2.0), 1.0, 1 / (1 + (math.pi / 2) ** 2)),
         (surrogate.triangle(1.5), 1.0, 0.25),
         (surrogate.boxcar(2.0), 2.0, 0.0),
+        (surrogate.exponential(2.0), 1.0, math.exp(-1)),
     ],
 )
 def test_values_by_hand(made: Surrogate, at_0: float, at_half: float) -> None:

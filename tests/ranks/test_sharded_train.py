@@ -113,6 +113,7 @@ def test_an_average_and_dropout_over_ranks_and_a_checkpoint_of_it(tmp_path):
         optim={"ema": 0.9, "lr_factors": {"recurrent": 0.5}},
         loss={"decoding": "softmax_sum"},
         dropout={"neurons": 0.1, "spikes": 0.2},
+        init={"recurrent": "orthogonal"},
     )
     whole = train(config, out=tmp_path / "a")
     with pytest.raises(KeyboardInterrupt):

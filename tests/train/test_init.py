@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from sparsesnn.engines import Training, make_engine
 from sparsesnn.engines.module import BACKENDS, Model
 from sparsesnn.errors import DescriptionError, NumericError
-from sparsesnn.init import init_activity
+from sparsesnn.init import Recurrence, init_activity, orthogonal
 from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 
@@ -153,3 +155,31 @@ def test_copies_of_a_connection_share_the_fan_in() -> None:
     bounds = [float(w.detach().abs().max()) for w in several.weights]
     assert [round(b, 2) for b in bounds] == [0.12] * 4 + [0.14], "1/√(4·16), and 1/√50 of the recurrent one"
     assert 0.24 < float(one.weights[0].detach().abs().max()) <= 0.25
+
+
+def test_orthogonal_recurrent_weights() -> None:
+    training = Training(n_classes=3, decoding="mean", seed=3, recurrence=Recurrence("orthogonal", 2.0))
+    network = parse_net("5-33r-20r-3")
+    first, again = (make_engine(name, network, training) for name in ("cpu", "dense"))
+    plain = make_engine("cpu", network, Training(n_classes=3, decoding="mean", seed=3))
+    for name in ("hidden1", "hidden2"):
+        weight = first.model.layers[name].loop_weight.detach()
+        torch.testing.assert_close(weight.T @ weight, 4 * torch.eye(len(weight)), rtol=0, atol=1e-5)
+        assert torch.equal(weight, again.model.layers[name].loop_weight.detach())
+    for key, x in plain.weights().items():
+        assert torch.equal(x, first.weights()[key]) == ("hidden1->hidden1" not in key and "hidden2->hidden2" not in key)
+    whole, other = orthogonal(9, 1), orthogonal(9, 2)
+    np.testing.assert_allclose(whole @ whole.T, np.eye(9), atol=1e-14)
+    assert not np.array_equal(whole, other)
+    assert orthogonal(1, 4).item() in (-1, 1)
+
+
+def test_a_gain_on_recurrent_weights() -> None:
+    network = parse_net("5-4r-3")
+    weights = [
+        make_engine("cpu", network, Training(n_classes=3, decoding="mean", recurrence=Recurrence(recurrent_gain=gain)))
+        .model.layers["hidden"]
+        .loop_weight.detach()
+        for gain in (1.0, 0.5)
+    ]
+    assert torch.equal(weights[0] * 0.5, weights[1])

@@ -15,7 +15,7 @@ import triton.language as tl
 
 # Constants of host/src/layer.h and codelets/surrogate.h, as the kernels' compile-time arguments:
 # model  0 LIF, 1 CubaLIF, 2 LI              reset  0 subtract, 1 subtract then decay, 2 zero, 3 none
-# kind   0 fast sigmoid, 1 straight-through, 2 sigmoid, 3 atan, 4 triangle, 5 boxcar
+# kind   0 fast sigmoid, 1 straight-through, 2 sigmoid, 3 atan, 4 triangle, 5 boxcar, 6 exponential
 
 
 @triton.jit
@@ -48,6 +48,8 @@ def _derivative(x, SLOPE: tl.constexpr, KIND: tl.constexpr):
         y = tl.maximum(1.0 - SLOPE * tl.abs(x), 0.0)
     elif KIND == 5:
         y = tl.where(tl.abs(x) < 0.5 / SLOPE, SLOPE, 0.0 * x)
+    elif KIND == 6:
+        y = tl.exp(-SLOPE * tl.abs(x))
     else:
         y = 0.0 * x + 1.0
     return y
