@@ -414,7 +414,7 @@ def _with_sizes(
                     f"population {name!r}: n is {n}, but its synapses make maps of {shape}, {math.prod(shape):,} neurons; "
                     "leave n out"
                 )
-            populations[name] = replace(p, n=math.prod(shape))  # type: ignore[arg-type]
+            populations[name] = replace(p, n=math.prod(shape))
     return populations, tuple(bound)
 
 

@@ -93,7 +93,11 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     if layer.bias is not None:
         current += _numpy(layer.bias)[neurons]
     for source, incoming, weight in zip(layer.arrived(inputs, state), layer.senders, layer.sender_weights, strict=True):
-        _add(current, source, _columns(layer, incoming, weight, neurons), incoming.delay if state is None else 0)
+        delay = incoming.delay if state is None else 0
+        if incoming.synapses.is_matrix:
+            _add(current, source, _columns(layer, incoming, weight, neurons), delay)
+        else:
+            _add_products(current, source, incoming, weight, neurons, delay)
     for incoming, weight in zip(layer.incoming, layer.weights, strict=True):
         if incoming.is_recurrent:
             columns = _columns(layer, incoming, weight, neurons)
@@ -147,6 +151,21 @@ def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, An
     for k in range(0, len(rows), _CHUNK):
         part = slice(k, k + _CHUNK)
         np.add.at(current, rows[part], values[part, None] * columns[ids[part]])
+
+
+def _add_products(
+    current: np.ndarray[Any, Any], spikes: Any, incoming: Any, weight: Tensor, neurons: Tensor, delay: int
+) -> None:
+    """The same through synapses that are no matrix, a step at a time."""
+    rows, ids, values = _entries(spikes)
+    n_steps, n_samples = _shape(spikes)
+    weight = weight.detach().cpu()
+    for t in range(min(n_steps, len(current) // max(1, n_samples) - delay)):
+        part = slice(*np.searchsorted(rows, [t * n_samples, (t + 1) * n_samples]))
+        step = torch.zeros(n_samples, incoming.n_pre, dtype=weight.dtype)
+        step[rows[part] - t * n_samples, ids[part]] = torch.from_numpy(values[part]).to(weight.dtype)
+        begin = (t + delay) * n_samples
+        current[begin : begin + n_samples] += incoming.synapses.product(step, weight)[:, neurons].numpy()
 
 
 def _columns(layer: Any, incoming: Any, weight: Tensor, neurons: Tensor) -> np.ndarray[Any, Any]:

@@ -164,10 +164,10 @@ class NetConfig(Section, name="net"):
         source, last = network.populations[network.inputs[0]], network.populations[network.output]
         if source.n != n_neurons or last.n % n_classes:
             raise ConfigError(self._misfit(network, source.n, last.n, n_neurons, n_classes))
-        reads = network.shape(network.inputs[0])
-        if None not in (reads, shape) and (reads != shape or not (source.channels_first or shape[2] == 1)):
+        reads, first = network.shape(network.inputs[0]), getattr(source, "channels_first", False)
+        if reads is not None and shape is not None and (reads != shape or not (first or shape[2] == 1)):
             raise ConfigError(
-                f"net: the input has the shape {reads} with channels {'first' if source.channels_first else 'last'}, but the "
+                f"net: the input has the shape {reads} with channels {'first' if first else 'last'}, but the "
                 f"data has images of {shape} (height, width, channels) with channels first; write --net "
                 f"{self._head(shape)}…, or shape = {list(shape)} and channels_first = true"
             )

@@ -166,12 +166,15 @@ def default_readout(target: str) -> str:
 def readers(network: Network) -> dict[str, tuple[str, ...]]:
     """For each target what keeps it from reading the network as it is, in a few words; empty: nothing."""
     found = {}
+    kinds = dict.fromkeys(
+        f"{type(c.synapses).__name__} synapses" for c in network.connections if not c.synapses.is_matrix
+    )
     for target in TARGETS:
         reasons = [
             _reasons(name, population, network.is_recurrent(name), target, default_readout(target))
             for name, population in network.receivers().items()
         ]
-        found[target] = tuple(dict.fromkeys(reason.short for group in reasons for reason in group))
+        found[target] = (*kinds, *dict.fromkeys(reason.short for group in reasons for reason in group))
     return found
 
 

@@ -50,7 +50,8 @@ class OnMaps(Synapses, shared=True):
             raise DescriptionError(
                 f"{kind}: shape is {self.shape}, but its sender has the shape {shape}; leave shape out"
             )
-        made = replace(self, shape=shape or self.shape, channels_first=channels_first or self.channels_first)
+        of_sender = {"shape": shape or self.shape, "channels_first": channels_first or self.channels_first}
+        made: OnMaps = replace(self, **of_sender)
         made.check_shape()
         return made
 

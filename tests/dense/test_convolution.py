@@ -233,6 +233,20 @@ def test_a_sequence_in_chunks_is_the_sequence(mode: str) -> None:
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["hoist", "fused"])
+def test_chosen_neurons_are_recorded(mode: str) -> None:
+    """Currents and states are those of the reference, delays included."""
+    network = networks()["delays"]
+    model, spikes = model_of(network, mode), spikes_of(network)
+    output = model(spikes, record={"b": [35, 3, 0], "out": None})
+    parameters = {k: Parameters.from_layer(layer) for k, layer in model.layers.items()}
+    records = network_forward(network, parameters, spikes.to_dense().double().numpy())
+    for name, chosen in (("b", [35, 3, 0]), ("out", [0, 1, 2])):
+        traces = output.traces[name]
+        np.testing.assert_allclose(traces.current.numpy(), records[name].current[:, :, chosen], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(traces.states["v"].numpy(), records[name].v[:-1][:, :, chosen], rtol=0, atol=1e-12)
+
+
 def test_weights_are_scaled_until_neurons_fire() -> None:
     network = parse_net("2x12x12:5C3s2-SP2-20-10", bias=True)
     model, spikes = Model(network, backend="dense"), spikes_of(network, n_steps=20)

@@ -9,6 +9,7 @@ import pytest
 
 from sparsesnn import LI, LIF, Connection, Conv2d, CubaLIF, Dense, Input, Network, Pool, Series, parse_net
 from sparsesnn.errors import DescriptionError
+from sparsesnn.nir import readers_text
 
 
 def test_the_network_of_the_ipu_paper() -> None:
@@ -54,6 +55,12 @@ def test_chains_without_ceremony() -> None:
     assert network.with_population("hidden1", beta=0.5).populations["hidden1"].n == 16 * 16 * 8
     depthwise = Network.chain(Input(shape=(5, 4, 6)), Conv2d(6, (1, 3), groups=6), LIF())
     assert depthwise.n_weights() == 3 * 6
+
+
+def test_no_library_is_said_to_read_convolutions() -> None:
+    assert readers_text(parse_net("1x5x5:3C2-4")).startswith(
+        "no other library reads this network through NIR: Conv2d synapses"
+    )
 
 
 def test_a_network_without_maps_is_written_as_before() -> None:
