@@ -7,11 +7,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Any
 
-from sparsesnn.delays import MAX_DELAY, Delays
+from sparsesnn.connection import Connection as Connection
+from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.layers.catalog import (
@@ -24,83 +25,7 @@ from sparsesnn.layers.catalog import (
 )
 from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
-from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses, synapses_from_dict
-
-
-@dataclass(frozen=True)
-class Connection:
-    """The synapses from population `pre` to population `post`.
-
-    Args:
-        pre, post: names of the populations; the same name twice is a recurrent connection.
-        delay: steps between a spike and its arrival; 0 to 2^20, of a recurrent connection 1 or more. None: 0, of a
-            recurrent connection 1.
-        synapses: their kind, see `sparsesnn.synapses`.
-        axonal: delays of the sending neurons, which add to `delay`; None: there are none.
-
-    Two populations may be joined several times, with different delays.
-
-    Attributes:
-        name: `pre->post`; its weight has this name. In a network that joins the two several times `@delay` follows where
-            the delay is not the least one.
-    """
-
-    pre: str
-    post: str
-    delay: int = None  # type: ignore[assignment]  # a number once the connection is made
-    synapses: Synapses = field(default_factory=Dense)
-    axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
-    name: str = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", f"{self.pre}->{self.post}")
-        object.__setattr__(self, "delay", self.least_delay if self.delay is None else plain(self.delay))
-        for end in (self.pre, self.post):
-            if not isinstance(end, str):
-                raise DescriptionError(
-                    f"connection {self.pre}->{self.post}: {end!r} is no name of a population; give text"
-                )
-        least = self.least_delay
-        if type(self.delay) is not int or not least <= self.delay <= MAX_DELAY:
-            why = "; a recurrent connection needs at least 1" if least else ""
-            raise DescriptionError(
-                f"connection {self.pre}->{self.post}: delay is {self.delay!r}; allowed: whole numbers of steps from {least} to "
-                f"{MAX_DELAY:,}{why}"
-            )
-        if not isinstance(self.synapses, Synapses):
-            raise DescriptionError(
-                f"connection {self.pre}->{self.post}: synapses is {self.synapses!r}; give a kind such as Dense()"
-            )
-        if self.axonal is not None and (self.is_recurrent or not isinstance(self.axonal, Delays)):
-            raise DescriptionError(
-                f"connection {self.pre}->{self.post}: axonal is {self.axonal!r}; allowed: Delays(longest) on connections "
-                "between two populations, None"
-            )
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether it joins a population to itself."""
-        return self.pre == self.post
-
-    @property
-    def reach(self) -> int:
-        """Steps after which the last of a step's spikes arrive."""
-        return self.delay + (self.axonal.longest if self.axonal else 0)
-
-    @property
-    def least_delay(self) -> int:
-        return int(self.is_recurrent)
-
-    @property
-    def name_with_delay(self) -> str:
-        """`name` as if the network joined the two several times."""
-        return f"{self.pre}->{self.post}" + (f"@{self.delay}" if self.delay != self.least_delay else "")
-
-    def named(self, name: str) -> Connection:
-        """The same under another name."""
-        found = replace(self)
-        object.__setattr__(found, "name", name)
-        return found
+from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
 
 
 @dataclass(frozen=True)
@@ -327,16 +252,7 @@ class Network:
 
         return {
             "populations": {name: population_to_dict(p) for name, p in self.populations.items()},
-            "connections": [
-                {
-                    "pre": c.pre,
-                    "post": c.post,
-                    "delay": c.delay,
-                    "synapses": c.synapses.to_dict(),
-                    **({"axonal": c.axonal.to_dict()} if c.axonal else {}),
-                }
-                for c in self.connections
-            ],
+            "connections": [c.to_dict() for c in self.connections],
         }
 
     @classmethod
@@ -350,7 +266,7 @@ class Network:
                     f"network: {key!r} is {data[key]!r}; give {'an object' if kind is Mapping else 'a list'}"
                 )
         populations = {name: population_from_dict(name, fields_) for name, fields_ in data["populations"].items()}
-        return cls(populations, tuple(_connection(c) for c in data["connections"]))
+        return cls(populations, tuple(Connection.from_dict(c) for c in data["connections"]))
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
@@ -416,20 +332,6 @@ def _with_sizes(
                 )
             populations[name] = replace(p, n=math.prod(shape))
     return populations, tuple(bound)
-
-
-def _connection(data: Any) -> Connection:
-    if not isinstance(data, Mapping):
-        raise DescriptionError(f"connection is {data!r}; give an object with pre and post")
-    arguments = dict(data)
-    if "synapses" in arguments:
-        arguments["synapses"] = synapses_from_dict(arguments["synapses"])
-    try:
-        if isinstance(arguments.get("axonal"), Mapping):
-            arguments["axonal"] = Delays(**arguments["axonal"])
-        return Connection(**arguments)
-    except TypeError as error:
-        raise DescriptionError(f"connection: {error}; allowed: pre, post, delay, synapses, axonal") from None
 
 
 def parse_net(text: str, **defaults: Any) -> Network:

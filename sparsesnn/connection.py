@@ -1,0 +1,109 @@
+"""Connections between populations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
+
+from sparsesnn.delays import MAX_DELAY, Delays
+from sparsesnn.errors import DescriptionError
+from sparsesnn.options import plain
+from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The synapses from population `pre` to population `post`.
+
+    Args:
+        pre, post: names of the populations; the same name twice is a recurrent connection.
+        delay: steps between a spike and its arrival; 0 to 2^20, of a recurrent connection 1 or more. None: 0, of a
+            recurrent connection 1.
+        synapses: their kind, see `sparsesnn.synapses`.
+        axonal: delays of the sending neurons, which add to `delay`; None: there are none.
+
+    Two populations may be joined several times, with different delays.
+
+    Attributes:
+        name: `pre->post`; its weight has this name. In a network that joins the two several times `@delay` follows where
+            the delay is not the least one.
+    """
+
+    pre: str
+    post: str
+    delay: int = None  # type: ignore[assignment]  # a number once the connection is made
+    synapses: Synapses = field(default_factory=Dense)
+    axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
+    name: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{self.pre}->{self.post}")
+        object.__setattr__(self, "delay", self.least_delay if self.delay is None else plain(self.delay))
+        for end in (self.pre, self.post):
+            if not isinstance(end, str):
+                raise DescriptionError(
+                    f"connection {self.pre}->{self.post}: {end!r} is no name of a population; give text"
+                )
+        least = self.least_delay
+        if type(self.delay) is not int or not least <= self.delay <= MAX_DELAY:
+            why = "; a recurrent connection needs at least 1" if least else ""
+            raise DescriptionError(
+                f"connection {self.pre}->{self.post}: delay is {self.delay!r}; allowed: whole numbers of steps from {least} to "
+                f"{MAX_DELAY:,}{why}"
+            )
+        if not isinstance(self.synapses, Synapses):
+            raise DescriptionError(
+                f"connection {self.pre}->{self.post}: synapses is {self.synapses!r}; give a kind such as Dense()"
+            )
+        if self.axonal is not None and (self.is_recurrent or not isinstance(self.axonal, Delays)):
+            raise DescriptionError(
+                f"connection {self.pre}->{self.post}: axonal is {self.axonal!r}; allowed: Delays(longest) on connections "
+                "between two populations, None"
+            )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it joins a population to itself."""
+        return self.pre == self.post
+
+    @property
+    def reach(self) -> int:
+        """Steps after which the last of a step's spikes arrive."""
+        return self.delay + (self.axonal.longest if self.axonal else 0)
+
+    @property
+    def least_delay(self) -> int:
+        return int(self.is_recurrent)
+
+    @property
+    def name_with_delay(self) -> str:
+        """`name` as if the network joined the two several times."""
+        return f"{self.pre}->{self.post}" + (f"@{self.delay}" if self.delay != self.least_delay else "")
+
+    def named(self, name: str) -> Connection:
+        """The same under another name."""
+        found = replace(self)
+        object.__setattr__(found, "name", name)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: numbers, strings, lists and dicts."""
+        axonal = {"axonal": self.axonal.to_dict()} if self.axonal else {}
+        synapses = self.synapses.to_dict()
+        return {"pre": self.pre, "post": self.post, "delay": self.delay, "synapses": synapses, **axonal}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Connection:
+        """The inverse of `to_dict`. Errors: `DescriptionError`."""
+        if not isinstance(data, Mapping):
+            raise DescriptionError(f"connection is {data!r}; give an object with pre and post")
+        arguments = dict(data)
+        if "synapses" in arguments:
+            arguments["synapses"] = synapses_from_dict(arguments["synapses"])
+        try:
+            if isinstance(arguments.get("axonal"), Mapping):
+                arguments["axonal"] = Delays(**arguments["axonal"])
+            return cls(**arguments)
+        except TypeError as error:
+            raise DescriptionError(f"connection: {error}; allowed: pre, post, delay, synapses, axonal") from None
