@@ -13,6 +13,7 @@ import torch
 
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import bin_events, max_count
+from sparsesnn.datasets.classes import count_classes, numbered
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
@@ -102,9 +103,9 @@ class EventSet:
         events: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
         labels: npt.ArrayLike,
         *,
-        n_units: int,
         n_steps: int,
         dt_us: float,
+        n_units: int | None = None,
         n_classes: int | None = None,
         pool: int = 1,
         duplicates: str = "binary",
@@ -114,34 +115,70 @@ class EventSet:
         """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens.
 
         Args:
-            events, n_units, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
-            labels: integer [n], class of each sample, from 0.
+            events, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
+            labels: [n], class of each sample: whole numbers from 0, or texts, which become classes in alphabetical order
+                (`description["classes"]`).
+            n_units: units that there are; None: the largest number and one.
             n_classes: number of classes; None: the largest label and one.
-            groups: for each name, integer [n]: which group a sample belongs to.
+            groups: for each name, [n]: which group a sample belongs to; whole numbers or texts.
             description: what made it, JSON values.
 
         Raises:
-            DataError: events that `bin_events` refuses; labels or groups that are not whole numbers.
+            DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts.
             ConfigError: a window without meaning.
         """
+        if n_units is None:
+            n_units = 1 + max((int(np.max(unit)) for _, unit in events if np.size(unit)), default=0)
         window: dict[str, Any] = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
         binned = bin_events(events, **window, duplicates=duplicates, source="from_events")
-        classes = _whole_numbers(labels, "labels")
+        classes, names = numbered(labels, "from_events: labels")
+        found = count_classes(classes, names, "from_events") if n_classes is None else n_classes
+        members = {name: numbered(group, f"from_events: groups[{name!r}]") for name, group in (groups or {}).items()}
+        group_names = {name: texts for name, (_, texts) in members.items() if texts}
         return cls(
             ids=binned.ids,
             n_spikes=binned.n_spikes,
             labels=classes,
             n_neurons=binned.n_neurons,
-            n_classes=(int(classes.max()) + 1 if classes.size else 0) if n_classes is None else n_classes,
-            groups={name: _whole_numbers(group, f"groups[{name!r}]") for name, group in (groups or {}).items()},
+            n_classes=found,
+            groups={name: numbers for name, (numbers, _) in members.items()},
             n_lost=binned.n_lost,
             n_merged=binned.n_merged,
             description={
                 "dt_us": dt_us,
                 **({} if max_count(duplicates) == 1 else {"duplicates": duplicates}),
+                **({"classes": names} if names else {}),
+                **({"group_names": group_names} if group_names else {}),
                 **(description or {}),
             },
         )
+
+    @classmethod
+    def from_tonic(
+        cls,
+        dataset: Any,
+        *,
+        n_steps: int,
+        dt_us: float,
+        pool: int = 1,
+        duplicates: str = "binary",
+        sensor_size: Sequence[int] | None = None,
+    ) -> EventSet:
+        """From a data set of Tonic, or anything whose items are (events with fields x, t and perhaps y, p; label).
+
+        Args:
+            dataset: without a transform; its times are microseconds.
+            n_steps, dt_us, duplicates: see `binning.bin_events`.
+            pool: pixels that share a neuron, in x and in y; of a sensor with one row, neighboring channels.
+            sensor_size: (width, height, polarities); None: that of the data set. Unit order: x + W·(y + H·p).
+
+        Raises:
+            DataError: events beyond the sensor, or of another form; labels that are neither whole numbers nor texts.
+        """
+        from sparsesnn.datasets.tonic_sets import from_tonic
+
+        window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "pool": pool, "duplicates": duplicates}
+        return from_tonic(dataset, **window, sensor_size=sensor_size)
 
     # ---- looked at ---------------------------------------------------------------------------------------------
 
@@ -306,17 +343,6 @@ class EventSet:
             n_samples=n_samples,
             n_neurons=self.n_neurons,
         )
-
-
-def _whole_numbers(values: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:
-    """int64[n]; `DataError` for texts, and for floats, which would be truncated."""
-    numbers = np.asarray(values)
-    if numbers.size and numbers.dtype.kind not in "biu":
-        raise DataError(
-            f"from_events: {what} are {numbers.dtype}, such as {numbers.reshape(-1)[0]!r}; give whole numbers from 0, one per "
-            "sample, as np.unique(names, return_inverse=True)[1] makes of names"
-        )
-    return numbers.astype(np.int64)
 
 
 def _distinct(cell: npt.NDArray[np.int64], n_cells: int) -> npt.NDArray[np.int64]:

@@ -13,11 +13,7 @@ microseconds.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.datasets import cache, files
+from sparsesnn.datasets import cache, files, hdf5
 from sparsesnn.datasets import convert as conversion
 from sparsesnn.datasets.binning import bin_events, check_window, max_count, step_us
+from sparsesnn.datasets.classes import MAX_CLASSES
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
-from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.errors import DataError
 from sparsesnn.options import option
 from sparsesnn.wording import count
 
@@ -42,23 +39,7 @@ CITATION = (
 LICENCE = "CC BY 4.0"
 
 _KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
-_BLOCK_SAMPLES = 256
 _MAX_SAMPLES = 10_000_000
-#: of labels without names: the readout has a neuron for each
-MAX_CLASSES = 100_000
-
-#: reads a file from end to end; its arguments are the search path of modules, the file and the size of a block
-_PROBE = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-import h5py
-with h5py.File(sys.argv[2], "r") as file:
-    for key in ("labels", "extra/speaker", "extra/keys"):
-        file[key][()]
-    for key in ("spikes/times", "spikes/units"):
-        for start in range(0, len(file[key]), int(sys.argv[3])):
-            file[key][start : start + int(sys.argv[3])]
-"""
 
 #: makes Tonic's data set: from its class (or a subclass) and the folder to save to
 Make = Callable[[type, str], Any]
@@ -107,7 +88,7 @@ def load(
     parameters: dict[str, Any] = {"name": class_name.lower(), "split": split, "source": source, **window}
 
     def build() -> EventSet:
-        _probe(path)
+        hdf5.probe(path, _KEYS)
         dataset = _open_with_tonic(class_name, make, path)
         labels, speakers, classes = _classes(dataset, path)
         job = Job(
@@ -116,7 +97,7 @@ def load(
             n_items=labels.size,
             n_bytes=path.stat().st_size,
             title=f"{class_name.lower()} {split}",
-            block=_BLOCK_SAMPLES,
+            block=hdf5.BLOCK_SAMPLES,
         )
         binned = conversion.run(job, conversion.n_workers_for(job, n_workers)).binned
         return EventSet(
@@ -153,11 +134,11 @@ def read_events(
 
     The times are whole microseconds.
     """
-    with _opened(path) as file:
+    with hdf5.opened(path) as file:
         times, units = file["spikes/times"], file["spikes/units"]
         last = len(times) if last is None else last
-        for start in range(first, last, _BLOCK_SAMPLES):
-            stop = min(start + _BLOCK_SAMPLES, last)
+        for start in range(first, last, hdf5.BLOCK_SAMPLES):
+            stop = min(start + hdf5.BLOCK_SAMPLES, last)
             block = zip(times[start:stop], units[start:stop], strict=True)
             # float64 first: a float16 product would overflow at 65 ms
             with np.errstate(all="ignore"):  # NaN and infinite times are found, and named, when they are binned
@@ -185,22 +166,6 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
     )
 
 
-def _probe(path: Path) -> None:
-    """Raises `DataError` if another process that reads the file is killed by it.
-
-    The HDF5 library follows the addresses that lists of varying length are stored by, and a damaged one ends the
-    process with a segmentation fault. Once for each conversion, a process that may die tries the file first.
-    """
-    if not sys.executable:  # an embedded interpreter cannot start another
-        return
-    command = [sys.executable, "-I", "-c", _PROBE, json.dumps(sys.path), str(path), str(_BLOCK_SAMPLES)]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if ended.returncode < 0:
-        raise DataError(
-            f"{path}: is damaged: the HDF5 library ended with signal {-ended.returncode} on it; get a fresh copy"
-        )
-
-
 def _open_with_tonic(class_name: str, make: Make, path: Path) -> Any:
     """Tonic's data set on a file that is known to be there, wherever it is and whether or not its archive is kept."""
     _check(path)
@@ -210,13 +175,13 @@ def _open_with_tonic(class_name: str, make: Make, path: Path) -> Any:
         return True
 
     parent = getattr(files.tonic_datasets(class_name.lower()), class_name)
-    with _reading(path):
+    with hdf5.reading(path):
         return make(type(class_name, (parent,), {"_check_exists": located}), str(path.parent))
 
 
 def _check(path: Path) -> None:
     """Raises `DataError` unless the file has the layout of the format."""
-    with _opened(path) as file:
+    with hdf5.opened(path) as file:
         import h5py
 
         missing = [key for key in _KEYS if not isinstance(file.get(key), h5py.Dataset)]
@@ -250,7 +215,7 @@ def _check(path: Path) -> None:
 
 def _classes(dataset: Any, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
     """Label and speaker of each sample, and the names of the classes; none where the file has none."""
-    with _opened(path) as file:
+    with hdf5.opened(path) as file:
         labels = file["labels"][()].astype(np.int64)
         speakers = file["extra/speaker"][()]
         if speakers.dtype.kind not in "iu":  # names, numbered in their order
@@ -266,22 +231,3 @@ def _classes(dataset: Any, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArr
             "check that labels and keys belong together"
         )
     return labels, speakers.astype(np.int64), classes
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingDependencyError("h5py", "data", f"reading {path.name}") from error
-    with _reading(path), h5py.File(path, "r") as file:
-        yield file
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """What HDF5 raises on damaged files, of many types, as one `DataError`."""
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        raise DataError(f"{path}: is damaged or no HDF5 file ({error}); get a fresh copy") from error

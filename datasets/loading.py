@@ -16,6 +16,7 @@ from sparsesnn.options import Option, options_of
 _MODULES = {
     "digits": "digits",
     "dvsgesture": "dvs_gesture",
+    "events": "events",
     "nmnist": "nmnist",
     "shd": "shd",
     "ssc": "ssc",

@@ -30,7 +30,7 @@ def split_validation(
         how: "none": nothing is held out. "file:PATH": the samples whose numbers, from 0, a text file lists, separated by
             white space; what follows a # is a comment. "random:SHARE": that share of each class, 0 < SHARE < 1, chosen by `seed`; at
             least one sample of a class that has two. "NAME:4,5": the samples whose group NAME (such as "speakers") is
-            one of these numbers. Held-out speakers predict the accuracy on new speakers; random samples overrate it.
+            one of these numbers or names. Held-out speakers predict the accuracy on new speakers; random samples overrate it.
         seed: of the random choice.
         among: only these samples are divided; None: all.
         option: where `how` comes from, for messages.
@@ -60,9 +60,11 @@ def overrates(event_set: EventSet, how: str) -> str:
     groups = [name for name, members in event_set.groups.items() if np.unique(members).size > 1]
     if not how.startswith("random:") or not groups:
         return ""
+    first = int(event_set.groups[groups[0]].min())
+    names = event_set.description.get("group_names", {}).get(groups[0], [])
     return (
         f"{how!r} holds out samples at random, but the data names {', '.join(groups)}: where new {groups[0]} matter, hold out "
-        f"some of them ('{groups[0]}:{int(event_set.groups[groups[0]].min())}'), or the accuracy is overrated"
+        f"some of them ('{groups[0]}:{names[first] if names else first}'), or the accuracy is overrated"
     )
 
 
@@ -102,10 +104,14 @@ def _members(
         known = ", ".join(event_set.groups) or "none"
         raise ConfigError(f"{option}: {how!r} names no group of this data set (groups: {known}); allowed: {_FORMS}")
     group = event_set.groups[name][samples]
+    names: list[str] = event_set.description.get("group_names", {}).get(name, [])
     try:
-        members = [int(part) for part in rest.split(",")]
+        members = [names.index(part) if part in names else int(part) for part in rest.split(",")]
     except ValueError:
-        raise ConfigError(f"{option}: {how!r} does not list numbers after the colon; allowed: {_FORMS}") from None
+        raise ConfigError(
+            f"{option}: {how!r} does not list {'names' if names else 'numbers'} after the colon; allowed: "
+            + (f"{name}:{','.join(names)}" if names else _FORMS)
+        ) from None
     absent = sorted(set(members) - set(group.tolist()))
     if absent:
         raise ConfigError(

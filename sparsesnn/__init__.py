@@ -31,8 +31,10 @@ if sys.version_info >= (3, 10):  # noqa: UP036
     else:
         from sparsesnn import encode
         from sparsesnn.adam import Adam, AdamW
+        from sparsesnn.datasets.event_set import EventSet
         from sparsesnn.engines.module import Layer, Model
         from sparsesnn.engines.sequential import Sequential
+        from sparsesnn.host.stream import Stream
         from sparsesnn.output import LayerState, Output
         from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
         from sparsesnn.spikes import SpikeBatch
@@ -75,6 +77,8 @@ __all__ = [
     "LayerState",
     "Output",
     "SpikeBatch",
+    "EventSet",
+    "Stream",
     "encode",
     "Adam",
     "AdamW",

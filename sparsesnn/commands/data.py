@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands import data_check
 from sparsesnn.errors import CacheError, ConfigError
 from sparsesnn.wording import count
 
@@ -27,6 +28,7 @@ examples:
   sparsesnn data info nmnist                         what N-MNIST is: unit order, options, licence, citation
   sparsesnn data build shd --data ~/data             convert what 'sparsesnn train shd' would need
   sparsesnn data build nmnist --data ~/data --set data.pool=2 --workers 8
+  sparsesnn data check events.npz                    what a file of your own events holds, and a picture
   sparsesnn data verify                              compare every file with its checksum
   sparsesnn data show dvsgesture --data ~/data --sample 3 --out wave.png
   sparsesnn data clear shd                           remove what is cached of SHD"""
@@ -70,6 +72,8 @@ def register(commands: Any) -> None:
     )
     clear.add_argument("dataset", nargs="?", metavar="DATASET", help="only this data set")
     clear.set_defaults(run=_clear)
+
+    data_check.register(what)
 
     show = what.add_parser(
         "show",
@@ -123,10 +127,10 @@ def _info(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     from sparsesnn import datasets
     from sparsesnn.datasets import cache
+    from sparsesnn.train.prepare import own_parts
 
-    config = _resolve(options)
-    data = config.data
-    splits = [options.split] if options.split else _splits_of_training(config)
+    data = _resolve(options).data
+    splits = [options.split] if options.split else ["train"]
     before = {entry.path: entry.made_at for entry in cache.entries(_folder(data.cache_dir), data.name)}
     for split in splits:
         start = time.perf_counter()
@@ -140,6 +144,8 @@ def _build(options: argparse.Namespace) -> int:
             **data.options,
         )
         seconds = time.perf_counter() - start
+        if options.split is None and split == "train":
+            splits += own_parts(data, event_set)
         print(_summary(split, event_set))
         if event_set.path is None:
             print(f"  not cached: made anew each time, in {seconds:.1f} s")
@@ -220,11 +226,6 @@ def _resolve(options: argparse.Namespace) -> Config:
         raise ConfigError(f"data {options.action}: which data set? name one, or give --config FILE")
     named = {} if options.dataset is None else {"data": {"name": options.dataset}}
     return Config.resolve(*([] if options.config is None else [read_config(options.config)]), named, given(options))
-
-
-def _splits_of_training(config: Config) -> list[str]:
-    own = {"valid": config.data.valid == "own", "test": config.data.test == "own"}
-    return ["train", *(split for split, wanted in own.items() if wanted)]
 
 
 def _folder(given: str) -> Path:

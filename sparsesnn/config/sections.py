@@ -45,7 +45,14 @@ class DataConfig(Section, name="data"):
     """Where samples come from, and how events become spikes."""
 
     name: str = option("digits", "the data set", choices=datasets.NAMES)
-    dir: str = option("", "folder of its files", flag="data", metavar="DIR", free=True, local=True)
+    dir: str = option(
+        "",
+        "folder of its files; of your own events a file, or FILE.py:FUNCTION",
+        flag="data",
+        metavar="DIR",
+        free=True,
+        local=True,
+    )
     cache_dir: str = option(
         "", "folder of the event cache; empty: the usual one", flag="cache", metavar="DIR", free=True, local=True
     )
@@ -53,12 +60,14 @@ class DataConfig(Section, name="data"):
     valid: str = option(
         "random:0.1",
         "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), "
-        "file:val.txt (the samples whose numbers it lists), own, none",
+        "file:val.txt (the samples whose numbers it lists), own, none; auto: own where the data has such a part, else random:0.1",
         flag="valid",
         metavar="HOW",
     )
     test: str = option(
-        "own", "test part: own, or taken from the training part as in valid, where a copy of a data set has none"
+        "own",
+        "test part: own, or taken from the training part as in valid, where a copy of a data set has none; auto: own where "
+        "the data has such a part, else random:0.2",
     )
     options: dict[str, Any] = spread(_data_options)
 

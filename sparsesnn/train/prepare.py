@@ -83,25 +83,39 @@ def load_split(config: DataConfig, split: str) -> EventSet:
     )
 
 
+def held_out_by(config: DataConfig, train: EventSet) -> tuple[str, str]:
+    """How test and validation part are made: `auto` is the data's own part, or a share of the training part."""
+    there = train.description.get("parts", datasets.split_names(config.name))
+    asked = {"test": (config.test, "random:0.2"), "valid": (config.valid, "random:0.1")}
+    test, valid = (how if how != "auto" else "own" if k in there else share for k, (how, share) in asked.items())
+    return test, valid
+
+
+def own_parts(config: DataConfig, train: EventSet) -> list[str]:
+    """The parts beside the training part that a run reads from the data set."""
+    return [part for part, how in zip(("test", "valid"), held_out_by(config, train), strict=True) if how == "own"]
+
+
 def load_parts(config: DataConfig) -> Parts:
     """All three parts; the validation part comes from the training part, or is the data set's own.
 
     Errors: `DataError` for missing or damaged files, `ConfigError` for a validation part that cannot be made.
     """
     whole = load_split(config, "train")
-    if config.test == "own":
+    how_test, how_valid = held_out_by(config, whole)
+    if how_test == "own":
         test_set = load_split(config, "test")
         _check_fit(config.name, whole, test_set)
         learnt, test = np.arange(len(whole)), Part(test_set, np.arange(len(test_set)))
     else:
-        learnt, held_out = datasets.split_validation(whole, config.test, option="test")
+        learnt, held_out = datasets.split_validation(whole, how_test, option="test")
         test = Part(whole, held_out)
     valid: Part | None = None
-    if config.valid == "own":
+    if how_valid == "own":
         own = load_split(config, "valid")
         valid = Part(own, np.arange(len(own)))
-    elif config.valid != "none":
-        rest, held_out = datasets.split_validation(whole, config.valid, among=learnt)
+    elif how_valid != "none":
+        rest, held_out = datasets.split_validation(whole, how_valid, among=learnt)
         learnt, valid = rest, Part(whole, held_out)
     parts = Parts(Part(whole, learnt), valid, test)
     for name, part in (("training", parts.train), ("validation", parts.valid), ("test", parts.test)):

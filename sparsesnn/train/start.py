@@ -12,11 +12,15 @@ from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.network import Network
 from sparsesnn.nir import readers_text
 from sparsesnn.runtime import num_threads
+from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.train.loop import Run
+
+#: names of classes that a line has room for
+MOST_NAMES = 12
 
 
 def introduce(run: Run) -> None:
@@ -28,13 +32,15 @@ def introduce(run: Run) -> None:
     )
     n_valid = len(parts.valid) if parts.valid else 0
     train = parts.train.event_set
+    names = [name for k, name in enumerate(parts.train.class_names) if name != str(k)]
     note(
         f"data    {config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
-        f"({config.data.valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}, "
-        f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
+        f"({config.data.valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}"
+        + (f" ({', '.join(names)}), " if 0 < len(names) <= MOST_NAMES else ", ")
+        + f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
         + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
     )
-    if warning := datasets.overrates(train, config.data.valid):
+    if warning := datasets.overrates(train, prepare.held_out_by(config.data, train)[1]):
         note(f"note    data.valid: {warning}")
     note(f"net     {sizes}, {run.engine.n_parameters:,} parameters, readout '{run.training.decoding}'")
     if run.times.dt_ms is not None:

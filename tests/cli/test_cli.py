@@ -173,9 +173,13 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train"], 2, "which data set? give one of digits, dvsgesture, nmnist, shd, ssc, synthetic"),
+        (["train"], 2, "which data set? give one of digits, dvsgesture, events, nmnist, shd, ssc, synthetic"),
         (["train", "configs/digits.toml"], 2, "synthetic; a file is given as --config configs/digits.toml"),
-        (["train", "mnist"], 2, "data.name: is 'mnist'; allowed: digits, dvsgesture, nmnist, shd, ssc, synthetic"),
+        (
+            ["train", "mnist"],
+            2,
+            "data.name: is 'mnist'; allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
+        ),
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),
         (["train", "digits", "--epochs", "many"], 2, "train.epochs: is 'many'; allowed: whole numbers, 1 to 1000000"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsesnn.datasets import cache, heidelberg, load
+from sparsesnn.datasets import cache, hdf5, heidelberg, load
 from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 
 h5py = pytest.importorskip("h5py")
@@ -105,7 +105,7 @@ def test_equals_tonic_event_for_event(tmp_path, name, split):
 def test_blocks_and_pooling(tmp_path, monkeypatch):
     write_file(tmp_path / "SHD" / "shd_train.h5")
     whole = load("shd", data_dir=tmp_path)
-    monkeypatch.setattr(heidelberg, "_BLOCK_SAMPLES", 2)
+    monkeypatch.setattr(hdf5, "BLOCK_SAMPLES", 2)
     monkeypatch.setenv("SPARSESNN_CACHE", str(tmp_path / "other"))
     blocks = load("shd", data_dir=tmp_path)
     np.testing.assert_array_equal(whole.ids, blocks.ids)
@@ -134,7 +134,7 @@ def test_counts_equal_tonics_frames(tmp_path):
 def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
     write_file(tmp_path / "shd_train.h5")
     one = load("shd", data_dir=tmp_path)
-    monkeypatch.setattr(heidelberg, "_BLOCK_SAMPLES", 2)
+    monkeypatch.setattr(hdf5, "BLOCK_SAMPLES", 2)
     monkeypatch.setenv("SPARSESNN_CACHE", str(tmp_path / "other"))
     two = load("shd", data_dir=tmp_path, n_workers=2)
     for name in ("ids", "n_spikes", "labels"):
@@ -300,7 +300,7 @@ def test_truncated_files_are_errors(tmp_path, n_bytes):
 
 def test_a_file_that_kills_the_library_is_an_error(tmp_path, monkeypatch):
     write_file(tmp_path / "shd_train.h5")
-    monkeypatch.setattr(heidelberg, "_PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setattr(hdf5, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(DataError, match=r"shd_train\.h5: is damaged: the HDF5 library ended with signal 11"):
         load("shd", data_dir=tmp_path)
 

@@ -1,0 +1,293 @@
+"""Your own events: a file of arrays, a folder with a file for each part, or a function of yours. Nothing is downloaded.
+
+    sparsesnn train events --data events.npz          also .h5: t_us (or t_ms, t_s), unit (or x, y, p), sample, label
+    sparsesnn train events --data folder              its files are train.npz, test.npz, valid.npz, or end so: mine_train.h5
+    sparsesnn train events --data mine.py:digits      what the function digits() of mine.py returns
+    sparsesnn data check events.npz                   what a file holds, and a picture
+
+Arrays: every event has an entry in the time `t_us`, `t_ms` or `t_s`, in `unit` (or the pixel `x`, `y` and the polarity `p`)
+and in `sample`, the number of its sample; every sample has a `label`, a number from 0 or a text, and may have a `group`
+(and `group_NAME`, as many as you like) and a `part`: train, valid or test. Files in the format of SHD are read too, with
+any number of channels, without `extra/` as well. A function returns such arrays in a dict, an `EventSet`, or a dict of
+`EventSet`s by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
+
+Without parts a fifth of each class is held out as the test part, and a tenth for validation (`data.test`, `data.valid`).
+Samples of one person in training and test make the accuracy better than it is: give groups, and hold out whole ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import math
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn.datasets import cache
+from sparsesnn.datasets.binning import Binned, bin_flat, check_window, max_count, pooled, step_us
+from sparsesnn.datasets.classes import count_classes
+from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.datasets.recording import PARTS, Recording, from_arrays, join, read
+from sparsesnn.datasets.sensor import Sensor
+from sparsesnn.errors import DataError
+from sparsesnn.options import option
+
+SPLITS = PARTS
+LICENCE = "yours"
+CITATION = "yours"
+RECIPE = {
+    "data": {"valid": "auto", "test": "auto"},
+    "net": {"text": "auto-256r-auto"},
+    "optim": {"lr": 2e-3},
+    "train": {"epochs": 30},
+}
+
+_FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
+_ENDINGS = (".npz", ".h5", ".hdf5")
+#: events that are binned at once
+_BLOCK_EVENTS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How events become spikes."""
+
+    dt_ms: float = option(0.0, "width of a step, milliseconds; 0: the longest sample lasts n_steps", low=0)
+    n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
+    start: str = option(
+        "zero", "where the time of a sample begins: at zero, or at its first event", choices=("zero", "first")
+    )
+    n_units: int = option(0, "units; 0: the largest number and one", low=0, high=100_000_000)
+    width: int = option(0, "of a camera, pixels; 0: the largest x and one", low=0, high=100_000)
+    height: int = option(0, "of a camera, pixels; 0: the largest y and one", low=0, high=100_000)
+    pool: int = option(
+        1, "neighboring units that share a neuron; of a camera pixels, in x and in y", low=1, high=1_000_000
+    )
+    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+
+
+def load(
+    *,
+    split: str,
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    download: bool,
+    n_workers: int | None,
+    options: Options,
+) -> EventSet:
+    """One part of a person's own events.
+
+    Args:
+        data_dir: the file, the folder, or FILE.py:FUNCTION.
+
+    Raises:
+        DataError: files that are missing, damaged or of another form, or that have no such part.
+        ConfigError: options without meaning.
+    """
+    if data_dir is None:
+        raise DataError(
+            "events: no file was given; give --data FILE.npz, FILE.h5, a folder of them, or FILE.py:FUNCTION"
+        )
+    max_count(options.duplicates)  # refused before files are looked for
+    if match := _FUNCTION.fullmatch(str(data_dir)):
+        path = Path(match["path"]).expanduser()
+        made = _made(path, match["name"], path.stat().st_mtime_ns if path.is_file() else 0)
+        if isinstance(made, Recording):
+            return _part_of(made, split, options, {"source": match["name"]})
+        return _with_parts(made, split, str(data_dir))
+    files = find_files(data_dir)
+    source = cache.tree_identity(Path(), [str(path) for path in files.values()])
+    source |= {"name": data_dir.name}
+    source.pop("names_sizes_sha256")  # of whole paths; a copy elsewhere is the same data
+    source |= {"edges": [cache.source_identity(path)["edges_sha256"] for path in files.values()]}
+    parameters = {"name": "events", "split": split, "source": source, **asdict(options)}
+
+    def build() -> EventSet:
+        return _part_of(read_files(files), split, options, {"source": cache.without_times(source)})
+
+    return cache.load_or_build(parameters, build, cache_dir)
+
+
+def find_files(place: Path) -> dict[str, Path]:
+    """The files by part; a single file is the part "", which may say parts itself.
+
+    Raises:
+        DataError: there is none, or a folder has two of one part.
+    """
+    if not place.is_dir():
+        if not place.is_file():
+            raise DataError(
+                f"events: {place} is neither a file nor a folder; give {', '.join(_ENDINGS)}, or FILE.py:FUNCTION"
+            )
+        return {"": place}
+    found: dict[str, Path] = {}
+    for path in sorted(place.iterdir()):
+        part = re.split(r"[_-]", path.stem)[-1]
+        if path.suffix.lower() in _ENDINGS and part in PARTS:
+            if part in found:
+                raise DataError(
+                    f"{place}: {found[part].name} and {path.name} are both the part {part!r}; leave one there"
+                )
+            found[part] = path
+    if "train" not in found:
+        raise DataError(f"{place}: holds no train.npz (or .h5, or mine_train.npz); found: {', '.join(found) or 'none'}")
+    return found
+
+
+def read_files(files: Mapping[str, Path]) -> Recording:
+    """All of them as one recording."""
+    recordings = {part: read(path) for part, path in files.items()}
+    return recordings[""] if "" in recordings else join(recordings)
+
+
+def parts_of(recording: Recording) -> list[str]:
+    """The parts that have samples; ["train"] where the file says none."""
+    return ["train"] if recording.parts is None else [part for part in PARTS if (recording.parts == part).any()]
+
+
+def window_of(recording: Recording, options: Options) -> float:
+    """Width of a step, microseconds: that asked for, or so that no event is lost."""
+    if options.dt_ms:
+        return step_us(options.dt_ms)
+    least = max(float(recording.t_us.max(initial=0.0)) / options.n_steps, 1.0)
+    unit = 10.0 ** (math.floor(math.log10(least)) - 2)  # three digits, and more than the longest sample needs
+    return round((math.floor(least / unit) + 1) * unit, 3)
+
+
+def _part_of(whole: Recording, split: str, options: Options, more: Mapping[str, Any]) -> EventSet:
+    """The spike lists of one part; window, units and classes are those of all parts together."""
+    parts = parts_of(whole)
+    if split not in parts:
+        raise DataError(
+            f"{whole.source}: has no part {split!r}; there is {', '.join(parts)}; set data.test or data.valid"
+        )
+    recording = whole.from_first() if options.start == "first" else whole
+    dt_us, unit, n_units, sensor = window_of(recording, options), *_units(recording, options)
+    n_classes = count_classes(recording.labels, recording.class_names, f"{recording.source}: label")
+    check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=n_units)
+    chosen = recording.of_part(split)
+    starts, binned = recording.starts, []
+    for block in _blocks(recording.n_events[chosen]):
+        samples = chosen[block]
+        places = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in samples] or [np.empty(0, np.int64)])
+        binned.append(
+            bin_flat(
+                recording.t_us[places],
+                unit[places],
+                recording.n_events[samples],
+                n_units=n_units,
+                n_steps=options.n_steps,
+                dt_us=dt_us,
+                duplicates=options.duplicates,
+                source=recording.source,
+                first_sample=int(samples[0]) if samples.size else 0,
+            )
+        )
+    lists = Binned.join(binned)
+    return EventSet(
+        ids=lists.ids,
+        n_spikes=lists.n_spikes,
+        labels=recording.labels[chosen],
+        n_neurons=lists.n_neurons,
+        n_classes=n_classes,
+        groups={name: group[chosen] for name, group in recording.groups.items()},
+        n_lost=lists.n_lost,
+        n_merged=lists.n_merged,
+        description={
+            "name": "events",
+            "split": split,
+            **asdict(options),
+            **more,
+            "dt_us": dt_us,
+            "parts": parts,
+            "classes": recording.class_names,
+            "group_names": dict(recording.group_names),
+            **({} if sensor is None else {"sensor": sensor.entry()}),
+        },
+    )
+
+
+def _blocks(n_events: npt.NDArray[np.int64]) -> list[slice]:
+    """Samples that are binned together; one empty block where there are none."""
+    block = (np.cumsum(n_events) - n_events) // _BLOCK_EVENTS
+    edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), n_events.size]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def _units(recording: Recording, options: Options) -> tuple[npt.NDArray[np.int64], int, Sensor | None]:
+    """int64[E], the cell of every event, the number of cells, and the sensor of a camera."""
+    sizes = {
+        name: getattr(options, key) or int(recording.places[name].max(initial=0)) + 1
+        for name, key in (("unit", "n_units"), ("x", "width"), ("y", "height"))
+        if name in recording.places
+    }
+    for name, size in sizes.items():
+        values = recording.places[name]
+        if values.size and int(values.max()) >= size:
+            option_name = {"unit": "n_units", "x": "width", "y": "height"}[name]
+            raise DataError(
+                f"{recording.source}: {name} reaches {values.max()}; data.{option_name} is {size}; raise it, or give 0"
+            )
+    pool = options.pool
+    if "unit" in recording.places:
+        return recording.places["unit"] // pool, pooled(sizes["unit"], pool), None
+    width, height = pooled(sizes["x"], pool), pooled(sizes["y"], pool)
+    polarity = recording.places.get("p", np.zeros(1, np.int64))
+    n_polarities = 2 if "p" in recording.places else 1
+    cell = recording.places["x"] // pool + width * (recording.places["y"] // pool + height * polarity)
+    sensor = Sensor(width, height, n_polarities * max_count(options.duplicates))
+    return cell, n_polarities * width * height, sensor
+
+
+# ---- functions of a person -----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4)
+def _made(path: Path, name: str, mtime_ns: int) -> Recording | dict[str, EventSet]:
+    """What a function returned, called once for each version of its file."""
+    where = f"{path}:{name}"
+    if not path.is_file():
+        raise DataError(f"events: {path} is no file; give FILE.py:FUNCTION")
+    spec = importlib.util.spec_from_file_location(f"_sparsesnn_events_{path.stem}", path)
+    assert spec is not None, "a file that ends in .py has a loader"
+    assert spec.loader is not None, "a file that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        function = getattr(module, name, None)
+        made = function() if callable(function) else None
+    except DataError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise DataError(
+            f"{where}: ended with {type(error).__name__}: {error} (line {last.lineno} of {last.filename})"
+        ) from error
+    if not callable(function):
+        raise DataError(f"{where}: {path.name} has no function {name!r}; define one that takes no arguments")
+    if isinstance(made, EventSet):
+        return {"train": made}
+    if isinstance(made, Mapping) and made and all(isinstance(x, EventSet) for x in made.values()):
+        if strange := [part for part in made if part not in PARTS]:
+            raise DataError(f"{where}: returns the part {strange[0]!r}; allowed: {', '.join(PARTS)}")
+        return dict(made)
+    if isinstance(made, Mapping):
+        return from_arrays(made, where)
+    raise DataError(
+        f"{where}: returns a {type(made).__name__}; allowed: an EventSet, a dict of EventSets by part, or a dict of arrays"
+    )
+
+
+def _with_parts(made: Mapping[str, EventSet], split: str, where: str) -> EventSet:
+    if split not in made:
+        raise DataError(f"{where}: has no part {split!r}; there is {', '.join(made)}; set data.test or data.valid")
+    chosen = made[split]
+    return replace(chosen, description={"name": "events", **chosen.description, "parts": list(made)})

@@ -1,0 +1,172 @@
+"""`sparsesnn data check`: what a file of a person's own events holds, in words and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsesnn.errors import ConfigError
+from sparsesnn.wording import count
+
+if TYPE_CHECKING:
+    from sparsesnn.datasets.recording import Recording
+
+#: names that are listed in a line
+_MOST_NAMES = 12
+#: events that are drawn of a sample
+_MOST_DOTS = 20_000
+
+
+def register(what: Any) -> None:
+    check = what.add_parser(
+        "check",
+        help="say what a file of your own events holds, and draw it",
+        description="Reads a .npz or HDF5 file, or a folder with one for each part, and says what is there: units, rates, "
+        "durations, classes, groups. `sparsesnn data info events` explains the arrays.",
+    )
+    check.add_argument("file", type=Path, metavar="FILE", help=".npz, .h5, or a folder of them")
+    check.add_argument("--out", type=Path, metavar="PICTURE", help="png, svg or pdf (default: FILE-check.png here)")
+    check.add_argument("--no-plot", action="store_true", help="words only")
+    check.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from sparsesnn.datasets.events import Options, find_files, parts_of, read_files, window_of
+
+    place = options.file.expanduser()
+    recording = read_files(find_files(place))
+    dt_us = window_of(recording, Options())
+    for line in describe(recording, parts_of(recording)):
+        print(line)
+    print(f"train    sparsesnn train events --data {options.file}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)")
+    if options.no_plot:
+        return 0
+    out = options.out or Path(f"{place.stem}-check.png")
+    try:
+        draw(recording, out, title=str(options.file))
+    except OSError as error:
+        raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
+    print(f"picture  {out}")
+    return 0
+
+
+def describe(recording: Recording, parts: list[str]) -> list[str]:
+    """Lines of text: what is there, and what looks wrong."""
+    n_events, spans = recording.n_events, _spans(recording)
+    first = np.array([s[0] for s in spans]) if spans else np.zeros(0)
+    length = np.array([s[1] - s[0] for s in spans]) if spans else np.zeros(0)
+    units = _units(recording)
+    per_unit = np.bincount(units, minlength=1)
+    seconds = max(float(recording.t_us.max(initial=0.0)) / 1e6, 1e-9)
+    active = int((per_unit > 0).sum())
+    rate = per_unit / (seconds * max(1, len(recording)))
+    lines = [
+        f"samples  {len(recording):,}, events {recording.t_us.size:,}: {_three(n_events)} each",
+        f"units    {_grid(recording)}; {active:,} of {per_unit.size:,} have events; "
+        f"a unit fires {rate.mean():.4g} times a second on average, the busiest ({int(rate.argmax()):,}) {rate.max():.4g}",
+        f"times    first events at {_three(first / 1e3)} ms, durations {_three(length / 1e3)} ms",
+        f"classes  {_named(recording.labels, recording.class_names)}",
+    ]
+    lines += [
+        f"group    {name}: {_named(group, recording.group_names.get(name, []))}"
+        for name, group in recording.groups.items()
+    ]
+    lines.append("parts    " + ", ".join(f"{part} {recording.of_part(part).size:,}" for part in parts))
+    if recording.unread:
+        lines.append(f"note     not read: {', '.join(recording.unread[:_MOST_NAMES])}")
+    if empty := int((n_events == 0).sum()):
+        lines.append(f"note     {count(empty, 'sample')} without events")
+    if (recording.t_us < 0).any():
+        lines.append(
+            f"note     {count(int((recording.t_us < 0).sum()), 'event')} before time 0, which are lost; set data.start=first"
+        )
+    elif first.size and float(np.median(first)) > float(np.median(length)) > 0:
+        lines.append("note     samples begin late: set data.start=first to count their time from their first event")
+    if recording.labels.size and np.unique(recording.labels).size < 2:
+        lines.append("note     there is one class: nothing to tell apart")
+    return lines
+
+
+def draw(recording: Recording, path: Path, *, title: str) -> None:
+    """Samples of some classes, events for each unit, events and durations of samples, and samples for each class."""
+    from sparsesnn.figures import BLUE, GREEN, ORANGE, new_figure, save
+
+    units, starts = _units(recording), recording.starts
+    figure = new_figure(11, 6)
+    above, below = figure.subplots(2, 3)
+    filled = recording.n_events > 0
+    for axes, label in zip(above, np.unique(recording.labels[filled])[:3].tolist(), strict=False):
+        sample = int(np.flatnonzero(filled & (recording.labels == label))[0])
+        own = slice(int(starts[sample]), min(int(starts[sample + 1]), int(starts[sample]) + _MOST_DOTS))
+        axes.plot(recording.t_us[own] / 1e3, units[own], ".", markersize=2, color=BLUE)
+        name = recording.class_names[label] if recording.class_names else str(label)
+        axes.set_title(f"sample {sample}, class {name}", fontsize=9)
+        axes.set_xlabel("ms")
+    above[0].set_ylabel("unit")
+    per_unit = np.bincount(units, minlength=1)
+    below[0].plot(np.arange(per_unit.size), per_unit, color=BLUE, linewidth=0.8)
+    below[0].set_xlabel("unit")
+    below[0].set_ylabel("events")
+    length = np.array([(s[1] - s[0]) / 1e3 for s in _spans(recording)] or [0.0])
+    below[1].plot(length, recording.n_events[filled] if filled.any() else [0], ".", markersize=3, color=ORANGE)
+    below[1].set_xlabel("duration of a sample, ms")
+    below[1].set_ylabel("its events")
+    labels, n_samples = np.unique(recording.labels, return_counts=True)
+    below[2].bar(np.arange(labels.size), n_samples, color=GREEN)
+    if labels.size <= _MOST_NAMES:
+        names = [recording.class_names[k] if recording.class_names else str(k) for k in labels.tolist()]
+        below[2].set_xticks(np.arange(labels.size), names, rotation=30, fontsize=8)
+    below[2].set_xlabel("class")
+    below[2].set_ylabel("samples")
+    save(figure, path, title)
+
+
+def _spans(recording: Recording) -> list[tuple[float, float]]:
+    """First and last time of every sample that has events."""
+    filled = recording.n_events > 0
+    if not filled.any():
+        return []
+    starts = recording.starts[:-1][filled]
+    return list(
+        zip(
+            np.minimum.reduceat(recording.t_us, starts).tolist(),
+            np.maximum.reduceat(recording.t_us, starts).tolist(),
+            strict=True,
+        )
+    )
+
+
+def _units(recording: Recording) -> npt.NDArray[np.int64]:
+    """int64[E], one number for each unit or pixel and polarity."""
+    places = recording.places
+    if "unit" in places:
+        return places["unit"]
+    width, height = (int(places[name].max(initial=0)) + 1 for name in ("x", "y"))
+    return places["x"] + width * (places["y"] + height * places.get("p", np.zeros(1, np.int64)))
+
+
+def _grid(recording: Recording) -> str:
+    places = recording.places
+    if "unit" in places:
+        return f"0 to {int(places['unit'].max(initial=0)):,}"
+    size = " x ".join(f"{int(places[name].max(initial=0)) + 1:,}" for name in ("x", "y"))
+    return f"{size} pixels{' x 2 polarities' if 'p' in places else ''}"
+
+
+def _named(numbers: npt.NDArray[np.int64], names: list[str]) -> str:
+    """`3: left 40, right 38, up 42`: how many there are, and the samples of each."""
+    found, n_samples = np.unique(numbers, return_counts=True)
+    pairs = list(zip(found.tolist(), n_samples.tolist(), strict=True))
+    listed = ", ".join(f"{names[k] if names else k} {n:,}" for k, n in pairs[:_MOST_NAMES])
+    return f"{len(pairs):,}: {listed}" + (", …" if len(pairs) > _MOST_NAMES else "")
+
+
+def _three(values: npt.NDArray[Any]) -> str:
+    """Least, median and largest."""
+    if not values.size:
+        return "none"
+    return f"{values.min():,.6g} to {values.max():,.6g} (median {float(np.median(values)):,.6g})"
