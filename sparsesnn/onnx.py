@@ -58,7 +58,11 @@ class StepModule(nn.Module):
     def _add_layer(self, name: str, layer: Layer) -> None:
         population = layer.population
         for c in layer.incoming:
-            self.register_buffer(f"{name} {c.name}", layer.matrix(c).detach().clone())
+            weight = layer.matrix(c) if c.synapses.is_matrix else getattr(layer, c.name)
+            self.register_buffer(f"{name} {c.name}", weight.detach().clone())
+            if c.axonal:
+                steps = layer.axonal_delays(c).detach().round().long()
+                self.register_buffer(f"{name} {c.name} steps", steps)
         if layer.bias is not None:
             self.register_buffer(f"{name} bias", layer.bias.detach().clone())
         for p in population.parameters:
@@ -85,8 +89,15 @@ class StepModule(nn.Module):
             named = {key.partition(" ")[2]: x for key, x in self.named_buffers() if key.partition(" ")[0] == name}
             i = named.get("bias", torch.zeros(()))
             for c in self.network.incoming(name):
-                arriving = before[f"{c.pre}.past"][c.delay - 1] if c.delay else sent[c.pre]
-                i = i + arriving @ named[c.name]
+                if not c.axonal:
+                    arriving = before[f"{c.pre}.past"][c.delay - 1] if c.delay else sent[c.pre]
+                else:
+                    lately = torch.cat([sent[c.pre][None], before[f"{c.pre}.past"]])
+                    arriving = lately[named[f"{c.name} steps"] + c.delay, :, torch.arange(lately.shape[2])].T
+                product = (
+                    arriving @ named[c.name] if c.synapses.is_matrix else c.synapses.product(arriving, named[c.name])
+                )
+                i = i + product
             s = before.get(f"{name}.reset")
             found = population.step(named, [before[f"{name}.{z}"] for z in population.states], s, s, i)
             after |= {f"{name}.{z}": x for z, x in zip(population.states, found, strict=True)}

@@ -56,7 +56,10 @@ class Operations:
             for c in incoming_of(self.network, name):
                 sender = next(k.pre for k in self.network.incoming(name) if k.name == c.name)
                 fan_out = self.fan_out[f"{name}/{c.name}"]
-                self.effective += int((_arrivals(spikes[sender], c.delay) * fan_out).sum())
+                delay: int | Tensor = c.delay
+                if c.axonal:
+                    delay = c.delay + self.engine.model.layers[name].axonal_delays(c).detach().round().long().cpu()
+                self.effective += int((_arrivals(spikes[sender], delay) * fan_out).sum())
                 if self.engine.grid.shards.rank == 0:
                     self.dense += n_samples * n_steps * _pairs(c.synapses, c.n_pre, n)
         if self.engine.grid.shards.rank == 0:
@@ -119,12 +122,14 @@ def _fan_out(layer: Any, c: Any) -> Tensor:
     return torch.bincount(torch.from_numpy(existing[1])[weight != 0].long(), minlength=c.n_pre)
 
 
-def _arrivals(spikes: SpikeBatch | Tensor, delay: int) -> Tensor:
-    """int64[N], the spikes of each neuron that arrive within the sequence."""
+def _arrivals(spikes: SpikeBatch | Tensor, delay: int | Tensor) -> Tensor:
+    """int64[N], the spikes of each neuron that arrive within the sequence; `delay`: in steps, one or int64[N]."""
     if isinstance(spikes, Tensor):
-        return spikes[: max(0, len(spikes) - delay)].count_nonzero(dim=(0, 1)).cpu()
-    kept = spikes.fired() & (spikes.list_index() < (spikes.n_steps - delay) * spikes.n_samples)
-    return torch.bincount(spikes.ids.long()[kept], minlength=spikes.n_neurons)
+        arrives = torch.arange(len(spikes))[:, None] + delay < len(spikes)  # [T, 1] or [T, N]
+        return (spikes.detach().cpu().count_nonzero(dim=1) * arrives).sum(0)
+    ids, step = spikes.ids.long(), spikes.list_index() // max(1, spikes.n_samples)
+    late = delay[ids] if isinstance(delay, Tensor) else delay
+    return torch.bincount(ids[spikes.fired() & (step + late < spikes.n_steps)], minlength=spikes.n_neurons)
 
 
 def note(found: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ from sparsesnn.train import Config, train
 T, B = 13, 3
 
 
-def loud(network: ss.Network) -> ss.Model:
-    model = ss.Model(network)
+def loud(network: ss.Network, backend: str = "cpu") -> ss.Model:
+    model = ss.Model(network, backend=backend)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(4)
@@ -45,9 +45,28 @@ def some_spikes(n: int = 17) -> torch.Tensor:
     return (torch.rand(T, B, n, generator=torch.Generator().manual_seed(0)) < 0.3).float()
 
 
-@pytest.mark.parametrize("network", [everything(), ss.parse_net("17-11r-5s")], ids=["everything", "spiking readout"])
-def test_steps_are_those_of_the_model(network: ss.Network) -> None:
-    model, x = loud(network), some_spikes()
+def delayed() -> ss.Network:
+    return ss.Network(
+        {"input": ss.Input(17), "hidden": ss.LIF(11), "output": ss.LI(5)},
+        (
+            ss.Connection("input", "hidden", 1, axonal=ss.Delays(4, given=tuple(m % 5 for m in range(17)))),
+            ss.Connection("hidden", "output", 1),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "backend"),
+    [
+        (everything(), "cpu"),
+        (ss.parse_net("17-11r-5s"), "cpu"),
+        (delayed(), "cpu"),
+        (ss.parse_net("2x8x8:3C3s2-MP2-5"), "dense"),
+    ],
+    ids=["everything", "spiking readout", "axonal delays", "convolution"],
+)
+def test_steps_are_those_of_the_model(network: ss.Network, backend: str) -> None:
+    model, x = loud(network, backend), some_spikes(network.populations["input"].n)
     step = StepModule(model)
     states, outputs = step.first_states(B), []
     for t in range(T):

@@ -104,3 +104,14 @@ def test_weights_read_as_bfloat16() -> None:
 def test_what_cannot_be_recorded(record: Any, facts: str) -> None:
     with pytest.raises(DescriptionError, match=facts):
         ss.Model(ss.parse_net("17-11r-5"))(batch(), record=record)
+
+
+def test_behind_convolutions() -> None:
+    model = loud(ss.parse_net("2x8x8:3C3s2-MP2-5"), "dense")
+    spikes = ss.SpikeBatch.from_dense((torch.rand(T, B, 128, generator=torch.Generator().manual_seed(0)) < 0.3).float())
+    output = model(spikes, record=list(model.layers))
+    assert min(output.activity().values()) > 0.01
+    parameters = {name: reference.Parameters.from_layer(layer, np.float32) for name, layer in model.layers.items()}
+    records = reference.network_forward(model.network, parameters, spikes.to_dense().numpy())
+    for name, record in records.items():
+        torch.testing.assert_close(output.traces[name].current, torch.from_numpy(record.current), rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ from sparsesnn.engines import Batch, Training, make_engine
 from sparsesnn.train.operations import Operations
 
 T, B, N_IN = 9, 5, 13
+DELAYS = ss.Delays(3, given=tuple(m % 4 for m in range(N_IN)))
 
 
 def matrix(layer: Any, c: ss.Connection) -> torch.Tensor:
@@ -26,7 +27,7 @@ def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
     network = ss.Network(
         {"input": ss.Input(N_IN), "hidden": ss.LIF(7, recurrent=True, bias=True), "output": ss.LI(3)},
         (
-            ss.Connection("input", "hidden", 2),
+            ss.Connection("input", "hidden", 2, axonal=DELAYS),
             ss.Connection("input", "hidden"),
             ss.Connection("hidden", "output"),
             ss.Connection("input", "hidden", 1, ss.Sparse(0.3)),
@@ -51,7 +52,11 @@ def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
         for c in network.connections:
             sent = dense if c.pre == "input" else hidden
             weight = matrix(engine.model.layers[c.post], c)
-            effective += sum(int((weight[m] != 0).sum()) for t, _, m in sent.nonzero().tolist() if t + c.delay < T)
+            effective += sum(
+                int((weight[m] != 0).sum())
+                for t, _, m in sent.nonzero().tolist()
+                if t + c.delay + (m % 4 if c.axonal else 0) < T
+            )
     found = operations.neurobench(0.25)
     assert n_spikes > 10
     assert found["synaptic_operations"] == {
