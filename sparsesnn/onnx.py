@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.engines.module import Layer, Model
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.layers import Population
 
@@ -55,7 +56,7 @@ class StepModule(nn.Module):
         self.state_names.append(name)
         self.state_shapes.append(shape)
 
-    def _add_layer(self, name: str, layer: Layer) -> None:
+    def _add_layer(self, name: str, layer: Any) -> None:
         population = layer.population
         for c in layer.incoming:
             weight = layer.matrix(c) if c.synapses.is_matrix else getattr(layer, c.name)
@@ -74,7 +75,7 @@ class StepModule(nn.Module):
 
     def first_states(self, n_samples: int) -> list[Tensor]:
         """The states before the first step: zeros."""
-        return [torch.zeros([n_samples if n == "B" else n for n in shape]) for shape in self.state_shapes]
+        return [torch.zeros([int(n_samples if n == "B" else n) for n in shape]) for shape in self.state_shapes]
 
     def forward(self, spikes: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Runs one step.

@@ -157,7 +157,7 @@ class Run:
                 "note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without"
             )
         self.loggers = make_loggers(config, folder) if grid.is_first else []
-        self.on_epoch = [logger.append for logger in self.loggers]
+        self.on_epoch: list[Callable[[Mapping[str, Any]], None]] = [logger.append for logger in self.loggers]
         if saved is None:
             self._save()
         self._note_saved()

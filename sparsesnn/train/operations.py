@@ -118,7 +118,7 @@ def _fan_out(layer: Any, c: Any) -> Tensor:
         paths: Tensor = c.synapses.fan_out(weight, torch.ones(layer.population.n, dtype=torch.float64))
         return paths.round().long() if weight.numel() else torch.zeros(c.n_pre, dtype=torch.int64)
     if (existing := layer.columns(c)) is None:
-        return weight.count_nonzero(1)
+        return torch.count_nonzero(weight, 1)
     return torch.bincount(torch.from_numpy(existing[1])[weight != 0].long(), minlength=c.n_pre)
 
 
