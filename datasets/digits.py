@@ -17,7 +17,7 @@ Split: a quarter of each class is the test part, chosen once by a fixed hash, th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,15 +50,7 @@ class Options:
     n_steps: int = option(24, "steps of a sample; brightness becomes time", low=8, high=1_000_000)
 
 
-def load(
-    *,
-    split: str,
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    download: bool,
-    n_workers: int | None,
-    options: Options,
-) -> EventSet:
+def load(*, split: str, options: Options, **files: Any) -> EventSet:
     """The digits of one split; nothing is read from files or cached."""
     try:
         from sklearn.datasets import load_digits

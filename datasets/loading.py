@@ -12,7 +12,8 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import Option, options_of
 
-#: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and `load(...)`
+#: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and
+#: `load(split=, options=, data_dir=, cache_dir=, download=, n_workers=)`, of which sets without files read the first two
 _MODULES = {
     "digits": "digits",
     "dvsgesture": "dvs_gesture",

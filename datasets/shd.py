@@ -6,7 +6,6 @@ of other speech in it, is described in `heidelberg`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from sparsesnn.datasets import heidelberg
@@ -20,28 +19,10 @@ LICENCE, CITATION = heidelberg.LICENCE, heidelberg.CITATION
 RECIPE = {"data": {"valid": "speakers:0,1"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 50}}
 
 
-def load(
-    *,
-    split: str,
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    download: bool,
-    n_workers: int | None,
-    options: Options,
-) -> EventSet:
+def load(*, split: str, options: Options, **files: Any) -> EventSet:
     """One split of SHD (8,156 train, 2,264 test samples), or of a folder in its format with other samples."""
 
     def make(dataset: Any, save_to: str) -> Any:
         return dataset(save_to, train=split == "train")
 
-    return heidelberg.load(
-        "SHD",
-        make,
-        f"shd_{split}.h5",
-        split=split,
-        data_dir=data_dir,
-        cache_dir=cache_dir,
-        download=download,
-        n_workers=n_workers,
-        options=options,
-    )
+    return heidelberg.load("SHD", make, f"shd_{split}.h5", split=split, options=options, **files)

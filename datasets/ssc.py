@@ -6,7 +6,6 @@ described in `heidelberg`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from sparsesnn.datasets import heidelberg
@@ -20,28 +19,10 @@ LICENCE, CITATION = heidelberg.LICENCE, heidelberg.CITATION
 RECIPE = {"data": {"valid": "own"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 30}}
 
 
-def load(
-    *,
-    split: str,
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    download: bool,
-    n_workers: int | None,
-    options: Options,
-) -> EventSet:
+def load(*, split: str, options: Options, **files: Any) -> EventSet:
     """One split of SSC (75,466 train, 9,981 valid, 20,382 test samples), or of a folder in its format."""
 
     def make(dataset: Any, save_to: str) -> Any:
         return dataset(save_to, split=split)
 
-    return heidelberg.load(
-        "SSC",
-        make,
-        f"ssc_{split}.h5",
-        split=split,
-        data_dir=data_dir,
-        cache_dir=cache_dir,
-        download=download,
-        n_workers=n_workers,
-        options=options,
-    )
+    return heidelberg.load("SSC", make, f"ssc_{split}.h5", split=split, options=options, **files)

@@ -12,7 +12,7 @@ probability 1 - exp(-rate), independently: what a Poisson process leaves after b
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,15 +45,7 @@ class Options:
     seed: int = option(0, "of the patterns and the samples")
 
 
-def load(
-    *,
-    split: str,
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    download: bool,
-    n_workers: int | None,
-    options: Options,
-) -> EventSet:
+def load(*, split: str, options: Options, **files: Any) -> EventSet:
     """One split; nothing is read from files or cached."""
     o = options
     n_neurons, n_steps, seed = o.n_neurons, o.n_steps, o.seed
