@@ -84,7 +84,8 @@ def orthogonal(n: int, seed: int) -> npt.NDArray[np.float64]:
             along += x * row
         rows -= np.outer(v * (2 / math.fsum(v * v)), along)
     signs = np.array([1.0 if draw() < 0.5 else -1.0 for _ in range(n)])
-    return q * signs
+    q *= signs
+    return q
 
 
 #: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the weights found
