@@ -63,6 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links out of docs/ lead to the page that is made of a file, or to the source."""
+    markdown = re.sub(r"<!-- arguments of (\w+) -->", lambda match: _arguments(match[1]), markdown)
     return markdown if page.file.src_uri in PAGES else _moved(markdown, Path("docs"))
 
 
@@ -89,6 +90,19 @@ def _moved(text: str, folder: Path) -> str:
     parts = re.split(r"(```.*?```|`[^`\n]*`)", text, flags=re.DOTALL)
     parts[::2] = [re.sub(r"(\])\(([^)\s]+)\)", link, part) for part in parts[::2]]
     return "".join(parts) if len(parts) > 1 else parts[0]
+
+
+def _arguments(model: str) -> str:
+    """The arguments of a neuron model, which its options declare and its source does not spell out."""
+    import sparsesnn
+    from sparsesnn.options import options_of
+
+    rows = [
+        f"| `{name}` | {known.meaning} | `{known.default!r}` |"
+        for name, known in options_of(getattr(sparsesnn, model)).items()
+    ]
+    head = f"Arguments of `{model}`; the first is `n`, the number of neurons."
+    return "\n".join([head, "", "| Argument | Meaning | Default |", "|---|---|---|", *rows])
 
 
 def _options() -> str:

@@ -69,3 +69,5 @@ def test_links_move_with_a_page() -> None:
     assert hooks._moved("[a](../examples/loggers.py)", Path("docs")).endswith("source/examples/loggers.py)")
     assert "| `optim.lr` |" in hooks._options()
     assert "--init-from" in hooks._commands()
+    for model in re.findall(r"<!-- arguments of (\w+) -->", REFERENCE):
+        assert "| `beta` |" in hooks._arguments(model)
