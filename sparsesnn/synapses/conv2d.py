@@ -89,7 +89,7 @@ class Conv2d(OnMaps):
         made = functional.conv2d(
             self.images(spikes), weight.permute(3, 2, 0, 1), None, stride, padding, dilation, self.groups
         )
-        return made.permute(0, 2, 3, 1).reshape(len(spikes), math.prod(self.post_shape))
+        return made.permute(0, 2, 3, 1).reshape(spikes.shape[0], math.prod(self.post_shape))
 
     def fan_out(self, weight: Any, d: Any) -> Any:
         return self.product_grad(d.new_zeros(1, self.n_pre), (weight != 0).to(d.dtype), d[None], (True, False))[0][0]

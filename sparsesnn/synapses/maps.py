@@ -144,8 +144,8 @@ class OnMaps(Synapses, shared=True):
         """Spikes [R, n_pre] as [R, channels, height, width], the same memory."""
         height, width, channels = self.pre_shape
         if self.channels_first:
-            return spikes.reshape(len(spikes), channels, height, width)
-        return spikes.reshape(len(spikes), height, width, channels).permute(0, 3, 1, 2)
+            return spikes.reshape(spikes.shape[0], channels, height, width)
+        return spikes.reshape(spikes.shape[0], height, width, channels).permute(0, 3, 1, 2)
 
     def received(self, rows: Any) -> Any:
         """What the receiver gets, [.., n_post], as maps [R, height, width, channels]; NumPy's or PyTorch's."""
@@ -153,7 +153,7 @@ class OnMaps(Synapses, shared=True):
 
     def rows(self, images: Any) -> Any:
         """The inverse of `images`."""
-        return (images if self.channels_first else images.permute(0, 2, 3, 1)).reshape(len(images), self.n_pre)
+        return (images if self.channels_first else images.permute(0, 2, 3, 1)).reshape(images.shape[0], self.n_pre)
 
 
 def sides(value: Sides) -> tuple[int, int]:

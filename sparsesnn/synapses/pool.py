@@ -83,7 +83,7 @@ class Pool(OnMaps):
             made = functional.max_pool2d(images, size, stride)
         else:
             made = functional.avg_pool2d(images, size, stride, divisor_override=1 if self.reduction == "sum" else None)
-        return made.permute(0, 2, 3, 1).reshape(len(spikes), math.prod(self.post_shape))
+        return made.permute(0, 2, 3, 1).reshape(spikes.shape[0], math.prod(self.post_shape))
 
     def fan_out(self, weight: Any, d: Any) -> Any:
         kind = replace(self, reduction="sum")

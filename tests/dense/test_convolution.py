@@ -19,6 +19,7 @@ from sparsesnn.engines.dense import on_cpu
 from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.init import init_activity
+from sparsesnn.onnx import StepModule
 from sparsesnn.reference import Parameters, network_backward, network_forward
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Synapses
 from studies.sweep import Settings, bench_sweep
@@ -245,6 +246,18 @@ def test_chosen_neurons_are_recorded(mode: str) -> None:
         traces = output.traces[name]
         np.testing.assert_allclose(traces.current.numpy(), records[name].current[:, :, chosen], rtol=0, atol=1e-12)
         np.testing.assert_allclose(traces.states["v"].numpy(), records[name].v[:-1][:, :, chosen], rtol=0, atol=1e-12)
+
+
+def test_one_step_at_a_time_as_exported() -> None:
+    network = networks()["2x9x8:3C4-MP2-6"]
+    model, spikes = model_of(network, "hoist", torch.float32), spikes_of(network)
+    step = StepModule(model)
+    states: list[torch.Tensor] = step.first_states(3)
+    outputs = []
+    for x in spikes.to_dense().unbind(0):
+        output, *states = step(x, *states)
+        outputs.append(output)
+    torch.testing.assert_close(torch.stack(outputs), model(spikes).potentials, rtol=1e-5, atol=1e-5)
 
 
 def test_weights_are_scaled_until_neurons_fire() -> None:
