@@ -202,11 +202,11 @@ def add_perfect(tree: Path) -> None:
         "sparsesnn/layers/perfect.py": new(MODEL_PY),
         "sparsesnn/layers/__init__.py": lambda before: before.replace(
             "\n__all__", "\nfrom sparsesnn.layers.perfect import Perfect\n\n__all__", 1
-        ).replace("AdLIF, LI)", "AdLIF, LI, Perfect)", 1),
+        ).replace("(Input, ", "(Input, Perfect, ", 1),
         "codelets/neuron/perfect.h": new(MODEL_H),
         "codelets/neuron/models.h": lambda before: before.replace(
             '#include "lif.h"', '#include "lif.h"\n#include "perfect.h"', 1
-        ).replace("    Li>;", "    Li,\n    Perfect>;", 1),
+        ).replace("using Models = List<", "using Models = List<Perfect, ", 1),
     }
     add(tree, "A neuron model", "perfect", edits, at_most=4)
 
@@ -277,7 +277,7 @@ def test_a_surrogate(tree: Path) -> None:
             '    "boxcar": Formulas(',
         ),
         "codelets/surrogate.h": lambda before: before.replace(
-            "using Surrogates",
+            "using Surrogates = List<",
             """struct Halves {
   static constexpr const char* name = "halves";
   template <class F>
@@ -286,9 +286,9 @@ def test_a_surrogate(tree: Path) -> None:
   }
 };
 
-using Surrogates""",
+using Surrogates = List<Halves, """,
             1,
-        ).replace("Boxcar>", "Boxcar, Halves>", 1),
+        ),
     }
     add(tree, "A surrogate", "halves", edits, at_most=2)
     code = """
