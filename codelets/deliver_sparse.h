@@ -43,7 +43,10 @@ inline void share_of_row(const SparseRows& rows, const float* values, std::uint3
   for (std::int64_t e = rows.starts[m], end = rows.starts[m + 1]; e < end; ++e) {
     const std::uint32_t first = rows.receivers[e];
     float x = values[e] * d[at(first)];
-    if (rows.folds[e] & SparseRows::more_of_tile) {  // the 16 lanes of a dot product
+    if ((rows.folds[e] & SparseRows::more_of_tile) && !(rows.folds[e + 1] & SparseRows::more_of_tile)) {
+      ++e;  // the sum of two, in whatever lanes
+      x += values[e] * d[at(rows.receivers[e])];
+    } else if (rows.folds[e] & SparseRows::more_of_tile) {  // the 16 lanes of a dot product
       alignas(64) float lanes[dot_lanes] = {};
       lanes[first % dot_lanes] = x;
       do {

@@ -53,12 +53,21 @@ class Lists:
         Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they changed.
         """
 
-class Source:
+class SparseRows:
     """
-    A sending population: its lists, size, delay and float32 weight [M, N].
+    Sparse synapses as a layer reads them, see host/src/sparse_rows.h: of each of the receivers from
+    `first` on the senders, ascending. by_blocks: of a shard with an exchange.
     """
 
-    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+    def __init__(self, n_pre: int, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], senders: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], tile_width: int, first: int = ..., by_blocks: bool = ...) -> None: ...
+
+class Source:
+    """
+    A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses
+    [synapses] with their rows.
+    """
+
+    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ...) -> None: ...
 
 class LayerCall:
     """
@@ -66,7 +75,7 @@ class LayerCall:
     state, one [B, N] each; without one all begins at 0.
     """
 
-    def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., recurrent_rows: SparseRows | None = ...) -> None: ...
 
 def neuron_models() -> dict:
     """
@@ -76,7 +85,7 @@ def neuron_models() -> dict:
 def surrogates() -> list[str]:
     """Names of the surrogates that are built in."""
 
-def pack_rows(spec: LayerSpec, recurrent: bool, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
+def pack_rows(spec: LayerSpec, by_sample: bool, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
     """
     Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass reads
     it; `name` is for errors. Source and LayerCall take a weight that is packed so.

@@ -125,6 +125,7 @@ class PopulationModule(nn.Module):
         own = slice(*self.neurons)
         self._columns: dict[str, Columns | None] = {}
         self._places: dict[str, Tensor] = {}
+        self._orders: dict[str, tuple[Tensor, Tensor]] = {}
         self.rows: Any = None  # of the CPU engine, once it has run the layer
         self.incoming = tuple(incoming)
         self.rotation_seed = population_seed(0, 0)
@@ -207,7 +208,12 @@ class PopulationModule(nn.Module):
 
     def _spread(self, c: Incoming, weight: Tensor) -> Tensor:
         n = self.neurons[1] - self.neurons[0]
-        return weight.new_zeros(c.n_pre * n).index_copy(0, self.places(c), weight).view(c.n_pre, n)
+        places = self.places(c)
+        if c.name not in self._orders or self._orders[c.name][0].device != places.device:
+            ascending, order = torch.sort(places)
+            self._orders[c.name] = ascending, order
+        matrix: Tensor = _Spread.apply(weight, *self._orders[c.name], (c.n_pre, n))
+        return matrix
 
     def per_receiver(self, c: Incoming, numbers: np.ndarray) -> np.ndarray:
         """float64[n]: numbers like the weight of a connection, summed for each receiving neuron."""
@@ -288,6 +294,39 @@ class PopulationModule(nn.Module):
     def whole_neurons(self, own: Tensor) -> Tensor:
         """Numbers of this process's neurons [..., n] for the whole population [..., N]; here they are all."""
         return own
+
+
+class _Spread(torch.autograd.Function):
+    """A matrix of zeros but for some numbers, of which `order[k]` goes to `places[k]`; places ascend, so that the matrix,
+    which is larger than a cache, is gone through from end to end."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, places: Tensor, order: Tensor, shape: tuple[int, int]) -> Tensor:
+        ctx.save_for_backward(places, order)
+        if not _in_numpy(numbers):
+            return numbers.new_zeros(shape).put_(places, numbers[order])
+        from sparsesnn import _core
+
+        matrix = np.asarray(_core.empty_matrix(*shape))  # memory of the step before
+        matrix[:] = 0
+        matrix.reshape(-1)[places.numpy()] = numbers.detach().numpy()[order.numpy()]
+        return torch.from_numpy(matrix)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_matrix: Tensor) -> tuple[Tensor, None, None, None]:
+        places, order = ctx.saved_tensors
+        d_numbers = d_matrix.new_empty(len(order))
+        if _in_numpy(d_matrix):
+            d_numbers.numpy()[order.numpy()] = d_matrix.contiguous().numpy().reshape(-1)[places.numpy()]
+        else:
+            d_numbers[order] = d_matrix.take(places)
+        return d_numbers, None, None, None
+
+
+def _in_numpy(x: Tensor) -> bool:
+    """Whether NumPy's indexing, several times as fast as PyTorch's, can be used."""
+    return x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def uniform(

@@ -31,9 +31,15 @@ from sparsesnn.partition.cpu.memory import rank_bytes
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.reference import Parameters
+from sparsesnn.synapses import sparse as kind_of_synapses
 from sparsesnn.synapses import synapses_from_dict
 
 N_INPUT = 71
+
+
+@pytest.fixture(autouse=True)
+def _small_networks_have_compressed_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind_of_synapses, "DENSEST", 1 / 32)
 
 
 def network_of(synapses: list, **arguments: object) -> Network:

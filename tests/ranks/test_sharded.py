@@ -25,6 +25,7 @@ from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.parameters import NEURONS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses import sparse
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
 GROUP = _core.group_samples
@@ -33,6 +34,7 @@ GROUP = _core.group_samples
 @pytest.fixture(autouse=True)
 def _small_weights_are_common_too(monkeypatch):
     monkeypatch.setattr(shared_memory.CommonWeights, "LEAST", 0)
+    monkeypatch.setattr(sparse, "DENSEST", 1 / 32)
 
 
 def random_spikes(n_steps: int, n_samples: int, n: int, silent: int = 0) -> SpikeBatch:

@@ -15,6 +15,7 @@ from sparsesnn import engines
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError
 from sparsesnn.host.comm import Communicator, simulate
 from sparsesnn.network import parse_net
+from sparsesnn.synapses import sparse
 from sparsesnn.train import Config, Report, Result, load_run, prepare, train
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.metrics import Tally, read_metrics
@@ -88,7 +89,8 @@ def test_other_optimisers_and_decodings(optim, tmp_path):
     assert train_on(config, (2, 2), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
 
 
-def test_sparse_synapses_and_a_checkpoint_of_them(tmp_path):
+def test_sparse_synapses_and_a_checkpoint_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(sparse, "DENSEST", 1 / 32)
     config = make_config(net={"text": "auto-140rp0.02-90p0.02-auto"}, train={"checkpoint_batches": 1})
     whole = train(config, out=tmp_path / "a")
     with pytest.raises(KeyboardInterrupt):
