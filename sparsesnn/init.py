@@ -146,12 +146,13 @@ def init_activity(
         sources = [outputs[c.pre] for c in network.senders(name)]
         inputs = list(zip(*sources, strict=True))
         reads = isinstance(layer.population, LI)
-        scalable = any(weight.numel() for weight in layer.weights)  # pooling alone has no gain to find
+        # pooling alone has no gain to find; a rank without neurons of a population goes along with the others
+        scalable = any(layer.has_weights(c) for c in layer.incoming)
         if scalable and (name in targets or (reads and readout_std is not None)):
             _check_input(name, layer, sources)
             if mean_shift:
                 for c, weight in zip(layer.senders, layer.sender_weights, strict=True):
-                    if weight.numel():
+                    if layer.has_weights(c):
                         weight.add_(mean_shift * _spread(layer, c, weight))
         if not scalable:
             pass

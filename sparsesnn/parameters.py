@@ -157,10 +157,14 @@ class PopulationModule(nn.Module):
 
     def _register(self, c: Incoming, weight: Tensor) -> None:
         """A weight as a parameter; of synapses that have none, as a buffer that no file holds."""
-        if math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)):
+        if self.has_weights(c):
             self.register_parameter(c.name, nn.Parameter(weight))
         else:
             self.register_buffer(c.name, weight, persistent=False)
+
+    def has_weights(self, c: Incoming) -> bool:
+        """Whether the kind of a connection's synapses has weights, on whatever rank."""
+        return math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)) > 0
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and pickles: a copy makes its own rows."""
@@ -219,7 +223,7 @@ class PopulationModule(nn.Module):
         """float64[n]: numbers like the weight of a connection, summed for each receiving neuron."""
         columns = self.columns(c)
         if columns is None:
-            numbers = numbers.reshape(-1, numbers.shape[-1])
+            numbers = numbers.reshape(math.prod(numbers.shape[:-1]), numbers.shape[-1])
             sums = np.zeros(numbers.shape[c.synapses.receiver_axis])
             for row in range(0, len(numbers), 1024):
                 sums += np.add.reduce(numbers[row : row + 1024].astype(np.float64), axis=0)
