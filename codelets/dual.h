@@ -55,6 +55,12 @@ inline Dual<F> one_minus(const Dual<F>& x) {
   return {one_minus(x.x), -x.dx};
 }
 
+template <class F>
+inline Dual<F> inverse_of_one_plus_square(const Dual<F>& x) {
+  const F y = inverse_of_one_plus_square(x.x);
+  return {y, -2.0f * x.x * y * y * x.dx};
+}
+
 // A spike whose derivative by the parameter, σ'·∂(x - θ), passes on.
 template <class F>
 struct Fired<Dual<F>> {

@@ -40,6 +40,11 @@ inline F one_minus(const F& x) {
   return 1.0f - x;
 }
 
+template <class F>
+inline F inverse_of_one_plus_square(const F& x) {
+  return 1.0f / (1.0f + x * x);
+}
+
 #ifdef __IPU__
 inline float exp_of(float x) { return ::ipu::exp(x); }
 inline float sqrt_of(float x) { return ::ipu::sqrt(x); }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparsesnn import errors
 from sparsesnn.delays import Delays
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, decays
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import Surrogate, atan, boxcar, exponential, fast_sigmoid, sigmoid, straight_through, triangle
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse
@@ -57,6 +57,7 @@ __all__ = [
     "LIF",
     "AdLIF",
     "CubaLIF",
+    "Resonator",
     "LI",
     "decays",
     "Conv2d",

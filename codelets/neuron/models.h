@@ -5,6 +5,7 @@
 #include "cuba_lif.h"
 #include "li.h"
 #include "lif.h"
+#include "resonator.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
@@ -22,6 +23,7 @@ using Models = List<                            //
     AdLif<Order::explicit_, Reset::zero>,       //
     AdLif<Order::explicit_, Reset::subtract>,   //
     AdLif<Order::sparch, Reset::subtract>,      //
+    Resonator,                                  //
     Li>;
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -11,8 +11,11 @@ from sparsesnn.layers.decays import decays
 from sparsesnn.layers.input import Input
 from sparsesnn.layers.li import LI
 from sparsesnn.layers.lif import LIF, Population
+from sparsesnn.layers.resonator import Resonator
 
-__all__ = ["LI", "LIF", "MODELS", "AdLIF", "CubaLIF", "Input", "Population", "decays"]
+__all__ = ["LI", "LIF", "MODELS", "AdLIF", "CubaLIF", "Input", "Population", "Resonator", "decays"]
 
 #: all models, by name
-MODELS: Mapping[str, type] = MappingProxyType({model.__name__: model for model in (Input, LIF, CubaLIF, AdLIF, LI)})
+MODELS: Mapping[str, type] = MappingProxyType(
+    {model.__name__: model for model in (Input, LIF, CubaLIF, Resonator, AdLIF, LI)}
+)

@@ -118,7 +118,11 @@ def test_populations_are_values() -> None:
         ({}, [], "no Input population"),
         ({"1st": Input(3)}, [], "population name '1st'"),
         ({"a-b": Input(3)}, [], "population name 'a-b'"),
-        ({"i": Input(3), "a": "LIF"}, [], "population 'a' is 'LIF'; allowed: Input, LIF, CubaLIF, AdLIF, LI"),
+        (
+            {"i": Input(3), "a": "LIF"},
+            [],
+            "population 'a' is 'LIF'; allowed: Input, LIF, CubaLIF, Resonator, AdLIF, LI",
+        ),
         ({"i": Input(3)}, [("i", "x")], r"connection i->x: no population 'x'; there are \['i'\]"),
         ({"i": Input(3), "j": Input(3)}, [("i", "j")], "i->j: an Input receives nothing"),
         ({"i": Input(3), "o": LI(3), "p": LI(3)}, [("i", "o"), ("o", "p")], "o->p: an LI readout does not fire"),
@@ -237,7 +241,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (changed(("version",), 1), "keys are .*'version'"),
         (
             changed(("populations", "a", "model"), "Lif"),
-            "population 'a': model is 'Lif'; allowed: Input, LIF, CubaLIF, AdLIF, LI",
+            "population 'a': model is 'Lif'; allowed: Input, LIF, CubaLIF, Resonator, AdLIF, LI",
         ),
         (changed(("populations",), []), r"network: 'populations' is \[\]; give an object"),
         (changed(("connections",), 3), "network: 'connections' is 3; give a list"),

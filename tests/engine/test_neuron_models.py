@@ -11,7 +11,7 @@ from sparsesnn import _core
 from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.engines.module import Layer
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Population
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Population, Resonator
 from sparsesnn.surrogate import KINDS
 
 DESCRIBED = [
@@ -20,6 +20,7 @@ DESCRIBED = [
     *(model(3, reset="subtract", reset_decays=True) for model in (LIF, CubaLIF)),
     *(AdLIF(3, order=order, reset=reset) for order in ("symplectic", "explicit") for reset in ("zero", "subtract")),
     AdLIF(3, order="sparch"),
+    Resonator(3),
 ]
 
 

@@ -20,7 +20,7 @@ from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.parameters import NEURONS
@@ -183,6 +183,12 @@ def test_adaptive_neurons(order, grid):
     learns = {f"learn_{name}": True for name in ("beta", "rho", "a", "b", "threshold")}
     beta = tuple(np.linspace(0.7, 0.95, 140))
     hidden = AdLIF(140, beta=beta, order=order, gain=8.0, q=6.0, **ADAPTIVE[order], **learns)
+    check(Network.chain(Input(30), hidden, LI(10)), *grid)
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 2)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+def test_resonators(grid):
+    hidden = Resonator(140, recurrent=True, detach_reset=False, learn_turn=True, learn_beta=True)
     check(Network.chain(Input(30), hidden, LI(10)), *grid)
 
 
