@@ -273,17 +273,31 @@ class PopulationModule(nn.Module):
         return tuple(self.matrix(c) for c in self.senders)
 
     @property
+    def loops(self) -> tuple[Incoming, ...]:
+        """Connections from the population to itself."""
+        return tuple(c for c in self.incoming if c.is_recurrent)
+
+    @property
+    def loop_matrices(self) -> tuple[Tensor, ...]:
+        """The weights of `loops` as matrices [n, n]."""
+        return tuple(self.matrix(c) for c in self.loops)
+
+    @property
+    def loop_delays(self) -> tuple[int, ...]:
+        return tuple(c.delay for c in self.loops)
+
+    @property
     def loop(self) -> Incoming | None:
-        """The recurrent connection, where there is one.
+        """The recurrent connection, where there is one; for whoever knows one of delay 1 alone.
 
         Errors: `DescriptionError` for several recurrent connections, or one whose delay is not 1.
         """
-        loops = [c for c in self.incoming if c.is_recurrent]
-        if len(loops) > 1 or any(c.delay != 1 for c in loops):
+        if self.loops and self.loop_delays != (1,):
             raise DescriptionError(
-                f"{', '.join(c.name for c in loops)}: this engine runs one recurrent connection of a population, with delay 1"
+                f"{', '.join(c.name for c in self.loops)}: recurrent connections with delays {list(self.loop_delays)}; allowed here: "
+                "one, with delay 1; the backend 'dense' runs several, with any delays"
             )
-        return loops[0] if loops else None
+        return self.loops[0] if self.loops else None
 
     @property
     def loop_weight(self) -> nn.Parameter | None:

@@ -1,13 +1,14 @@
 """The specification: forward and backward of one population and of a network, in plain NumPy, for any float dtype.
 
 Every fast path is compared with this file. Masks stand for lists: `spikes` [T, B, N] is what is sent, `listed` adds
-the near-spikes. Traces have T + 1 rows; row -1 is the state before the first step, so `v[t - 1]` is right at t = 0.
+the near-spikes. Traces have T + 1 rows; row -1 is the state before the first step, so `v[t - 1]` is right at t = 0. `spikes` has T + D rows
+for the D steps before, D being the longest delay of a loop, at least 1.
 
-    i[t] = bias + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_{m in own[t-1]} V[m,:]     rows added one by one in this order
+    i[t] = bias + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_l Σ_{m in own[t-d_l]} V_l[m,:]     rows added one by one in this order
     z[t] = step(z[t-1], s[t-1], i[t])                    the model's own, see sparsesnn/layers; its first state is x
     s[t] = x[t] > θ          near[t] = x[t] > θ_grad and not s[t]
 
-    e[t] = d_out[t] + V·d_i[t+1]                         d_out: what readers and the loss send back to the lists
+    e[t] = d_out[t] + Σ_l V_l·d_i[t+d_l]                  d_out: what readers and the loss send back to the lists
     d_z[t] = what `pull` of step t+1 says of z[t], and for x[t] also σ'(x[t]-θ)·(e[t] + what it says of s[t])·[listed]
              (of the spikes that the reset reads nothing if detach_reset)
     d_i[t] = what `pull` of step t says of i[t]
@@ -36,24 +37,26 @@ class Parameters:
 
     Args:
         weights, delays: of each source, [M, N].
-        recurrent_weight, bias: [N, N], [N], or None.
+        bias: [N] or None.
+        loops, loop_delays: of each recurrent connection, [N, N].
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
         synapses: of each source; empty: matrices [M, N].
         axonal: by source, steps that each sender's spikes take beside its delay, [M], whole or not; none: 0.
-        masks: by source (0, 1, … or "loop"), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
+        masks: by source (0, 1, … or "loop 0", …), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
     """
 
     population: LI | Population
     weights: tuple[Array, ...]
     delays: tuple[int, ...]
-    recurrent_weight: Array | None
     bias: Array | None
     neuron: Mapping[str, Array]
     grad_threshold: Any = None
     synapses: tuple[Synapses, ...] = ()
     axonal: Mapping[int, Array] = field(default_factory=dict)
     masks: Mapping[int | str, Array] = field(default_factory=dict)
+    loops: tuple[Array, ...] = ()
+    loop_delays: tuple[int, ...] = ()
 
     def kinds(self) -> tuple[Synapses, ...]:
         """The kind of synapses of each source."""
@@ -75,14 +78,13 @@ class Parameters:
 
         masks = {
             k: array(layer.mask(c))
-            for k, c in [*enumerate(layer.senders), ("loop", layer.loop)]
-            if c is not None and layer.columns(c) is not None
+            for k, c in [*enumerate(layer.senders), *((f"loop {k}", c) for k, c in enumerate(layer.loops))]
+            if layer.columns(c) is not None
         }
         return cls(
             population=layer.population,
             weights=tuple(array(w) for w in layer.sender_matrices),
             delays=tuple(layer.delays),
-            recurrent_weight=array(layer.loop_matrix),
             bias=array(layer.bias),
             neuron={
                 name: array(getattr(layer, name)).clip(low, high) for name, low, high in layer.population.parameters
@@ -91,11 +93,18 @@ class Parameters:
             synapses=tuple(Dense() if c.synapses.is_matrix else c.synapses for c in layer.senders),
             axonal={k: array(layer.axonal_delays(c)) for k, c in enumerate(layer.senders) if c.axonal},
             masks=masks,
+            loops=tuple(array(w) for w in layer.loop_matrices),
+            loop_delays=tuple(layer.loop_delays),
         )
+
+    @property
+    def n_before(self) -> int:
+        """Steps before the first whose spikes matter."""
+        return max((1, *self.loop_delays))
 
 
 class State(NamedTuple):
-    """After the last step: the model's states, and the spikes sent in it, each [B, N]; and how many steps have run."""
+    """After the last step: the model's states [B, N], the spikes sent in the last steps [D, B, N], and how many ran."""
 
     states: tuple[Array, ...]
     spikes: Array
@@ -109,7 +118,8 @@ class Record:
     Args:
         inputs: per source its spikes, as given.
         shifts: per source, row t - shift arrives at step t.
-        states, s, spikes: [T + 1, B, N]; row -1 is the state before. `s` is x > θ, `spikes` is what was sent.
+        states, s: [T + 1, B, N]; row -1 is the state before. `s` is x > θ.
+        spikes: [T + D, B, N], what was sent; rows -D to -1 are the steps before.
         current: [T, B, N].
         listed: bool[T, B, N], spikes and near-spikes that found a slot.
         dropped: int32[T, B], candidates that did not.
@@ -134,14 +144,21 @@ class Record:
     def state(self) -> State:
         """To pass to the next chunk."""
         last = len(self.listed) - 1
-        return State(tuple(z[last] for z in self.states), self.spikes[last], self.first_step + last + 1)
+        n_before = len(self.spikes) - len(self.listed)
+        sent = np.roll(self.spikes, n_before, axis=0)[-n_before:]  # in the order of steps
+        return State(tuple(z[last] for z in self.states), sent, self.first_step + last + 1)
+
+    @property
+    def sent(self) -> Array:
+        """`spikes` of the T steps."""
+        return self.spikes[: len(self.listed)]
 
 
 class Gradients(NamedTuple):
     """Shaped like the parameters (None: there is no such parameter); `inputs[k]` like source k, valid where listed."""
 
     weights: tuple[Array, ...]
-    recurrent_weight: Array | None
+    loops: tuple[Array, ...]
     bias: Array | None
     neuron: dict[str, Array]
     inputs: tuple[Array, ...]
@@ -178,7 +195,8 @@ def layer_forward(
     n_steps = len(inputs[0]) if state is None else len(inputs[0]) - p.delays[0]
     shape = (n_steps + 1, inputs[0].shape[1], population.n)
     states = tuple(np.zeros(shape, dtype) for _ in population.states)
-    current, s, spikes = np.zeros((n_steps, *shape[1:]), dtype), np.zeros(shape, dtype), np.zeros(shape, dtype)
+    current, s = np.zeros((n_steps, *shape[1:]), dtype), np.zeros(shape, dtype)
+    spikes = np.zeros((n_steps + p.n_before, *shape[1:]), dtype)
     listed, dropped = np.zeros((n_steps, *shape[1:]), bool), np.zeros((n_steps, shape[1]), np.int32)
     theta = p.neuron.get("threshold")
     of_lists = list_seed(population_seed(seed, index), training_step)
@@ -186,7 +204,7 @@ def layer_forward(
     if state is not None:
         for z, before in zip(states, state.states, strict=True):
             z[-1] = before
-        spikes[-1], first_step = state.spikes, state.step
+        spikes[n_steps:], first_step = state.spikes, state.step
         s[-1] = states[0][-1] > theta if p.fires else 0
     arrived = [arrive(x, p.axonal.get(k)) for k, x in enumerate(inputs)]
     for t in range(n_steps):
@@ -195,8 +213,8 @@ def layer_forward(
         for x, kind, weight, shift in zip(arrived, p.kinds(), p.weights, shifts, strict=True):
             if t >= shift:
                 kind.add(i, x[t - shift], weight)
-        if p.recurrent_weight is not None:
-            Dense().add(i, spikes[t - 1], p.recurrent_weight)
+        for weight, delay in zip(p.loops, p.loop_delays, strict=True):
+            Dense().add(i, spikes[t - delay], weight)
         reset = (s if held is None else held)[t - 1]
         after = population.step(p.neuron, [z[t - 1] for z in states], reset, s[t - 1], i)
         for z, value in zip(states, after, strict=True):
@@ -222,7 +240,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
     """
     population, dtype = p.population, p.weights[0].dtype.type
     n_steps, like = len(r.listed), np.zeros_like(r.s[0])
-    d_i = np.zeros_like(r.s)  # row -1 = row T is the zero after the last step
+    d_i = np.zeros_like(r.spikes)  # rows from T on are the zeros after the last step
     d_neuron = {name: np.zeros_like(like) for name in p.neuron}
     pulled = Pulled((like,) * len(r.states), like, like, like, {})
     for t in reversed(range(n_steps)):
@@ -230,7 +248,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         if isinstance(population, LI):
             d[0] = d[0] + d_out[t]
         else:
-            e = d_out[t] + (0 if p.recurrent_weight is None else d_i[t + 1] @ p.recurrent_weight.T)
+            e = d_out[t] + sum(d_i[t + delay] @ w.T for w, delay in zip(p.loops, p.loop_delays, strict=True))
             sigma = population.surrogate.derivative(r.v[t] - p.neuron["threshold"]) * r.listed[t]
             q = sigma * (e + pulled.spikes + (0 if population.detach_reset else pulled.reset))
             d[0] = d[0] + q
@@ -249,12 +267,11 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         d_weights.append(d_weight * p.masks.get(k, dtype(1)))
         if k in p.axonal:
             d_inputs[-1], d_axonal[k] = arrive_grad(x, p.axonal[k], d_inputs[-1])
-    own = np.roll(r.spikes, 1, axis=0)[:-1]  # own[t] = spikes[t - 1]
+    own = [np.roll(r.spikes, delay, axis=0)[:n_steps] for delay in p.loop_delays]  # own[t] = spikes[t - delay]
+    d_loops = [np.einsum("tbm,tbn->mn", heard, d_i[:n_steps]) for heard in own]
     return Gradients(
         weights=tuple(d_weights),
-        recurrent_weight=None
-        if p.recurrent_weight is None
-        else np.einsum("tbm,tbn->mn", own, d_i[:-1]) * p.masks.get("loop", dtype(1)),
+        loops=tuple(d * p.masks.get(f"loop {k}", dtype(1)) for k, d in enumerate(d_loops)),
         bias=None if p.bias is None else d_i.sum((0, 1)),
         neuron={name: _sum_to(d, p.neuron[name]) for name, d in d_neuron.items()},
         inputs=tuple(d_inputs),
@@ -342,7 +359,7 @@ class Lists(NamedTuple):
 def to_lists(r: Record) -> Lists:
     """A record's masks as lists, to compare with an engine's exactly."""
     n_steps, n_samples, n = r.listed.shape
-    sent = (r.spikes[:-1] != 0).reshape(-1, n)
+    sent = (r.sent != 0).reshape(-1, n)
     listed = r.listed.reshape(-1, n)
     rows = [np.concatenate([np.flatnonzero(a), np.flatnonzero(b & ~a)]) for a, b in zip(sent, listed, strict=True)]
     offsets = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64)
@@ -375,7 +392,7 @@ def network_forward(
             training_step=training_step,
             smooth=smooth,
         )
-        sent[name] = records[name].spikes[:-1]
+        sent[name] = records[name].sent
     return records
 
 

@@ -32,6 +32,8 @@ def check(network: Network) -> None:
         for flag in ("learn_beta", "learn_alpha", "learn_threshold"):
             if getattr(p, flag, False):
                 raise DescriptionError(f"{name}: {flag}=True: the op trains weights and biases only; leave it False")
+        if late := [c.name for c in network.incoming(name) if c.is_recurrent and c.delay > 1]:
+            raise DescriptionError(f"{', '.join(late)}: the op has recurrent connections of delay 1; change the delay")
         if isinstance(p, LI) and name != network.output:
             raise DescriptionError(f"{name}: a second readout: the op has one, at the end; take it out")
 

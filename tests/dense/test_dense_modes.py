@@ -63,7 +63,7 @@ def check_against_reference(layer: Layer, n_steps: int = 11, n_samples: int = 3,
         **{f"source {k}": (x.grad, g) for k, (x, g) in enumerate(zip(sources, want.inputs, strict=True))},
     }
     if layer.loop_weight is not None:
-        pairs["loop"] = (layer.loop_weight.grad, want.recurrent_weight)
+        pairs["loop"] = (layer.loop_weight.grad, want.loops[0])
     for name, gradient in {"bias": want.bias, **want.neuron}.items():
         if isinstance(getattr(layer, name, None), torch.nn.Parameter):
             pairs[name] = (getattr(layer, name).grad, gradient)

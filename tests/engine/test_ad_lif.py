@@ -148,7 +148,7 @@ def test_lists_and_gradients_are_those_of_the_reference(order: str, reset: str, 
             found = gradients[name]
             pairs: list[tuple[Any, Any]] = list(zip(layer.sender_weights, found.weights, strict=True))
             if layer.loop_weight is not None:
-                pairs.append((layer.loop_weight, found.recurrent_weight))
+                pairs.append((layer.loop_weight, found.loops[0]))
             pairs += [(getattr(layer, key), value) for key, value in found.neuron.items()]
             for k, (parameter, expected) in enumerate(pairs):
                 if parameter.grad is not None:

@@ -150,7 +150,7 @@ def assert_equals_reference(network: Network, module: Model, spikes: SpikeBatch,
         want = want_all[name]
         pairs = [(w.grad, d) for w, d in zip(layer.sender_weights, want.weights, strict=True)]
         if layer.loop_weight is not None and layer.loop_weight.requires_grad:
-            pairs.append((layer.loop_weight.grad, want.recurrent_weight))
+            pairs.append((layer.loop_weight.grad, want.loops[0]))
         pairs += [
             (getattr(layer, key).grad, gradient)
             for key, gradient in {"bias": want.bias, **want.neuron}.items()

@@ -103,7 +103,7 @@ def test_lists_and_gradients_are_those_of_the_reference(detach: bool, rules: dic
     assert output.potentials is not None
     (output.potentials * torch.from_numpy(d_out)).sum().backward()
     gradients = reference.network_backward(network, parameters, records, {"c": d_out})["b"]
-    pairs = [(layer.loop_weight, gradients.recurrent_weight), (layer.sender_matrices[0], gradients.weights[0])]
+    pairs = [(layer.loop_weight, gradients.loops[0]), (layer.sender_matrices[0], gradients.weights[0])]
     pairs += [(getattr(layer, name), value) for name, value in gradients.neuron.items()]
     for k, (parameter, expected) in enumerate(pairs):
         error = float(np.linalg.norm(parameter.grad.numpy() - expected))  # type: ignore[union-attr]

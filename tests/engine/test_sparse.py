@@ -136,8 +136,8 @@ def test_dense_engine_and_reference_agree(kinds: str, delay: int) -> None:
     want = reference.network_backward(network, parameters, records, {"output": d_out})
     _, dense = train(torch_model, spikes)
     for name, layer in sparse.layers.items():
-        matrices = [*want[name].weights, want[name].recurrent_weight]
-        for c, matrix in zip([*layer.senders, layer.loop], matrices, strict=True):
+        matrices = [*want[name].weights, *want[name].loops]
+        for c, matrix in zip([*layer.senders, *layer.loops], matrices, strict=True):
             if c is None:
                 continue
             wanted = torch.from_numpy(matrix)

@@ -45,7 +45,8 @@ def make_parameters(
         population=population,
         weights=tuple(rng.normal(0.2, 0.6, (m, N)) for m in N_PRE[: len(delays)]),
         delays=delays,
-        recurrent_weight=rng.normal(0, 0.5, (N, N)) if population.recurrent else None,
+        loops=(rng.normal(0, 0.5, (N, N)),) if population.recurrent else (),
+        loop_delays=(1,) if population.recurrent else (),
         bias=rng.normal(0, 0.1, N),
         neuron={
             "beta": rng.uniform(0.6, 0.95, shape),
@@ -86,15 +87,17 @@ def check_central_differences(p: Parameters, inputs: list[np.ndarray], rng: np.r
     def check(name: str, value: np.ndarray, gradient: np.ndarray, replaced: Replaced) -> None:
         direction = rng.normal(size=value.shape)
         plus, minus = (
-            float((reference.layer_forward(*replaced(x), smooth=True, held=held).spikes[:-1] * d_out).sum())
+            float((reference.layer_forward(*replaced(x), smooth=True, held=held).sent * d_out).sum())
             for x in (value + h * direction, value - h * direction)
         )
         want = pytest.approx(float((gradient * direction).sum()), rel=1e-6, abs=1e-7)
         assert (plus - minus) / (2 * h) == want, (name, p.population)
 
-    for name in ("recurrent_weight", "bias"):
-        if getattr(p, name) is not None:
-            check(name, getattr(p, name), getattr(gradients, name), lambda x, n=name: (replace(p, **{n: x}), inputs))
+    if p.bias is not None:
+        check("bias", p.bias, gradients.bias, lambda x: (replace(p, bias=x), inputs))
+    for k, (loop, gradient) in enumerate(zip(p.loops, gradients.loops, strict=True)):
+        others = lambda x, k=k: tuple(x if j == k else one for j, one in enumerate(p.loops))  # noqa: E731
+        check(f"loop {k}", loop, gradient, lambda x, others=others: (replace(p, loops=others(x)), inputs))
     for name, value in p.neuron.items():
         check(name, value, gradients.neuron[name], lambda x, n=name: (replace(p, neuron={**p.neuron, n: x}), inputs))
     for k in range(len(inputs)):
@@ -154,7 +157,7 @@ def test_network_backward_against_central_differences() -> None:
 
     def loss(changed: dict[str, Parameters]) -> float:
         records = reference.network_forward(network, changed, x, smooth=True)
-        return float((records["out"].v[:-1] * d_out).sum() + (records["a"].spikes[:-1].sum(0) * d_counts).sum())
+        return float((records["out"].v[:-1] * d_out).sum() + (records["a"].sent.sum(0) * d_counts).sum())
 
     records = reference.network_forward(network, parameters, x, smooth=True)
     direct = {"out": d_out, "a": np.broadcast_to(d_counts, (T, B, 5))}
@@ -184,7 +187,7 @@ def dense_layer(p: Parameters) -> Layer:
         for weight, value in zip(layer.sender_weights, p.weights, strict=True):
             weight.copy_(torch.from_numpy(value))
         if layer.loop_weight is not None:
-            layer.loop_weight.copy_(torch.from_numpy(p.recurrent_weight))
+            layer.loop_weight.copy_(torch.from_numpy(p.loops[0]))
     for name, value in {"bias": p.bias, **p.neuron, "grad_threshold": p.grad_threshold}.items():
         if value is None:
             continue
@@ -222,20 +225,20 @@ def test_backward_against_autograd(model: type[Population], reset: str, reset_de
         inputs, d_out = make_inputs(rng, delays), rng.normal(size=(T, B, N))
         record = reference.layer_forward(p, inputs)
         want = reference.layer_backward(p, record, d_out)
-        n_spikes += int(record.spikes[:-1].sum())
-        n_near += int(record.listed.sum() - record.spikes[:-1].sum())
+        n_spikes += int(record.sent.sum())
+        n_near += int(record.listed.sum() - record.sent.sum())
 
         layer = dense_layer(p)
         sources = [torch.from_numpy(x).requires_grad_() for x in inputs]
         out, _ = layer(sources)
-        np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
+        np.testing.assert_array_equal(out.detach().numpy(), record.sent)
         (out * torch.from_numpy(d_out)).sum().backward()
         got = {f"weight {k}": w.grad for k, w in enumerate(layer.sender_weights)}
         got |= {f"input {k}": x.grad for k, x in enumerate(sources)}
         expected = {f"weight {k}": g for k, g in enumerate(want.weights)}
         expected |= {f"input {k}": g for k, g in enumerate(want.inputs)}
         if layer.loop_weight is not None:
-            got["loop"], expected["loop"] = layer.loop_weight.grad, want.recurrent_weight
+            got["loop"], expected["loop"] = layer.loop_weight.grad, want.loops[0]
         for name, gradient in {"bias": want.bias, **want.neuron}.items():
             got[name], expected[name] = getattr(layer, name).grad, gradient
         for name, gradient in got.items():
@@ -252,7 +255,6 @@ def test_readout_against_autograd(delays: tuple[int, ...]) -> None:
         population=LI(N, bias=True, gain=1.7),
         weights=tuple(rng.normal(size=(m, N)) for m in N_PRE[: len(delays)]),
         delays=delays,
-        recurrent_weight=None,
         bias=rng.normal(size=N),
         neuron={"beta": rng.uniform(0.5, 1, N)},
     )
@@ -280,21 +282,21 @@ def test_backward_after_a_state_against_autograd(model: type[Population], reset:
     rng = np.random.default_rng(8)
     p = make_parameters(model, rng, delays=(1,), per_neuron=True, reset=reset, recurrent=True, detach_reset=False)
     states = [rng.normal(0.6, 0.5, (B, N)), rng.normal(size=(B, N))][: len(model.states)]
-    state = reference.State(tuple(states), (rng.random((B, N)) < 0.5).astype(float))
+    state = reference.State(tuple(states), (rng.random((1, B, N)) < 0.5).astype(float))
     inputs, d_out = make_inputs(rng, (1,), T + 1), rng.normal(size=(T, B, N))
     record = reference.layer_forward(p, inputs, state)
     want = reference.layer_backward(p, record, d_out)
     layer = dense_layer(p)
     by_name = {name: torch.from_numpy(z).requires_grad_() for name, z in zip(model.states, states, strict=True)}
-    given = LayerState(by_name, torch.from_numpy(state.spikes)[None])
+    given = LayerState(by_name, torch.from_numpy(state.spikes))
     out, after = layer(torch.from_numpy(inputs[0]), given)
-    np.testing.assert_array_equal(out.detach().numpy(), record.spikes[:-1])
+    np.testing.assert_array_equal(out.detach().numpy(), record.sent)
     np.testing.assert_allclose(after.v.numpy(), record.state().states[0], rtol=1e-12, atol=1e-14)
     (out * torch.from_numpy(d_out)).sum().backward()
     assert given.v.grad is None
     for name, gradient in {"bias": want.bias, **want.neuron}.items():
         assert worst(getattr(layer, name).grad.numpy(), gradient) <= 1e-10, name
-    assert worst(layer.loop_weight.grad.numpy(), want.recurrent_weight) <= 1e-10
+    assert worst(layer.loop_weight.grad.numpy(), want.loops[0]) <= 1e-10
     assert worst(layer.weights[0].grad.numpy(), want.weights[0]) <= 1e-10
 
 
@@ -305,10 +307,10 @@ def test_one_neuron_by_hand() -> None:
     """β = 1/2, θ = 1, weight 0.8: v = 0.8, 1.2 (spike), then 0.6 - 1 + 0.8 = 0.4."""
     population = LIF(1, beta=0.5, grad_threshold=0.7)
     neuron = {"beta": np.array(0.5), "threshold": np.array(1.0)}
-    p = Parameters(population, (np.array([[0.8]]),), (0,), None, None, neuron, np.array(0.7))
+    p = Parameters(population, (np.array([[0.8]]),), (0,), None, neuron, np.array(0.7))
     record = reference.layer_forward(p, [np.ones((3, 1, 1))])
     np.testing.assert_allclose(record.v[:-1, 0, 0], [0.8, 1.2, 0.4])
-    assert record.spikes[:-1, 0, 0].tolist() == [0, 1, 0]
+    assert record.sent[:, 0, 0].tolist() == [0, 1, 0]
     assert record.listed[:, 0, 0].tolist() == [True, True, False]
     lists = reference.to_lists(record)
     assert lists.offsets.tolist() == [0, 1, 2, 2]
@@ -338,7 +340,7 @@ def test_chunks_equal_one_call(model: type[Population], dtype: type) -> None:
     empty = reference.layer_forward(p, [x[4:4]], first.state())
     second = reference.layer_forward(p, [x[4:]], empty.state())
     np.testing.assert_array_equal(np.concatenate([first.v[:-1], second.v[:-1]]), whole.v[:-1])
-    np.testing.assert_array_equal(np.concatenate([first.spikes[:-1], second.spikes[:-1]]), whole.spikes[:-1])
+    np.testing.assert_array_equal(np.concatenate([first.sent, second.sent]), whole.sent)
 
 
 def test_lists_are_a_spike_batch() -> None:
@@ -347,7 +349,7 @@ def test_lists_are_a_spike_batch() -> None:
     record = reference.layer_forward(p, make_inputs(rng, (0,)))
     lists = reference.to_lists(record)
     batch = SpikeBatch(*(torch.from_numpy(x) for x in lists[:3]), T, B, N, dropped=torch.from_numpy(lists.dropped))
-    np.testing.assert_array_equal(batch.validate().to_dense().numpy(), record.spikes[:-1])
+    np.testing.assert_array_equal(batch.validate().to_dense().numpy(), record.sent)
     assert batch.n_dropped() == record.dropped.sum() > 0
 
 
@@ -434,11 +436,11 @@ def test_rotation_is_pinned() -> None:
 def test_dropped_spikes_still_reset_but_are_not_delivered() -> None:
     rng = np.random.default_rng(1)
     p = make_parameters(LIF, rng, delays=(0,), per_neuron=False, capacity=1, reset="zero", recurrent=True)
-    p = replace(p, weights=(np.full((4, N), 5.0),), recurrent_weight=np.zeros((N, N)))
+    p = replace(p, weights=(np.full((4, N), 5.0),), loops=(np.zeros((N, N)),), loop_delays=(1,))
     record = reference.layer_forward(p, [np.ones((2, B, 4))])
     assert (record.s[:-1] == 1).all()
-    assert (record.spikes[:-1].sum(2) == 1).all()
+    assert (record.sent.sum(2) == 1).all()
     assert (record.dropped == N - 1).all()
     np.testing.assert_allclose(record.v[1], record.v[0])  # all were set to zero
     gradients = reference.layer_backward(p, record, np.ones((2, B, N)))
-    np.testing.assert_array_equal(gradients.recurrent_weight.sum(1) != 0, record.spikes[0].any(0))
+    np.testing.assert_array_equal(gradients.loops[0].sum(1) != 0, record.spikes[0].any(0))

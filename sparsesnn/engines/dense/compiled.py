@@ -30,7 +30,7 @@ def run(call: Call) -> Result:
     out = []
     for block in currents.split(BLOCK) if len(currents) else ():
         run_block = compiled_block(neuron.population) if len(block) == BLOCK else _block
-        spikes, moment, own = run_block(neuron.population, numbers, block, moment, own, call.recurrent_weight)
+        spikes, moment, own = run_block(neuron.population, numbers, block, moment, own, call.loops)
         out.append(spikes)
     return torch.cat(out) if out else torch.zeros_like(currents), moment.state
 
@@ -44,6 +44,6 @@ def compiled_block(population: LI | Population) -> Callable[..., Any]:
 
 def _block(
     population: LI | Population, numbers: tuple[tuple[Tensor, ...], Tensor | None], *rest: Any
-) -> tuple[Tensor, Moment, Tensor | None]:
+) -> tuple[Tensor, Moment, tuple[Tensor, ...]]:
     """A few steps; the population's description is a constant of the compiled code, its numbers are not."""
     return over_steps(Neuron(population, *numbers), *rest)

@@ -86,7 +86,7 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         shifts=tuple(source.shift for source in call.sources),
         synapses=tuple(source.synapses for source in call.sources),
         sources=tuple(x.fired if isinstance(x, DenseSpikes) else None for x in spikes),
-        own=call.own,
+        own=call.own[0] if call.own else None,
         fresh=call.fresh and first_step.matters(neuron.population),
         state=tuple(x.clone() for x in call.state),
         fired=kit.empty((call.n_steps, *call.v.shape), torch.bool, device) if packed else None,

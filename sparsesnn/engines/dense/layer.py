@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,13 @@ class Source:
     synapses: Synapses
 
 
+class Loop(NamedTuple):
+    """A recurrent connection: weight [N, N], and the steps that its spikes travel."""
+
+    weight: Tensor
+    delay: int
+
+
 def arriving(spikes: Tensor, shift: int, start: int, stop: int) -> tuple[Tensor, int]:
     """Rows of `spikes` that arrive in steps `start` to `stop` - 1; how many of the first steps nothing arrives in."""
     silent = min(max(0, shift - start), stop - start)
@@ -49,23 +56,29 @@ class Call:
     Args:
         neuron: the update of one step.
         sources: in the order in which their currents are summed.
-        recurrent_weight, bias: [N, N], [N], or None.
+        loops: recurrent connections, in the order in which their currents are summed.
+        bias: [N] or None.
         n_steps, n_samples, n: T, B, N.
         state: [B, N] each, in the model's order, before the first step.
-        own: [B, N], the last spikes, if recurrent.
+        own: [B, N] each, the spikes of the last steps, as many as the longest delay of a loop.
         fresh: nothing came before: a sequence begins.
     """
 
     neuron: Neuron
     sources: tuple[Source, ...]
-    recurrent_weight: Tensor | None
+    loops: tuple[Loop, ...]
     bias: Tensor | None
     n_steps: int
     n_samples: int
     n: int
     state: tuple[Tensor, ...]
-    own: Tensor | None
+    own: tuple[Tensor, ...]
     fresh: bool
+
+    @property
+    def recurrent_weight(self) -> Tensor | None:
+        """Of a single loop of delay 1, which the mode "fused" computes."""
+        return self.loops[0].weight if self.loops else None
 
     @property
     def v(self) -> Tensor:
@@ -105,6 +118,8 @@ def run_layer(
         )
     weight = layer.weights[0]
     mode = choose_mode(layer.dense_mode, weight.device, weight.dtype)
+    if mode == "fused" and layer.loop_delays not in ((), (1,)):
+        mode = "hoist"  # the fused loop knows one recurrent connection of delay 1
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
     call = _call(layer, sources, state)
@@ -173,14 +188,21 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     given = [None] * len(population.states) if state is None else state.of(population.states)
     states = tuple(_from_state(z, name, like, shape) for name, z in zip(population.states, given, strict=True))
     before = state.history if state else None
-    own = None
-    if layer.loop is not None:
+    own: tuple[Tensor, ...] = ()
+    if layer.loops:
+        longest = max(layer.loop_delays)
         if state is not None and not isinstance(before, Tensor):
             raise ShapeError(
                 f"{type(population).__name__}: recurrent, but the state's history is {type(before).__name__}; "
-                "allowed: the last spikes [1 or more, B, N]; pass the state that this layer returned"
+                f"allowed: the last spikes [{longest} or more, B, N]; pass the state that this layer returned"
             )
-        own = _from_state(before[-1] if isinstance(before, Tensor) else None, "history", like, shape)
+        if isinstance(before, Tensor) and len(before) < longest:
+            raise ShapeError(
+                f"{type(population).__name__}: the state's history has {count(len(before), 'step')}; this layer hears itself "
+                f"{longest} steps later; pass the state that this layer returned"
+            )
+        past = before[len(before) - longest :] if isinstance(before, Tensor) else [None] * longest
+        own = tuple(_from_state(one, "history", like, shape) for one in past)
     return Call(
         neuron=Neuron(
             population,
@@ -188,7 +210,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
             grad_threshold=getattr(layer, "grad_threshold", None),
         ),
         sources=read,
-        recurrent_weight=layer.loop_matrix,
+        loops=tuple(Loop(*loop) for loop in zip(layer.loop_matrices, layer.loop_delays, strict=True)),
         bias=layer.bias,
         n_steps=n_steps,
         n_samples=n_samples,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.engines.dense.layer import Call, Result, arriving
+from sparsesnn.engines.dense.layer import Call, Loop, Result, arriving
 from sparsesnn.engines.dense.neuron import Moment, Neuron
 from sparsesnn.engines.dense.spikes import DenseSpikes
 
 
 def step(call: Call) -> Result:
     """Everything one step at a time: the products with the input, the recurrent product, the update."""
-    moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
+    moment = call.neuron.first(call.state, fresh=call.fresh)
     # unbind: its backward stacks once, where spikes[t] would add T full-size tensors
     steps = [spikes.unbind(0) for spikes in _tensors(call)]
-    out = []
+    out = list(call.own)
     for t in range(call.n_steps):
         i = call.v.new_zeros(call.n_samples, call.n) if call.bias is None else call.bias.expand(call.n_samples, -1)
         for source, spikes in zip(call.sources, steps, strict=True):
@@ -24,33 +26,38 @@ def step(call: Call) -> Result:
                 i = torch.addmm(i, spikes[t - source.shift], source.weight)
             elif t >= source.shift:
                 i = i + source.synapses.product(spikes[t - source.shift], source.weight)
-        if own is not None and call.recurrent_weight is not None:
-            i = torch.addmm(i, own, call.recurrent_weight)
-        fired, moment = call.neuron.step(i, moment)
-        own = fired if own is not None else None
+        fired, moment = call.neuron.step(with_loops(i, call.loops, out), moment)
         out.append(fired)
-    return _stack(out, call), moment.state
+    return _stack(out[len(call.own) :], call), moment.state
 
 
 def hoist(call: Call) -> Result:
     """One product per source over all T·B rows; the recurrent product and the update stay in the loop."""
-    moment, own = call.neuron.first(call.state, fresh=call.fresh), call.own
-    out, moment, _ = over_steps(call.neuron, input_current(call), moment, own, call.recurrent_weight)
+    moment = call.neuron.first(call.state, fresh=call.fresh)
+    out, moment, _ = over_steps(call.neuron, input_current(call), moment, call.own, call.loops)
     return out, moment.state
 
 
 def over_steps(
-    neuron: Neuron, currents: Tensor, moment: Moment, own: Tensor | None, recurrent_weight: Tensor | None
-) -> tuple[Tensor, Moment, Tensor | None]:
-    """The updates of currents [T, B, N], one after the other: spikes (LI: potentials), and what the next steps need."""
-    out = []
+    neuron: Neuron, currents: Tensor, moment: Moment, own: Sequence[Tensor], loops: Sequence[Loop]
+) -> tuple[Tensor, Moment, tuple[Tensor, ...]]:
+    """The updates of currents [T, B, N], one after the other: spikes (LI: potentials), and what the next steps need.
+
+    `own`: the spikes of as many steps before as loops reach back.
+    """
+    out = list(own)
     for i in currents.unbind(0):
-        if own is not None and recurrent_weight is not None:
-            i = torch.addmm(i, own, recurrent_weight)
-        fired, moment = neuron.step(i, moment)
-        own = fired if own is not None else None
+        fired, moment = neuron.step(with_loops(i, loops, out), moment)
         out.append(fired)
-    return torch.stack(out) if out else torch.zeros_like(currents), moment, own
+    spikes = out[len(own) :]
+    return torch.stack(spikes) if spikes else torch.zeros_like(currents), moment, tuple(out[len(out) - len(own) :])
+
+
+def with_loops(i: Tensor, loops: Sequence[Loop], own: Sequence[Tensor]) -> Tensor:
+    """A step's current with what the loops bring, from the spikes of all steps before it."""
+    for loop in loops:
+        i = torch.addmm(i, own[-loop.delay], loop.weight)
+    return i
 
 
 def input_current(call: Call) -> Tensor:
