@@ -453,7 +453,7 @@ class Run:
             dt_ms=self.times.dt_ms,
             tau_ms=self.times.tau_ms,
             neurobench=operations.neurobench(chosen.accuracy),
-            extended=p.extended,
+            extended=list(p.extended),
         )
         if self.config.train.plots:
             plot_run(self, result)

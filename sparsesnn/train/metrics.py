@@ -201,7 +201,7 @@ class Result:
     dt_ms: float | None = None
     tau_ms: Mapping[str, Mapping[str, Sequence[float | str]]] = field(default_factory=dict)
     neurobench: Mapping[str, Any] = field(default_factory=dict)
-    extended: Sequence[int] = ()
+    extended: Sequence[int] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

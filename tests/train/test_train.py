@@ -174,7 +174,7 @@ def test_validation_chooses_and_the_test_part_does_not(tmp_path: Path) -> None:
 def test_equal_accuracies_go_to_the_lower_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([(3, 2.0), (5, 2.0), (5, 1.0), (5, 1.0), (4, 0.1)])
 
-    def scripted(self: Run, part: prepare.Part, stop: Any) -> Tally:
+    def scripted(self: Run, part: prepare.Part, stop: Any, *_: Any) -> Tally:
         n_correct, loss = next(given, (0, 1.0))
         return Tally(n_samples=10, n_correct=n_correct, loss_sum=10 * loss)
 
