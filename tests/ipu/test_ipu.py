@@ -244,7 +244,9 @@ def test_a_spiking_output_is_decoded_by_counts(n_classes: int) -> None:
     assert_same_weights(host, device)
 
 
-@pytest.mark.parametrize("surrogate", [ss.straight_through(), ss.triangle(2.0), ss.boxcar(2.0), ss.fast_sigmoid(3.0)])
+@pytest.mark.parametrize(
+    "surrogate", [ss.straight_through(), ss.triangle(2.0), ss.boxcar(2.0), ss.fast_sigmoid(3.0), ss.exponential(2.0)]
+)
 def test_surrogates(surrogate: ss.Surrogate) -> None:
     host, device, _ = train_both(Network.chain(ss.Input(11), lif(13, surrogate=surrogate), ss.LI(3)), n_batches=3)
     assert_same_weights(host, device)

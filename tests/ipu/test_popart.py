@@ -245,7 +245,7 @@ def test_the_fixture_of_refusals_is_accepted() -> None:
         ({"model": [3, 3]}, r"a readout \(3\) is only the last population"),
         ({"capacity": [6, 0]}, r"attribute 'capacity' holds 6; allowed: 1 to 5"),
         ({"reset": [4, 3]}, r"attribute 'reset' holds 4; allowed: 0 to 3"),
-        ({"surrogate": [6, 0]}, r"attribute 'surrogate' holds 6; allowed: 0 to 5"),
+        ({"surrogate": [7, 0]}, r"attribute 'surrogate' holds 7; allowed: 0 to 6"),
         ({"detach_reset": [2, 1]}, r"attribute 'detach_reset' holds 2; allowed: 0 to 1"),
         ({"beta": [0.5] * 7}, r"attribute 'beta' has 7 entries; give 8"),
         ({"beta": [0.5] * 7 + [1.5]}, r"attribute 'beta' holds 1.5\d*; allowed: 0.0\d* to 1.0"),

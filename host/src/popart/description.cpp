@@ -56,7 +56,7 @@ void Description::check() const {
   check_each("n", n, 1, 65536);
   check_each("model", model, 1, 3);
   check_each("reset", reset, 0, 3);
-  check_each("surrogate", surrogate, 0, 5);
+  check_each("surrogate", surrogate, 0, 6);
   check_each("detach_reset", detach_reset, 0, 1);
   check_each("fixed", fixed, 0, 1);
   check_each("bias", bias, 0, 1);
