@@ -136,7 +136,8 @@ def from_arrays(table: Mapping[str, Any], source: str) -> Recording:
         raise DataError(
             f"{source}: sample[{bad}] is {sample[bad]}; label has {n:,} samples, so 0 to {n - 1:,} are allowed"
         )
-    groups, group_names = {}, {}
+    groups: dict[str, npt.NDArray[np.int64]] = {}
+    group_names: dict[str, list[str]] = {}
     for name in found:
         if name == "group" or name.startswith("group_"):
             short = name.removeprefix("group_")
@@ -161,7 +162,8 @@ def join(recordings: Mapping[str, Recording]) -> Recording:
             )
     several = list(recordings.values())
     labels, names = _joined([(r.labels, r.class_names) for r in several])
-    groups, group_names = {}, {}
+    groups: dict[str, npt.NDArray[np.int64]] = {}
+    group_names: dict[str, list[str]] = {}
     for key in sorted(set(first.groups).intersection(*(r.groups for r in several))):
         groups[key], found = _joined([(r.groups[key], r.group_names.get(key, [])) for r in several])
         group_names |= {key: found} if found else {}
