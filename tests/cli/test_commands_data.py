@@ -186,7 +186,7 @@ def test_a_frame_shows_every_spike_where_it_is(tmp_path, monkeypatch, duplicates
         description={"sensor": [5, 4, 2 * n_levels], "classes": ["wave"]},
     )  # fmt: skip
     drawn = {}
-    monkeypatch.setattr(plots, "_save", lambda figure, path, title: drawn.update(figure=figure, title=title))
+    monkeypatch.setattr(plots, "save", lambda figure, path, title: drawn.update(figure=figure, title=title))
     plots.plot_sample(event_set, 0, tmp_path / "a.png", title="toy")
     assert drawn["title"] == f"toy: class 0 (wave), {3 if n_levels == 1 else 4} spikes in 26 steps"
     panels = drawn["figure"].axes
@@ -207,7 +207,7 @@ def test_a_raster_shows_the_cells_of_a_ladder(tmp_path, monkeypatch):
         [([0, 0, 3], [6, 6, 1])], [1], n_units=7, n_steps=4, dt_us=1.0, duplicates="count:2", n_classes=2
     )
     drawn = {}
-    monkeypatch.setattr(plots, "_save", lambda figure, path, title: drawn.update(figure=figure, title=title))
+    monkeypatch.setattr(plots, "save", lambda figure, path, title: drawn.update(figure=figure, title=title))
     plots.plot_sample(event_set, 0, tmp_path / "a.png", title="toy")
     (axes,) = drawn["figure"].axes
     assert sorted(map(tuple, np.asarray(axes.collections[0].get_offsets()).tolist())) == [(0, 6), (0, 6), (3, 1)]
