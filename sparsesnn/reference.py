@@ -76,11 +76,9 @@ class Parameters:
         def array(value: Any) -> Any:
             return None if value is None else value.detach().cpu().numpy().astype(dtype)
 
-        masks = {
-            k: array(layer.mask(c))
-            for k, c in [*enumerate(layer.senders), *((f"loop {k}", c) for k, c in enumerate(layer.loops))]
-            if layer.columns(c) is not None
-        }
+        connections: dict[int | str, Any] = dict(enumerate(layer.senders))
+        connections.update({f"loop {k}": c for k, c in enumerate(layer.loops)})
+        masks = {k: array(layer.mask(c)) for k, c in connections.items() if layer.columns(c) is not None}
         return cls(
             population=layer.population,
             weights=tuple(array(w) for w in layer.sender_matrices),
