@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sparsesnn
@@ -122,9 +123,10 @@ def test_source_tree_without_engine_says_what_to_do(use: str, tmp_path: Path) ->
     """A copy of the package without _core, first on the path, as the source tree is for an ordinary installation."""
     package = tmp_path / "sparsesnn"
     shutil.copytree(ROOT / "sparsesnn", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    # -S: without site-packages an editable installation does not come first
+    # -S: without the .pth files of site-packages an editable installation does not come first
+    environment = {**os.environ, "PYTHONPATH": str(Path(np.__file__).parents[1])}
     result = subprocess.run(
-        [sys.executable, "-S", "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-S", "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
     )
     assert f"needs the compiled engine (sparsesnn._core), which {package} does not have" in result.stderr
     assert "pip install -e ." in result.stderr
