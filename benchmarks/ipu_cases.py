@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.ipu import Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
-from sparsesnn.network import AnyPopulation, Connection, Network
+from sparsesnn.layers.catalog import AnyPopulation
+from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu.layout import crossing, place_helpers
 from sparsesnn.partition.ipu.memory import tile_totals
 from sparsesnn.partition.ipu.vertices import loops_rounds

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.layers import LI, Input
-from sparsesnn.network import AnyPopulation, Network
+from sparsesnn.layers.catalog import AnyPopulation
+from sparsesnn.network import Network
 from sparsesnn.partition.cpu.slabs import place_slabs
 from sparsesnn.partition.ipu.layout import LAYOUTS
 from sparsesnn.partition.ipu.placement import place_shards

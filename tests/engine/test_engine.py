@@ -363,7 +363,9 @@ def assert_chunks_equal_one_call(model: Model, spikes: SpikeBatch) -> None:
     if whole.potentials is not None:
         equal(torch.cat([p.potentials for p in parts]), whole.potentials)
     for name, after in whole.state.items():
-        equal(after.v, state[name].v)
+        assert after.states.keys() == state[name].states.keys()
+        for x, value in after.states.items():
+            equal(value, state[name].states[x])
 
 
 # ---- the choice among candidates of a full list ---------------------------------------------------------------------
