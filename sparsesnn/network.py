@@ -385,7 +385,7 @@ def parse_net(text: str, **defaults: Any) -> Network:
         raise DescriptionError(f"net {text!r}: the first size is the input and takes no letter")
     hidden = [neurons(n, flags, last=False) for n, flags in sizes[1:-1]]
     network = Network.chain(Input(sizes[0][0]), *hidden, neurons(*sizes[-1], last=True))
-    densities = {name: m[3] for name, m in zip(network.populations, matches, strict=True) if m and m[3]}
+    densities = {name: m[3] for name, m in zip(network.populations, matches) if m and m[3]}  # noqa: B905  Python 3.8
     if network.inputs[0] in densities:
         raise DescriptionError(
             f"net {text!r}: the first size is the input, which hears nothing; move p to a later size"

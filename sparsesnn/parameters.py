@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.bounds import bounded
 from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.network import Connection, Network
@@ -240,14 +239,6 @@ class PopulationModule(nn.Module):
                 return self.per_receiver(c, numbers.astype(np.float64) ** 2)
         matrix = np.ascontiguousarray(numbers).reshape(math.prod(numbers.shape[:-1]), numbers.shape[-1])
         return np.asarray(_core.column_squares(matrix))
-
-    def axonal_delays(self, c: Incoming) -> Tensor:
-        """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
-        given: Tensor = getattr(self, f"{c.name}{DELAYS}")
-        assert c.axonal
-        if self.training and c.axonal.learn:
-            return bounded(given, 0.0, float(c.axonal.longest))
-        return given.detach().round().clamp(0, c.axonal.longest)
 
     @property
     def senders(self) -> tuple[Incoming, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.bounds import bounded
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
 from sparsesnn.engines.cpu.layer import run_layer
@@ -18,7 +19,16 @@ from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
-from sparsesnn.parameters import PopulationModule, Sources, former_names, incoming, incoming_of, uniform
+from sparsesnn.parameters import (
+    DELAYS,
+    Incoming,
+    PopulationModule,
+    Sources,
+    former_names,
+    incoming,
+    incoming_of,
+    uniform,
+)
 from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses.base import check_matrices
@@ -115,6 +125,14 @@ class Layer(PopulationModule):
         if len(lists) != len(sources):
             raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
         return run_layer(self, lists, state, state.training_step if state else next_training_step(self))
+
+    def axonal_delays(self, c: Incoming) -> Tensor:
+        """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
+        given: Tensor = getattr(self, f"{c.name}{DELAYS}")
+        assert c.axonal
+        if self.training and c.axonal.learn:
+            return bounded(given, 0.0, float(c.axonal.longest))
+        return given.detach().round().clamp(0, c.axonal.longest)
 
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""

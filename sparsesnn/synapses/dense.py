@@ -27,7 +27,7 @@ class Dense(Synapses):
 
     def add(self, i: Any, spikes: Any, weight: Any) -> None:
         """i[b] += weight[m] for every m that fired in sample b, m ascending; one addition after the other."""
-        for b, m in zip(*np.nonzero(spikes), strict=True):
+        for b, m in zip(*np.nonzero(spikes)):  # noqa: B905  Python 3.8
             i[b] += spikes[b, m] * weight[m]
 
     def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:

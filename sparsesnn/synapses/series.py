@@ -95,7 +95,7 @@ class Series(Synapses):
     def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:
         d_weight = np.zeros_like(weight)
         read = self._read(spikes.reshape(-1, spikes.shape[-1]), weight, d.dtype)
-        for member, given in zip(reversed(self.members), reversed(read), strict=True):
+        for member, given in zip(reversed(self.members), reversed(read)):  # noqa: B905  Python 3.8
             d, share = member.pull(given.reshape(*d.shape[:2], -1), weight, d)
             d_weight = d_weight + share
         return d, d_weight

@@ -422,13 +422,15 @@ def test_building_calls_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 # ---- Python 3.8 ----------------------------------------------------------------------------------------------------
 
-#: what `import sparsesnn.poptorch` asks of torch
-TORCH = {
-    "__init__": (
+#: what `import sparsesnn.poptorch` asks of torch and NumPy
+STUBS = {
+    "numpy/__init__": "class ndarray: pass\n",
+    "torch/__init__": (
         "from torch import nn\nfloat32 = int32 = int64 = 'dtype'\nclass Tensor: pass\nclass Generator: pass\n"
         "class device: pass\n"
+        "class autograd:\n    class Function: pass\n    class function: once_differentiable = staticmethod(lambda f: f)\n"
     ),
-    "nn/__init__": "class Module:\n    pass\nclass Parameter: pass\nclass ParameterList(Module): pass\nModuleDict = Module\n",
+    "torch/nn/__init__": "class Module:\n    pass\nclass Parameter: pass\nclass ParameterList(Module): pass\nModuleDict = Module\n",
 }
 
 
@@ -443,8 +445,8 @@ def python38() -> str | None:
 
 @pytest.mark.skipif(python38() is None, reason="needs Python 3.8")
 def test_it_imports_under_python_38(tmp_path: Path) -> None:
-    for name, text in TORCH.items():
-        path = tmp_path / "torch" / f"{name}.py"
+    for name, text in STUBS.items():
+        path = tmp_path / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     program = """
@@ -481,9 +483,20 @@ def test_what_python_38_reads_has_its_syntax() -> None:
     files = [
         *(ROOT / "sparsesnn" / "poptorch").glob("*.py"),
         *(ROOT / "sparsesnn" / "layers").glob("*.py"),
+        *(ROOT / "sparsesnn" / "synapses").glob("*.py"),
         *(
             ROOT / "sparsesnn" / f"{name}.py"
-            for name in ("__init__", "errors", "network", "options", "parameters", "surrogate")
+            for name in (
+                "__init__",
+                "connection",
+                "delays",
+                "errors",
+                "map_text",
+                "network",
+                "options",
+                "parameters",
+                "surrogate",
+            )
         ),
         ROOT / "examples" / "poptorch_mnist.py",
     ]

@@ -24,11 +24,15 @@ def test_several_at_once_are_one_request(number: int) -> None:
 
 def test_one_that_comes_later_acts_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "MOMENT_S", 0.0)
-    with stop_on_signals() as stop:
-        signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        assert stop.name == "SIGTERM"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background SIGINT is ignored
+    try:
+        with stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert stop.name == "SIGTERM"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_outside_the_main_thread_nothing_is_noted() -> None:
