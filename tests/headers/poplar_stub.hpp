@@ -44,6 +44,9 @@ namespace poplar {
 struct poplar_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+struct graph_connection_error : poplar_error {
+  using poplar_error::poplar_error;
+};
 struct graph_memory_allocation_error : poplar_error {
   using poplar_error::poplar_error;
   class ProfilePath {
@@ -99,12 +102,16 @@ class StringRef {
   std::string cloneAsString() const;
   operator std::string() const;
 };
+bool operator==(StringRef, StringRef);
+bool operator!=(StringRef, StringRef);
+bool operator<(StringRef, StringRef);
 std::ostream& operator<<(std::ostream&, StringRef);
 
 class Type {
  public:
   Type();
   std::string toString() const;
+  bool requiresMetadata() const;
   bool operator==(const Type& other) const;
   bool operator!=(const Type& other) const;
   bool operator<(const Type& other) const;
@@ -112,7 +119,7 @@ class Type {
 };
 std::ostream& operator<<(std::ostream&, const Type&);
 extern Type BOOL, CHAR, UNSIGNED_CHAR, SIGNED_CHAR, SHORT, UNSIGNED_SHORT, INT, UNSIGNED_INT, LONG, UNSIGNED_LONG,
-    LONGLONG, UNSIGNED_LONGLONG, HALF, FLOAT, DOUBLE, QUARTER;
+    LONGLONG, UNSIGNED_LONGLONG, HALF, FLOAT, DOUBLE, QUARTER, QUARTER_METADATA;
 template <class T>
 struct equivalent_device_type {
   Type value;
@@ -152,6 +159,8 @@ struct GenericInterval {
   GenericInterval(T begin, T end);
   const T& begin() const;
   const T& end() const;
+  const T& lower() const;
+  const T& upper() const;
   T size() const;
   bool operator==(const GenericInterval&) const;
   bool operator!=(const GenericInterval&) const;
@@ -321,11 +330,12 @@ class Target {
   unsigned getTilesPerSharedExchangeBus() const;
   unsigned getAtomicStoreGranularity() const;
   double getTileClockFrequency() const;
-  unsigned getTypeSize(const Type&) const;
+  std::size_t getTypeSize(const Type&) const;
   unsigned getVectorWidth(const Type&) const;
   unsigned getFloatVectorWidth() const;
   unsigned getHalfVectorWidth() const;
   unsigned getDataPathWidth() const;
+  unsigned getNumStrideBits() const;
   unsigned getWeightsPerConvUnit(bool floatActivations) const;
   unsigned getConvUnitInputLoadElemsPerCycle(const Type&) const;
   unsigned getConvUnitMaxPipelineDepth(const Type&) const;
@@ -400,6 +410,8 @@ struct VariableInterval {
 class Tensor {
  public:
   Tensor();
+  std::string getDebugStr() const;
+  std::string getVarStr() const;
   Type elementType() const;
   const std::vector<std::size_t>& shape() const;
   const std::vector<std::size_t>& strides() const;
@@ -515,7 +527,20 @@ struct VertexPerfEstimate {
   std::uint64_t cycles, flops;
 };
 struct PerfEstimate : VertexPerfEstimate {};
-class FieldData;
+class FieldData {
+ public:
+  std::size_t size() const;
+  std::size_t getSizeAtIndex(std::size_t) const;
+  layout::Vector getProfilerVectorLayout(std::size_t nesting) const;
+  struct Element {
+    std::size_t size() const;
+  };
+  Element operator[](std::size_t) const;
+  template <class T>
+  T getInitialValue(const Target&) const;
+  template <class T>
+  std::vector<T> getInitialValues(const Target&) const;
+};
 class VertexIntrospector {
  public:
   const Target& getTarget() const;
@@ -562,6 +587,8 @@ class Graph {
 
   Tensor addVariable(const Type&, ArrayRef<std::size_t> shape, const DebugContext& = {});
   Tensor addVariable(const Type&, ArrayRef<std::size_t> shape, VariableMappingMethod, const DebugContext& = {});
+  Tensor addVariable(const Type&, const Tensor& metadata, ArrayRef<std::size_t> shape, const DebugContext& = {});
+  unsigned convertVirtualTileToPhysicalTile(unsigned tile) const;
   Tensor addLinearlyMappedVariable(const Type&, ArrayRef<std::size_t> shape, const DebugContext& = {});
   template <class T>
   Tensor addConstant(const Type&, ArrayRef<std::size_t> shape, ArrayRef<T> values, const DebugContext& = {"<const>"});
@@ -576,6 +603,8 @@ class Graph {
   Tensor addConstantHalf(const Type&, ArrayRef<std::size_t> shape, std::uint16_t value, const DebugContext& = {});
   Tensor addConstantHalf(const Type&, ArrayRef<std::size_t> shape, const std::uint16_t* values,
                          const DebugContext& = {});
+  Tensor clone(const Type&, const Tensor& metadata, const Tensor&, const DebugContext& = {},
+               TensorCloneMethod = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES);
   Tensor clone(const Type&, const Tensor&, const DebugContext& = {},
                TensorCloneMethod = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES);
   Tensor clone(const Tensor&, const DebugContext& = {},
@@ -758,6 +787,8 @@ void dumpProgram(const Graph&, const Program&, std::ostream&);
 
 }  // namespace program
 
+Tensor createVariableMetadataTensor(Graph&, QuarterMetadata::Format, const Tensor& scale, program::Sequence&,
+                                    const DebugContext& = {});
 Tensor cycleCount(Graph&, program::Sequence&, unsigned tile, SyncType, const DebugContext& = {});
 Tensor cycleStamp(Graph&, program::Sequence&, unsigned tile, SyncType, const DebugContext& = {});
 void setFloatingPointBehaviour(Graph&, program::Sequence&, const DebugContext& = {});
@@ -862,6 +893,8 @@ template <class T>
 T ceilLog2(T);
 template <class T>
 bool isPowerOf2(T);
+template <class T>
+T nthTriangular(T);
 }  // namespace gccs
 
 namespace popef {
