@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsesnn import _core
+from sparsesnn.engines.cpu.layer import engine_lists
 from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.output import LayerOutput
 from sparsesnn.spikes import SpikeBatch
@@ -45,60 +47,48 @@ def _moved(x: Tensor, steps: Tensor) -> Tensor:
 
 def _moved_lists(spikes: SpikeBatch, steps: Tensor, fraction: Tensor | None, first_step: int) -> SpikeBatch:
     move = _Move(spikes, steps.numpy(), None if fraction is None else fraction.detach().numpy(), first_step)
-    values = spikes.values
-    learns = any(x is not None and x.requires_grad for x in (values, fraction)) and torch.is_grad_enabled()
-    found = move.result["values"]
-    moved = None if found is None else torch.from_numpy(found)
-    if learns:
-        moved = _MoveValues.apply(move, values, fraction)
-    return SpikeBatch(
+    values = move.result["values"]
+    moved = SpikeBatch(
         offsets=torch.from_numpy(move.result["offsets"]),
         ids=torch.from_numpy(move.result["ids"]),
         n_spikes=torch.from_numpy(move.result["n_spikes"]),
         n_steps=spikes.n_steps - first_step,
         n_samples=spikes.n_samples,
         n_neurons=spikes.n_neurons,
-        values=moved,
-        graded=found is not None,
+        values=None if values is None else torch.from_numpy(values),
+        graded=values is not None,
     )
+    learns = any(x is not None and x.requires_grad for x in (spikes.values, fraction)) and torch.is_grad_enabled()
+    if not learns:
+        return moved
+    return replace(moved, values=_MoveValues.apply(move, moved, spikes.values, fraction))
 
 
 class _Move:
     """One move of lists; keeps what its gradient needs."""
 
     def __init__(self, spikes: SpikeBatch, steps: Any, fraction: Any, first_step: int) -> None:
-        spikes.check_form()
-        values = spikes.values.detach().contiguous().numpy() if spikes.graded and spikes.values is not None else None
-        offsets, ids, n_spikes = (x.numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes))
-        self.lists = _core.Lists(offsets, ids, n_spikes, values)
+        self.lists = engine_lists(spikes)
         self.sizes, self.steps, self.fraction = (spikes.n_samples, spikes.n_neurons), steps, fraction
         self.result = _core.delayed(self.lists, *self.sizes, steps, fraction, first_step)
 
-    def values(self) -> Tensor:
-        """Of the moved entries; 1 for spikes and 0 for near-spikes where lists are not graded."""
-        if self.result["values"] is not None:
-            return torch.from_numpy(self.result["values"])
-        offsets, n_spikes = torch.from_numpy(self.result["offsets"]), torch.from_numpy(self.result["n_spikes"])
-        position = torch.arange(int(offsets[-1]))
-        return (position < torch.repeat_interleave(offsets[:-1] + n_spikes, offsets.diff())).float()
-
 
 class _MoveValues(torch.autograd.Function):
-    """forward(move, values before, parts f of a step) → values of the moved entries."""
+    """forward(move, moved lists, values before, parts f of a step) → values of the moved lists."""
 
     @staticmethod
-    def forward(ctx: Any, move: _Move, values: Tensor | None, fraction: Tensor | None) -> Tensor:
+    def forward(ctx: Any, move: _Move, moved: SpikeBatch, values: Tensor | None, fraction: Tensor | None) -> Tensor:
         ctx.move = move
-        return move.values()
+        return moved.entry_values()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_moved: Tensor) -> tuple[Any, ...]:
         move: _Move = ctx.move
         earlier, later = move.result["earlier"], move.result["later"]
-        _, of_values, of_delays = ctx.needs_input_grad
+        _, _, of_values, of_delays = ctx.needs_input_grad
         d_values, d_delays = _core.delayed_grad(
             move.lists, *move.sizes, move.steps, move.fraction, earlier, later, d_moved.contiguous().numpy(), of_delays
         )
         found = (torch.from_numpy(d_values) if of_values else None, torch.from_numpy(d_delays) if of_delays else None)
-        return None, *found
+        return None, None, *found

@@ -102,7 +102,7 @@ class _Call:
         arrays = {**self.constant, **{name: _array(x, name) for name, x in zip(self.learnt, learnt, strict=True)}}
         sources = [
             _core.Source(
-                _lists(source), source.n_neurons, delay, arrays[f"weight{k}"], rows=self.rows.get(f"weight{k}")
+                engine_lists(source), source.n_neurons, delay, arrays[f"weight{k}"], rows=self.rows.get(f"weight{k}")
             )
             for k, (source, delay) in enumerate(zip(self.sources, self.delays, strict=True))
         ]
@@ -280,10 +280,10 @@ def spec_arguments(
 def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
     if layer.loop is None or state is None or not isinstance(state.history, SpikeBatch):
         return None
-    return _lists(state.history.steps(state.history.n_steps - 1, state.history.n_steps))
+    return engine_lists(state.history.steps(state.history.n_steps - 1, state.history.n_steps))
 
 
-def _lists(spikes: SpikeBatch) -> _core.Lists:
+def engine_lists(spikes: SpikeBatch) -> _core.Lists:
     """The engine's view. Detached tensors keep their memory when the batch's own get another (`set_`, `data`)."""
     spikes.check_form()
     if spikes.device.type != "cpu":

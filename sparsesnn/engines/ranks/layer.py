@@ -168,7 +168,7 @@ class _ShardCall:
                     f"this layer needs T={first.n_steps}, B={first.n_samples}, N={n_pre}"
                 )
         self.n_steps, self.n_samples = first.n_steps, first.n_samples
-        self.lists_read = [engine._lists(source) for source in self.sources]
+        self.lists_read = [engine.engine_lists(source) for source in self.sources]
         shards = self.layer.shards
         self.readout = isinstance(self.layer.population, LI)
         self.spec = None
@@ -179,7 +179,7 @@ class _ShardCall:
     def hold_own(self) -> None:
         """Remembers the population's lists, which the backward pass reads and must find unchanged."""
         assert self.whole is not None
-        self.own = engine._lists(self.whole)
+        self.own = engine.engine_lists(self.whole)
         self.own.hold(self.whole.n_neurons)
 
     def _engine_call(self, parameters: Sequence[Tensor | None], own: _core.Lists | None = None) -> _core.LayerCall:

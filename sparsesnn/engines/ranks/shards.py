@@ -92,7 +92,7 @@ class ShardedSpikes(SpikeBatch):
 
     def split(self, values: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
         """Values [K, entries], for the rank that owns each entry."""
-        return list(_core.split_values(engine._lists(self), values, list(self.shards.first)))
+        return list(_core.split_values(engine.engine_lists(self), values, list(self.shards.first)))
 
 
 def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited: bool) -> ShardedSpikes:
@@ -108,7 +108,7 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
     own_dropped = None
     if limited:  # a shard without neurons has lists of one that never fires, and knows of no candidates
         own_dropped = np.zeros(n_lists, np.int32) if own.dropped is None else own.dropped.numpy()
-    message = np.asarray(_core.shard_message(engine._lists(own), own.n_neurons, own_dropped))
+    message = np.asarray(_core.shard_message(engine.engine_lists(own), own.n_neurons, own_dropped))
     offsets, ids, n_spikes, dropped = _core.merge_messages(
         comm.all_gather(message), n_lists, limited, list(shards.first)
     )
