@@ -91,15 +91,12 @@ DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& row
 template <class F>
 void forward(const PyDenseSpec& spec, const Dense<const F>& current, const DenseList<const F>& parameters,
              const Optional<const F>& grad_threshold, const DenseList<F>& state, const Optional<F>& out,
-             const Optional<bool>& fired, const DenseList<F>& rows, const Optional<const F>& scale,
-             const Optional<const F>& shift, bool fresh) {
+             const Optional<bool>& fired, const DenseList<F>& rows, bool fresh) {
   const DensePopulation<F> p = population(spec, current, fresh, parameters, grad_threshold);
   const std::size_t steps = current.shape(0), samples = current.shape(1), n = current.shape(2);
   const NeuronModel& model = *spec.model;
   DenseForward<F> a{};
   a.current = current.data();
-  a.scale = checked(scale, {n}, "scale");
-  a.shift = checked(shift, {n}, "shift", a.scale != nullptr);
   check_all(state, model.state_names, model.n_states, "state", {samples, n}, true, a.state);
   a.out = checked(out, {steps, samples, n}, "out");
   a.fired = checked(fired, {steps, samples, n}, "fired");
@@ -113,8 +110,7 @@ template <class F>
 void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const DenseList<const F>& parameters,
               const Optional<const F>& grad_threshold, const DenseList<const F>& rows, const DenseList<F>& d_state,
               const Optional<F>& d_current, const Optional<F>& d_bias, const DenseList<F>& d_parameters,
-              const Optional<const F>& current, const Optional<const F>& scale, const Optional<const F>& shift,
-              const Optional<F>& d_scale, bool fresh) {
+              const Optional<const F>& current, bool fresh) {
   const DensePopulation<F> p = population(spec, d_out, fresh, parameters, grad_threshold);
   const std::size_t steps = d_out.shape(0), samples = d_out.shape(1), n = d_out.shape(2);
   const NeuronModel& model = *spec.model;
@@ -127,10 +123,7 @@ void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const DenseL
   check_all(d_state, model.state_names, model.n_states, "d_state", {samples, n}, true, a.d_state);
   a.d_current = checked(d_current, {steps, samples, n}, "d_current", true);
   a.d_bias = checked(d_bias, {samples, n}, "d_bias");
-  a.d_scale = checked(d_scale, {samples, n}, "d_scale");
-  a.current = checked(current, {steps, samples, n}, "current", a.d_scale || learns);
-  a.scale = checked(scale, {n}, "scale");
-  a.shift = checked(shift, {n}, "shift", a.scale != nullptr);
+  a.current = checked(current, {steps, samples, n}, "current", learns);
   nb::gil_scoped_release release;
   dense_backward(p, a);
 }
@@ -172,14 +165,12 @@ template <class F>
 void register_passes(nb::module_& m) {
   m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
         "grad_threshold"_a.noconvert().none(), "state"_a.noconvert(), "out"_a.noconvert().none(),
-        "fired"_a.noconvert().none(), "rows"_a.noconvert(), "scale"_a.noconvert().none() = nb::none(),
-        "shift"_a.noconvert().none() = nb::none(), "fresh"_a = false,
+        "fired"_a.noconvert().none(), "rows"_a.noconvert(), "fresh"_a = false,
         "Moves every neuron over the steps of `current` [T, B, N]; writes the state, and what else is given.");
   m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
         "grad_threshold"_a.noconvert().none(), "rows"_a.noconvert(), "d_state"_a.noconvert(), "d_current"_a.noconvert(),
         "d_bias"_a.noconvert().none(), "d_parameters"_a.noconvert(), "current"_a.noconvert().none() = nb::none(),
-        "scale"_a.noconvert().none() = nb::none(), "shift"_a.noconvert().none() = nb::none(),
-        "d_scale"_a.noconvert().none() = nb::none(), "fresh"_a = false,
+        "fresh"_a = false,
         "The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.");
 }
 

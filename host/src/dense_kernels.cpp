@@ -80,16 +80,15 @@ inline Fired<F> fired_before(F x, const F* p) {
 }
 
 template <class M, bool fresh, class F>
-inline void step_row(const Neurons<M, F>& neurons, const F* current, const F* scale, const F* shift,
-                     const Rows<M, const F>& before, const Rows<M, F>& after, int n) {
+inline void step_row(const Neurons<M, F>& neurons, const F* current, const Rows<M, const F>& before,
+                     const Rows<M, F>& after, int n) {
   SPARSESNN_INDEPENDENT
   for (int k = 0; k < n; ++k) {
     F z[M::n_states], p[M::n_parameters];
     for (int s = 0; s < M::n_states; ++s) z[s] = before.of[s][k];
     for (int q = 0; q < M::n_parameters; ++q) p[q] = neurons.parameter[q][k];
-    const F i = scale ? scale[k] * current[k] + shift[k] : current[k];
     const Fired<F> fired = fired_before<M, fresh>(z[0], p);
-    M::step(z, p, neurons.constant, fired, fired, i);
+    M::step(z, p, neurons.constant, fired, fired, current[k]);
     for (int s = 0; s < M::n_states; ++s) after.of[s][k] = z[s];
   }
 }
@@ -98,7 +97,6 @@ template <class M, class F>
 void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sample, int n0, int n1) {
   const int n = n1 - n0;
   const Neurons<M, F> neurons(p, n0);
-  const F *scale = a.scale ? a.scale + n0 : nullptr, *shift = a.scale ? a.shift + n0 : nullptr;
   const std::size_t here = row(p, 0, sample) + n0;
   const bool keeps = a.rows[0] != nullptr;
   const auto copy = [n](const F* from, F* to) {
@@ -115,9 +113,9 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
     const std::size_t at = row(p, t, sample) + n0;
     const Rows<M, F> next = keeps ? Rows<M, F>(a.rows, row(p, t + 1, sample) + n0) : end;
     if (p.fresh && t == 0)
-      step_row<M, true>(neurons, a.current + at, scale, shift, state, next, n);
+      step_row<M, true>(neurons, a.current + at, state, next, n);
     else
-      step_row<M, false>(neurons, a.current + at, scale, shift, state, next, n);
+      step_row<M, false>(neurons, a.current + at, state, next, n);
     const F* x = next.of[0];
     if constexpr (M::threshold < 0) {
       if (a.out) copy(x, a.out + at);
@@ -143,14 +141,13 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
 // ∂L/∂p of parameter q by one step, added to `sum`; `by_spike`: what went through σ', of the threshold.
 template <class M, int q, bool fresh, class F>
 inline void add_by_parameter(const Neurons<M, F>& neurons, const Rows<M, F>& d, const Rows<M, const F>& before,
-                             const F* current, const F* scale, const F* shift, const F* by_spike, F* sum, int n) {
+                             const F* current, const F* by_spike, F* sum, int n) {
   SPARSESNN_INDEPENDENT
   for (int k = 0; k < n; ++k) {
     F z[M::n_states], p[M::n_parameters], d_k[M::n_states];
     for (int s = 0; s < M::n_states; ++s) z[s] = before.of[s][k], d_k[s] = d.of[s][k];
     for (int r = 0; r < M::n_parameters; ++r) p[r] = neurons.parameter[r][k];
-    const F i = scale ? scale[k] * current[k] + shift[k] : current[k];
-    const F by = M::by_parameter(q, d_k, z, p, neurons.constant, fired_before<M, fresh>(z[0], p), i);
+    const F by = M::by_parameter(q, d_k, z, p, neurons.constant, fired_before<M, fresh>(z[0], p), current[k]);
     sum[k] += q == M::threshold ? -by_spike[k] + by : by;
   }
 }
@@ -163,9 +160,7 @@ void backward_block(const DensePopulation<F>& p, const DenseBackward<F>& a, int 
   const std::size_t here = row(p, 0, sample) + n0;
   const Rows<M, F> d(a.d_state, here);
   const F through = p.detach_reset ? F(0) : F(1);
-  const F *scale = a.scale ? a.scale + n0 : nullptr, *shift = a.scale ? a.shift + n0 : nullptr;
-  const auto sum = [here](F* total) { return total ? total + here : nullptr; };
-  F *const d_bias = sum(a.d_bias), *const d_scale = sum(a.d_scale);
+  F* const d_bias = a.d_bias ? a.d_bias + here : nullptr;
   for (int t = p.n_steps - 1; t >= 0; --t) {
     const std::size_t at = row(p, t, sample) + n0;
     const Rows<M, const F> before(a.rows, at);
@@ -199,15 +194,13 @@ void backward_block(const DensePopulation<F>& p, const DenseBackward<F>& a, int 
     if (d_bias) SPARSESNN_INDEPENDENT
     for (int k = 0; k < n; ++k) d_bias[k] += d_current[k];
     const F* current = a.current ? a.current + at : nullptr;
-    if (d_scale) SPARSESNN_INDEPENDENT
-    for (int k = 0; k < n; ++k) d_scale[k] += d_current[k] * current[k];
     each_constant<M::n_parameters>([&](auto q) {
       if (!a.d_parameters[q]) return;
       F* const to = a.d_parameters[q] + here;
       if (p.fresh && t == 0)
-        add_by_parameter<M, q(), true>(neurons, d, before, current, scale, shift, by_spike, to, n);
+        add_by_parameter<M, q(), true>(neurons, d, before, current, by_spike, to, n);
       else
-        add_by_parameter<M, q(), false>(neurons, d, before, current, scale, shift, by_spike, to, n);
+        add_by_parameter<M, q(), false>(neurons, d, before, current, by_spike, to, n);
     });
   }
 }

@@ -31,11 +31,10 @@ struct DensePopulation {
 // All states move on by the model's step (codelets/neuron/neuron.h).
 template <class F>
 struct DenseForward {
-  const F* current;        // [T, B, N]
-  const F *scale, *shift;  // [N] or null both: the current is scale·current + shift (batch norm, folded)
-  F* state[max_states];    // [B, N], running
-  F* out;                  // [T, B, N], spikes as 0 and 1, of a readout potentials; or null
-  bool* fired;             // [T, B, N], the spikes as a byte each; or null, as always for a readout
+  const F* current;      // [T, B, N]
+  F* state[max_states];  // [B, N], running
+  F* out;                // [T, B, N], spikes as 0 and 1, of a readout potentials; or null
+  bool* fired;           // [T, B, N], the spikes as a byte each; or null, as always for a readout
   // [T + 1, B, N] each or null all: row 0 is the state before the chunk, row t + 1 the one after step t
   F* rows[max_states];
 };
@@ -49,9 +48,7 @@ struct DenseBackward {
   F* d_current;               // [T, B, N]
   // [B, N], summed over the steps of the chunk on top of what is there; null where nobody asked
   F *d_bias, *d_parameters[max_parameters];
-  const F* current;        // as the forward pass read it, for d_parameters and d_scale; else null
-  const F *scale, *shift;  // as the forward pass read them
-  F* d_scale;              // [B, N] = Σ_t d_current·current, or null
+  const F* current;  // as the forward pass read it, for d_parameters; else null
 };
 
 template <class F>

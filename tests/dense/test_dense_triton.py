@@ -51,7 +51,7 @@ def triton_kit(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_kernels(
-    kit: ModuleType, population: LI | Population, dtype: torch.dtype, scaled: bool = False, fresh: bool = False
+    kit: ModuleType, population: LI | Population, dtype: torch.dtype, fresh: bool = False
 ) -> dict[str, torch.Tensor]:
     """Forward and backward of one chunk: everything that the kernels write. `fresh`: of the first one of a sequence,
     with some thresholds below 0."""
@@ -68,16 +68,15 @@ def run_kernels(
         numbers(n, low=0, high=0.4) if fires else None,
     )
     current, d_out = numbers(n_steps, n_samples, n, high=1.5), numbers(n_steps, n_samples, n)
-    folded = {"scale": numbers(n, low=0.5), "shift": numbers(n)} if scaled else {}
     state = tuple(numbers(n_samples, n) * (not fresh) for _ in population.states)
     rows = tuple(torch.empty(n_steps + 1, n_samples, n, dtype=dtype) for _ in population.states)
     out = torch.empty_like(current)
     fired = torch.empty_like(current, dtype=torch.bool) if fires else None
     dynamics = Dynamics.of(population)
-    kit.forward(dynamics, neuron, current, fresh=fresh, state=state, rows=rows, **folded, out=out, fired=fired)
+    kit.forward(dynamics, neuron, current, fresh=fresh, state=state, rows=rows, out=out, fired=fired)
     d_state = tuple(numbers(n_samples, n) for _ in population.states)
     d_parameters = tuple(numbers(n_samples, n) for _ in population.parameters)
-    sums = {"d_bias": numbers(n_samples, n), "d_scale": numbers(n_samples, n) if scaled else None}
+    d_bias = numbers(n_samples, n)
     d_current = torch.empty_like(current)
     kit.backward(
         dynamics,
@@ -88,11 +87,10 @@ def run_kernels(
         d_state=d_state,
         d_parameters=d_parameters,
         current=current,
-        **folded,
-        **sums,
+        d_bias=d_bias,
         d_current=d_current,
     )
-    found = {**sums, "out": out, "fired": fired, "d_current": d_current}
+    found = {"d_bias": d_bias, "out": out, "fired": fired, "d_current": d_current}
     for name, one, kept, gradient in zip(population.states, state, rows, d_state, strict=True):
         found |= {name: one, f"{name}_rows": kept, f"d_{name}": gradient}
     found |= {f"d_{p.name}": total for p, total in zip(population.parameters, d_parameters, strict=True)}
@@ -114,9 +112,8 @@ def populations() -> list[Any]:
 @pytest.mark.parametrize("population", populations(), ids=lambda p: f"{type(p).__name__}")
 def test_kernels_are_those_of_the_cpu(population: LI | Population, on_cuda: ModuleType) -> None:
     """In float32 the forward pass to the bit: no spike may differ. The rest to a few roundings."""
-    scaled = isinstance(population, LI) or population.reset == "zero"
     fresh = isinstance(population, Population) and population.detach_reset
-    want, got = (run_kernels(kit, population, torch.float32, scaled, fresh) for kit in (on_cpu, on_cuda))
+    want, got = (run_kernels(kit, population, torch.float32, fresh) for kit in (on_cpu, on_cuda))
     assert set(got) == set(want)
     if "fired" in want:
         assert 0.05 < want["fired"].float().mean() < 0.8

@@ -21,7 +21,7 @@ MODELS = ("lif", "cuba_lif", "li")
 RESETS = ("subtract", "subtract_decays", "zero", "none")
 NO_RESET = RESETS.index("none")
 #: arguments of the kernels with a row a step, and those with one more, for the state before the first
-STEPS, STATES = ("out", "fired", "current", "d_current"), ("v_rows", "i_syn_rows")
+STEPS, STATES = ("out", "fired", "d_current"), ("v_rows", "i_syn_rows")
 
 #: rows of a chunk: potentials of one chunk are kept besides the currents; a launch costs microseconds
 ROWS = 16384
@@ -111,10 +111,7 @@ def backward(
         **sums,
         **arrays,
     }
-    if given.get("d_scale") is None:  # only that sum reads it
-        given["current"] = None
-    for name in ("scale", "shift"):  # only sums over parameters that no model here has read them
-        given.pop(name, None)
+    given.pop("current", None)  # no gradient of a parameter reads it here
     parameters = _parameters(dynamics, neuron)
     for start, stop, without in reversed(_runs(len(d_out), fresh and reset != NO_RESET)):
         part = _part(given, start, stop)

@@ -58,8 +58,6 @@ def _derivative(x, SLOPE: tl.constexpr, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["n_steps"])
 def forward_kernel(
     current,  # [T, B, N]
-    scale,  # [N] or None both: the current is scale·current + shift
-    shift,
     alpha,  # [N] each; None where the model has none
     beta,
     theta,
@@ -91,15 +89,11 @@ def forward_kernel(
             tl.store(i_rows + at, i_syn, mask=here)
     if v_rows is not None:
         tl.store(v_rows + at, v, mask=here)
-    if scale is not None:
-        by, plus = tl.load(scale + k, mask=here, other=0.0), tl.load(shift + k, mask=here, other=0.0)
     row = at
     end = n_steps.to(tl.int64) * size
     i_next = tl.load(current + row, mask=here, other=0.0)
     for _ in range(n_steps):
         i = i_next.to(v.dtype)
-        if scale is not None:
-            i = by * i + plus
         # the next step's is on its way while this one is worked on
         i_next = tl.load(current + row + size, mask=here & (row + size < end), other=0.0)
         if MODEL == 1:
@@ -141,8 +135,6 @@ def backward_kernel(
     d_alpha,
     d_beta,
     d_threshold,
-    current,  # as the forward pass read it; for d_scale [B, N] = Σ_t d_current·current, else both None
-    d_scale,
     n_steps,
     size,
     n,
@@ -160,7 +152,6 @@ def backward_kernel(
     b = tl.load(beta + k, mask=here, other=0.0)
     delta = tl.load(delta_state + at, mask=here, other=0.0)
     by_bias, by_alpha, by_beta, by_theta = 0.0 * delta, 0.0 * delta, 0.0 * delta, 0.0 * delta
-    by_scale = 0.0 * delta
     row = at + (n_steps.to(tl.int64) - 1) * size
     if MODEL != 2:
         th = tl.load(theta + k, mask=here, other=0.0)
@@ -217,8 +208,6 @@ def backward_kernel(
             d = d_i
             if d_alpha is not None:
                 by_alpha += d * tl.load(i_rows + row, mask=here, other=0.0)
-        if d_scale is not None:
-            by_scale += d * tl.load(current + row, mask=here, other=0.0).to(d.dtype)
         tl.store(d_current + row, d, mask=here)
         by_bias += d
         row -= size
@@ -227,8 +216,6 @@ def backward_kernel(
         tl.store(d_i_state + at, d_i, mask=here)
     if d_bias is not None:
         tl.store(d_bias + at, tl.load(d_bias + at, mask=here, other=0.0) + by_bias, mask=here)
-    if d_scale is not None:
-        tl.store(d_scale + at, tl.load(d_scale + at, mask=here, other=0.0) + by_scale, mask=here)
     if d_alpha is not None:
         tl.store(d_alpha + at, tl.load(d_alpha + at, mask=here, other=0.0) + by_alpha, mask=here)
     if d_beta is not None:

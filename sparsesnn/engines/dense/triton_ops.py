@@ -19,14 +19,13 @@ BLOCK = 128
 _library = torch.library.Library("sparsesnn", "DEF")
 _library.define(
     "dense_forward(Tensor current, Tensor? alpha, Tensor beta, Tensor? threshold, Tensor(a!) v, Tensor(b!)? i_syn, "
-    "Tensor(c!)? out, Tensor(d!)? fired, Tensor(e!)? v_rows, Tensor(f!)? i_syn_rows, int model, int reset, float gain, "
-    "Tensor? scale=None, Tensor? shift=None) -> ()"
+    "Tensor(c!)? out, Tensor(d!)? fired, Tensor(e!)? v_rows, Tensor(f!)? i_syn_rows, int model, int reset, float gain) -> ()"
 )
 _library.define(
     "dense_backward(Tensor? v_rows, Tensor? i_syn_rows, Tensor d_out, Tensor? alpha, Tensor beta, Tensor? threshold, "
     "Tensor? grad_threshold, Tensor(a!) delta, Tensor(b!)? d_i, Tensor(c!) d_current, Tensor(d!)? d_bias, "
     "Tensor(e!)? d_alpha, Tensor(f!)? d_beta, Tensor(g!)? d_threshold, int model, int reset, bool detach_reset, "
-    "int surrogate, float slope, float gain, Tensor? current=None, Tensor(h!)? d_scale=None) -> ()"
+    "int surrogate, float slope, float gain) -> ()"
 )
 
 
@@ -44,8 +43,6 @@ def forward(
     model: int,
     reset: int,
     gain: float,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
 ) -> None:
     """Moves every neuron over the steps of `current` [T, B, N]."""
     n_steps, n_samples, n = current.shape
@@ -55,8 +52,6 @@ def forward(
     with _device(current):
         kernels.forward_kernel[(triton.cdiv(size, BLOCK),)](
             current,
-            scale,
-            shift,
             alpha,
             beta,
             threshold,
@@ -98,8 +93,6 @@ def backward(
     surrogate: int,
     slope: float,
     gain: float,
-    current: Tensor | None = None,
-    d_scale: Tensor | None = None,
 ) -> None:
     """The gradient of `forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums."""
     n_steps, n_samples, n = d_out.shape
@@ -122,8 +115,6 @@ def backward(
             d_alpha,
             d_beta,
             d_threshold,
-            current,
-            d_scale,
             n_steps,
             size,
             n,
