@@ -511,8 +511,8 @@ def test_lists_that_change_between_forward_and_backward_are_refused(
     spikes, more = random_spikes(0, 12, 3, 37), random_spikes(1, 5, 3, 37)
     state = model(spikes).state
     read: list[SpikeBatch] = []
-    lists_of = engine._lists
-    monkeypatch.setattr(engine, "_lists", lambda lists: read.append(lists) or lists_of(lists))
+    lists_of = engine.engine_lists
+    monkeypatch.setattr(engine, "engine_lists", lambda lists: read.append(lists) or lists_of(lists))
     output = model(more, state)
     (history,) = [lists for lists in read if lists.n_steps == 1]
     lists = {"input": more, "state history": history, **output.spikes}[whose]
