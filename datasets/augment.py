@@ -34,14 +34,15 @@ _CHANNELS = ("channel_shift", "channel_jitter")
 class Augment:
     """How strongly each sample is changed; 0 switches a change off.
 
-    For spike (t, n) of a sample, with u uniform in [0, 1) and z normal, drawn again for each spike, and f, Δt, Δn drawn
+    For spike (t, n) of a sample, or each event that a spike counts, with u uniform in [0, 1) and z normal, drawn again for each spike, and f, Δt, Δn drawn
     once for each sample and epoch, in this order: a section is exchanged (`mix`), what is outside the crop is left out,
     spikes are dropped, and the others move:
 
         t' = floor((t + u)·f + time_jitter·z) + Δt        n' = n + Δn + round(channel_jitter·z)
 
     For cameras n' is the neuron of the same polarity at the rotated, mirrored and shifted pixel. Spikes that leave the
-    window or the population are left out; those that meet in one place become one. Δt, Δn, shifts and angles are uniform
+    window or the population are left out; those that meet in one place become one, whose value counts them where spikes
+    have values. Δt, Δn, shifts and angles are uniform
     in the integers between -strength and strength; f is uniform in [1 - time_stretch, 1 + time_stretch]. A crop removes a
     uniform number of steps, up to its share of the window, split at a uniform place between beginning and end.
 
@@ -117,7 +118,6 @@ class Augment:
         n_neurons: int,
         seed: int,
         epoch: int,
-        n_cells: int | None = None,
         sensor: Sensor | None = None,
     ) -> tuple[Ints, Ints, Ints]:
         """The changed spikes `(sample, step, unit)`, those outside left out, in the order they came; none merged yet.
@@ -128,11 +128,8 @@ class Augment:
             indices: int64[B], number of each sample in its data set: what the randomness is tied to.
             n_steps, n_neurons: T, N.
             seed, epoch: what else it is tied to.
-            n_cells: channels; more neurons than these are the rungs of ladders (`binning`), which no spike changes;
-                None means N.
             sensor: of a camera; None for others.
         """
-        n_cells = max(1, n_cells or n_neurons)
         starts = np.searchsorted(sample, np.arange(indices.size))
         number = np.arange(sample.size) - starts[sample]
 
@@ -164,14 +161,11 @@ class Augment:
         if sensor is not None and (self.spatial_shift or self.flip or self.rotation):
             unit = self._moved_images(sensor, per_sample)[sample, unit]
             keep &= unit >= 0
-        if self.channel_shift or self.channel_jitter:
-            rung = unit // n_cells
-            if self.channel_shift:
-                unit = unit + _shift(self.channel_shift, per_sample(_CHANNEL_SHIFT))[sample]
-            if self.channel_jitter:
-                move = self.channel_jitter * hashing.normal(per_spike(_CHANNEL_JITTER), number)
-                unit = unit + np.rint(move).astype(np.int64)
-            keep &= unit // n_cells == rung
+        if self.channel_shift:
+            unit = unit + _shift(self.channel_shift, per_sample(_CHANNEL_SHIFT))[sample]
+        if self.channel_jitter:
+            move = self.channel_jitter * hashing.normal(per_spike(_CHANNEL_JITTER), number)
+            unit = unit + np.rint(move).astype(np.int64)
         keep &= (step >= 0) & (step < n_steps) & (unit >= 0) & (unit < n_neurons)
         return sample[keep], step[keep], unit[keep]
 

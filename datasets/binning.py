@@ -4,15 +4,11 @@ An event at `t_us` falls into step floor(t_us / dt_us) and onto cell unit // poo
 later, are left out and counted. The order of the events does not matter. For events in order of time this is what
 Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)` makes.
 
-A neuron fires once in a step or not, so several events of one cell in one step need a rule, `duplicates`:
+Several events of one cell in one step need a rule, `duplicates`:
 
     "binary"   they make one spike; the others are merged into it, and counted (`n_merged`).
-    "count:K"  each cell has K neurons, and c events make c spikes: neuron k·n_cells + cell fires where c > k, for
-               k = 0 .. K-1. "count" is "count:4". Events beyond K are merged, and counted.
-
-So a count is never a number that a spike carries (lists say who fired, not how strongly, on every backend), but how
-many neurons of a ladder fire. Where the K neurons of a cell have equal weights, c events deliver c times that weight;
-training may tell them apart. Summed over the ladder the lists are Tonic's frame, capped at K.
+    "count"    they make one spike whose value is their number: c events deliver c times the weights.
+    "count:K"  the same with values up to K. Events beyond K are merged, and counted.
 """
 
 from __future__ import annotations
@@ -30,9 +26,8 @@ from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 Array = npt.NDArray[Any]
 
-#: of "count" without a number
-_DEFAULT_COUNT = 4
-_MAX_COUNT = 255
+#: of "count" without a number; values are exact as float32
+_MAX_COUNT = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -42,9 +37,11 @@ class Binned:
     Args:
         ids: uint16[S] (int32 when N > 65,536), sample by sample, step by step, ascending within a step.
         n_spikes: uint8, uint16 or int32[n, T], length of each list.
-        n_neurons: N, after pooling and with the ladders of counts.
+        n_neurons: N, after pooling.
         n_lost: events that make no spike: before 0 or beyond the window.
-        n_merged: events that share the spike of another one. Spikes + lost + merged = events.
+        n_merged: events that share the spike of another one, which does not count them. Spikes (or the sum of their
+            values) + lost + merged = events.
+        values: uint8, uint16 or int32[S], events that each spike counts; None: spikes do not count.
     """
 
     ids: Array
@@ -52,14 +49,17 @@ class Binned:
     n_neurons: int
     n_lost: int
     n_merged: int = 0
+    values: Array | None = None
 
     @classmethod
     def join(cls, parts: Sequence[Binned]) -> Binned:
         """The samples of all parts, in order; the parts have the same T and N, and there is at least one."""
-        dtype = np.result_type(*(part.n_spikes.dtype for part in parts))
+        values = [part.values for part in parts if part.values is not None]
         return cls(
             ids=np.concatenate([part.ids for part in parts]),
-            n_spikes=np.concatenate([part.n_spikes.astype(dtype, copy=False) for part in parts]),
+            # each part has the smallest type that fits, so the widest one fits all
+            n_spikes=np.concatenate([part.n_spikes for part in parts]),
+            values=np.concatenate(values) if values else None,
             n_neurons=parts[0].n_neurons,
             n_lost=sum(part.n_lost for part in parts),
             n_merged=sum(part.n_merged for part in parts),
@@ -82,16 +82,16 @@ def pooled(n_units: int, pool: int) -> int:
     return -(-n_units // pool)
 
 
-def max_count(duplicates: str) -> int:
-    """K, neurons of a cell: 1 for "binary", 4 for "count", the number after the colon for "count:K"."""
+def max_count(duplicates: str) -> int | None:
+    """K, the largest value of a spike, for "count:K"; 2^24 for "count"; None for "binary", whose spikes do not count."""
     kind, colon, rest = duplicates.partition(":") if isinstance(duplicates, str) else ("", "", "")
     if duplicates == "binary":
-        return 1
+        return None
     if kind == "count" and (not colon or (rest.isascii() and rest.isdigit() and 1 <= int(rest) <= _MAX_COUNT)):
-        return int(rest) if colon else _DEFAULT_COUNT
+        return int(rest) if colon else _MAX_COUNT
     raise ConfigError(
         f"binning: duplicates is {duplicates!r}; allowed: 'binary' (events of one cell in one step make one spike), "
-        f"'count' or 'count:K' (up to K spikes, K from 1 to {_MAX_COUNT})"
+        f"'count' (their number is the spike's value) or 'count:K' (values up to K, from 1 to {_MAX_COUNT})"
     )
 
 
@@ -120,7 +120,7 @@ def bin_events(
 
     Args:
         events: for each sample `(t_us, unit)`: times in microseconds, float or integer [E], and units, integer [E].
-        n_units: units that there are; the cells are `pooled(n_units, pool)`, the neurons K times as many.
+        n_units: units that there are; the neurons are `pooled(n_units, pool)`.
         n_steps: T.
         dt_us: width of a step, microseconds.
         pool: neighbouring units that share a neuron.
@@ -173,8 +173,7 @@ def bin_flat(
         n_events: int64[n], events of each sample; they sum to E.
     """
     check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
-    n_levels, n_cells, n_samples = max_count(duplicates), pooled(n_units, pool), n_events.size
-    n_neurons = n_levels * n_cells
+    largest, n_neurons, n_samples = max_count(duplicates), pooled(n_units, pool), n_events.size
     sample = np.repeat(np.arange(n_samples), n_events)
     _check_all(np.isfinite(t_us), t_us, sample, source, first_sample, "times", "finite numbers; remove those events")
     allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
@@ -185,29 +184,25 @@ def bin_flat(
         step = np.floor(t_us / dt_us)
     inside = (step >= 0) & (step < n_steps)
     row = sample[inside] * n_steps + step[inside].astype(np.int64)
-    key = np.sort(row * n_cells + unit[inside].astype(np.int64) // pool)
-    # the number of an event among those of its cell and step: its place in the run of equal keys
+    key = np.sort(row * n_neurons + unit[inside].astype(np.int64) // pool)
     first = np.flatnonzero(np.diff(key, prepend=-1))
-    if n_levels == 1:
-        kept = key[first]
-    else:
-        level = np.arange(key.size) - np.repeat(first, np.diff(first, append=key.size))
-        row, cell = np.divmod(key[level < n_levels], n_cells)
-        kept = np.sort(row * n_neurons + level[level < n_levels] * n_cells + cell)
-    row, neuron = np.divmod(kept, n_neurons)
+    row, neuron = np.divmod(key[first], n_neurons)
     n_spikes = np.bincount(row, minlength=n_samples * n_steps).reshape(n_samples, n_steps)
+    counts = None if largest is None else np.minimum(np.diff(first, append=key.size), largest)
     return Binned(
         ids=neuron.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32),
-        n_spikes=n_spikes.astype(length_dtype(int(n_spikes.max(initial=0)))),
+        n_spikes=smallest(n_spikes),
         n_neurons=n_neurons,
         n_lost=int(inside.size - key.size),
-        n_merged=int(key.size - kept.size),
+        n_merged=int(key.size - (first.size if counts is None else counts.sum())),
+        values=None if counts is None else smallest(counts),
     )
 
 
-def length_dtype(longest: int) -> type[np.uint8 | np.uint16 | np.int32]:
-    """The smallest of the types that lengths of lists are stored in."""
-    return np.uint8 if longest < 1 << 8 else np.uint16 if longest < 1 << 16 else np.int32
+def smallest(numbers: npt.NDArray[np.int64]) -> Array:
+    """The same, from 0 on, in the smallest of the types that lengths of lists and values of spikes are stored in."""
+    most = int(numbers.max(initial=0))
+    return numbers.astype(np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.int32)
 
 
 def _concatenate(arrays: list[Array], dtype: type) -> Array:

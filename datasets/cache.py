@@ -33,7 +33,7 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import CacheError, DataError
 
 #: raised whenever the content of a file changes its meaning, or the conversion its result
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 #: the numbers of an event set that stand in the metadata, as text
 _NUMBERS = ("n_neurons", "n_classes", "n_lost", "n_merged")
@@ -309,6 +309,7 @@ def write(path: Path, key: str, event_set: EventSet) -> None:
         "ids": event_set.ids,
         "n_spikes": event_set.n_spikes,
         "labels": event_set.labels,
+        **({} if event_set.values is None else {"values": event_set.values}),
         **{_GROUP + name: group for name, group in event_set.groups.items()},
     }
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -412,6 +413,7 @@ def read(path: Path, key: str | None, *, check_content: bool = True) -> EventSet
             ids=arrays["ids"],
             n_spikes=arrays["n_spikes"],
             labels=arrays["labels"],
+            values=arrays.get("values"),
             groups={name[len(_GROUP) :]: array for name, array in arrays.items() if name.startswith(_GROUP)},
             description=json.loads(metadata["description"]),
             path=path,

@@ -37,6 +37,9 @@ from sparsesnn.errors import ConfigError, SparseSnnError
 #: raw bytes that a worker must have to do: starting one costs two seconds, converting this much about as long
 _BYTES_PER_WORKER = 64 << 20
 
+#: in an answer, next to the names of columns
+_VALUES = "values of spikes"
+
 _WORKER = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -216,7 +219,7 @@ class _Worker:
             if stdout.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
                 raise self._died(first, last)
             arrays[name] = array
-        binned = Binned(arrays.pop("ids"), arrays.pop("n_spikes"), *reply["numbers"])
+        binned = Binned(arrays.pop("ids"), arrays.pop("n_spikes"), *reply["numbers"], arrays.pop(_VALUES, None))
         return Part(binned, arrays)
 
     def _send(self, value: Any) -> None:
@@ -264,7 +267,8 @@ def work() -> None:
 
 def _answer(out: BinaryIO, part: Part) -> None:
     binned = part.binned
-    arrays = {"ids": binned.ids, "n_spikes": binned.n_spikes, **part.columns}
+    values = {} if binned.values is None else {_VALUES: binned.values}
+    arrays = {"ids": binned.ids, "n_spikes": binned.n_spikes, **values, **part.columns}
     numbers = [binned.n_neurons, binned.n_lost, binned.n_merged]
     described = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     _answer_line(out, {"arrays": described, "numbers": numbers})

@@ -94,7 +94,10 @@ class Options:
     n_steps: int = option(75, "steps of a window", low=1, high=1_000_000)
     pool: int = option(4, "pixels that share a neuron, in x and in y; 4 leaves 32 x 32", low=1, high=SIZE)
     hop_ms: float = option(0.0, "from the beginning of a window to that of the next, at least 1; 0: one window", low=0)
-    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+    duplicates: str = option(
+        "binary",
+        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
+    )
 
 
 def load(
@@ -119,11 +122,12 @@ def load(
         DataError: files that are missing, damaged or not in the format; the message names file and value.
         ConfigError: a parameter without meaning.
     """
-    dt_us, n_levels, hop_ms = step_us(options.dt_ms), max_count(options.duplicates), options.hop_ms
+    dt_us, hop_ms = step_us(options.dt_ms), options.hop_ms
+    max_count(options.duplicates)  # refused before files are looked for
     if not (hop_ms == 0 or 1 <= hop_ms < 1e9):
         raise ConfigError(f"dvsgesture: hop_ms is {hop_ms!r}; give 0 (one window a clip) or at least 1 millisecond")
     side = pooled(SIZE, options.pool)
-    sensor = Sensor(side, side, 2 * n_levels)
+    sensor = Sensor(side, side, 2)
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
     folder = files.find_folder("dvsgesture", "DVSGesture", _FOLDERS[split], data_dir, download)
     names = files.list_files(folder, ".npy")
@@ -150,15 +154,11 @@ def load(
         )
         part = conversion.run(job, conversion.n_workers_for(job, n_workers))
         columns = dict(part.columns)
-        return EventSet(
-            ids=part.binned.ids,
-            n_spikes=part.binned.n_spikes,
-            labels=columns.pop("labels"),
-            n_neurons=part.binned.n_neurons,
-            n_classes=len(CLASSES),
+        return EventSet.from_binned(
+            part.binned,
+            columns.pop("labels"),
+            len(CLASSES),
             groups=columns,
-            n_lost=part.binned.n_lost,
-            n_merged=part.binned.n_merged,
             description={
                 **parameters,
                 "source": cache.without_times(source),

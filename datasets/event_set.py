@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn.datasets.augment import Augment
-from sparsesnn.datasets.binning import bin_events, max_count
+from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
@@ -40,10 +41,12 @@ class EventSet:
         n_neurons, n_classes: N and the number of classes.
         groups: for each name, int64[n]: which group a sample belongs to, such as who spoke it.
         n_lost: events that made no spike: before 0, beyond the window of T steps, or moved off the sensor.
-        n_merged: events that share the spike of another one, see `binning`; spikes + lost + merged = events.
+        n_merged: events that share the spike of another one, see `binning`; `n_counted` + lost + merged = events.
         description: what made it (data set, split, parameters, licence; `dt_us`, width of a step; `sensor` of a camera), JSON
             values only.
         path: the cache file that the arrays are views of; None: they are in memory.
+        values: uint8, uint16 or int32[S], from 1: events that each spike counts, by which its weights are multiplied;
+            None: plain spikes, which are 1.
 
     Raises:
         DataError: the arrays do not fit together.
@@ -59,6 +62,7 @@ class EventSet:
     description: Mapping[str, Any] = field(default_factory=dict)
     n_merged: int = 0
     path: Path | None = None
+    values: Array | None = None
     #: int64[n + 1], where each sample starts in `ids`
     sample_starts: npt.NDArray[np.int64] = field(init=False, repr=False)
 
@@ -74,6 +78,14 @@ class EventSet:
                 f"EventSet: ids are {self.ids.dtype}{list(self.ids.shape)}; "
                 f"for {count(self.n_neurons, 'neuron')} give flat {want.__name__}"
             )
+        if self.values is not None:
+            if self.values.shape != self.ids.shape or self.values.dtype not in (np.uint8, np.uint16, np.int32):
+                raise DataError(
+                    f"EventSet: values are {self.values.dtype}{list(self.values.shape)}; "
+                    f"for {count(self.ids.size, 'id')} give uint8, uint16 or int32[{self.ids.size}]"
+                )
+            if self.values.size and int(self.values.min()) < 1:
+                raise DataError(f"EventSet: a spike has the value {self.values.min()}; give counts from 1")
         n = self.n_spikes.shape[0]
         for name, array in {"labels": self.labels, **self.groups}.items():
             if array.shape != (n,) or array.dtype != np.int64:
@@ -96,6 +108,21 @@ class EventSet:
                 f"allowed: 0 to {self.n_classes - 1}"
             )
         object.__setattr__(self, "sample_starts", starts)
+
+    @classmethod
+    def from_binned(cls, binned: Binned, labels: npt.NDArray[np.int64], n_classes: int, **more: Any) -> EventSet:
+        """From lists and the class of each sample; `more`: groups, description."""
+        return cls(
+            ids=binned.ids,
+            n_spikes=binned.n_spikes,
+            values=binned.values,
+            labels=labels,
+            n_neurons=binned.n_neurons,
+            n_classes=n_classes,
+            n_lost=binned.n_lost,
+            n_merged=binned.n_merged,
+            **more,
+        )
 
     @classmethod
     def from_events(
@@ -135,18 +162,14 @@ class EventSet:
         found = count_classes(classes, names, "from_events") if n_classes is None else n_classes
         members = {name: numbered(group, f"from_events: groups[{name!r}]") for name, group in (groups or {}).items()}
         group_names = {name: texts for name, (_, texts) in members.items() if texts}
-        return cls(
-            ids=binned.ids,
-            n_spikes=binned.n_spikes,
-            labels=classes,
-            n_neurons=binned.n_neurons,
-            n_classes=found,
+        return cls.from_binned(
+            binned,
+            classes,
+            found,
             groups={name: numbers for name, (numbers, _) in members.items()},
-            n_lost=binned.n_lost,
-            n_merged=binned.n_merged,
             description={
                 "dt_us": dt_us,
-                **({} if max_count(duplicates) == 1 else {"duplicates": duplicates}),
+                **({} if binned.values is None else {"duplicates": duplicates}),
                 **({"classes": names} if names else {}),
                 **({"group_names": group_names} if group_names else {}),
                 **(description or {}),
@@ -193,12 +216,22 @@ class EventSet:
     @property
     def n_events(self) -> int:
         """Events that it was made of."""
-        return self.ids.size + self.n_lost + self.n_merged
+        return self.n_counted + self.n_lost + self.n_merged
 
     @property
-    def n_cells(self) -> int:
-        """Neurons over the length of a ladder, where events are counted (`duplicates`); else all."""
-        return self.n_neurons // max_count(self.description.get("duplicates", "binary"))
+    def n_counted(self) -> int:
+        """The sum of the values of all spikes."""
+        return self.ids.size if self.values is None else int(self.values.sum(dtype=np.int64))
+
+    @functools.cached_property
+    def list_sums(self) -> Array:
+        """[n, T], the sum of the values of each list: of plain spikes their number."""
+        if self.values is None:
+            return self.n_spikes
+        sums = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)])
+        ends = np.cumsum(self.n_spikes, dtype=np.int64).reshape(self.n_spikes.shape)
+        found: Array = sums[ends] - sums[ends - self.n_spikes]
+        return found
 
     @property
     def dt_us(self) -> float | None:
@@ -256,8 +289,8 @@ class EventSet:
         )
         step = np.arange(self.n_steps)
         theirs = (step >= start[:, None]) & (step < stop[:, None])
-        n_own = np.where(theirs, 0, self.n_spikes[chosen]).sum(1)
-        n_theirs = np.where(theirs, self.n_spikes[partner], 0).sum(1)
+        n_own = np.where(theirs, 0, self.list_sums[chosen]).sum(1)
+        n_theirs = np.where(theirs, self.list_sums[partner], 0).sum(1)
         share = n_theirs / np.maximum(1, n_own + n_theirs)
         targets = np.zeros((chosen.size, self.n_classes))
         row = np.arange(chosen.size)
@@ -294,7 +327,8 @@ class EventSet:
         offsets = np.zeros(n_spikes.size + 1, np.int64)
         np.cumsum(n_spikes, out=offsets[1:])
         entry = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], n_spikes)
-        return self._spike_batch(self.ids[entry], offsets, n_spikes, chosen.size)
+        values = None if self.values is None else self.values[entry]
+        return self._spike_batch(self.ids[entry], offsets, n_spikes, chosen.size, values)
 
     def _augmented(
         self,
@@ -311,7 +345,10 @@ class EventSet:
         starts = np.where(theirs, self._list_starts(partner), self._list_starts(chosen)).reshape(-1)
         ends = np.cumsum(n_spikes)
         row = np.repeat(np.arange(n_samples * n_steps), n_spikes)
-        unit = self.ids[np.arange(row.size) + (starts - ends + n_spikes)[row]].astype(np.int64)
+        entry = np.arange(row.size) + (starts - ends + n_spikes)[row]
+        if self.values is not None:  # each event on its own
+            row, entry = (np.repeat(x, self.values[entry]) for x in (row, entry))
+        unit = self.ids[entry].astype(np.int64)
         sample, step = np.divmod(row, max(1, n_steps))
         sample, step, unit = augment.apply(
             sample,
@@ -322,18 +359,26 @@ class EventSet:
             n_neurons=n_neurons,
             seed=rng[0],
             epoch=rng[1],
-            n_cells=self.n_cells,
             sensor=self.sensor,
         )
-        cell = _distinct((step * n_samples + sample) * n_neurons + unit, n_steps * n_samples * n_neurons)
+        cell, values = (step * n_samples + sample) * n_neurons + unit, None
+        if self.values is None:
+            cell = _distinct(cell, n_steps * n_samples * n_neurons)
+        else:
+            cell, values = np.unique(cell, return_counts=True)
         row, unit = np.divmod(cell, n_neurons)
         counts = np.bincount(row, minlength=n_steps * n_samples)
         offsets = np.zeros(counts.size + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
-        return self._spike_batch(unit.astype(self.ids.dtype), offsets, counts, n_samples)
+        return self._spike_batch(unit.astype(self.ids.dtype), offsets, counts, n_samples, values)
 
     def _spike_batch(
-        self, ids: Array, offsets: npt.NDArray[np.int64], n_spikes: npt.NDArray[np.int64], n_samples: int
+        self,
+        ids: Array,
+        offsets: npt.NDArray[np.int64],
+        n_spikes: npt.NDArray[np.int64],
+        n_samples: int,
+        values: Array | None,
     ) -> SpikeBatch:
         return SpikeBatch(
             offsets=torch.from_numpy(offsets),
@@ -342,6 +387,8 @@ class EventSet:
             n_steps=self.n_steps,
             n_samples=n_samples,
             n_neurons=self.n_neurons,
+            values=None if values is None else torch.from_numpy(values.astype(np.float32)),
+            graded=values is not None,
         )
 
 

@@ -71,7 +71,10 @@ class Options:
     pool: int = option(
         1, "neighboring units that share a neuron; of a camera pixels, in x and in y", low=1, high=1_000_000
     )
-    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+    duplicates: str = option(
+        "binary",
+        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
+    )
 
 
 def load(
@@ -191,16 +194,11 @@ def _part_of(whole: Recording, split: str, options: Options, more: Mapping[str, 
                 first_sample=int(samples[0]) if samples.size else 0,
             )
         )
-    lists = Binned.join(binned)
-    return EventSet(
-        ids=lists.ids,
-        n_spikes=lists.n_spikes,
-        labels=recording.labels[chosen],
-        n_neurons=lists.n_neurons,
-        n_classes=n_classes,
+    return EventSet.from_binned(
+        Binned.join(binned),
+        recording.labels[chosen],
+        n_classes,
         groups={name: group[chosen] for name, group in recording.groups.items()},
-        n_lost=lists.n_lost,
-        n_merged=lists.n_merged,
         description={
             "name": "events",
             "split": split,
@@ -243,7 +241,7 @@ def _units(recording: Recording, options: Options) -> tuple[npt.NDArray[np.int64
     polarity = recording.places.get("p", np.zeros(1, np.int64))
     n_polarities = 2 if "p" in recording.places else 1
     cell = recording.places["x"] // pool + width * (recording.places["y"] // pool + height * polarity)
-    sensor = Sensor(width, height, n_polarities * max_count(options.duplicates))
+    sensor = Sensor(width, height, n_polarities)
     return cell, n_polarities * width * height, sensor
 
 

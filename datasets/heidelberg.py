@@ -52,7 +52,10 @@ class Options:
     dt_ms: float = option(10.0, "width of a step, milliseconds, to the nanosecond", above=0)
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
     pool: int = option(1, "neighboring channels that share a neuron", low=1, high=N_UNITS)
-    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+    duplicates: str = option(
+        "binary",
+        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
+    )
 
 
 def load(
@@ -100,15 +103,11 @@ def load(
             block=hdf5.BLOCK_SAMPLES,
         )
         binned = conversion.run(job, conversion.n_workers_for(job, n_workers)).binned
-        return EventSet(
-            ids=binned.ids,
-            n_spikes=binned.n_spikes,
-            labels=labels,
-            n_neurons=binned.n_neurons,
-            n_classes=len(classes) or int(labels.max(initial=-1)) + 1,
+        return EventSet.from_binned(
+            binned,
+            labels,
+            len(classes) or int(labels.max(initial=-1)) + 1,
             groups={"speakers": speakers},
-            n_lost=binned.n_lost,
-            n_merged=binned.n_merged,
             description={
                 **parameters,
                 "source": cache.without_times(source),

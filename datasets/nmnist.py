@@ -78,7 +78,10 @@ class Options:
     pool: int = option(1, "pixels that share a neuron, in x and in y", low=1, high=SIZE)
     saccade: int = option(0, "keep one saccade, 1, 2 or 3, counted from its beginning; 0: all three", low=0, high=3)
     stabilise: bool = option(False, "shift events so that the camera's motion is undone")
-    duplicates: str = option("binary", "several events of a cell in one step: binary, or count:K for up to K spikes")
+    duplicates: str = option(
+        "binary",
+        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
+    )
 
 
 def load(
@@ -102,9 +105,10 @@ def load(
         DataError: files that are missing, damaged or not in the format; the message names file and value.
         ConfigError: a parameter without meaning.
     """
-    dt_us, n_levels = step_us(options.dt_ms), max_count(options.duplicates)
+    dt_us = step_us(options.dt_ms)
+    max_count(options.duplicates)  # refused before files are looked for
     side = pooled(SIZE, options.pool)
-    sensor = Sensor(side, side, 2 * n_levels)
+    sensor = Sensor(side, side, 2)
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
     folder = files.find_folder("nmnist", "NMNIST", _FOLDERS[split], data_dir, download)
     names = list_files(folder)
@@ -126,14 +130,10 @@ def load(
             block=_BLOCK,
         )
         binned = conversion.run(job, conversion.n_workers_for(job, n_workers)).binned
-        return EventSet(
-            ids=binned.ids,
-            n_spikes=binned.n_spikes,
-            labels=np.array([int(name.split("/")[0]) for name in names], np.int64),
-            n_neurons=binned.n_neurons,
-            n_classes=_N_CLASSES,
-            n_lost=binned.n_lost,
-            n_merged=binned.n_merged,
+        return EventSet.from_binned(
+            binned,
+            np.array([int(name.split("/")[0]) for name in names], np.int64),
+            _N_CLASSES,
             description={
                 **parameters,
                 "source": cache.without_times(source),

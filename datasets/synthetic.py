@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sparsesnn.datasets import hashing
-from sparsesnn.datasets.binning import check_window, length_dtype
+from sparsesnn.datasets.binning import check_window, smallest
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.options import option
 from sparsesnn.spikes import MAX_UINT16_NEURONS
@@ -67,7 +67,7 @@ def load(*, split: str, options: Options, **files: Any) -> EventSet:
         n_spikes[sample] = np.bincount(step, minlength=n_steps)
     return EventSet(
         ids=np.concatenate(ids),
-        n_spikes=n_spikes.astype(length_dtype(int(n_spikes.max()))),
+        n_spikes=smallest(n_spikes),
         labels=labels.astype(np.int64),
         n_neurons=n_neurons,
         n_classes=o.n_classes,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsesnn.datasets.binning import Binned, bin_events, max_count, pooled
+from sparsesnn.datasets.binning import Binned, bin_events, pooled
 from sparsesnn.datasets.classes import count_classes, numbered
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
@@ -55,20 +55,16 @@ def from_tonic(
     classes, names = numbered(np.array(labels) if labels else np.empty(0, np.int64), f"from_tonic: {name}: labels")
     known = [str(x) for x in getattr(dataset, "classes", [])]
     n_classes = count_classes(classes, names, f"from_tonic: {name}")
-    sensor = Sensor(side_x, side_y, n_polarities * max_count(duplicates))
-    return EventSet(
-        ids=binned.ids,
-        n_spikes=binned.n_spikes,
-        labels=classes,
-        n_neurons=binned.n_neurons,
-        n_classes=n_classes if names else max(n_classes, len(known)),
-        n_lost=binned.n_lost,
-        n_merged=binned.n_merged,
+    sensor = Sensor(side_x, side_y, n_polarities)
+    return EventSet.from_binned(
+        binned,
+        classes,
+        n_classes if names else max(n_classes, len(known)),
         description={
             "name": name,
             "dt_us": dt_us,
             "pool": pool,
-            **({} if max_count(duplicates) == 1 else {"duplicates": duplicates}),
+            **({} if binned.values is None else {"duplicates": duplicates}),
             "classes": names or known,
             **({"sensor": sensor.entry()} if height > 1 else {}),
         },

@@ -58,8 +58,8 @@ class Batches:
 
     def _lists(self, chosen: Indices, spec: _core.Augment | None) -> SpikeBatch:
         source = self.event_set
-        offsets, ids, n_spikes = _core.make_batch(
-            source.ids, source.n_spikes, source.sample_starts, source.n_neurons, chosen, spec
+        offsets, ids, n_spikes, values = _core.make_batch(
+            source.ids, source.n_spikes, source.sample_starts, source.n_neurons, chosen, spec, source.values
         )
         return SpikeBatch(
             offsets=torch.from_numpy(offsets),
@@ -68,6 +68,8 @@ class Batches:
             n_steps=source.n_steps,
             n_samples=chosen.size,
             n_neurons=source.n_neurons,
+            values=None if values is None else torch.from_numpy(values),
+            graded=values is not None,
         )
 
     def _labels(self, chosen: Indices, epoch: int) -> Tensor:
@@ -87,7 +89,6 @@ class Batches:
             epoch=epoch,
             width=sensor.width if sensor else 0,
             height=sensor.height if sensor else 0,
-            n_cells=self.event_set.n_cells,
             quantiles=hashing.NORMAL,
             rotated=rotations(sensor.width, sensor.height, a.rotation) if sensor and a.rotation else None,
             partners=self.partners if a.mix else np.empty(0, np.int64),

@@ -201,11 +201,11 @@ class Augment:
     The strengths of sparsesnn.datasets.Augment for one epoch of one data set.
     """
 
-    def __init__(self, *, seed: int, epoch: int, time_jitter: float, time_shift: int, time_stretch: float, time_crop: float, channel_shift: int, channel_jitter: float, event_drop: float, mix: float, spatial_shift: int, flip: float, rotation: int, n_cells: int, width: int, height: int, quantiles: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, rotated: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, partners: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, *, seed: int, epoch: int, time_jitter: float, time_shift: int, time_stretch: float, time_crop: float, channel_shift: int, channel_jitter: float, event_drop: float, mix: float, spatial_shift: int, flip: float, rotation: int, width: int, height: int, quantiles: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, rotated: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, partners: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)]) -> None: ...
 
-def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], sample_starts: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], n_neurons: int, chosen: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], augment: Augment | None) -> tuple:
+def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], sample_starts: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], n_neurons: int, chosen: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], augment: Augment | None, values: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None) -> tuple:
     """
-    Samples of an event set as time-major lists (offsets, ids, n_spikes), augmented where asked for.
+    Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented where asked for.
     """
 
 def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, first_step: int) -> dict:

@@ -33,6 +33,9 @@ enum Purpose {
 // sorting.
 constexpr std::int64_t max_words_per_spike = 64;
 
+// As in datasets/binning.py.
+constexpr std::int64_t max_value = 1 << 24;
+
 [[noreturn]] void changed(const char* what) {
   throw InputError("DataError", std::string("the event cache ") + what +
                                     "; the file may have changed while it was in use: load the data anew");
@@ -60,12 +63,16 @@ struct Cache {
   const Id* ids;
   const Length* lengths;
   const std::int64_t* starts;
+  const void* values;
+  int value_bytes;
   std::int64_t n_ids, n_samples, n_steps, n_neurons;
 
   explicit Cache(const EventCache& c)
       : ids(static_cast<const Id*>(c.ids)),
         lengths(static_cast<const Length*>(c.lengths)),
         starts(c.sample_starts),
+        values(c.values),
+        value_bytes(c.value_bytes),
         n_ids(c.n_ids),
         n_samples(c.n_samples),
         n_steps(c.n_steps),
@@ -76,6 +83,15 @@ struct Cache {
     return starts[sample];
   }
   std::int64_t end(std::int64_t sample) const { return std::clamp(starts[sample + 1], begin(sample), n_ids); }
+
+  // Events that a spike counts.
+  std::int64_t value(std::int64_t place) const {
+    const std::int64_t value = value_bytes == 1   ? static_cast<const std::uint8_t*>(values)[place]
+                               : value_bytes == 2 ? static_cast<const std::uint16_t*>(values)[place]
+                                                  : static_cast<const std::int32_t*>(values)[place];
+    if (value < 1 || value > max_value) changed("has values that are no counts");
+    return value;
+  }
 
   // Calls body(step, place of the first id, length) for all lists of a sample.
   template <class Body>
@@ -93,7 +109,7 @@ struct Cache {
 };
 
 template <class Id>
-Batch with_offsets(const std::vector<std::int64_t>& n_spikes) {
+Batch with_offsets(const std::vector<std::int64_t>& n_spikes, bool graded) {
   Batch batch;
   batch.offsets = Array<std::int64_t>(n_spikes.size() + 1);
   batch.n_spikes = Array<std::int32_t>(n_spikes.size());
@@ -105,6 +121,7 @@ Batch with_offsets(const std::vector<std::int64_t>& n_spikes) {
   }
   batch.offsets[n_spikes.size()] = at;
   batch.ids = Array<unsigned char>(static_cast<std::size_t>(at) * sizeof(Id));
+  if (graded) batch.values = Array<float>(static_cast<std::size_t>(at));
   return batch;
 }
 
@@ -118,13 +135,16 @@ Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& cho
     cache.lists(chosen[b], [&](std::int64_t t, std::int64_t, std::int64_t n) {
       n_spikes[static_cast<std::size_t>(t) * n_samples + b] = n;
     });
-  Batch batch = with_offsets<Id>(n_spikes);
+  Batch batch = with_offsets<Id>(n_spikes, cache.values);
   Id* ids = reinterpret_cast<Id*>(batch.ids.data());
   for (std::size_t b = 0; b < n_samples; ++b)
     cache.lists(chosen[b], [&](std::int64_t t, std::int64_t at, std::int64_t n) {
       // the length as it was read before: it says how much room there is
       const std::size_t list = static_cast<std::size_t>(t) * n_samples + b;
-      std::copy_n(cache.ids + at, std::min(n, n_spikes[list]), ids + batch.offsets[list]);
+      const std::int64_t room = std::min(n, n_spikes[list]), to = batch.offsets[list];
+      std::copy_n(cache.ids + at, room, ids + to);
+      if (!cache.values) return;
+      for (std::int64_t k = 0; k < room; ++k) batch.values[to + k] = static_cast<float>(cache.value(at + k));
     });
   return batch;
 }
@@ -135,7 +155,7 @@ Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& cho
 // are short and where spikes go is random, so a branch for each list or spike would be guessed wrong as often as not,
 // and that would cost more than the arithmetic: the loops have none.
 
-// The spikes of one sample in the order of the cache; a spike's place is its number.
+// The spikes of one sample in the order of the cache, each as often as it counts; a spike's place is its number.
 struct Spikes {
   std::vector<std::int32_t> step, neuron;  // -1: left out
   std::size_t n = 0;
@@ -152,6 +172,7 @@ struct Spikes {
   // Adds what a sample has in steps [from, to).
   template <class Id, class Length>
   void add(const Cache<Id, Length>& cache, std::int64_t sample, std::int64_t from, std::int64_t to) {
+    if (from < to && cache.values) return add_events(cache, sample, from, to);
     std::int64_t first = 0;
     std::size_t count = 0;
     if (from < to)
@@ -176,6 +197,25 @@ struct Spikes {
   }
 
  private:
+  template <class Id, class Length>
+  void add_events(const Cache<Id, Length>& cache, std::int64_t sample, std::int64_t from, std::int64_t to) {
+    cache.lists(sample, [&](std::int64_t t, std::int64_t at, std::int64_t length) {
+      if (t < from || t >= to) return;
+      for (std::int64_t k = at; k < at + length; ++k) {
+        const auto count = static_cast<std::size_t>(cache.value(k));
+        const auto id = static_cast<std::int32_t>(cache.ids[k]);
+        if (id < 0 || id >= cache.n_neurons) changed("has ids beyond its neurons");
+        if (step.size() < n + count) {
+          step.resize(std::max(2 * step.size(), n + count));
+          neuron.resize(step.size());
+        }
+        std::fill_n(step.data() + n, count, static_cast<std::int32_t>(t));
+        std::fill_n(neuron.data() + n, count, id);
+        n += count;
+      }
+    });
+  }
+
   static constexpr std::size_t slack = 16;
 };
 
@@ -293,14 +333,12 @@ class Mover {
 
   void move_channels() {
     const std::int64_t by = a_.channel_shift ? shift(draws(channel_shift), a_.channel_shift) : 0;
-    const bool ladder = a_.n_cells > 0 && a_.n_cells < n_neurons_;
     const std::int32_t* places = a_.channel_jitter > 0 ? quantile_places(channel_jitter) : nullptr;
     for (std::size_t k = 0; k < n_; ++k) {
-      const std::int64_t from = neuron_[k], low = ladder ? from / a_.n_cells * a_.n_cells : 0;
-      const std::int64_t high = ladder ? std::min(low + a_.n_cells, n_neurons_) : n_neurons_;
+      const std::int64_t from = neuron_[k];
       std::int64_t to = from + by;
       if (places) to += rounded(a_.channel_jitter * a_.quantiles[places[k]]);
-      neuron_[k] = from >= 0 && to >= low && to < high ? static_cast<std::int32_t>(to) : -1;
+      neuron_[k] = from >= 0 && to >= 0 && to < n_neurons_ ? static_cast<std::int32_t>(to) : -1;
     }
   }
 
@@ -329,10 +367,12 @@ class Sorter {
       : n_steps_(n_steps), n_neurons_(n_neurons), n_words_((n_neurons + 63) / 64) {}
 
   // Writes the ids to `out`, which has room for all spikes and `slack` more, and the number of each step t to
-  // n_spikes[t · stride]; returns how many ids there are.
-  std::size_t sort(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
-    const bool marks = n_steps_ * n_words_ <= max_words_per_spike * (static_cast<std::int64_t>(spikes.n) + 64);
-    return marks ? by_marks(spikes, out, n_spikes, stride) : by_cells(spikes, out, n_spikes, stride);
+  // n_spikes[t · stride]; to `values`, unless null, how many spikes each id stands for. Returns how many ids there are.
+  std::size_t sort(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
+    const std::int64_t n_words = n_steps_ * n_words_ * (values ? 64 : 1);  // a tally takes more memory than a mark
+    return n_words <= max_words_per_spike * (static_cast<std::int64_t>(spikes.n) + 64)
+               ? by_marks(spikes, out, values, n_spikes, stride)
+               : by_cells(spikes, out, values, n_spikes, stride);
   }
 
   // The same for spikes that are in order already.
@@ -353,7 +393,7 @@ class Sorter {
   static constexpr std::size_t slack = 8;
 
  private:
-  std::size_t by_marks(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
+  std::size_t by_marks(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
     const auto n_words = static_cast<std::size_t>(n_steps_ * n_words_);
     words_.resize(n_words + 1);  // all zero; the last one takes what is left out
     for (std::size_t k = 0; k < spikes.n; ++k) {
@@ -362,6 +402,7 @@ class Sorter {
       words_[(step | neuron) >= 0 ? word : n_words] |= std::uint64_t{1} << (neuron & 63);
     }
     words_[n_words] = 0;
+    if (values) tally(spikes);
     Id* const begin = out;
     std::uint64_t* word = words_.data();
     for (std::int64_t t = 0; t < n_steps_; ++t) {
@@ -378,34 +419,52 @@ class Sorter {
         out += n;
       }
       n_spikes[static_cast<std::size_t>(t) * stride] = out - first;
+      if (values)
+        for (const Id* id = first; id < out; ++id)
+          values[id - begin] =
+              static_cast<float>(std::exchange(tallies_[static_cast<std::size_t>(t * n_neurons_ + *id)], 0));
     }
     return static_cast<std::size_t>(out - begin);
   }
 
-  std::size_t by_cells(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
+  // Counts the spikes of every cell; the last cell takes what is left out.
+  void tally(const Spikes& spikes) {
+    const auto n_cells = static_cast<std::size_t>(n_steps_ * n_neurons_);
+    tallies_.resize(n_cells + 1);  // all zero
+    for (std::size_t k = 0; k < spikes.n; ++k) {
+      const auto cell = static_cast<std::size_t>(spikes.step[k] * n_neurons_ + spikes.neuron[k]);
+      ++tallies_[(spikes.step[k] | spikes.neuron[k]) >= 0 ? cell : n_cells];
+    }
+    tallies_[n_cells] = 0;
+  }
+
+  std::size_t by_cells(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
     cells_.clear();
     for (std::size_t k = 0; k < spikes.n; ++k)
       if ((spikes.step[k] | spikes.neuron[k]) >= 0) cells_.push_back(spikes.step[k] * n_neurons_ + spikes.neuron[k]);
     std::sort(cells_.begin(), cells_.end());
-    cells_.erase(std::unique(cells_.begin(), cells_.end()), cells_.end());
-    for (std::size_t k = 0; k < cells_.size(); ++k) {
-      out[k] = static_cast<Id>(cells_[k] % n_neurons_);
-      ++n_spikes[static_cast<std::size_t>(cells_[k] / n_neurons_) * stride];
+    std::size_t n = 0;
+    for (std::size_t first = 0, next; first < cells_.size(); first = next, ++n) {
+      for (next = first + 1; next < cells_.size() && cells_[next] == cells_[first];) ++next;
+      out[n] = static_cast<Id>(cells_[first] % n_neurons_);
+      if (values) values[n] = static_cast<float>(next - first);
+      ++n_spikes[static_cast<std::size_t>(cells_[first] / n_neurons_) * stride];
     }
-    return cells_.size();
+    return n;
   }
 
   std::int64_t n_steps_, n_neurons_, n_words_;
   std::vector<std::uint64_t> words_;
   std::vector<std::int64_t> cells_;
-  std::vector<std::int32_t> counts_;
+  std::vector<std::int32_t> counts_, tallies_;
 };
 
 template <class Id, class Length>
 Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& chosen, const AugmentSpec& a) {
   const std::size_t n_samples = chosen.size();
   std::vector<std::int64_t> n_spikes(static_cast<std::size_t>(cache.n_steps) * n_samples);
-  std::vector<Id> found;  // sample by sample
+  std::vector<Id> found;            // sample by sample
+  std::vector<float> found_values;  // of a cache with values
   std::size_t n_found = 0;
   Spikes spikes;
   Mover mover(a, cache.n_steps, cache.n_neurons);
@@ -429,18 +488,22 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
     mover.move(own, spikes);
     if (const std::size_t room = n_found + spikes.n + Sorter<Id>::slack; found.size() < room)
       found.resize(std::max(room, spikes.n * (n_samples - b) + n_found));
+    if (cache.values) found_values.resize(found.size());
     Id* out = found.data() + n_found;
+    float* values = cache.values ? found_values.data() + n_found : nullptr;
     std::int64_t* lengths = n_spikes.data() + b;
-    n_found += mover.keeps_order() ? sorter.keep(spikes, out, lengths, n_samples)
-                                   : sorter.sort(spikes, out, lengths, n_samples);
+    n_found += mover.keeps_order() && !values ? sorter.keep(spikes, out, lengths, n_samples)
+                                              : sorter.sort(spikes, out, values, lengths, n_samples);
   }
-  Batch batch = with_offsets<Id>(n_spikes);
+  Batch batch = with_offsets<Id>(n_spikes, cache.values);
   Id* ids = reinterpret_cast<Id*>(batch.ids.data());
-  const Id* from = found.data();
+  std::size_t from = 0;
   for (std::size_t b = 0; b < n_samples; ++b)
     for (std::size_t list = b; list < n_spikes.size(); list += n_samples) {
-      std::copy_n(from, n_spikes[list], ids + batch.offsets[list]);
-      from += n_spikes[list];
+      std::copy_n(found.data() + from, n_spikes[list], ids + batch.offsets[list]);
+      if (cache.values)
+        std::copy_n(found_values.data() + from, n_spikes[list], batch.values.data() + batch.offsets[list]);
+      from += static_cast<std::size_t>(n_spikes[list]);
     }
   return batch;
 }

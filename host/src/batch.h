@@ -19,6 +19,8 @@ struct EventCache {
   const void* lengths;                // uint8, uint16 or int32 [n_samples, n_steps], length of each list
   int length_bytes;                   // 1, 2 or 4
   const std::int64_t* sample_starts;  // [n_samples + 1]
+  const void* values;                 // uint8, uint16 or int32 [n_ids], events that each spike counts; null: plain
+  int value_bytes;                    // 1, 2 or 4
   std::int64_t n_ids, n_samples;
   int n_steps, n_neurons;
 };
@@ -28,7 +30,6 @@ struct AugmentSpec {
   std::uint64_t seed = 0, epoch = 0;
   double time_jitter = 0, time_stretch = 0, time_crop = 0, channel_jitter = 0, event_drop = 0, mix = 0, flip = 0;
   std::int64_t time_shift = 0, channel_shift = 0, spatial_shift = 0, rotation = 0;
-  std::int64_t n_cells = 0;           // channels; more neurons are rungs of ladders, which no spike changes; 0: all
   int width = 0, height = 0;          // of the sensor; 0 where there is none
   const double* quantiles = nullptr;  // [4096], of the normal distribution
   // [2 rotation + 1, width height], where a pixel goes: y << 16 | x, -1 outside
@@ -40,6 +41,7 @@ struct Batch {
   Array<std::int64_t> offsets;   // [T B + 1]
   Array<std::int32_t> n_spikes;  // [T B]
   Array<unsigned char> ids;      // as wide as those of the cache
+  Array<float> values;           // [ids] of a cache with values, else empty
 };
 
 // The lists of the samples `chosen`; `augment` may be null. Throws InputError where a sample does not exist or the

@@ -36,15 +36,20 @@ struct PyAugment {
   std::optional<In<double>> quantiles;
 };
 
+bool is_count(const nb::dlpack::dtype& type) {
+  return type == nb::dtype<std::uint8_t>() || type == nb::dtype<std::uint16_t>() || type == nb::dtype<std::int32_t>();
+}
+
 nb::tuple batch(const AnyIn& ids, const AnyIn& lengths, const In<std::int64_t>& sample_starts, int n_neurons,
-                const In<std::int64_t>& chosen, const PyAugment* augment) {
+                const In<std::int64_t>& chosen, const PyAugment* augment, const std::optional<AnyIn>& values) {
   EventCache cache{};
   cache.wide = ids.dtype() == nb::dtype<std::int32_t>();
   require(ids.ndim() == 1 && (cache.wide || ids.dtype() == nb::dtype<std::uint16_t>()),
           "ids must be a flat array of uint16 or int32");
-  const bool known = lengths.dtype() == nb::dtype<std::uint8_t>() || lengths.dtype() == nb::dtype<std::uint16_t>() ||
-                     lengths.dtype() == nb::dtype<std::int32_t>();
-  require(lengths.ndim() == 2 && known, "n_spikes must be uint8, uint16 or int32 with the shape [samples, steps]");
+  require(lengths.ndim() == 2 && is_count(lengths.dtype()),
+          "n_spikes must be uint8, uint16 or int32 with the shape [samples, steps]");
+  require(!values || (values->ndim() == 1 && values->size() == ids.size() && is_count(values->dtype())),
+          "values must be uint8, uint16 or int32, one for each id");
   require(sample_starts.ndim() == 1 && sample_starts.size() == lengths.shape(0) + 1,
           "sample_starts must have one entry more than there are samples");
   require(chosen.ndim() == 1, "chosen must be flat");
@@ -52,6 +57,8 @@ nb::tuple batch(const AnyIn& ids, const AnyIn& lengths, const In<std::int64_t>& 
   cache.ids = ids.data();
   cache.lengths = lengths.data();
   cache.length_bytes = lengths.dtype().bits / 8;
+  cache.values = values ? values->data() : nullptr;
+  cache.value_bytes = values ? values->dtype().bits / 8 : 0;
   cache.sample_starts = sample_starts.data();
   cache.n_ids = static_cast<std::int64_t>(ids.size());
   cache.n_samples = static_cast<std::int64_t>(lengths.shape(0));
@@ -70,7 +77,8 @@ nb::tuple batch(const AnyIn& ids, const AnyIn& lengths, const In<std::int64_t>& 
   const std::size_t n_lists = made.n_spikes.size(), n = static_cast<std::size_t>(made.offsets[n_lists]);
   nb::object out = cache.wide ? to_numpy<std::int32_t>(made.ids, n) : to_numpy<std::uint16_t>(made.ids, n);
   return nb::make_tuple(to_numpy<std::int64_t>(made.offsets, n_lists + 1), out,
-                        to_numpy<std::int32_t>(made.n_spikes, n_lists));
+                        to_numpy<std::int32_t>(made.n_spikes, n_lists),
+                        values ? to_numpy<float>(made.values, n) : nb::none());
 }
 
 }  // namespace
@@ -82,7 +90,7 @@ void register_batch(nb::module_& m) {
           [](PyAugment* self, std::uint64_t seed, std::uint64_t epoch, double time_jitter, std::int64_t time_shift,
              double time_stretch, double time_crop, std::int64_t channel_shift, double channel_jitter,
              double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation,
-             std::int64_t n_cells, int width, int height, std::optional<In<double>> quantiles,
+             int width, int height, std::optional<In<double>> quantiles,
              std::optional<In<std::int32_t>> rotated, const In<std::int64_t>& partners) {
             require(width >= 0 && height >= 0 && (width == 0) == (height == 0) && width <= 32768 && height <= 32768,
                     "the sensor has no such width and height");
@@ -116,7 +124,6 @@ void register_batch(nb::module_& m) {
                  channel_shift,
                  spatial_shift,
                  rotation,
-                 n_cells,
                  width,
                  height,
                  self->quantiles ? self->quantiles->data() : nullptr,
@@ -125,10 +132,12 @@ void register_batch(nb::module_& m) {
           },
           nb::kw_only(), "seed"_a, "epoch"_a, "time_jitter"_a, "time_shift"_a, "time_stretch"_a, "time_crop"_a,
           "channel_shift"_a, "channel_jitter"_a, "event_drop"_a, "mix"_a, "spatial_shift"_a, "flip"_a, "rotation"_a,
-          "n_cells"_a, "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(), "partners"_a);
+          "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(), "partners"_a);
 
   m.def("make_batch", &batch, "ids"_a, "n_spikes"_a, "sample_starts"_a, "n_neurons"_a, "chosen"_a, "augment"_a.none(),
-        "Samples of an event set as time-major lists (offsets, ids, n_spikes), augmented where asked for.");
+        "values"_a.none(),
+        "Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented where asked "
+        "for.");
 }
 
 }  // namespace sparsesnn

@@ -282,8 +282,9 @@ def _summary(split: str, event_set: EventSet) -> str:
         f"{split}: {count(len(event_set), 'sample')}, {count(event_set.n_steps, 'step')}, "
         f"{count(event_set.n_neurons, 'neuron')}, {count(event_set.n_classes, 'class')}, "
         f"activity {event_set.activity():.4f}\n"
-        f"  {count(event_set.n_events, 'event')}: {count(event_set.ids.size, 'spike')}, {event_set.n_lost:,} lost, "
-        f"{event_set.n_merged:,} merged"
+        f"  {count(event_set.n_events, 'event')}: {count(event_set.ids.size, 'spike')}"
+        + (f" that count {event_set.n_counted:,}" if event_set.values is not None else "")
+        + f", {event_set.n_lost:,} lost, {event_set.n_merged:,} merged"
     )
 
 

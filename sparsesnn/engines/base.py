@@ -83,6 +83,7 @@ class Training:
         replicas: of an engine that makes its replicas itself; 0: one.
         recurrence: how recurrent weights are drawn.
         dropout: of spikes, in training; `Batch.heard` draws them.
+        graded: whether the spikes of the data have values.
     """
 
     n_classes: int
@@ -95,6 +96,7 @@ class Training:
     replicas: int = 0
     dropout: Dropout = field(default_factory=Dropout)
     recurrence: Recurrence = field(default_factory=Recurrence)
+    graded: bool = False
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,12 @@ def unpack_columns(flat: Array, n_rows: int, shards: Sequence[Shard]) -> Array:
 def pack_lists(spikes: SpikeBatch, n_samples: int, capacity: int, collectors: Sequence[Collector]) -> Array:
     """Lists → flat uint16: per collector [T, its samples, stride]; samples that are missing have empty lists.
 
-    Errors: `SpikeListError` where a list is longer than `capacity`.
+    Errors: `SpikeListError` where a list is longer than `capacity`, and for spikes with values.
     """
+    if spikes.graded:
+        raise SpikeListError(
+            "input: spikes have values, but the lists of an IPU say only who fired; give plain lists, or take backend cpu or dense"
+        )
     n_listed = spikes.n_listed.numpy()
     if n_listed.size and n_listed.max() > capacity:
         worst = int(n_listed.argmax())

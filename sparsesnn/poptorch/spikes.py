@@ -83,8 +83,10 @@ def pack(batch: Any, capacity: int | None = None) -> Tensor:
         batch: spikes of B samples over T steps.
         capacity: K; None: the longest list there is, and at least 1.
 
-    Errors: `SpikeListError` where a list is longer than `capacity`.
+    Errors: `SpikeListError` where a list is longer than `capacity`, and for spikes with values.
     """
+    if batch.graded:
+        raise SpikeListError("pack: spikes have values, but the lists of an IPU say only who fired; give plain lists")
     n_listed = batch.validate().n_listed
     longest = max(1, int(n_listed.max())) if n_listed.numel() else 1
     k = _checked("pack", capacity, longest, batch.n_neurons)

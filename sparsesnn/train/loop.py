@@ -136,7 +136,9 @@ class Run:
         self.stream = prepare.train_stream(config, self.parts.train, self.replicas)
         self.progress = Progress()
         self.best: tuple[ckpt.TensorFile, ...] | None = None
-        self.training = prepare.make_training(config, self.network, parts.n_classes)
+        self.training = prepare.make_training(
+            config, self.network, parts.n_classes, graded=parts.train.event_set.values is not None
+        )
         self.engine = engines.make_engine(config.train.backend, self.network, self.training, grid)
         self.store = CheckpointStore(folder, grid, self.engine.columns)
         introduce(self)

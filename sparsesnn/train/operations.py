@@ -24,13 +24,13 @@ from sparsesnn.synapses import Synapses
 class Operations:
     """Counts what the spikes of evaluated batches cost; whole numbers, so that sums do not depend on ranks.
 
-    A spike that arrives is one accumulate operation for each synapse of its sender whose weight is not zero. A spike whose
-    delay ends after the last step costs nothing. Each rank counts its own samples and its own neurons' synapses.
+    A spike that arrives is one accumulate operation for each synapse of its sender whose weight is not zero; a spike with a
+    value, one multiply-accumulate. A spike whose delay ends after the last step costs nothing. Each rank counts its own samples and its own neurons' synapses.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.network = engine, engine.network
-        self.n_samples = self.effective = self.dense = self.n_spikes = self.n_places = 0
+        self.n_samples = self.effective = self.multiplied = self.dense = self.n_spikes = self.n_places = 0
         self.countable = True
         self.fan_out: dict[str, Tensor] = {}
         for name in self.network.receivers():
@@ -59,7 +59,11 @@ class Operations:
                 delay: int | Tensor = c.delay
                 if c.axonal:
                     delay = c.delay + self.engine.model.layers[name].axonal_delays(c).detach().round().long().cpu()
-                self.effective += int((_arrivals(spikes[sender], delay) * fan_out).sum())
+                n_operations = int((_arrivals(spikes[sender], delay) * fan_out).sum())
+                if getattr(spikes[sender], "graded", False):
+                    self.multiplied += n_operations
+                else:
+                    self.effective += n_operations
                 if self.engine.grid.shards.rank == 0:
                     self.dense += n_samples * n_steps * _pairs(c.synapses, c.n_pre, n)
         if self.engine.grid.shards.rank == 0:
@@ -80,6 +84,7 @@ class Operations:
             "countable": int(self.countable),
             "samples": self.n_samples,
             "effective": self.effective,
+            "multiplied": self.multiplied,
             "dense": self.dense,
             "spikes": self.n_spikes,
             "places": self.n_places,
@@ -99,7 +104,7 @@ class Operations:
             "classification_accuracy": accuracy,
             "activation_sparsity": 1 - total["spikes"] / max(1, total["places"]),
             "synaptic_operations": {
-                "Effective_MACs": 0.0,
+                "Effective_MACs": total["multiplied"] / total["samples"],
                 "Effective_ACs": total["effective"] / total["samples"],
                 "Dense": total["dense"] / total["samples"],
             },
@@ -136,6 +141,6 @@ def note(found: Mapping[str, Any]) -> str:
     """One line about `neurobench`."""
     operations = found["synaptic_operations"]
     return (
-        f"{operations['Effective_ACs']:,.0f} synaptic operations per sample ({operations['Dense']:,.0f} if every neuron fired), "
+        f"{operations['Effective_ACs'] + operations['Effective_MACs']:,.0f} synaptic operations per sample ({operations['Dense']:,.0f} if every neuron fired), "
         f"activation sparsity {found['activation_sparsity']:.4f}"
     )

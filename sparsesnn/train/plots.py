@@ -271,10 +271,7 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str], path: 
 
 
 def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:
-    """One sample of data as the network sees it: frames where it has an image, else a raster.
-
-    Spikes of the rungs of a ladder (`duplicates = "count"`) are drawn where their cell is.
-    """
+    """One sample of data as the network sees it: frames where it has an image, else a raster."""
     spikes = event_set.batch([sample])
     label = int(event_set.labels[sample])
     names = event_set.description.get("classes", [])
@@ -284,19 +281,20 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
     if event_set.sensor is None:
         figure = new_figure(9, 5)
         axes = figure.subplots()
-        size = 1.5 if event_set.n_cells > _MANY_NEURONS else 6.0
-        axes.scatter(steps, neurons % event_set.n_cells, s=size, color=BLUE, marker="o", linewidths=0)
+        size = 1.5 if event_set.n_neurons > _MANY_NEURONS else 6.0
+        axes.scatter(steps, neurons, s=size, color=BLUE, marker="o", linewidths=0)
         axes.set_xlim(-0.5, spikes.n_steps - 0.5)
-        axes.set_ylim(-0.5, event_set.n_cells - 0.5)
+        axes.set_ylim(-0.5, event_set.n_neurons - 0.5)
         axes.set_xlabel("time step")
         axes.set_ylabel("neuron")
     else:
-        figure = _frames(steps, neurons, event_set.sensor, spikes.n_steps)
+        n_events = spikes.entry_values().long().numpy()
+        figure = _frames(steps.repeat(n_events), neurons.repeat(n_events), event_set.sensor, spikes.n_steps)
     save(figure, path, title)
 
 
 def _frames(steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, n_steps: int) -> Figure:
-    """Up to twelve images, each the spikes of some steps: brighter pixels orange, darker ones blue, more spikes stronger."""
+    """Up to twelve images, each the events of some steps: brighter pixels orange, darker ones blue, more events stronger."""
     n_frames = min(_MOST_FRAMES, n_steps)
     edges = np.linspace(0, n_steps, n_frames + 1).astype(int)
     frame = np.searchsorted(edges, steps, side="right") - 1

@@ -141,8 +141,8 @@ def make_network(config: Config, parts: Parts) -> Network:
     return config.net.network(parts.n_neurons, parts.n_classes, None if dt_us is None else dt_us / 1e3, shape)
 
 
-def make_training(config: Config, network: Network, n_classes: int) -> Training:
-    """What the configuration asks of an engine."""
+def make_training(config: Config, network: Network, n_classes: int, *, graded: bool = False) -> Training:
+    """What the configuration asks of an engine; `graded`: the spikes of the data have values."""
     return Training(
         n_classes=n_classes,
         decoding=config.loss.decoding_for(network),
@@ -154,6 +154,7 @@ def make_training(config: Config, network: Network, n_classes: int) -> Training:
         replicas=config.parallel.replicas,
         dropout=part_of(config.dropout, Dropout),
         recurrence=part_of(config.init, Recurrence),
+        graded=graded,
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -375,20 +376,61 @@ def test_images_have_no_meaning_for_channels(event_set, name):
         event_set.batch([0], (0, 0), Augment(**{name: 1}))
 
 
-# ---- ladders of counts ---------------------------------------------------------------------------------------------
+# ---- counts --------------------------------------------------------------------------------------------------------
 
 
-def test_spikes_stay_on_their_rung_of_a_ladder():
+def counted(n_samples: int = 40) -> tuple[EventSet, EventSet]:
+    """Samples with several events in a cell, counted; and with all of them in cells of their own."""
     rng = np.random.default_rng(3)
-    events = [(rng.uniform(0, 20, 90), rng.integers(0, 8, 90))] * 40
-    event_set = replace(
-        EventSet.from_events(events, [0] * 40, n_units=8, n_steps=20, dt_us=1.0, duplicates="count:3"),
-        description={"duplicates": "count:3"},
+    events = [(rng.uniform(0, 20, 90), rng.integers(0, 8, 90)) for _ in range(n_samples)]
+    window = {"n_units": 8, "n_steps": 20, "dt_us": 1.0}
+    return EventSet.from_events(events, [0] * n_samples, **window, duplicates="count"), EventSet.from_events(
+        events, [0] * n_samples, **window
     )
-    assert (event_set.n_neurons, event_set.n_cells) == (24, 8)
-    plain = dense(event_set, [0], None)[0].reshape(20, 3, 8)
+
+
+def test_events_move_one_by_one_and_are_counted_where_they_meet():
+    event_set, _ = counted()
+    plain = event_set.batch(range(40)).to_dense()
+    assert plain.max() > 2
+    assert plain.sum() == event_set.n_counted == 40 * 90
+    for augment in (Augment(channel_jitter=0.3), Augment(time_jitter=0.4), Augment(time_stretch=0.2)):
+        moved = event_set.batch(range(40), (0, 0), augment).to_dense()
+        assert 0.7 * 3600 < moved.sum() <= 3600, augment  # but for those that leave the window or the channels
+        assert (moved != plain).any()
+        # events of one cell part, and others meet
+        assert ((moved > 0) & (moved < plain)).any()
+        assert (moved > plain).any()
+
+
+def test_a_shift_keeps_values():
+    event_set, _ = counted()
+    plain = event_set.batch(range(40)).to_dense().numpy()
+    moved = event_set.batch(range(40), (0, 0), Augment(channel_shift=3, time_shift=2)).to_dense().numpy()
     for sample in range(40):
-        moved = dense(event_set, [sample], Augment(channel_shift=3))[0].reshape(20, 3, 8)
-        assert any((moved == _shifted(plain, d, 2)).all() for d in range(-3, 4))
-    jittered = dense(event_set, np.arange(40), Augment(channel_jitter=2.0)).reshape(40, 20, 3, 8)
-    assert (jittered.sum(3) <= plain.sum(2)).all()
+        shifts = itertools.product(range(-3, 4), range(-2, 3))
+        found = [_shifted(_shifted(plain[:, sample], dn, 1), dt, 0) for dn, dt in shifts]
+        assert any((moved[:, sample] == x).all() for x in found)
+
+
+def test_single_events_of_a_count_are_dropped():
+    event_set, _ = counted()
+    plain = event_set.batch(range(40)).to_dense()
+    left = event_set.batch(range(40), (0, 0), Augment(event_drop=0.3)).to_dense()
+    assert (left <= plain).all()
+    assert ((left > 0) & (left < plain)).any()
+    assert abs(left.sum() / 3600 - 0.7) < 4 * (0.3 * 0.7 / 3600) ** 0.5
+
+
+def test_shares_of_mixed_labels_count_events():
+    event_set, plain = counted(2)
+    event_set, plain = (replace(x, labels=np.array([0, 1]), n_classes=2) for x in (event_set, plain))
+    augment = Augment(mix=1.0)
+    chosen, partners = np.array([0]), np.array([1])
+    for epoch in range(20):
+        _, (start,), (stop,) = augment.mixing(chosen, partners=partners, n_steps=20, seed=4, epoch=epoch)
+        both = event_set.batch([0, 1]).to_dense().numpy()
+        theirs = both[start:stop, 1].sum()
+        own = both[:, 0].sum() - both[start:stop, 0].sum()
+        share = event_set.targets([0], (4, epoch), augment, partners)[0]
+        np.testing.assert_allclose(share, [own / (own + theirs), theirs / (own + theirs)], rtol=1e-6)

@@ -17,12 +17,11 @@ from sparsesnn.errors import DataError, ShapeError
 from sparsesnn.host.batches import Batches
 
 
-def make(n_events, *, n_steps, n_neurons, sensor=None, seed=0) -> EventSet:
+def make(n_events, *, n_steps, n_neurons, sensor=None, seed=0, duplicates="binary") -> EventSet:
     rng = np.random.default_rng(seed)
     events = [(rng.uniform(0, n_steps, n), rng.integers(0, n_neurons, n)) for n in n_events]
-    made = EventSet.from_events(
-        events, np.arange(len(events)) % 4, n_units=n_neurons, n_steps=n_steps, dt_us=1.0, n_classes=4
-    )
+    window = {"n_units": n_neurons, "n_steps": n_steps, "dt_us": 1.0, "duplicates": duplicates}
+    made = EventSet.from_events(events, np.arange(len(events)) % 4, **window, n_classes=4)
     return replace(made, description={"sensor": sensor.entry()} if sensor else {})
 
 
@@ -30,9 +29,12 @@ CAMERA = Sensor(7, 5, 2)
 SETS = {
     "channels": make((150, 0, 1, 80, 200, 33), n_steps=23, n_neurons=37),
     "camera": make((150, 0, 1, 80, 200, 33), n_steps=23, n_neurons=CAMERA.n_neurons, sensor=CAMERA),
-    "ladder": replace(
-        make((150, 0, 90), n_steps=23, n_neurons=36), description={"duplicates": "count:3"}
-    ),  # 12 channels, 3 rungs
+    "counts": make((150, 0, 90), n_steps=23, n_neurons=7, duplicates="count"),
+    "counts up to 2": make((150, 0, 90), n_steps=23, n_neurons=7, duplicates="count:2"),
+    "camera counts": make((400, 0, 1), n_steps=3, n_neurons=CAMERA.n_neurons, sensor=CAMERA, duplicates="count"),
+    "large counts": make((60_000, 90, 700), n_steps=1, n_neurons=65, duplicates="count"),  # values need uint16
+    "largest counts": make((70_000, 2), n_steps=1, n_neurons=1, duplicates="count"),  # int32
+    "counts far apart": make((500, 3, 0), n_steps=900, n_neurons=3000, duplicates="count"),  # sorted, not tallied
     "one": make((1, 3), n_steps=1, n_neurons=1),
     "words": make((500, 700), n_steps=3, n_neurons=128),  # a whole number of words of marks
     "long lists": make((60_000, 90), n_steps=2, n_neurons=1000),  # lengths need uint16
@@ -43,7 +45,8 @@ SETS = {
 
 def assert_same(spikes, wanted) -> None:
     spikes.validate()
-    for name in ("offsets", "ids", "n_spikes"):
+    assert spikes.graded == wanted.graded == (wanted.values is not None)
+    for name in ("offsets", "ids", "n_spikes", *(["values"] if wanted.graded else [])):
         one, other = getattr(spikes, name), getattr(wanted, name)
         assert one.dtype == other.dtype
         assert torch.equal(one, other), name
@@ -127,6 +130,7 @@ def call(**changes):
         "n_neurons": 3,
         "chosen": np.array([1, 0]),
         "augment": None,
+        "values": None,
         **changes,
     }
     return _core.make_batch(*arguments.values())
@@ -136,16 +140,18 @@ def strengths(**changes):
     none = dict.fromkeys(
         ("time_jitter", "time_stretch", "time_crop", "channel_jitter", "event_drop", "mix", "flip"), 0.0
     )
-    whole = dict.fromkeys(
-        ("time_shift", "channel_shift", "spatial_shift", "rotation", "n_cells", "width", "height", "seed"), 0
-    )
+    whole = dict.fromkeys(("time_shift", "channel_shift", "spatial_shift", "rotation", "width", "height", "seed"), 0)
     values = {**none, **whole, "epoch": 0, "quantiles": None, "rotated": None, "partners": np.empty(0, np.int64)}
     return _core.Augment(**{**values, **changes})
 
 
 def test_the_call_by_itself_works():
-    offsets, ids, n_spikes = call()
+    offsets, ids, n_spikes, values = call()
     assert (offsets.tolist(), ids.tolist(), n_spikes.tolist()) == ([0, 0, 1, 2, 3], [0, 2, 1], [0, 1, 1, 1])
+    assert values is None
+    for dtype in (np.uint8, np.uint16, np.int32):
+        *_, values = call(values=np.array([7, 9, 200], dtype))
+        assert (values.dtype, values.tolist()) == (np.float32, [7, 200, 9])
     assert call(augment=strengths(event_drop=1.0))[1].size == 0
 
 
@@ -160,6 +166,8 @@ def test_the_call_by_itself_works():
         ({"chosen": np.array([2])}, "chosen holds 2; allowed: 0 to 1"),
         ({"chosen": np.array([-1])}, "chosen holds -1"),
         ({"chosen": np.array([[0]])}, "chosen must be flat"),
+        ({"values": np.ones(2, np.uint8)}, "values must be .* one for each id"),
+        ({"values": np.ones(3, np.float32)}, "values must be uint8, uint16 or int32"),
         ({"n_neurons": 0}, "n_neurons must be above 0"),
         ({"augment": strengths(mix=0.1, partners=np.array([7]))}, "partners holds 7; allowed: 0 to 1"),
         ({"augment": strengths(flip=0.1, width=2, height=2)}, "the sensor's pixels do not divide the neurons"),
@@ -214,3 +222,16 @@ def test_a_cache_that_changed_under_way_is_an_error_and_no_wild_read(changes, me
 def test_ids_beyond_the_neurons_are_an_error_and_no_wild_write():
     with pytest.raises(DataError, match="has ids beyond its neurons"):
         call(ids=np.array([0, 60_000, 2], np.uint16), augment=strengths(time_shift=1))
+    with pytest.raises(DataError, match="has ids beyond its neurons"):
+        call(
+            ids=np.array([0, -1, 2], np.int32),
+            values=np.array([2, 70_000, 1], np.int32),
+            augment=strengths(time_shift=1),
+        )
+
+
+@pytest.mark.parametrize("augment", [None, strengths(time_shift=1)])
+@pytest.mark.parametrize("value", [0, -1, 2**24 + 1])
+def test_values_that_are_no_counts_are_an_error(value, augment):
+    with pytest.raises(DataError, match="the event cache has values that are no counts"):
+        call(values=np.array([1, value, 1], np.int32), augment=augment)

@@ -14,9 +14,8 @@ from sparsesnn.datasets.binning import Binned, bin_events, max_count, pooled, st
 from sparsesnn.errors import ConfigError, DataError
 
 
-def reference(events, *, n_units, n_steps, dt_us, pool, n_levels=1):
-    """Event by event, with a dictionary of counts: `lists[s][t]`, the events lost and those merged."""
-    n_cells = math.ceil(n_units / pool)
+def reference(events, *, n_units, n_steps, dt_us, pool, largest=1):
+    """Event by event, with a dictionary of counts: `lists[s][t]` of cells and counts, the events lost and those merged."""
     lists, n_lost, n_merged = [], 0, 0
     for times, units in events:
         steps: dict[int, dict[int, int]] = {}
@@ -27,25 +26,22 @@ def reference(events, *, n_units, n_steps, dt_us, pool, n_levels=1):
                 continue
             counts = steps.setdefault(step, {})
             counts[unit // pool] = counts.get(unit // pool, 0) + 1
-            n_merged += counts[unit // pool] > n_levels
+            n_merged += counts[unit // pool] > largest
         lists.append(
-            [
-                sorted(
-                    level * n_cells + cell
-                    for cell, count in steps.get(t, {}).items()
-                    for level in range(min(count, n_levels))
-                )
-                for t in range(n_steps)
-            ]
+            [sorted((cell, min(count, largest)) for cell, count in steps.get(t, {}).items()) for t in range(n_steps)]
         )
     return lists, n_lost, n_merged
 
 
-def as_lists(binned: Binned) -> list[list[list[int]]]:
+def as_lists(binned: Binned) -> list[list[list[tuple[int, int]]]]:
+    """`lists[s][t]` of neurons and values."""
     lengths = binned.n_spikes
-    pieces = np.split(binned.ids, np.cumsum(lengths.reshape(-1).astype(np.int64))[:-1])
+    values = np.ones_like(binned.ids) if binned.values is None else binned.values
+    pieces = np.split(np.stack([binned.ids, values], 1), np.cumsum(lengths.reshape(-1).astype(np.int64))[:-1])
     n_steps = lengths.shape[1]
-    return [[pieces[s * n_steps + t].tolist() for t in range(n_steps)] for s in range(lengths.shape[0])]
+    return [
+        [list(map(tuple, pieces[s * n_steps + t].tolist())) for t in range(n_steps)] for s in range(lengths.shape[0])
+    ]
 
 
 @given(
@@ -53,9 +49,9 @@ def as_lists(binned: Binned) -> list[list[list[int]]]:
     n_units=st.integers(1, 13),
     n_steps=st.integers(1, 7),
     pool=st.integers(1, 5),
-    n_levels=st.integers(1, 4),
+    duplicates=st.sampled_from(["binary", "count:1", "count:2", "count:3", "count"]),
 )
-def test_equals_the_slow_reference(data, n_units, n_steps, pool, n_levels):
+def test_equals_the_slow_reference(data, n_units, n_steps, pool, duplicates):
     pool = min(pool, n_units)
     dt_us = data.draw(st.sampled_from([1.0, 3.0, 10.0, 2.5]))
     # borders of steps, both sides of the window, and times between
@@ -67,13 +63,14 @@ def test_equals_the_slow_reference(data, n_units, n_steps, pool, n_levels):
     samples = data.draw(st.lists(sample, max_size=4))
     events = [([t for t, _ in s], [u for _, u in s]) for s in samples]
     window = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
-    duplicates = "binary" if n_levels == 1 else f"count:{n_levels}"
     binned = bin_events([(np.array(t, float), np.array(u, int)) for t, u in events], **window, duplicates=duplicates)
-    lists, n_lost, n_merged = reference(events, **window, n_levels=n_levels)
+    lists, n_lost, n_merged = reference(events, **window, largest=max_count(duplicates) or 1)
     assert as_lists(binned) == lists
     assert (binned.n_lost, binned.n_merged) == (n_lost, n_merged)
-    assert binned.ids.size + n_lost + n_merged == sum(map(len, samples))
-    assert binned.n_neurons == n_levels * math.ceil(n_units / pool)
+    assert (binned.values is None) == (duplicates == "binary")
+    n_counted = binned.ids.size if binned.values is None else int(binned.values.sum())
+    assert n_counted + n_lost + n_merged == sum(map(len, samples))
+    assert binned.n_neurons == math.ceil(n_units / pool)
 
 
 # ---- several events of one cell in one step ------------------------------------------------------------------------
@@ -81,38 +78,53 @@ def test_equals_the_slow_reference(data, n_units, n_steps, pool, n_levels):
 REPEATS = [([0, 0, 0, 1, 2, 2], [3, 3, 3, 3, 0, 3])]
 
 
-def test_a_count_is_how_many_neurons_of_a_ladder_fire():
+def test_a_count_is_the_value_of_a_spike():
     window = {"n_units": 4, "n_steps": 3, "dt_us": 1.0}
-    assert as_lists(bin_events(REPEATS, **window)) == [[[3], [3], [0, 3]]]
-    three = bin_events(REPEATS, **window, duplicates="count:3")
-    assert as_lists(three) == [[[3, 7, 11], [3], [0, 3]]]
-    assert (three.n_neurons, three.n_merged) == (12, 0)
+    plain = bin_events(REPEATS, **window)
+    assert as_lists(plain) == [[[(3, 1)], [(3, 1)], [(0, 1), (3, 1)]]]
+    assert (plain.n_merged, plain.values) == (2, None)
+    for duplicates in ("count", "count:3"):
+        whole = bin_events(REPEATS, **window, duplicates=duplicates)
+        assert as_lists(whole) == [[[(3, 3)], [(3, 1)], [(0, 1), (3, 1)]]]
+        assert (whole.n_neurons, whole.n_merged) == (4, 0)
     two = bin_events(REPEATS, **window, duplicates="count:2")
-    assert as_lists(two) == [[[3, 7], [3], [0, 3]]]
-    assert (two.n_neurons, two.n_merged, two.n_lost) == (8, 1, 0)
+    assert as_lists(two) == [[[(3, 2)], [(3, 1)], [(0, 1), (3, 1)]]]
+    assert (two.n_neurons, two.n_merged, two.n_lost) == (4, 1, 0)
+
+
+def test_values_have_the_smallest_type_that_fits():
+    def binned(n):
+        return bin_events([(np.zeros(n), np.zeros(n, int))], n_units=1, n_steps=2, dt_us=1.0, duplicates="count")
+
+    found = [binned(n) for n in (0, 255, 256, 65_536)]
+    assert [x.values.dtype for x in found] == [np.uint8, np.uint8, np.uint16, np.int32]
+    joined = Binned.join(found)
+    assert (joined.values.dtype, joined.values.tolist()) == (np.int32, [255, 256, 65_536])
+    assert joined.n_spikes.dtype == np.uint8
 
 
 @pytest.mark.parametrize("backend", ["cpu", "dense"])
-def test_with_equal_weights_a_count_delivers_that_many_times_the_weight(backend):
+def test_a_count_delivers_that_many_times_the_weight(backend):
     event_set = EventSet.from_events(REPEATS, [0], n_units=4, n_steps=3, dt_us=1.0, duplicates="count:3", n_classes=1)
-    layer = Layer(LI(2, beta=0.0), n_pre=12, backend=backend)
+    layer = Layer(LI(2, beta=0.0), n_pre=4, backend=backend)
     weight = torch.tensor([[1.0, 8.0], [2.0, 9.0], [3.0, 10.0], [4.0, 11.0]])
     with torch.no_grad():
-        layer.weights[0].copy_(weight.repeat(3, 1))
+        layer.weights[0].copy_(weight)
     batch = event_set.batch([0])
     potentials, _ = layer(batch if backend == "cpu" else batch.to_dense())
     assert potentials[:, 0].tolist() == [[12.0, 33.0], [4.0, 11.0], [5.0, 19.0]]  # 3·w, w, w + w'
 
 
 def test_rules_for_duplicates():
-    assert [max_count(text) for text in ("binary", "count", "count:1", "count:255")] == [1, 4, 1, 255]
+    assert [max_count(text) for text in ("binary", "count:1", "count:255")] == [None, 1, 255]
+    assert max_count("count") == max_count("count:16777216") == 2**24
     for bad in (
         "",
         "counts",
         "binary:2",
         "count:",
         "count:0",
-        "count:256",
+        "count:16777217",
         "count:-1",
         "count:²",
         "count:2.0",
@@ -128,9 +140,9 @@ def test_rules_for_duplicates():
     data=st.data(),
     dt_us=st.sampled_from([1, 7, 1000, 5000]),
     n_steps=st.integers(1, 9),
-    n_levels=st.sampled_from([1, 2, 255]),
+    duplicates=st.sampled_from(["binary", "count:2", "count"]),
 )
-def test_hostile_events_equal_tonics_frames(data, dt_us, n_steps, n_levels):
+def test_hostile_events_equal_tonics_frames(data, dt_us, n_steps, duplicates):
     """On borders of steps, out of order, all at once, before and beyond the window: count for count."""
     tonic = pytest.importorskip("tonic")
     end_us = n_steps * dt_us
@@ -142,7 +154,6 @@ def test_hostile_events_equal_tonics_frames(data, dt_us, n_steps, n_levels):
     )
     rows = data.draw(st.lists(st.tuples(time, st.integers(0, 4), st.integers(0, 1)), max_size=40))
     rows += data.draw(st.lists(st.sampled_from(rows), max_size=20)) if rows else []  # the same event again
-    duplicates = "binary" if n_levels == 1 else f"count:{n_levels}"
     t, x, p = (np.array([row[k] for row in rows], np.int64) for k in range(3))
     binned = bin_events([(t, x + 5 * p)], n_units=10, n_steps=n_steps, dt_us=dt_us, duplicates=duplicates)
 
@@ -152,9 +163,10 @@ def test_hostile_events_equal_tonics_frames(data, dt_us, n_steps, n_levels):
     to_frame = tonic.transforms.ToFrame((5, 1, 2), time_window=dt_us, start_time=0, end_time=end_us)
     frames = to_frame(events).reshape(n_steps, 10) if rows else np.zeros((n_steps, 10))
     counts = np.zeros((n_steps, 10))
-    for step, ids in enumerate(as_lists(binned)[0]):
-        np.add.at(counts[step], np.array(ids, int) % 10, 1)
-    np.testing.assert_array_equal(counts, np.minimum(frames, n_levels))
+    for step, entries in enumerate(as_lists(binned)[0]):
+        for neuron, value in entries:
+            counts[step, neuron] = value
+    np.testing.assert_array_equal(counts, np.minimum(frames.astype(float), max_count(duplicates) or 1))
     assert binned.n_lost == len(rows) - frames.sum()
     assert binned.n_merged == frames.sum() - counts.sum()
 

@@ -22,7 +22,9 @@ from sparsesnn.errors import CacheError, DataError
 PARAMETERS = {"name": "toy", "split": "train", "dt_us": 1.0, "n_steps": 6}
 
 
-def make(seed: int = 0, n_samples: int = 5, n_units: int = 11, n_steps: int = 6) -> EventSet:
+def make(
+    seed: int = 0, n_samples: int = 5, n_units: int = 11, n_steps: int = 6, duplicates: str = "binary"
+) -> EventSet:
     rng = np.random.default_rng(seed)
     events = [(rng.uniform(-1, n_steps + 1, n), rng.integers(0, n_units, n)) for n in range(n_samples)]
     return EventSet.from_events(
@@ -31,6 +33,7 @@ def make(seed: int = 0, n_samples: int = 5, n_units: int = 11, n_steps: int = 6)
         n_units=n_units,
         n_steps=n_steps,
         dt_us=1.0,
+        duplicates=duplicates,
         n_classes=3,
         groups={"speakers": np.arange(n_samples) * 7},
         description={"name": "toy", "classes": ["a", "ü"], "dt_us": 0.1},
@@ -38,7 +41,8 @@ def make(seed: int = 0, n_samples: int = 5, n_units: int = 11, n_steps: int = 6)
 
 
 def assert_same(one: EventSet, other: EventSet) -> None:
-    for name in ("ids", "n_spikes", "labels", "sample_starts"):
+    assert (one.values is None) == (other.values is None)
+    for name in ("ids", "n_spikes", "labels", "sample_starts", *(["values"] if one.values is not None else [])):
         a, b = getattr(one, name), getattr(other, name)
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)

@@ -13,6 +13,7 @@ import pytest
 
 from sparsesnn.cli import main
 from sparsesnn.datasets import load, nmnist
+from sparsesnn.datasets.binning import max_count
 from sparsesnn.errors import ConfigError, DataError
 
 tonic = pytest.importorskip("tonic")
@@ -85,7 +86,6 @@ def written(folder: Path) -> Path:
 def assert_equals_tonic(event_set, dataset, *, dt_us: int, start_us: int = 0, samples=None) -> None:
     """Bin for bin what Tonic's ToFrame makes of Tonic's events, count for count where counts are kept."""
     n_steps = event_set.n_steps
-    width, height, n_planes = event_set.description["sensor"]
     to_frame = tonic.transforms.ToFrame(
         sensor_size=(34, 34, 2), time_window=dt_us, start_time=start_us, end_time=start_us + n_steps * dt_us
     )
@@ -95,8 +95,8 @@ def assert_equals_tonic(event_set, dataset, *, dt_us: int, start_us: int = 0, sa
         events = events[np.argsort(events["t"], kind="stable")]  # ToFrame searches in sorted times
         frames = to_frame(events) if events.size else np.zeros((n_steps, 2, 34, 34))
         dense = event_set.batch([sample]).to_dense().numpy()[:, 0]
-        counts = dense.reshape(n_steps, n_planes // 2, 2, height, width).sum(1)
-        np.testing.assert_array_equal(counts, np.minimum(frames, n_planes // 2))
+        largest = max_count(event_set.description["duplicates"]) or 1
+        np.testing.assert_array_equal(dense.reshape(frames.shape), np.minimum(frames, largest))
         assert event_set.labels[sample] == label
 
 
@@ -159,19 +159,21 @@ def test_unit_order_and_pooling(tmp_path):
     assert pooled.n_neurons == 288
     assert pooled.ids.tolist() == [0 + 12 * 1, 1 + 12 * 1, 11 + 12 * (11 + 12), 0]
     counted = load_partial(data_dir=tmp_path, n_steps=2, pool=4, duplicates="count:2")
-    assert counted.description["sensor"] == [9, 9, 4]
-    assert counted.ids.tolist() == [0 + 9 * 1, 8 + 9 * (8 + 9), 0 + 9 * (1 + 9 * 2), 0]
+    assert counted.description["sensor"] == [9, 9, 2]
+    assert counted.ids.tolist() == [0 + 9 * 1, 8 + 9 * (8 + 9), 0]
+    assert counted.values.tolist() == [2, 1, 1]
 
 
 def test_the_number_of_processes_and_the_size_of_blocks_change_nothing(tmp_path, monkeypatch):
     folder = written(tmp_path)
-    one = load_partial(data_dir=folder, stabilise=True)
+    one = load_partial(data_dir=folder, stabilise=True, duplicates="count")
     monkeypatch.setattr(nmnist, "_BLOCK", 3)
     for n_workers in (1, 2):
         monkeypatch.setenv("SPARSESNN_CACHE", str(tmp_path / f"cache-{n_workers}"))
-        other = load_partial(data_dir=folder, stabilise=True, n_workers=n_workers)
+        other = load_partial(data_dir=folder, stabilise=True, duplicates="count", n_workers=n_workers)
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_array_equal(one.n_spikes, other.n_spikes)
+        np.testing.assert_array_equal(one.values, other.values)
         assert (one.n_lost, one.n_merged) == (other.n_lost, other.n_merged)
 
 

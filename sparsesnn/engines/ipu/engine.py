@@ -75,6 +75,11 @@ class IpuEngine(CpuEngine):
                 f"parallel.replicas: is {training.replicas} with backend {name!r}; IPUs come in powers of two: give {near}"
             )
         check_network(network, training.decoding)
+        if training.graded:
+            raise ConfigError(
+                f"data.duplicates: gives spikes values, but the lists of backend {name!r} say only who fired; give "
+                "duplicates = 'binary', or take backend cpu or dense"
+            )
         if training.dropout.heard < 1:
             raise ConfigError(
                 f"dropout: is {training.dropout}, which backend {name!r} does not do; remove it, or take backend cpu or dense"
