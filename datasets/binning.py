@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import warn_of_units
+from sparsesnn.options import option
 from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 Array = npt.NDArray[Any]
@@ -80,6 +81,15 @@ def step_us(dt_ms: float) -> float:
 def pooled(n_units: int, pool: int) -> int:
     """Neurons that `n_units` units make when each `pool` neighbours share one."""
     return -(-n_units // pool)
+
+
+def duplicates_option() -> Any:
+    """The option of a data set."""
+    return option(
+        "binary",
+        "several events of a cell in one step: binary (one spike), count (one spike whose value is their number), "
+        "count:K (a value up to K)",
+    )
 
 
 def max_count(duplicates: str) -> int | None:

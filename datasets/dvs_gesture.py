@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from sparsesnn.datasets import cache, files
 from sparsesnn.datasets import convert as conversion
-from sparsesnn.datasets.binning import bin_flat, check_window, max_count, pooled, step_us
+from sparsesnn.datasets.binning import bin_flat, check_window, duplicates_option, max_count, pooled, step_us
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
@@ -94,10 +94,7 @@ class Options:
     n_steps: int = option(75, "steps of a window", low=1, high=1_000_000)
     pool: int = option(4, "pixels that share a neuron, in x and in y; 4 leaves 32 x 32", low=1, high=SIZE)
     hop_ms: float = option(0.0, "from the beginning of a window to that of the next, at least 1; 0: one window", low=0)
-    duplicates: str = option(
-        "binary",
-        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
-    )
+    duplicates: str = duplicates_option()
 
 
 def load(

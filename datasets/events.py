@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.datasets import cache
-from sparsesnn.datasets.binning import Binned, bin_flat, check_window, max_count, pooled, step_us
+from sparsesnn.datasets.binning import Binned, bin_flat, check_window, duplicates_option, max_count, pooled, step_us
 from sparsesnn.datasets.classes import count_classes
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.recording import PARTS, Recording, from_arrays, join, read
@@ -71,10 +71,7 @@ class Options:
     pool: int = option(
         1, "neighboring units that share a neuron; of a camera pixels, in x and in y", low=1, high=1_000_000
     )
-    duplicates: str = option(
-        "binary",
-        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
-    )
+    duplicates: str = duplicates_option()
 
 
 def load(

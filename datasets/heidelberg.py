@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from sparsesnn.datasets import cache, files, hdf5
 from sparsesnn.datasets import convert as conversion
-from sparsesnn.datasets.binning import bin_events, check_window, max_count, step_us
+from sparsesnn.datasets.binning import bin_events, check_window, duplicates_option, max_count, step_us
 from sparsesnn.datasets.classes import MAX_CLASSES
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
@@ -52,10 +52,7 @@ class Options:
     dt_ms: float = option(10.0, "width of a step, milliseconds, to the nanosecond", above=0)
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
     pool: int = option(1, "neighboring channels that share a neuron", low=1, high=N_UNITS)
-    duplicates: str = option(
-        "binary",
-        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
-    )
+    duplicates: str = duplicates_option()
 
 
 def load(

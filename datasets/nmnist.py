@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from sparsesnn.datasets import cache, files
 from sparsesnn.datasets import convert as conversion
-from sparsesnn.datasets.binning import bin_flat, check_window, max_count, pooled, step_us
+from sparsesnn.datasets.binning import bin_flat, check_window, duplicates_option, max_count, pooled, step_us
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
@@ -78,10 +78,7 @@ class Options:
     pool: int = option(1, "pixels that share a neuron, in x and in y", low=1, high=SIZE)
     saccade: int = option(0, "keep one saccade, 1, 2 or 3, counted from its beginning; 0: all three", low=0, high=3)
     stabilise: bool = option(False, "shift events so that the camera's motion is undone")
-    duplicates: str = option(
-        "binary",
-        "several events of a cell in one step: binary (one spike), count (a spike with their number as value), count:K (up to K)",
-    )
+    duplicates: str = duplicates_option()
 
 
 def load(

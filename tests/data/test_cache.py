@@ -65,10 +65,15 @@ def written(tmp_path) -> Path:
     return cache.cache_path(tmp_path, PARAMETERS)
 
 
-@given(seed=st.integers(0, 99), n_samples=st.integers(0, 5), n_units=st.sampled_from([1, 11, 300, 65_537]))
-def test_round_trip_is_the_identity(tmp_path_factory, seed, n_samples, n_units):
+@given(
+    seed=st.integers(0, 99),
+    n_samples=st.integers(0, 5),
+    n_units=st.sampled_from([1, 11, 300, 65_537]),
+    duplicates=st.sampled_from(["binary", "count"]),
+)
+def test_round_trip_is_the_identity(tmp_path_factory, seed, n_samples, n_units, duplicates):
     path = tmp_path_factory.mktemp("cache") / "set.safetensors"
-    event_set = make(seed, n_samples, n_units)
+    event_set = make(seed, n_samples, n_units, duplicates=duplicates)
     cache.write(path, "key", event_set)
     assert_same(cache.read(path, "key"), event_set)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -204,7 +209,7 @@ def entry(dtype: object, shape: object, offsets: object) -> dict[str, object]:
         (with_header(entry(["U8"], [1], [0, 1])) + b"1", "describes the array 'ids'"),
         (with_header({"__metadata__": VERSION, "ids": 3}), "describes the array 'ids' as 3"),
         (with_header({"__metadata__": VERSION}), "does not have the content|holds no event set"),
-        (with_header({"__metadata__": {"format": "1"}}), "has the format '1', this version reads 2"),
+        (with_header({"__metadata__": {"format": "1"}}), "has the format '1', this version reads 3"),
     ],
 )
 def test_hostile_headers_are_errors(tmp_path, content, message):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparsesnn import engines
@@ -97,6 +98,35 @@ def test_sparse_synapses_and_a_checkpoint_of_them(tmp_path, monkeypatch):
         train_on(config, (1, 3), tmp_path / "b", report=StopAt(5))
     assert train_on(config, (2, 2), tmp_path / "b", resume=True)[0].weights_sha256 == whole.weights_sha256
     assert load_run(tmp_path / "b", weights="last").engine.weights_sha256() == whole.weights_sha256
+
+
+@pytest.mark.parametrize("net", ["auto-70r-40-auto", "auto-70rp0.3-auto"])
+def test_spikes_with_values(net, tmp_path, monkeypatch):
+    monkeypatch.setattr(sparse, "DENSEST", 1 / 2)
+    rng = np.random.default_rng(5)
+    sample = np.repeat(np.arange(60), 200)
+    times, units = rng.uniform(0, 11, sample.size), rng.integers(0, 6, sample.size) + sample % 3 * 5
+    events = {"t_ms": times, "unit": units, "sample": sample, "label": np.arange(60) % 3}
+    np.savez(tmp_path / "train.npz", **events)
+    window = {
+        "n_steps": 11,
+        "dt_ms": 1.0,
+        "duplicates": "count",
+        "n_units": 17,
+        "valid": "random:0.1",
+        "test": "random:0.2",
+    }
+    data = {"name": "events", "dir": str(tmp_path / "train.npz"), **window}
+    sections = make_config(
+        net={"text": net}, train={"epochs": 1, "batch": 17}, augment={"channel_jitter": 0.5}
+    ).to_dict()
+    config = Config.resolve({**sections, "data": data})
+    assert prepare.load_parts(config.data).train.event_set.values.max() > 3
+    whole = train(config, out=tmp_path / "a")
+    assert whole.neurobench["synaptic_operations"]["Effective_MACs"] > 0
+    for grid in ((2, 2), (1, 3)):
+        found = train_on(config, grid, tmp_path / str(grid))[0]
+        assert (found.weights_sha256, found.neurobench) == (whole.weights_sha256, whole.neurobench)
 
 
 def test_mixed_samples_and_a_spiking_readout(tmp_path):

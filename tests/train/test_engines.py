@@ -13,7 +13,7 @@ import torch
 from sparsesnn import engines
 from sparsesnn.engines import Batch, Engine, Objective, Options, Training, Updates, make_engine
 from sparsesnn.engines.objective import gather, sum_whole
-from sparsesnn.errors import ConfigError, DescriptionError, NotFiniteError
+from sparsesnn.errors import ConfigError, DescriptionError, NotFiniteError, SpikeListError
 from sparsesnn.host.comm import Communicator, Grid, Local, make_grid, simulate
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
@@ -235,6 +235,26 @@ def test_options_for_another_engine_are_left_out() -> None:
     assert engines.options_for("dense", options) == Options(dense_mode="hoist", precision="bfloat16")
     assert engines.options_for("cpu", options) == Options("bfloat16")
     assert [engines.on_host(name) for name in engines.NAMES] == ["cpu", "dense", "cpu", "cpu"]
+
+
+def test_spikes_with_values_are_for_engines_whose_lists_carry_them() -> None:
+    training = replace(TRAINING, graded=True)
+    spikes = SpikeBatch.from_dense(3 * some_batch().spikes.to_dense(), graded=True)
+    network = parse_net("11-13r-3")
+    losses = []
+    for name in ("cpu", "dense"):
+        engine = make_engine(name, network, training)
+        engine.start()
+        losses.append(engine.step(replace(some_batch(), spikes=spikes), 0.01).loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    with pytest.raises(
+        ConfigError, match="data.duplicates: .*'ipu-model'.*give duplicates = 'binary', or .* cpu or dense"
+    ):
+        make_engine("ipu-model", network, training)
+    engine = make_engine("ipu-model", network, TRAINING)
+    engine.start()
+    with pytest.raises(SpikeListError, match="input: spikes have values, but the lists of an IPU"):
+        engine.step(replace(some_batch(), spikes=spikes), 0.01)
 
 
 def two_readouts() -> Network:
