@@ -267,7 +267,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                                                                   : Array<float>());
   if (spec.n_learnt() || !by_tile_) d_slots_ = Array<float>(n_slots_);
   for (int s = 0; s < spec.model->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
-  if (recurrent_) d_current_next_ = Array<float>(n_samples_ * row_);
+  if (spiking_ && !by_tile_) d_current_next_ = Array<float>(n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
   if (!by_tile_) d_current_ = Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());

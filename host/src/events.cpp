@@ -53,12 +53,15 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
   const float* values = from.lists.values;
   if (values) events.values = Array<float>(events.n);
-  each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
-    const std::int32_t at = starts[group]++;
-    events.rows[at] = row;
-    if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
-    if (values) events.values[at] = values[slot];
-  });
+  const auto place = [&](auto graded) {
+    each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
+      const std::int32_t at = starts[group]++;
+      events.rows[at] = row;
+      if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
+      if constexpr (graded()) events.values[at] = values[slot];
+    });
+  };
+  values ? place(std::true_type()) : place(std::false_type());
   for (std::size_t g = n_starts - 1; g > 0; --g) starts[g] = starts[g - 1];  // each now holds the next one's start
   starts[0] = 0;
   return events;
@@ -70,6 +73,7 @@ template <class Id, class Visit>
 void visit_listed(const LayerSpec& spec, const LayerSaved& saved, const Chunk& chunk, int n_samples, Visit&& visit) {
   const Id* ids = static_cast<const Id*>(saved.lists.ids);
   const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w));
+  const bool silenced = spec.stores_silenced();
   for (int g = chunk.b0; g < chunk.b1; g += group_samples)
     for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
       for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b) {
@@ -78,7 +82,7 @@ void visit_listed(const LayerSpec& spec, const LayerSaved& saved, const Chunk& c
         const auto place = [&](std::uint32_t id) { return row + (id & static_cast<std::uint32_t>(w - 1)); };
         for (std::int64_t j = saved.lists.offsets[list]; j < saved.lists.offsets[list + 1]; ++j)
           visit(static_cast<int>(ids[j] >> shift), place(ids[j]), j);
-        if (!spec.stores_silenced()) continue;
+        if (!silenced) continue;
         for (std::int64_t j = saved.silenced_offsets[list]; j < saved.silenced_offsets[list + 1]; ++j)
           visit(static_cast<int>(saved.silenced_ids[j] >> shift), place(saved.silenced_ids[j]), std::int64_t{-1});
       }
@@ -92,7 +96,7 @@ Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const fl
   listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
   std::int32_t* starts = listed.starts.data();
   const Id* ids = static_cast<const Id*>(saved.lists.ids);
-  const int shift = std::countr_zero(static_cast<unsigned>(spec.tile_width));
+  const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w));
   for (int t = chunk.t0; t < chunk.t1; ++t) {
     const std::int64_t row = static_cast<std::int64_t>(t) * n_samples, *offsets = saved.lists.offsets + row;
     for (std::int64_t j = offsets[chunk.b0]; j < offsets[chunk.b1]; ++j) ++starts[ids[j] >> shift];
@@ -105,18 +109,32 @@ Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const fl
   const bool by_q = spec.adds_q();
   listed.grads = Array<ListedGrad>(by_q ? n : 0);
   listed.states = Array<ListedState>(by_q ? 0 : n);
-  const float* x = spec.model->reads_x ? saved.fields + n_slots : nullptr;
-  visit_listed<Id>(spec, saved, chunk, n_samples, [&](int tile, std::uint32_t place, std::int64_t slot) {
-    const float q = slot < 0 ? 0.0f : saved.fields[slot] * d_values[slot];
-    if (d_slots && slot >= 0) d_slots[slot] = q;
-    const std::int32_t at = starts[tile]++;
-    if (by_q)
-      listed.grads[at] = {place, q};
-    else if (slot < 0)
-      listed.states[at] = {place, 0.0f, -1.0f, 0.0f};
-    else
-      listed.states[at] = {place, q, saved.fields[slot], x ? x[slot] : 0.0f};
-  });
+  const float *sigma = saved.fields, *x = spec.model->reads_x ? sigma + n_slots : nullptr;
+  const auto q_of = [=](std::int64_t slot) {
+    const float q = sigma[slot] * d_values[slot];
+    if (d_slots) d_slots[slot] = q;
+    return q;
+  };
+  if (by_q) {  // in any order: that of memory
+    ListedGrad* const to = listed.grads.data();
+    for (int t = chunk.t0; t < chunk.t1; ++t) {
+      const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
+      for (int b = chunk.b0; b < chunk.b1; ++b) {
+        const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
+        for (std::int64_t j = offsets[b]; j < offsets[b + 1]; ++j)
+          to[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q_of(j)};
+      }
+    }
+  } else {
+    visit_listed<Id>(spec, saved, chunk, n_samples,
+                     [=, to = listed.states.data()](int tile, std::uint32_t place, std::int64_t slot) {
+                       ListedState& one = to[starts[tile]++];
+                       if (slot < 0)
+                         one = {place, 0.0f, -1.0f, 0.0f};
+                       else
+                         one = {place, q_of(slot), sigma[slot], x ? x[slot] : 0.0f};
+                     });
+  }
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
   starts[0] = 0;
   return listed;

@@ -10,8 +10,8 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-// The currents of one tile, one step, one sample.
-template <int W, class Weight>
+// The currents of one tile, one step, one sample. `graded`: some list may be.
+template <int W, class Weight, bool graded>
 inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
   if (pass.neuron.bias)
     std::memcpy(current, pass.neuron.bias + first, sizeof(float) * W);
@@ -24,7 +24,7 @@ inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int 
     const void* ids = source.lists.at(source.lists.offsets[list]);
     const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
     const std::int32_t n_spikes = source.lists.n_spikes[list];
-    const float* values = source.lists.values;
+    const float* values = graded ? source.lists.values : nullptr;
     with_ids(source.lists.wide, ids, [&](auto* id) {
       if (values)
         deliver_graded<W>(current, columns, id, values + source.lists.offsets[list], n_spikes);
@@ -36,18 +36,18 @@ inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int 
 
 // Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
 // `advance(t, b, current)` moves the neurons on.
-template <int W, class Weight, class Advance>
+template <int W, class Weight, bool graded, class Advance>
 inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
   alignas(64) float current[W];
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
-      tile_current<W, Weight>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
+      tile_current<W, Weight, graded>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
       advance(t, b, current);
     }
 }
 
-// The usual layer: a model with a loop of its own, whose records are x - θ alone. Not inlined: beside its siblings in
-// one function, the loop's registers are spilled, and it takes a twelfth longer.
+// The usual layer: a model with a loop of its own, whose records are x - θ alone, and no list is graded. Not inlined:
+// beside its siblings in one function, the loop's registers are spilled, and it takes a twelfth longer.
 template <class M, int W, class Weight>
 [[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
@@ -59,7 +59,7 @@ template <class M, int W, class Weight>
   const float* const grad_threshold = pass.neuron.grad_threshold + of.first;
   std::uint64_t *const fired = pass.fired + of.words, *const listed = pass.listed + of.words;
   SlotBuffer& slots = *of.slots;
-  each_step<W, Weight>(pass, of.index, b0, b1, [&](int t, int b, const float* current) {
+  each_step<W, Weight, false>(pass, of.index, b0, b1, [&](int t, int b, const float* current) {
     slots.reserve(W + vector_width);  // store_selected writes whole vectors
     float* const record = slots.data + slots.size;
     const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
@@ -79,23 +79,24 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const ForwardPass pass = shared;
   const LayerSpec spec = *pass.spec;
   const TileOf of(pass, spec, tile, block);
-  bool done = false;
-  if (of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
+  bool done = false, graded = false;
+  for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
+  if (!graded && of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
     Models::with(model_index(*spec.model), [&](auto model) {
       using M = decltype(model);
       if constexpr (M::fused) forward_fused<M, W, Weight>(pass, of, b0, b1), done = true;
     });
   if (done) return;
   const auto advance = neuron_kernels(spec).advance;
-  each_step<W, Weight>(pass, tile, b0, b1,
-                       [&](int t, int b, const float* current) { advance(pass, spec, of, t, b, current); });
+  each_step<W, Weight, true>(pass, tile, b0, b1,
+                             [&](int t, int b, const float* current) { advance(pass, spec, of, t, b, current); });
 }
 
 template <int W, class Weight>
 float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
   const ForwardPass pass = shared;
   float sum = 0.0f;
-  each_step<W, Weight>(pass, tile, b0, b1, [&](int, int, const float* current) {
+  each_step<W, Weight, true>(pass, tile, b0, b1, [&](int, int, const float* current) {
     for (int k = 0; k < W; k += vector_width) sum += current[k];
   });
   return sum;

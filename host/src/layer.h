@@ -225,7 +225,7 @@ struct BackwardPass {
   const float* d_potentials;                      // [T, B, N] of a readout
   float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout, of those that learn, else null
   float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
-  float* d_current_next;                          // [B, P·W], of the step after the one at hand; null if not recurrent
+  float* d_current_next;                          // [B, P·W], of the step after the one at hand; sample by sample
   int n_senders;
 };
 

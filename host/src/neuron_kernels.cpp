@@ -203,24 +203,27 @@ void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, st
   if constexpr (M::threshold < 0) {
     readout_step<M, W>(pass, list, sample, d_current, stride);
   } else {
-    const std::size_t row = static_cast<std::size_t>(sample) * pass.spec->n_padded();
-    const std::int64_t begin = pass.lists.offsets[list], near = begin + pass.lists.n_spikes[list];
-    Run runs[] = {{begin, near}, {near, pass.lists.offsets[list + 1]}};
+    const std::size_t n_padded = static_cast<std::size_t>(pass.spec->n_padded()), row = sample * n_padded;
+    const std::int64_t begin = pass.lists.offsets[list], end = pass.lists.offsets[list + 1];
+    float* const whole = pass.d_current_next + row;
+    if constexpr (M::adds_q)
+      if (pass.spec->adds_q()) {
+        std::memset(whole, 0, sizeof(float) * n_padded);
+        with_ids(pass.lists.wide, pass.lists.at(begin), [&](auto* id) {
+          for (std::int64_t j = 0; j < end - begin; ++j) whole[id[j]] = pass.d_slots[begin + j];
+        });
+        for (std::size_t first = 0; first < n_padded; first += W, d_current += stride)
+          grad_row<M, W>(tile_grads<M>(pass, first, row + first), whole + first, d_current);
+        return;
+      }
+    const std::int64_t near = begin + pass.lists.n_spikes[list];
+    Run runs[] = {{begin, near}, {near, end}};
     Run silenced{};
     if (pass.silenced_offsets) silenced = {pass.silenced_offsets[list], pass.silenced_offsets[list + 1]};
     const auto id = [&](std::int64_t slot) { return id_at(pass.lists, slot); };
     for (int p = 0; p < pass.spec->n_tiles(); ++p) {
       const std::uint32_t first = static_cast<std::uint32_t>(p) * W, last = first + W;
       const TileGrads<M> tile = tile_grads<M>(pass, first, row + first);
-      float *const out = d_current + p * stride, *const copy = at(pass.d_current_next, row + first);
-      if constexpr (M::adds_q)
-        if (pass.spec->adds_q()) {
-          std::memset(out, 0, sizeof(float) * W);
-          for (Run& run : runs)
-            run.each_below(first, last, id, [&](int k, std::int64_t slot) { out[k] = pass.d_slots[slot]; });
-          grad_row<M, W>(tile, out, copy);
-          continue;
-        }
       ListedNeuron listed[W];  // each neuron at most once
       int n_listed = 0;
       for (Run& run : runs)
@@ -231,7 +234,7 @@ void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, st
       silenced.each_below(
           first, last, [&](std::int64_t j) { return pass.silenced_ids[j]; },
           [&](int k, std::int64_t) { listed[n_listed++] = listed_neuron<M>(pass, tile, k, 0.0f, -1.0f, 0.0f); });
-      grad_row<M, W>(tile, out, copy, listed, n_listed);
+      grad_row<M, W>(tile, whole + first, d_current + p * stride, listed, n_listed);
     }
   }
 }

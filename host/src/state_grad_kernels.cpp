@@ -163,7 +163,7 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int samp
   for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
     if (spec.model->fires())
       listed_grad(pass, static_cast<std::int64_t>(t) * pass.n_samples + sample,
-                  t + 1 < pass.n_steps ? d_current_next : nullptr);
+                  pass.recurrent_weight && t + 1 < pass.n_steps ? d_current_next : nullptr);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
 }
