@@ -219,7 +219,7 @@ class _Worker:
             if stdout.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
                 raise self._died(first, last)
             arrays[name] = array
-        binned = Binned(arrays.pop("ids"), arrays.pop("n_spikes"), *reply["numbers"], arrays.pop(_VALUES, None))
+        binned = Binned(arrays.pop("ids"), arrays.pop("n_spikes"), *reply["numbers"], values=arrays.pop(_VALUES, None))
         return Part(binned, arrays)
 
     def _send(self, value: Any) -> None:
