@@ -54,10 +54,12 @@ inline float exp_of(float x) { return __builtin_expf(x); }
 inline float sqrt_of(float x) { return __builtin_sqrtf(x); }
 inline float log_of(float x) { return __builtin_logf(x); }
 #endif
-inline double exp_of(double x) { return __builtin_exp(x); }
-
 inline float magnitude(float x) { return __builtin_fabsf(x); }
+
+#ifndef __POPC__  // a tile has no double precision
+inline double exp_of(double x) { return __builtin_exp(x); }
 inline double magnitude(double x) { return __builtin_fabs(x); }
+#endif
 
 // Types in a row. `List<A, B>::each(visit)` calls visit(index, A()), visit(1, B()); `with(k, body)` calls body for the
 // k-th.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class Population:
     """One population of a plan; see host/src/ipu/spec.h."""
 
-    def __init__(self, *, name: str, model: int, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], reset: int, detach_reset: bool, surrogate: int, slope: float, gain: float, fixed: bool, bias: bool, learns: int, shared: int, parameters: Sequence[float]) -> None: ...
+    def __init__(self, *, name: str, model: str, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], constants: Sequence[float], detach_reset: bool, surrogate: int, slope: float, fixed: bool, bias: bool, learns: int, shared: int, kept: int, operations: tuple[int, int], lows: Sequence[float], highs: Sequence[float], parameters: Sequence[float]) -> None: ...
 
 class Connection:
     """One connection: indices of pre and post, delay, reducers."""

@@ -1,15 +1,15 @@
 // Forward: deliver, step and select for the neurons of a tile's shards, one time step.
 //
 //   i[b] = bias + Σ_sources Σ_{m in list} weight[m, :]     ids ascending, one addition after the other
-//   LIF v ← ρ(v) + g·i     CubaLIF i_syn ← α·i_syn + i ; v ← ρ(v) + g·i_syn     LI v ← β·v + g·i
-//   masks[b] = which neurons have v > θ; which others have v > θ_grad
+//   z[b] ← step(z[b], i[b])                     the neuron model's, see codelets/neuron; x: the first state
+//   masks[b] = which neurons have x > θ; which others have x > θ_grad
 //
 // lists[k] [B, stride]: remote, what the collectors of source k sent; weights[k] [M, w]: the shard's columns; both in
-// the order of `sources`. By shard: parameters [4, w]: β, α, θ, θ_grad. bias [w]. history [rows, B, w]: potentials of
-// all steps, or of two where nothing is trained, or of one segment and the ends of others (`every`, see `Rows`); the
-// current is summed up in the place of the new potential. memory: a CubaLIF's i_syn [B, w], or of all steps [T, B, w]
-// where it learns α; a readout's [2, B, w], its value over time so far and how many steps hold the maximum; else one
-// pair. masks [B, words]: see `Masks`. Cost: 4·w bytes read and w additions an id.
+// the order of `sources`. By shard: parameters [rows, w]: those of the model, then θ_grad where it fires. bias [w].
+// history, memory: see `States`; history has all steps, or two where nothing is trained, or those of one segment and
+// the ends of others (`every`, see `Rows`). The current is summed up in the place of the new x. memory of a readout
+// [2, B, w]: its value over time so far and how many steps hold the maximum; of whoever has no need of it one pair.
+// masks [B, words]: see `Masks`. Cost: 4·w bytes read and w additions an id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -35,42 +35,52 @@ class Forward : public poplar::MultiVertex {
     for (unsigned k = 0; k < n_shards; ++k) {
       const ForwardShard& s = record<ForwardShard>(shards, k);
       if (now.again && s.readout) continue;  // it has decoded all steps
-      if (s.turn == now.turn) run(s, k, now.t, worker);
+      if (s.turn != now.turn) continue;
+      Models::with(static_cast<int>(s.model), [&](auto model) { run<decltype(model)>(s, k, now.t, worker); });
     }
     return true;
   }
 
  private:
+  template <class M>
   void run(const ForwardShard& s, unsigned k, unsigned t, unsigned worker) {
     const unsigned width = even(s.n_neurons);
-    const bool two = !s.every && s.n_rows == 2;
-    const Rows rows = two ? Rows{t & 1, (t & 1) ^ 1} : rows_of(t, s.every);
     for (unsigned b = worker; b < n_samples; b += workers) {
-      float* v = &history[k][(rows.now * n_samples + b) * width];
-      const float* v_before = t ? &history[k][(rows.before * n_samples + b) * width] : nullptr;
-      for (unsigned j = 0; j < width; ++j) v[j] = bias[k][j];
+      float* x = &history[k][(rows(s, t).now * n_samples + b) * width];
+      for (unsigned j = 0; j < width; ++j) x[j] = bias[k][j];
       for (unsigned i = s.first_source; i < s.first_source + s.n_sources; ++i) {
         const ForwardSource& source = record<ForwardSource>(sources, i);
-        if (t >= source.delay) deliver(pairs(v), &weights[i][0], &lists[i][b * source.stride], width / 2);
+        if (t >= source.delay) deliver(pairs(x), &weights[i][0], &lists[i][b * source.stride], width / 2);
       }
-      step(s, k, b, t, v, v_before, width);
-      if (s.readout && s.decoding != over_steps) decode(s, k, b, t, v, width);
-      if (s.every) keep_end(s, k, b, t, width);
+      step<M>(s, k, b, t, width);
+      if (s.readout && s.decoding != over_steps) decode(s, k, b, t, x, width);
+      if (s.every) keep_end<M>(s, k, b, t, width);
     }
   }
 
+  static Rows rows(const ForwardShard& s, unsigned t) {
+    const bool two = !s.every && s.n_rows == 2;
+    return two ? Rows{t & 1, (t & 1) ^ 1} : rows_of(t, s.every);
+  }
+  static unsigned n_ends(const ForwardShard& s) { return s.every ? s.n_rows - s.every : 0; }
+
   // The last step of a segment is kept, where another one follows.
+  template <class M>
   void keep_end(const ForwardShard& s, unsigned k, unsigned b, unsigned t, unsigned width) {
     const Place p = place_of(t, s.every);
     if (p.step + 1 < s.every || t + 1 == s.n_steps) return;
-    const auto copy = [&](float* rows, unsigned from, unsigned to) {
+    const States states{s.kept, s.n_rows, n_samples * width};
+    const auto copy = [&](float* block, unsigned from, unsigned to) {
       for (unsigned j = 0; j < width; ++j)
-        rows[(to * n_samples + b) * width + j] = rows[(from * n_samples + b) * width + j];
+        block[(to * n_samples + b) * width + j] = block[(from * n_samples + b) * width + j];
       SPARSESNN_WORK(reduce_pair, width / 2);
     };
-    copy(&history[k][0], p.step, s.every + p.segment);
-    if (s.cuba == keeps_all_i_syn) copy(&memory[k][0], p.step, s.every + p.segment);
-    if (s.cuba == keeps_last_i_syn) copy(&memory[k][0], 0, 1 + p.segment);
+    for (unsigned z = 0; z < M::n_states; ++z) {
+      if (states.keeps(z))
+        copy(&history[k][states.in_history(z)], p.step, s.every + p.segment);
+      else
+        copy(&memory[k][states.in_memory(z, n_ends(s))], 0, 1 + p.segment);
+    }
   }
 
   // Four pairs stay in registers over the whole list.
@@ -97,52 +107,65 @@ class Forward : public poplar::MultiVertex {
     SPARSESNN_WORK(deliver_pair, n * n_pairs);
   }
 
-  // `v` holds the current and receives the potential.
-  void step(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, float* v, const float* v_before,
-            unsigned width) {
-    const float *beta = &parameters[shard][0], *alpha = beta + width, *theta = alpha + width,
-                *theta_grad = theta + width;
-    const unsigned n_words = mask_words(s.n_neurons);
-    unsigned* words = &masks[shard][s.readout ? 0 : n_words * b];
-    float* i_syn = &memory[shard][0];
-    const float* i_syn_before = i_syn;
-    if (s.cuba) {
-      // of one step that is kept, the row of the moment; at the start of a segment, of the end of the one before it
-      Rows rows{0, 0};
-      if (s.cuba == keeps_all_i_syn)
-        rows = t ? rows_of(t, s.every) : Rows{0, 0};
-      else if (s.every && !place_of(t, s.every).step)
-        rows.before = place_of(t, s.every).segment;
-      i_syn += (rows.now * n_samples + b) * width;
-      i_syn_before += (rows.before * n_samples + b) * width;
+  // The row of the new x holds the current.
+  template <class M>
+  void step(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, unsigned width) {
+    static_assert(M::n_constants <= max_constants);
+    const States states{s.kept, s.n_rows, n_samples * width};
+    const Rows of_history = rows(s, t);
+    // of one step that is kept, the row of the moment; at the start of a segment, of the end of the one before it
+    const Rows of_memory{0, s.every && !place_of(t, s.every).step ? place_of(t, s.every).segment : 0};
+    float *now[M::n_states], *current = nullptr;
+    const float* before[M::n_states];
+    for (unsigned z = 0; z < M::n_states; ++z) {
+      float* block =
+          states.keeps(z) ? &history[shard][states.in_history(z)] : &memory[shard][states.in_memory(z, n_ends(s))];
+      const Rows r = states.keeps(z) ? of_history : of_memory;
+      now[z] = block + (r.now * n_samples + b) * width;
+      before[z] = block + (t ? r.before * n_samples + b : 0) * width;
     }
-    unsigned fired_bits = 0, near_bits = 0;
+    if (states.keeps(M::n_states))
+      current = &history[shard][states.in_history(M::n_states) + (of_history.now * n_samples + b) * width];
+    const float* parameter = &parameters[shard][0];
+    Bits bits{&masks[shard][s.readout ? 0 : mask_words(s.n_neurons) * b], s.n_neurons};
     for (unsigned k = 0; k < s.n_neurons; ++k) {
-      float i = v[k];
-      if (s.cuba) {
-        i += alpha[k] * (t ? i_syn_before[k] : 0.0f);
-        i_syn[k] = i;
-      }
-      // before step 0 nobody has fired, even where θ is negative
-      v[k] = (v_before ? tile::rho(s.reset, v_before[k], beta[k], theta[k]) : 0.0f) + s.gain * i;
-      if (v[k] > theta[k])
-        fired_bits |= 1u << (k % 32);
-      else if (v[k] > theta_grad[k])
-        near_bits |= 1u << (k % 32);
-      if (s.readout || (k % 32 != 31 && k + 1 < s.n_neurons)) continue;
-      if (s.n_neurons <= packed_neurons) {
-        words[0] = fired_bits | near_bits << packed_neurons;
-      } else {
-        words[k / 32] = fired_bits;
-        words[n_words / 2 + k / 32] = near_bits;
-      }
-      fired_bits = near_bits = 0;
+      float z[M::n_states], p[M::n_parameters];
+      for (unsigned q = 0; q < M::n_states; ++q) z[q] = t ? before[q][k] : 0.0f;
+      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = parameter[q * width + k];
+      if (current) current[k] = now[0][k];
+      Fired<float> fired{false};  // before step 0 nobody has, even where θ is negative
+      if constexpr (M::threshold >= 0)
+        if (t) fired = Fired<float>::of(z[0], p[M::threshold]);
+      M::step(z, p, s.constants, fired, fired, now[0][k]);
+      for (unsigned q = 0; q < M::n_states; ++q) now[q][k] = z[q];
+      if constexpr (M::threshold >= 0)
+        bits.add(k, z[0] > p[M::threshold], z[0] > parameter[M::n_parameters * width + k]);
     }
     SPARSESNN_WORK(step_sample, 1);
     SPARSESNN_WORK(step_pair, width / 2);
-    SPARSESNN_WORK(step_cuba, (s.cuba ? 1 : 0) * width / 2);
-    SPARSESNN_WORK(select_word, s.readout ? 0 : n_words);
+    SPARSESNN_WORK(step_state, (M::n_states - 1) * width / 2);
+    SPARSESNN_WORK(operation, s.operations * s.n_neurons);
+    SPARSESNN_WORK(select_word, s.readout ? 0 : mask_words(s.n_neurons));
   }
+
+  // Writes the masks of a sample, neuron by neuron.
+  struct Bits {
+    unsigned* words;
+    unsigned n_neurons, fired = 0, near = 0;
+
+    void add(unsigned k, bool fires, bool lists) {
+      fired |= static_cast<unsigned>(fires) << (k % 32);
+      near |= static_cast<unsigned>(!fires && lists) << (k % 32);
+      if (k % 32 != 31 && k + 1 < n_neurons) return;
+      if (n_neurons <= packed_neurons) {
+        words[0] = fired | near << packed_neurons;
+      } else {
+        words[k / 32] = fired;
+        words[(n_neurons + 31) / 32 + k / 32] = near;
+      }
+      fired = near = 0;
+    }
+  };
 
   // Of a readout: the value over time, and how many steps hold the maximum.
   void decode(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, const float* v, unsigned width) {

@@ -1,7 +1,6 @@
 // Gradients on a shard: of the state (StateGrad), and of what it received (ListGrad).
 //
-//   δ[t] = γ(t)·δ[t+1] + [listed]·σ'·(e + ∂ρ/∂s·δ[t+1])          the last term unless the reset is detached
-//   LIF, LI  ∂L/∂i = g·δ              CubaLIF    ∂L/∂i_syn ← α·∂L/∂i_syn + g·δ,  ∂L/∂i = ∂L/∂i_syn
+//   d ← adjoint(d) ; ∂L/∂i = d_current(d)       the neuron model's, see codelets/neuron; d = ∂L/∂z
 //   d_weight[m, :] += ∂L/∂i[t+d]      for m that fired at t         share[slot] = weight[m, :]·∂L/∂i[t+d]
 //
 // d_current [D + 1, B, w]: ∂L/∂i of the last steps, D the longest delay; step t is in row t mod (D + 1).
@@ -23,8 +22,6 @@ unsigned find(const unsigned short* ids, unsigned begin, unsigned end, unsigned 
   return begin;
 }
 
-unsigned count_bits(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
-
 // t mod n_rows: a tile has no divider, and there are few rows.
 unsigned ring_row(unsigned t, unsigned n_rows) {
   unsigned row = t;
@@ -37,15 +34,12 @@ unsigned ring_row(unsigned t, unsigned n_rows) {
 }  // namespace
 
 // Of a tile's shards. By spiking shard: lists [B, stride], e [B, slots]: remote, its own population at this step and
-// ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one pair. memory: of
-// a readout what Forward decoded, [2, B, w]; a CubaLIF's synaptic currents of all steps where it learns α; else one
-// pair. d_i_syn: of a CubaLIF. d_vectors [1 + learnt, 6, w]: of the bias, then of those of β, α, θ that learn; a
-// worker's samples each, which the optimiser adds.
+// ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one pair. history:
+// see `States`. memory: of a readout what Forward decoded, [2, B, w]; else one pair. d_states [states, B, w]: d.
+// d_vectors [1 + learnt, 6, w]: of the bias, then of the parameters that learn, in the model's order; a worker's
+// samples each, which the optimiser adds: by_parameter of each step, and of θ what goes through σ'.
 //
 // regulariser [w + 2]: what Regularise found, where `regularised`; else one pair.
-//
-//   d_β += δ[t]·∂ρ/∂β(v[t-1])    d_α += ∂L/∂i_syn[t]·i_syn[t-1]
-//   d_θ += δ[t]·∂ρ/∂θ(v[t-1]) - [listed]·σ'·(e + ∂ρ/∂s·δ[t+1])
 class StateGrad : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
@@ -55,8 +49,7 @@ class StateGrad : public poplar::MultiVertex {
   ListOf<poplar::Input<Floats>> memory;
   ListOf<poplar::Input<Floats>> d_values;
   ListOf<poplar::Input<Floats>> regulariser;
-  ListOf<poplar::InOut<Floats>> d_v;
-  ListOf<poplar::InOut<Floats>> d_i_syn;
+  ListOf<poplar::InOut<Floats>> d_states;
   ListOf<poplar::InOut<Floats>> d_current;
   ListOf<poplar::InOut<Floats>> d_vectors;
   poplar::InOut<Words> clock;
@@ -69,14 +62,7 @@ class StateGrad : public poplar::MultiVertex {
       const StateShard& s = record<StateShard>(shards, k);
       if (s.turn != now.turn) continue;
       if (now.t + 1 == n_steps) clear(s, k, worker);
-      for (unsigned b = worker; b < n_samples; b += workers) {
-        if (s.readout)
-          readout(s, k, now.t, b, worker);
-        else
-          spiking(s, k, now.t, b, worker);
-        SPARSESNN_WORK(state_sample, 1);
-        SPARSESNN_WORK(state_pair, even(s.n_neurons) / 2);
-      }
+      Models::with(static_cast<int>(s.model), [&](auto model) { run<decltype(model)>(s, k, now.t, worker); });
     }
     return true;
   }
@@ -87,110 +73,165 @@ class StateGrad : public poplar::MultiVertex {
     return &d_vectors[k][(vector * workers + worker) * even(s.n_neurons)];
   }
 
+  // The same of a parameter that learns.
+  float* row_of(const StateShard& s, unsigned k, unsigned parameter, unsigned worker) {
+    return row(s, k, 1 + count_bits(s.learns & ((1u << parameter) - 1)), worker);
+  }
+
   void clear(const StateShard& s, unsigned k, unsigned worker) {
     const unsigned width = even(s.n_neurons), n_vectors = 1 + count_bits(s.learns);
     for (unsigned i = 0; i < n_vectors; ++i)
       for (unsigned j = 0; j < width; ++j) row(s, k, i, worker)[j] = 0.0f;
   }
 
+  template <class M>
+  void run(const StateShard& s, unsigned k, unsigned t, unsigned worker) {
+    for (unsigned b = worker; b < n_samples; b += workers) {
+      if constexpr (M::threshold >= 0)
+        spiking<M>(s, k, t, b, worker);
+      else
+        readout<M>(s, k, t, b, worker);
+      SPARSESNN_WORK(state_sample, 1);
+      SPARSESNN_WORK(state_pair, even(s.n_neurons) / 2);
+      SPARSESNN_WORK(operation, s.operations * s.n_neurons);
+    }
+  }
+
+  // Part of a list: slots of the shard's neurons, whose ids ascend.
+  struct Slots {
+    const unsigned short* ids;
+    unsigned at, end;
+
+    // Whether the next one is that of neuron `id`; neurons ascend too.
+    bool take(unsigned id) {
+      if (at == end || ids[at] != id) return false;
+      ++at;
+      return true;
+    }
+  };
+
+  template <class M>
   void spiking(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
-    const bool last = t + 1 == n_steps;
     const unsigned width = even(s.n_neurons);
-    const float *beta = &parameters[k][0], *alpha = beta + width, *theta = alpha + width;
-    const float* v = &history[k][(rows_of(t, s.every).now * n_samples + b) * width];
-    float* delta = &d_v[k][b * width];
-    float* out = &d_current[k][(ring_row(t, s.n_rows) * n_samples + b) * width];
-    float* bias = row(s, k, 0, worker);
-    if (last)
-      for (unsigned j = 0; j < width; ++j) delta[j] = 0.0f;
-    for (unsigned j = 0; j < width; ++j) out[j] = 0.0f;
-    const unsigned short* list = &lists[k][b * s.stride];
-    const unsigned short* ids = list + list_ids;
+    const float* x = &history[k][(rows_of(t, s.every).now * n_samples + b) * width];
+    const unsigned short *list = &lists[k][b * s.stride], *ids = list + list_ids;
+    Slots spikes{ids, find(ids, 0, list[0], s.first_neuron), list[0]},
+        near{ids, find(ids, list[0], list[1], s.first_neuron), list[1]};
+    const float* e_slots = &e[k][b * s.n_slots];
     const bool regularised = s.regularised && static_cast<float>(b) < regulariser[k][width];
-    const float* more = regularised ? &regulariser[k][0] : nullptr;
-    listed_part(s, ids, 0, list[0], &e[k][b * s.n_slots], more, v, delta, beta, theta, out);
-    listed_part(s, ids, list[0], list[1], &e[k][b * s.n_slots], more, v, delta, beta, theta, out);
-    if (s.learns & learns_threshold) {  // of σ(v - θ); `out` holds no more than that yet
-      float* d_theta = row(s, k, count_bits(s.learns), worker);
-      for (unsigned j = 0; j < s.n_neurons; ++j) d_theta[j] -= out[j];
-    }
+    const float through = s.detach_reset ? 0.0f : 1.0f;
+    float* d_threshold = s.learns >> M::threshold & 1 ? row_of(s, k, M::threshold, worker) : nullptr;
+    Neuron<M> n(*this, s, k, t, b, worker);
     for (unsigned j = 0; j < s.n_neurons; ++j) {
-      delta[j] = tile::rho_by_v(s.reset, v[j], beta[j], theta[j]) * delta[j] + out[j];
-      float d = s.gain * delta[j];
-      if (s.cuba) {
-        float& synaptic = d_i_syn[k][b * width + j];
-        d += alpha[j] * (last ? 0.0f : synaptic);
-        synaptic = d;
+      n.load(j);
+      base::At<float> at{Fired<float>::of(x[j], n.p[M::threshold]), 0.0f, 0.0f, x[j], through};
+      const bool spike = spikes.take(s.first_neuron + j), listed = spike || near.take(s.first_neuron + j);
+      if (listed) {
+        const float value = e_slots[(spike ? spikes : near).at - 1];
+        at.sigma = base::surrogate(static_cast<int>(s.surrogate), s.slope, x[j] - n.p[M::threshold]);
+        at.q = at.sigma * (regularised ? value + regulariser[k][j] : value);
+        SPARSESNN_WORK(state_id, 1);
       }
-      out[j] = d;
-      bias[j] += d;
+      if (listed || at.s.is) {  // who fired but found no slot differs from the silent by its reset
+        const float by_spike = M::adjoint(n.d, n.p, s.constants, at);
+        if (d_threshold) d_threshold[j] -= by_spike;
+      } else {
+        M::adjoint(n.d, n.p, s.constants);
+      }
+      n.store(j);
     }
-    if (s.learns && t) learn(s, k, t, b, worker, delta, out);
+    n.finish();
   }
 
-  // What β, α and θ get through the decay of the step before; before step 0 all is 0.
-  void learn(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker, const float* delta,
-             const float* d_i) {
-    const unsigned width = even(s.n_neurons), at = (rows_of(t, s.every).before * n_samples + b) * width;
-    const float *beta = &parameters[k][0], *theta = beta + 2 * width, *before = &history[k][at];
-    unsigned vector = 1;
-    if (s.learns & learns_beta) {
-      float* d = row(s, k, vector++, worker);
-      for (unsigned j = 0; j < s.n_neurons; ++j) d[j] += delta[j] * tile::rho_by_beta(s.reset, before[j], theta[j]);
-    }
-    if (s.learns & learns_alpha) {
-      float* d = row(s, k, vector++, worker);
-      for (unsigned j = 0; j < s.n_neurons; ++j) d[j] += d_i[j] * memory[k][at + j];
-    }
-    if (s.learns & learns_threshold) {
-      float* d = row(s, k, vector, worker);
-      for (unsigned j = 0; j < s.n_neurons; ++j)
-        d[j] += delta[j] * tile::rho_by_theta(s.reset, before[j], beta[j], theta[j]);
-    }
-    SPARSESNN_WORK(state_pair, count_bits(s.learns) * width / 2);
-  }
+  // One neuron after the other at a step of a sample: what the model's functions read, and where results go.
+  template <class M>
+  struct Neuron {
+    const StateShard& s;
+    unsigned width, row, t, n_learnt = 0;
+    bool last, learns;
+    float *d_states, *out, *bias;
+    const float* parameters;
+    const float* before[M::n_states] = {};  // states of the step before, where they are kept
+    const float* current = nullptr;
+    float* d_learnt[M::n_parameters] = {};
+    unsigned learnt[M::n_parameters] = {};
+    float d[M::n_states], p[M::n_parameters];
 
-  // σ'·(e + ∂ρ/∂s·δ[t+1]) of the shard's neurons among slots [begin, end), into `out`.
-  static void listed_part(const StateShard& s, const unsigned short* ids, unsigned begin, unsigned end,
-                          const float* e_slots, const float* more, const float* v, const float* delta,
-                          const float* beta, const float* theta, float* out) {
-    const unsigned after = s.first_neuron + s.n_neurons;
-    for (unsigned j = find(ids, begin, end, s.first_neuron); j < end && ids[j] < after; ++j) {
-      const unsigned k = ids[j] - s.first_neuron;
-      const float sigma = tile::surrogate(s.surrogate, s.slope, v[k] - theta[k]);
-      float q = sigma * (more ? e_slots[j] + more[k] : e_slots[j]);
-      if (!s.detach_reset) q += sigma * tile::rho_by_spike(s.reset, v[k], beta[k], theta[k]) * delta[k];
-      out[k] = q;
-      SPARSESNN_WORK(state_id, 1);
+    Neuron(StateGrad& v, const StateShard& shard, unsigned k, unsigned step, unsigned b, unsigned worker)
+        : s(shard), width(even(shard.n_neurons)), row(v.n_samples * width), t(step), last(step + 1 == v.n_steps) {
+      d_states = &v.d_states[k][b * width];
+      out = &v.d_current[k][(ring_row(t, s.n_rows) * v.n_samples + b) * width];
+      bias = v.row(s, k, 0, worker);
+      parameters = &v.parameters[k][0];
+      const States states{s.kept, s.n_history, row};
+      const Rows rows = rows_of(t, s.every);
+      const bool reads_current = states.keeps(M::n_states);
+      // before step 0 all states are 0, and with them the gradients of parameters that read no current
+      learns = s.learns && (t || reads_current);
+      if (!learns) return;
+      for (unsigned z = 0; z < M::n_states; ++z)
+        before[z] = t && states.keeps(z) ? &v.history[k][states.in_history(z) + (rows.before * v.n_samples + b) * width]
+                                         : nullptr;
+      current = reads_current ? &v.history[k][states.in_history(M::n_states) + (rows.now * v.n_samples + b) * width]
+                              : nullptr;
+      for (unsigned q = 0; q < M::n_parameters; ++q)
+        if (s.learns >> q & 1) learnt[n_learnt] = q, d_learnt[n_learnt++] = v.row_of(s, k, q, worker);
     }
-  }
 
+    void load(unsigned j) {
+      for (unsigned z = 0; z < M::n_states; ++z) d[z] = last ? 0.0f : d_states[z * row + j];
+      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = parameters[q * width + j];
+    }
+
+    void store(unsigned j) {
+      for (unsigned z = 0; z < M::n_states; ++z) d_states[z * row + j] = d[z];
+      out[j] = M::d_current(d, p, s.constants);
+      bias[j] += out[j];
+      if (learns) learn(j);
+    }
+
+    void learn(unsigned j) {
+      float z[M::n_states];
+      for (unsigned q = 0; q < M::n_states; ++q) z[q] = before[q] ? before[q][j] : 0.0f;
+      Fired<float> fired{false};
+      if constexpr (M::threshold >= 0)
+        if (t) fired = Fired<float>::of(z[0], p[M::threshold]);
+      for (unsigned q = 0; q < n_learnt; ++q)
+        d_learnt[q][j] +=
+            M::by_parameter(static_cast<int>(learnt[q]), d, z, p, s.constants, fired, current ? current[j] : 0.0f);
+    }
+
+    void finish() {
+      if (width > s.n_neurons) out[s.n_neurons] = 0.0f;
+      SPARSESNN_WORK(state_pair, (learns ? n_learnt : 0) * width / 2);
+    }
+  };
+
+  template <class M>
   void readout(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
     const bool last = t + 1 == n_steps;
     const unsigned width = even(s.n_neurons);
     const unsigned decoded = s.decoding == over_max ? 1 : 0;  // else neither of these is read
-    const float *v = &history[k][decoded * (t * n_samples + b) * width], *value = &memory[k][decoded * b * width];
+    const float *x = &history[k][decoded * (t * n_samples + b) * width], *value = &memory[k][decoded * b * width];
     const float* ties = value + decoded * n_samples * width;
-    float *out = &d_current[k][(ring_row(t, s.n_rows) * n_samples + b) * width], *delta = &d_v[k][b * width];
-    float* bias = row(s, k, 0, worker);
-    if (width > s.n_neurons) out[s.n_neurons] = 0.0f;
+    Neuron<M> n(*this, s, k, t, b, worker);
     for (unsigned j = 0; j < s.n_neurons; ++j) {
-      float d = d_values[k][(s.decoding == over_steps ? t * n_samples * width : 0) + b * width + j];
+      float q = d_values[k][(s.decoding == over_steps ? t * n_samples * width : 0) + b * width + j];
       if (s.decoding == over_max)
-        d = v[j] == value[j] ? d / ties[j] : 0.0f;
+        q = x[j] == value[j] ? q / ties[j] : 0.0f;
       else if (s.decoding == over_mean)
-        d = d / static_cast<float>(n_steps);
+        q = q / static_cast<float>(n_steps);
       else if (s.decoding == over_last && !last)
-        d = 0.0f;
-      delta[j] = (last ? 0.0f : parameters[k][j] * delta[j]) + d;
-      out[j] = s.gain * delta[j];
-      bias[j] += out[j];
+        q = 0.0f;
+      n.load(j);
+      M::adjoint(n.d, n.p, s.constants, q);
+      n.store(j);
     }
-    if (s.learns && t) learn(s, k, t, b, worker, delta, out);
+    n.finish();
   }
 };
 
-SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, regulariser, d_v, d_i_syn, d_current,
+SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, regulariser, d_states, d_current,
                  d_vectors, clock, shards, n_shards, n_turns, n_steps, n_samples)
 
 // Of the connections into a tile's shards. By connection: lists [B, stride] and buckets: remote, its sender at this

@@ -8,8 +8,6 @@
 namespace sparsesnn::ipu {
 namespace {
 
-unsigned count_bits(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
-
 // The words [first, last) of `n` that one of six workers owns.
 void deal(unsigned n, unsigned worker, unsigned& first, unsigned& last) {
   const unsigned share = (n + workers - 1) / workers;

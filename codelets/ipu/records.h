@@ -10,11 +10,14 @@
 
 namespace sparsesnn::ipu {
 
-// A shard in Forward. `readout`: an LI; its decoding is that of `Decoding` in gradient.cpp. every: see `Rows` in
-// vertex.h.
+// The most constants that a neuron model has.
+inline constexpr unsigned max_constants = 2;
+
+// A shard in Forward. model: its place in codelets/neuron/models.h; a readout's decoding is that of `Decoding` in
+// vertex.h. n_rows: of the history; every: see `Rows`, kept: see `States` in vertex.h. operations: see StateShard.
 struct ForwardShard {
-  unsigned turn, first_source, n_sources, n_neurons, n_rows, every, cuba, readout, reset, decoding, n_steps;
-  float gain;
+  unsigned turn, first_source, n_sources, n_neurons, n_rows, every, kept, model, readout, decoding, n_steps, operations;
+  float constants[max_constants];
 };
 struct ForwardSource {
   unsigned stride, delay;
@@ -40,16 +43,17 @@ struct SumGroup {
   unsigned turn, first_row, n_rows, n_samples, stride, n_slots, n_direct;
 };
 
-// A shard in StateGrad.
+// A shard in StateGrad. n_rows: of d_current; n_history: of the history.
 struct StateShard {
-  unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, cuba, readout, reset, detach_reset, surrogate;
-  unsigned learns;  // bits of `Learnt`
-  unsigned every;   // see `Rows` in vertex.h
+  unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, n_history, model, readout, detach_reset, surrogate;
+  unsigned learns;       // a bit for each parameter of the model
+  unsigned every, kept;  // see `Rows` and `States` in vertex.h
   unsigned regularised;
   unsigned decoding;
-  float slope, gain;
+  unsigned operations;  // of floats, beyond those of a decay for each state; counted on the emulated machine alone
+  float slope;
+  float constants[max_constants];
 };
-enum Learnt : unsigned { learns_beta = 1, learns_alpha = 2, learns_threshold = 4 };
 
 // Lists of some samples of a population whose activity is regularised; and a shard of it.
 struct CountedCollector {
@@ -59,9 +63,11 @@ struct RegularisedShard {
   unsigned first, n_collectors, n_neurons, n_population;
 };
 
-// One value a neuron that is trained: a bias, β, α or θ of a shard; or one value for a whole population (`shared`).
+// One value a neuron that is trained: a bias or a parameter of a shard; or one value for a whole population (`shared`).
+// low, high: the range that it is read in.
 struct TrainedVector {
-  unsigned n, shared, counts_in_norm, clamped, n_used;
+  unsigned n, shared, counts_in_norm, n_used;
+  float low, high;
 };
 
 }  // namespace sparsesnn::ipu

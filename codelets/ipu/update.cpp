@@ -28,7 +28,7 @@ float cross_entropy(const float* logits, const float* target, float* d, unsigned
   float most = logits[0], sum = 0.0f, shares = 0.0f, loss = 0.0f;
   for (unsigned c = 1; c < n; ++c) most = logits[c] > most ? logits[c] : most;
   for (unsigned c = 0; c < n; ++c) {
-    d[c] = tile::exp_of(logits[c] - most);
+    d[c] = base::exp_of(logits[c] - most);
     sum += d[c];
     shares += target[c];
   }
@@ -36,7 +36,7 @@ float cross_entropy(const float* logits, const float* target, float* d, unsigned
     for (unsigned c = 0; c < n; ++c) d[c] = 0.0f;
     return 0.0f;
   }
-  const float log_sum = tile::log_of(sum);
+  const float log_sum = base::log_of(sum);
   for (unsigned c = 0; c < n; ++c) {
     loss += target[c] * (log_sum - (logits[c] - most));  // large logits cancel before anything is rounded
     d[c] = (d[c] / sum - target[c]) * scale;
@@ -257,11 +257,11 @@ SPARSESNN_VERTEX(Regularise, counts, totals, out, settings, first_sample, shards
                  strength_lower, strength_upper)
 
 // What an optimiser's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
-// (biases, and β, α, θ that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a
+// (biases, and parameters that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a
 // whole population shares has one value, of which every shard keeps a copy, and its gradient is summed up already.
 namespace {
 
-// Of a decay at an end of [0, 1], or beyond it, a gradient that would move it further out is 0: the rule of
+// Of a parameter at an end of its range, or beyond it, a gradient that would move it further out is 0: the rule of
 // sparsesnn/bounds.py.
 float gradient_of(const TrainedVector& v, float value, const float* rows, unsigned k) {
   float g = 0.0f;
@@ -271,8 +271,8 @@ float gradient_of(const TrainedVector& v, float value, const float* rows, unsign
     const unsigned width = even(v.n);
     for (unsigned w = 0; w < workers; ++w) g += rows[w * width + k];
   }
-  const bool outwards = (value >= 1.0f && g < 0.0f) || (value <= 0.0f && g > 0.0f);
-  return v.clamped && outwards ? 0.0f : g;
+  const bool outwards = (value >= v.high && g < 0.0f) || (value <= v.low && g > 0.0f);
+  return outwards ? 0.0f : g;
 }
 
 }  // namespace
@@ -364,7 +364,7 @@ class Norm : public poplar::Vertex {
   bool compute() {
     float sum = 0.0f;
     for (unsigned k = 0; k < n_sums; ++k) sum += sums[k];
-    const float root = tile::sqrt_of(sum), highest = settings[setting_clip];
+    const float root = base::sqrt_of(sum), highest = settings[setting_clip];
     norm[0] = root;
     norm[1] = highest > 0.0f && root > highest ? highest / root : 1.0f;
     SPARSESNN_WORK(norm_pair, n_sums);
@@ -378,8 +378,8 @@ enum OptimiserKind : unsigned { sgd, adam, adamw };
 
 // Updates a tile's weights and vectors, then clears the gradients of the weights. rounded: the weights as halves, for
 // those who read them so (`rounds`); else one pair. moments1, moments2 and their like of
-// vectors: one pair each where the kind has none. used: what a vector is used as, a copy for each neuron, from 0 to 1
-// where it is a decay (`clamped`); one pair where the vector itself is used (n_used = 0).
+// vectors: one pair each where the kind has none. used: what a vector is used as, a copy for each neuron, within its
+// range; one pair where the vector itself is used (n_used = 0).
 //
 //   sgd    m ← μ·m + g + λ·w ;  w ← w - lr·m
 //   adam   g ← g + λ·w       ;  m ← m + (1 - β1)·(g - m) ;  s ← β2·s + (1 - β2)·g² ;  w ← w - lr/c1·m / (√s/√c2 + ε)
@@ -435,7 +435,7 @@ class Update : public poplar::MultiVertex {
              &value_moments2[a][kind != sgd ? k : 0], 0.0f);
     for (unsigned k = 0; k < v.n_used; ++k) {
       const float x = value[v.shared ? 0 : k];
-      used[a][k] = !v.clamped ? x : x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x;
+      used[a][k] = x < v.low ? v.low : x > v.high ? v.high : x;
     }
     SPARSESNN_WORK(adam_pair, v.n / 2 + 1);
   }
@@ -454,7 +454,7 @@ class Update : public poplar::MultiVertex {
       g += decay * w;
     *m += settings[setting_one_minus_beta1] * (g - *m);
     *s = settings[setting_beta2] * *s + settings[setting_one_minus_beta2] * g * g;
-    const float root = tile::sqrt_of(*s) / settings[setting_correction2_root] + settings[setting_eps];
+    const float root = base::sqrt_of(*s) / settings[setting_correction2_root] + settings[setting_eps];
     w -= lr / settings[setting_correction1] * (*m / root);
   }
 };

@@ -21,29 +21,15 @@
 #include "host/src/emulator/codelet.h"
 #endif
 
-#ifdef __IPU__
-#include <ipu_vector_math>
-#endif
-
 #include "codelets/ipu/records.h"
-#include "codelets/tile_neuron.h"
+#include "codelets/neuron/models.h"
+#include "codelets/surrogate.h"
 #include "codelets/tile_select.h"
 
-namespace sparsesnn::tile {
-
-#ifdef __IPU__
-inline float exp_of(float x) { return ::ipu::exp(x); }
-inline float sqrt_of(float x) { return ::ipu::sqrt(x); }
-inline float log_of(float x) { return ::ipu::log(x); }
-#else
-inline float exp_of(float x) { return __builtin_expf(x); }
-inline float sqrt_of(float x) { return __builtin_sqrtf(x); }
-inline float log_of(float x) { return __builtin_logf(x); }
-#endif
-
-}  // namespace sparsesnn::tile
-
 namespace sparsesnn::ipu {
+
+using base::Fired;
+using base::Models;
 
 inline constexpr auto one_pointer = poplar::VectorLayout::ONE_PTR;
 inline constexpr unsigned workers = 6;
@@ -91,6 +77,7 @@ struct Masks {
 };
 
 inline unsigned even(unsigned n) { return (n + 1) & ~1u; }
+inline unsigned count_bits(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
 
 // The k-th record of an item; see records.h.
 template <class Record>
@@ -101,8 +88,6 @@ const Record& record(const Numbers& numbers, unsigned k) {
 // How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu/spec.py.
 // `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
 enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
-// A CubaLIF keeps the synaptic current of the last step, or, where it learns α, of all steps.
-enum CubaMemory : unsigned { no_i_syn, keeps_last_i_syn, keeps_all_i_syn };
 
 // Where a step is among segments of `every` steps: a tile has no divider, and there are few segments.
 struct Place {
@@ -124,6 +109,24 @@ inline Rows rows_of(unsigned t, unsigned every) {
   const Place p = place_of(t, every);
   return {p.step, p.step ? p.step - 1 : every + p.segment - 1};
 }
+
+// Where the states of a shard lie. history [blocks, rows, B, w]: x, the first state; then each further state of which
+// all steps are kept, and the current if it is: those that gradients of learnt parameters read. `kept` has a bit for
+// each state, and one above them for the current. memory [states, ends, B, w]: the last step of every other state, and,
+// where there are segments, what it was at the end of each.
+struct States {
+  unsigned kept, n_rows;
+  unsigned row;  // floats of a step: B·w
+
+  bool keeps(unsigned state) const { return state == 0 || (kept >> state & 1); }
+  // Where the block of a state, or of the current, begins: in the history; in the memory.
+  unsigned in_history(unsigned state) const {
+    return (state ? 1 + count_bits(kept & ((1u << state) - 1)) : 0) * n_rows * row;
+  }
+  unsigned in_memory(unsigned state, unsigned n_ends) const {
+    return (state - 1 - count_bits(kept & ((1u << state) - 1))) * (1 + n_ends) * row;
+  }
+};
 
 // Step and turn, which every worker keeps for itself: clock [2, 6]. Forwards t counts from 0; backwards down from T.
 // While steps run again for the backward pass, t counts forwards within a segment, and goes on with the one before it.

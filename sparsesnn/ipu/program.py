@@ -15,8 +15,9 @@ from sparsesnn.ipu.arrays import by_sample, pack_columns, pack_lists, unpack_col
 from sparsesnn.ipu.backends import machine_arguments, native_module
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.ipu.settings import Optimiser, Regulariser
-from sparsesnn.ipu.spec import LEARNT, check, make_spec, pack_parameters
-from sparsesnn.layers import LI, Input
+from sparsesnn.ipu.spec import check, make_spec, pack_parameters
+from sparsesnn.layers import Input
+from sparsesnn.layers.declaration import fires
 from sparsesnn.output import Output
 from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.plan import Collector, Plan
@@ -88,9 +89,9 @@ class IpuProgram:
         self.replicas, self.n_samples = plan.replicas, plan.replicas * plan.n_samples
         self._names = list(plan.populations)
         native = native_module(backend)
-        spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
         machine = machine_arguments(native, backend, plan.target, checks)
         try:
+            spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
             self._program = native.Program(spec, *machine)
         except ValueError as error:
             raise DescriptionError(str(error)) from None
@@ -160,10 +161,11 @@ class IpuProgram:
             weight = getattr(layer, self.plan.network.connections[k].name)
             found.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
         for k, name in enumerate(self._names):
-            if isinstance(self.plan.network.populations[name], Input):
+            population = self.plan.network.populations[name]
+            if isinstance(population, Input):
                 continue
             layer, shards = self._layer(name), self.plan.populations[name].shards
-            for key in ("bias", *LEARNT):
+            for key in ("bias", *(q.name for q in population.parameters)):
                 value = getattr(layer, key, None)
                 if not isinstance(value, nn.Parameter) or (key != "bias" and not self.plan.trains):
                     continue
@@ -231,7 +233,7 @@ class IpuProgram:
         found = {}
         for k, name in enumerate(self._names):
             p = self.plan.populations[name]
-            if isinstance(self.plan.network.populations[name], (Input, LI)):
+            if not fires(self.plan.network.populations[name]):
                 continue
             found[name] = unpack_lists(
                 self._array(f"lists.{k}"),

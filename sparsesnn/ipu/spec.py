@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from sparsesnn.bounds import RANGES
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
-from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.layers.declaration import refuse_others
+from sparsesnn.layers import Input
+from sparsesnn.layers.declaration import fires, kept_states
 from sparsesnn.network import Network
 from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.ipu.vertices import loops_rounds
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from sparsesnn.engines.module import Model
 
 _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
-_RESETS = {"subtract": 0, "zero": 2, "none": 3}
-#: bits of `Learnt` in codelets/ipu/records.h
-LEARNT = {"beta": 1, "alpha": 2, "threshold": 4}
 
 
 def check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None:
@@ -54,7 +50,7 @@ def check_network(network: Network, decoding: str) -> None:
     if late := [c.name for c in network.connections if c.is_recurrent and c.delay > 1]:
         raise DescriptionError(f"{', '.join(late)}: the IPU program has recurrent connections of delay 1: use cpu")
     for name, p in network.populations.items():
-        if isinstance(p, LI) and name != network.output:
+        if not isinstance(p, Input) and not fires(p) and name != network.output:
             raise DescriptionError(
                 f"{name}: is a second readout; the IPU program has one, {network.output!r} at the end; "
                 "remove it, or use backend 'cpu'"
@@ -105,42 +101,55 @@ def make_spec(
 
 def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     p, placed = plan.network.populations[name], plan.populations[name]
-    refuse_others(p, ("Input", "LIF", "CubaLIF", "LI"), "the IPU program", name)
-    spiking = not isinstance(p, (Input, LI))
+    found: dict[str, Any] = {
+        "name": name,
+        "n": placed.n,
+        "capacity": placed.capacity,
+        "shards": [(s.tile, s.first, s.n) for s in placed.shards],
+        "collectors": [(c.tile, c.first, c.n) for c in placed.collectors],
+        "detach_reset": getattr(p, "detach_reset", True),
+        "fixed": getattr(p, "activity", "natural") == "fixed",
+        "bias": getattr(p, "bias", False),
+    }
+    if isinstance(p, Input):
+        return native.Population(
+            **found, model="", constants=[], surrogate=0, slope=1.0, learns=0, shared=0, kept=0, operations=(0, 0),
+            lows=[], highs=[], parameters=[],
+        )  # fmt: skip
+    layer: Any = model.layers[name]
     surrogate = getattr(p, "surrogate", None)
-    reset = getattr(p, "reset", "none")
-    layer: Any = model.layers[name] if not isinstance(p, Input) else None
-    learnt = {k: getattr(layer, k) for k in LEARNT if getattr(p, f"learn_{k}", False)}
+    learns = [getattr(p, f"learn_{q.name}", False) for q in p.parameters]
+    shared = [learnt and not getattr(layer, q.name).ndim for q, learnt in zip(p.parameters, learns, strict=True)]
+    kept = kept_states(p)
     return native.Population(
-        name=name,
-        model=0 if isinstance(p, Input) else 3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1,
-        n=placed.n,
-        capacity=placed.capacity,
-        shards=[(s.tile, s.first, s.n) for s in placed.shards],
-        collectors=[(c.tile, c.first, c.n) for c in placed.collectors],
-        reset=1 if getattr(p, "reset_decays", False) else _RESETS[reset],
-        detach_reset=getattr(p, "detach_reset", True),
+        **found,
+        model=p.kernel,
+        constants=p.constants,
         surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
         slope=surrogate.slope if surrogate else 1.0,
-        gain=getattr(p, "gain", 1.0),
-        fixed=spiking and getattr(p, "activity", "natural") == "fixed",
-        bias=getattr(p, "bias", False),
-        learns=sum(LEARNT[k] for k in learnt),
-        shared=sum(LEARNT[k] for k, value in learnt.items() if not value.ndim),
-        parameters=_neuron_parameters(layer).ravel().tolist() if layer is not None else [],
+        learns=_bits(learns),
+        shared=_bits(shared),
+        kept=_bits([x in kept for x in (*p.states, "i")]),
+        operations=p.operations,
+        lows=[q.low for q in p.parameters],
+        highs=[q.high for q in p.parameters],
+        parameters=_neuron_parameters(layer).ravel().tolist(),
     )
 
 
+def _bits(flags: Sequence[bool]) -> int:
+    return sum(1 << k for k, flag in enumerate(flags) if flag)
+
+
 def pack_parameters(layer: PopulationModule, shards: Any) -> np.ndarray:
-    """β, α, θ, θ_grad of a layer: per shard [4, w]."""
+    """The model's parameters and θ_grad of a layer: per shard [rows, w]."""
     return pack_columns(_neuron_parameters(layer), shards)
 
 
 def _neuron_parameters(layer: PopulationModule) -> np.ndarray:
-    """float32[4, N]: β, α, θ, θ_grad; 0 where the model has none."""
-    rows = []
-    for name in ("beta", "alpha", "threshold", "grad_threshold"):
-        value = getattr(layer, name, None)
-        row = torch.zeros(()) if value is None else value.detach()
-        rows.append((row.clamp(*RANGES[name]) if name in RANGES else row).expand(layer.population.n))
-    return torch.stack(rows).float().numpy()
+    """float32[rows, N]: the model's parameters, each within its range, then θ_grad where it fires."""
+    p = layer.population
+    rows = [getattr(layer, q.name).detach().clamp(q.low, q.high) for q in p.parameters]
+    if fires(p):
+        rows.append(layer.grad_threshold.detach())
+    return np.stack([row.expand(p.n).float().numpy() for row in rows])

@@ -28,6 +28,7 @@ class CubaLIF(Population):
     letter: ClassVar[Tuple[str, str]] = ("c", "current-based")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]] = ("v", "i_syn")  # noqa: UP006
     parameters: ClassVar[Tuple[Parameter, ...]] = (BETA, ALPHA, THRESHOLD)  # noqa: UP006
+    reads: ClassVar[Mapping[str, Tuple[str, ...]]] = {"alpha": ("i_syn",)}  # noqa: UP006
 
     @property
     def kernel(self) -> str:

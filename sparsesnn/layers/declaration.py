@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Tuple  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 
@@ -20,6 +20,17 @@ class Parameter(NamedTuple):
     name: str
     low: float = -math.inf
     high: float = math.inf
+
+
+def fires(population: Any) -> bool:
+    """Whether a population has neurons that fire; an input or a readout has none."""
+    return any(q.name == THRESHOLD.name for q in getattr(population, "parameters", ()))
+
+
+def kept_states(population: Any) -> Tuple[str, ...]:  # noqa: UP006
+    """What a machine that differentiates step by step keeps of every step besides the first state; "i": the current."""
+    read = {x for q, names in population.reads.items() if getattr(population, f"learn_{q}", False) for x in names}
+    return tuple(x for x in (*population.states[1:], "i") if x in read)
 
 
 def refuse_others(population: Any, allowed: Sequence[str], who: str, name: str = "") -> None:

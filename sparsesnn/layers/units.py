@@ -6,8 +6,10 @@ Python 3.8 reads this file, as the neuron models that use it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Dict, Tuple, Type, TypeVar  # noqa: UP035
+from types import MappingProxyType
+from typing import Any, ClassVar, Dict, Tuple, Type, TypeVar  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
@@ -20,6 +22,11 @@ DECAYS = {"tau": "beta", "tau_syn": "alpha"}
 
 class HasDecays:
     """A population that can be described by time constants."""
+
+    #: of floats, of a step and of its adjoint, beyond a decay of each state: what a prediction of cycles adds
+    operations: ClassVar[Tuple[int, int]] = (0, 0)  # noqa: UP006
+    #: by parameter, what its gradient reads of every step besides the first state: further states; "i": the current
+    reads: ClassVar[Mapping[str, Tuple[str, ...]]] = MappingProxyType({})  # noqa: UP006
 
     @classmethod
     def from_ms(cls: Type[_Model], n: int, *, tau: Any, dt: float, tau_syn: Any = None, **arguments: Any) -> _Model:  # noqa: UP006

@@ -14,7 +14,8 @@ struct Work {
   int deliver_pair = 2;   // load two weights, add them to two currents
   int step_sample = 10;   // pointers of one sample
   int step_pair = 20;     // decay, reset, two comparisons, masks: two neurons
-  int step_cuba = 5;      // the synaptic current on top
+  int step_state = 5;     // each further state
+  int operation = 1;      // of floats, one neuron, beyond a decay for each state
   int select_word = 4;    // store a mask word
   int compact_list = 90;  // counts, capacity, rotation of one list
   int compact_count = 3;  // load a mask word, count its bits, add

@@ -1,5 +1,6 @@
 // Backward steps: fetch all lists, then round by round, last first: list gradients on the shards of post, sums on
 // reducers and collectors, state gradients on shards; at the end the weight gradients of the input.
+#include <algorithm>
 #include <stdexcept>
 
 #include "builder.h"
@@ -193,24 +194,40 @@ void Builder::add_sums(std::size_t index, unsigned turn, Vertices& vertices) {
 void Builder::add_state_grad(std::size_t index, unsigned turn, Vertices& vertices) {
   const Population& p = spec_.populations[index];
   const Placed& v = populations_[index];
-  const bool cuba = p.model == Model::cuba_lif, li = p.model == Model::li;
+  const bool reads_out = p.reads_out();
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
     const Shard& s = p.shards[k];
     Vertices::OfTile& x = vertices.on(s.tile);
-    x.push("shards", StateShard{turn, s.n, s.first, static_cast<unsigned>(v.stride), static_cast<unsigned>(v.slots),
-                                static_cast<unsigned>(v.ring), cuba, li, p.reset, p.detach_reset, p.surrogate,
-                                spec_.trains() ? p.learns : 0, every(p),
-                                part_ == Part::whole && !li && spec_.regularises(), decoding(), p.slope, p.gain});
-    x.lists["lists"].push_back(li ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
-    x.lists["e"].push_back(li ? pad(FLOAT, s.tile) : v.e.all());
-    const bool decoded = li && decodes();
-    x.lists["history"].push_back(!li || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
+    StateShard record{turn,
+                      s.n,
+                      s.first,
+                      static_cast<unsigned>(v.stride),
+                      static_cast<unsigned>(v.slots),
+                      static_cast<unsigned>(v.ring),
+                      static_cast<unsigned>(history_rows(p)),
+                      p.model->place,
+                      reads_out,
+                      p.detach_reset,
+                      p.surrogate,
+                      spec_.trains() ? p.learns : 0,
+                      every(p),
+                      kept(p),
+                      part_ == Part::whole && !reads_out && spec_.regularises(),
+                      decoding(),
+                      p.d_operations,
+                      p.slope,
+                      {}};
+    std::copy(p.constants.begin(), p.constants.end(), record.constants);
+    x.push("shards", record);
+    x.lists["lists"].push_back(reads_out ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
+    x.lists["e"].push_back(reads_out ? pad(FLOAT, s.tile) : v.e.all());
+    const bool decoded = reads_out && decodes();
+    x.lists["history"].push_back(!reads_out || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
     x.lists["parameters"].push_back(v.parameters.part(k));
-    x.lists["memory"].push_back(decoded || learns(p, learns_alpha) ? v.memory.part(k) : pad(FLOAT, s.tile));
-    x.lists["d_values"].push_back(li ? v.d_value.part(k) : pad(FLOAT, s.tile));
+    x.lists["memory"].push_back(decoded ? v.memory.part(k) : pad(FLOAT, s.tile));
+    x.lists["d_values"].push_back(reads_out ? v.d_value.part(k) : pad(FLOAT, s.tile));
     x.lists["regulariser"].push_back(v.regulariser.empty() ? pad(FLOAT, s.tile) : v.regulariser[k]);
-    x.lists["d_v"].push_back(v.d_v.part(k));
-    x.lists["d_i_syn"].push_back(cuba ? v.d_i_syn.part(k) : pad(FLOAT, s.tile));
+    x.lists["d_states"].push_back(v.d_states.part(k));
     x.lists["d_current"].push_back(v.d_current.part(k));
     x.lists["d_vectors"].push_back(v.d_vectors.part(k));
     x.scalars["n_steps"] = spec_.n_steps;

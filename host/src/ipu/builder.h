@@ -58,10 +58,10 @@ class Builder {
   BackwardOutputs backward_pass(const BackwardInputs& in, bool input_gradient, Sequence& program);
 
  private:
-  // One value a neuron, or a population, that is trained: bias, β, α or θ.
+  // One value a neuron, or a population, that is trained: a bias, or a parameter of the model.
   struct Vector {
     const char* name;
-    unsigned row;       // of `parameters`; 4: the bias, which is no part of them
+    int parameter;      // its place among the model's; -1: the bias
     bool shared;        // by the population: every shard has a copy [2]
     unsigned of_shard;  // which vector of d_vectors
     Parted value, moment1, moment2;
@@ -74,7 +74,7 @@ class Builder {
     std::vector<unsigned> incoming;  // connections, in the order of sums
     std::vector<unsigned> outgoing;
     std::size_t stride = 0, slots = 0, bucket_stride = 0, ring = 1;  // of lists; rows of d_current
-    Parted parameters, bias, history, memory, masks, d_v, d_i_syn, d_current, d_vectors;
+    Parted parameters, bias, history, memory, masks, d_states, d_current, d_vectors;
     Parted kept, dropped, e, buckets, d_value;
     std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
     std::vector<Vector> vectors;
@@ -93,13 +93,17 @@ class Builder {
 
   // ---- what is asked for
 
-  bool spikes_or_input(const Population& p) const { return p.model != Model::li; }
+  bool spikes_or_input(const Population& p) const { return !p.reads_out(); }
   // Whether gradients of its lists are wanted.
-  bool hears_back(const Population& p) const { return p.model != Model::input || input_gradient_; }
+  bool hears_back(const Population& p) const { return !p.is_input() || input_gradient_; }
   std::size_t width(const Shard& s) const { return even(s.n); }
   // Of both masks of a sample; see `Masks` in codelets/ipu/vertex.h.
   std::size_t words(const Shard& s) const { return s.n <= 16 ? 1 : 2 * ((s.n + 31) / 32); }
-  bool learns(const Population& p, unsigned what) const { return spec_.trains() && (p.learns & what); }
+  // States of which all steps are kept.
+  unsigned kept(const Population& p) const { return spec_.trains() ? p.kept : 0; }
+  // Rows of `States` in codelets/ipu/vertex.h, of B·w floats each.
+  std::size_t history_blocks(const Population& p) const;
+  std::size_t memory_rows(const Population& p) const;
   bool loops() const { return spec_.loops_rounds && part_ == Part::whole && n_rounds_ > 1; }
   // Of a population whose steps run again for the backward pass: steps of a segment; else 0. A readout keeps all steps.
   unsigned every(const Population& p) const { return p.spikes() && part_ == Part::whole ? spec_.keep_every : 0; }

@@ -1,5 +1,7 @@
 // Forward steps: fetch the lists of the input, then round by round deliver, step and select on shards, compact on
 // collectors; and the same steps again, where potentials are kept in part.
+#include <algorithm>
+
 #include "builder.h"
 #include "codelets/ipu/records.h"
 
@@ -141,16 +143,24 @@ void Builder::add_outs(Vertices::OfTile& x, const Placed& v, const Collector& c)
 void Builder::add_forward(std::size_t index, unsigned turn, Vertices& vertices) {
   const Population& p = spec_.populations[index];
   const Placed& v = populations_[index];
-  const bool li = p.model == Model::li, cuba = p.model == Model::cuba_lif;
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
     const Shard& s = p.shards[k];
     Vertices::OfTile& x = vertices.on(s.tile);
-    x.push("shards", ForwardShard{turn, x.size_of("lists"), static_cast<unsigned>(v.incoming.size()), s.n,
-                                  static_cast<unsigned>(history_rows(p)), every(p),
-                                  !cuba                     ? 0u
-                                  : learns(p, learns_alpha) ? 2u
-                                                            : 1u,
-                                  li, p.reset, decoding(), spec_.n_steps, p.gain});
+    ForwardShard record{turn,
+                        x.size_of("lists"),
+                        static_cast<unsigned>(v.incoming.size()),
+                        s.n,
+                        static_cast<unsigned>(history_rows(p)),
+                        every(p),
+                        kept(p),
+                        p.model->place,
+                        p.reads_out(),
+                        decoding(),
+                        spec_.n_steps,
+                        p.operations,
+                        {}};
+    std::copy(p.constants.begin(), p.constants.end(), record.constants);
+    x.push("shards", record);
     for (const unsigned i : v.incoming) {
       const Connection& c = spec_.connections[i];
       const Placed& pre = populations_[c.pre];
@@ -161,8 +171,8 @@ void Builder::add_forward(std::size_t index, unsigned turn, Vertices& vertices) 
     x.lists["parameters"].push_back(v.parameters.part(k));
     x.lists["bias"].push_back(v.bias.part(k));
     x.lists["history"].push_back(v.history.part(k));
-    x.lists["memory"].push_back(cuba || (li && !spec_.maximum_of_means()) ? v.memory.part(k) : pad(FLOAT, s.tile));
-    x.lists["masks"].push_back(li ? pad(UNSIGNED_INT, s.tile) : v.masks.part(k));
+    x.lists["memory"].push_back(memory_rows(p) ? v.memory.part(k) : pad(FLOAT, s.tile));
+    x.lists["masks"].push_back(p.reads_out() ? pad(UNSIGNED_INT, s.tile) : v.masks.part(k));
     x.scalars["n_samples"] = spec_.n_samples;
     x.scalars["every"] = part_ == Part::whole ? spec_.keep_every : 0;
     ++x.scalars["n_shards"];

@@ -102,30 +102,36 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
   nb::class_<Population>(m, "Population", "One population of a plan; see host/src/ipu/spec.h.")
       .def(
           "__init__",
-          [](Population* self, std::string name, int model, unsigned n, unsigned capacity, const Tiles& shards,
-             const Tiles& collectors, unsigned reset, bool detach_reset, unsigned surrogate, float slope, float gain,
-             bool fixed, bool bias, unsigned learns, unsigned shared, std::vector<float> parameters) {
+          [](Population* self, std::string name, const std::string& model, unsigned n, unsigned capacity,
+             const Tiles& shards, const Tiles& collectors, std::vector<float> constants, bool detach_reset,
+             unsigned surrogate, float slope, bool fixed, bool bias, unsigned learns, unsigned shared, unsigned kept,
+             const std::tuple<unsigned, unsigned>& operations, std::vector<float> lows, std::vector<float> highs,
+             std::vector<float> parameters) {
             new (self) Population{std::move(name),
-                                  static_cast<Model>(model),
+                                  model.empty() ? nullptr : &find_model(model),
                                   n,
                                   capacity,
                                   ranges<Shard>(shards),
                                   ranges<Collector>(collectors),
-                                  reset,
                                   surrogate,
                                   detach_reset,
                                   fixed,
                                   bias,
                                   slope,
-                                  gain,
+                                  std::move(constants),
                                   0,
                                   learns,
                                   shared,
+                                  kept,
+                                  std::get<0>(operations),
+                                  std::get<1>(operations),
+                                  std::move(lows),
+                                  std::move(highs),
                                   std::move(parameters)};
           },
-          nb::kw_only(), "name"_a, "model"_a, "n"_a, "capacity"_a, "shards"_a, "collectors"_a, "reset"_a,
-          "detach_reset"_a, "surrogate"_a, "slope"_a, "gain"_a, "fixed"_a, "bias"_a, "learns"_a, "shared"_a,
-          "parameters"_a);
+          nb::kw_only(), "name"_a, "model"_a, "n"_a, "capacity"_a, "shards"_a, "collectors"_a, "constants"_a,
+          "detach_reset"_a, "surrogate"_a, "slope"_a, "fixed"_a, "bias"_a, "learns"_a, "shared"_a, "kept"_a,
+          "operations"_a, "lows"_a, "highs"_a, "parameters"_a);
 
   nb::class_<Connection>(m, "Connection", "One connection: indices of pre and post, delay, reducers.")
       .def(

@@ -56,7 +56,7 @@ void Builder::narrow_lists(std::size_t index, const Tensor& lists, Sequence& pro
   program.add(Execute(cs));
 }
 
-// β, α, θ, θ_grad, bias, and zeros where weights are padded.
+// Parameters, bias, and zeros where weights are padded.
 void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases, Sequence& program) {
   const Population& p = spec_.populations[index];
   Placed& v = populations_[index];
@@ -70,8 +70,8 @@ void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases,
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
     const Shard& s = p.shards[k];
     const std::size_t w = width(s);
-    std::vector<float> rows(4 * w, 0.0f);
-    for (unsigned row = 0; row < 4; ++row)
+    std::vector<float> rows(p.parameter_rows() * w, 0.0f);
+    for (unsigned row = 0; row < p.parameter_rows(); ++row)
       for (unsigned n = 0; n < s.n; ++n) rows[row * w + n] = p.parameters[row * p.n + s.first + n];
     fill(rows, s.tile, v.parameters.part(k));
     if (forward && !p.bias) fill(std::vector<float>(w, 0.0f), s.tile, v.bias.part(k));

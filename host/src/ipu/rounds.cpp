@@ -14,7 +14,7 @@ void Builder::find_rounds() {
   }
   for (std::size_t p = 0; p < populations_.size(); ++p) {
     Placed& placed = populations_[p];
-    if (spec_.populations[p].model == Model::input) continue;
+    if (spec_.populations[p].is_input()) continue;
     placed.round = 0;
     for (const unsigned k : placed.incoming) {
       const Connection& c = spec_.connections[k];

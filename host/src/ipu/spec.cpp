@@ -2,6 +2,9 @@
 
 #include <stdexcept>
 
+#include "codelets/ipu/records.h"
+#include "codelets/neuron/models.h"
+
 namespace sparsesnn::ipu {
 namespace {
 
@@ -20,18 +23,42 @@ void check_covers(const std::vector<Range>& ranges, unsigned total, unsigned n_t
 
 }  // namespace
 
+const NeuronModel& find_model(const std::string& name) {
+  static const std::vector<NeuronModel> models = [] {
+    std::vector<NeuronModel> found;
+    base::Models::each([&](int place, auto model) {
+      using M = decltype(model);
+      found.push_back({M::name, static_cast<unsigned>(place), M::n_states, M::n_parameters, M::n_constants,
+                       M::parameter_names, M::threshold >= 0});
+    });
+    return found;
+  }();
+  std::string names;
+  for (const NeuronModel& m : models) {
+    if (name == m.name) return m;
+    names += (names.empty() ? "" : ", ") + std::string(m.name);
+  }
+  refuse("there is no neuron model '" + name + "'; there are " + names);
+}
+
 void ProgramSpec::check() const {
   const unsigned n_tiles = devices * tiles;
   if (!n_tiles || !n_samples || !n_steps || !n_classes || !replicas)
     refuse("tiles, samples, steps, classes and replicas are at least 1");
-  if (populations.empty() || populations[0].model != Model::input) refuse("the first population must be the input");
+  if (populations.empty() || !populations[0].is_input()) refuse("the first population must be the input");
   for (const Population& p : populations) {
-    if (p.model != Model::input) {
+    if (!p.is_input()) {
       check_covers(p.shards, p.n, n_tiles, p.name + ": shards");
-      if (p.parameters.size() != std::size_t{4} * p.n) refuse(p.name + ": parameters must be [4, n]");
+      const std::size_t rows = p.parameter_rows(), n_parameters = p.model->n_parameters;
+      if (p.parameters.size() != rows * p.n) refuse(p.name + ": parameters must be [" + std::to_string(rows) + ", n]");
+      if (p.constants.size() != p.model->n_constants || p.constants.size() > max_constants)
+        refuse(p.name + ": has " + std::to_string(p.constants.size()) + " constants");
+      if (p.learns && (p.lows.size() != n_parameters || p.highs.size() != n_parameters))
+        refuse(p.name + ": each parameter needs a range");
     }
+    if (p.reads_out() && (p.model->n_states > 1 || p.kept)) refuse(p.name + ": a readout has one state");
     check_covers(p.collectors, n_samples, n_tiles, p.name + ": collectors");
-    if (p.model == Model::li) continue;
+    if (p.reads_out()) continue;
     if (p.n > 65536) refuse(p.name + " has " + std::to_string(p.n) + " neurons; ids are 16 bits: at most 65536");
     if (!p.capacity || p.capacity > p.n || p.capacity > 65522)
       refuse(p.name + ": capacity is " + std::to_string(p.capacity) + "; allowed: 1 to " + std::to_string(p.n));
@@ -39,7 +66,7 @@ void ProgramSpec::check() const {
   for (const Connection& c : connections) {
     if (c.pre >= populations.size() || c.post >= populations.size() || c.pre > c.post)
       refuse("a connection joins populations that do not exist, or points backwards");
-    if (populations[c.pre].model == Model::li || populations[c.post].model == Model::input)
+    if (populations[c.pre].reads_out() || populations[c.post].is_input())
       refuse("a connection leaves a readout or enters an input");
     if (c.pre == c.post && c.delay != 1) refuse("a recurrent connection has delay 1");
     for (const Reducer& r : c.reducers)

@@ -21,22 +21,38 @@ struct Reducer {  // adds shares of shards of post, for some samples
   unsigned tile, first_shard, n_shards, first_sample, n_samples;
 };
 
-enum class Model { input, lif, cuba_lif, li };
+// A neuron model, as codelets/neuron/models.h lists it.
+struct NeuronModel {
+  const char* name;
+  unsigned place, n_states, n_parameters, n_constants;
+  const char* const* parameter_names;
+  bool fires;
+};
+
+// By name. Throws std::invalid_argument for a name that is not in the list.
+const NeuronModel& find_model(const std::string& name);
 
 struct Population {
   std::string name;
-  Model model;
+  const NeuronModel* model;  // null: an input
   unsigned n, capacity;
   std::vector<Shard> shards;
   std::vector<Collector> collectors;
-  unsigned reset = 0, surrogate = 0;
+  unsigned surrogate = 0;
   bool detach_reset = true, fixed = false, bias = false;
-  float slope = 10, gain = 1;
+  float slope = 10;
+  std::vector<float> constants;
   std::uint64_t seed = 0;           // of the choice among candidates; of passes.h, else a batch brings its own
-  unsigned learns = 0, shared = 0;  // bits of Learnt in codelets/ipu/records.h: what trains, with one value for all
-  std::vector<float> parameters;    // [4, n]: β, α, θ, θ_grad
+  unsigned learns = 0, shared = 0;  // a bit for each parameter: what trains, with one value for all
+  unsigned kept = 0;                // see `States` in codelets/ipu/vertex.h
+  unsigned operations = 0, d_operations = 0;  // see StateShard in codelets/ipu/records.h; of a step, of its adjoint
+  std::vector<float> lows, highs;             // the range that each parameter is read in
+  std::vector<float> parameters;              // [rows, n]: the model's, then θ_grad where it fires
 
-  bool spikes() const { return model == Model::lif || model == Model::cuba_lif; }
+  bool is_input() const { return !model; }
+  bool spikes() const { return model && model->fires; }
+  bool reads_out() const { return model && !model->fires; }
+  unsigned parameter_rows() const { return model->n_parameters + model->fires; }
 };
 
 struct Connection {

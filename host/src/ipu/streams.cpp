@@ -53,12 +53,12 @@ void Builder::make_streams(Sequence& load, Sequence& save, Sequence& lists) {
     const Population& p = spec_.populations[k];
     const Placed& v = populations_[k];
     const std::string index = "." + std::to_string(k);
-    if (p.model == Model::input) continue;
+    if (p.is_input()) continue;
     stream_in("parameters" + index, v.parameters.all(), load);
     stream_in("bias" + index, v.bias.all(), load);
     for (const Vector& x : v.vectors) {
       const std::string name = x.name;
-      if (x.row == 4)
+      if (x.parameter < 0)
         stream_out(name + index, x.value.all(), save);
       else
         both(name + index, x.value.all());

@@ -1,6 +1,7 @@
 // Once a batch, after the backward steps: gradients of replicas are added, then norm and optimiser.
 #include <gcl/Collectives.hpp>
 #include <iterator>
+#include <limits>
 
 #include "builder.h"
 #include "codelets/ipu/records.h"
@@ -71,9 +72,16 @@ void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, 
                          Vertices::OfTile& x, Vertices::OfTile& y) {
   const Shard& s = p.shards[k];
   const Placed& v = populations_[index];
-  const bool is_bias = vector.row == 4;
+  const bool is_bias = vector.parameter < 0;
+  const auto row = static_cast<std::size_t>(is_bias ? 0 : vector.parameter);
   const unsigned n = vector.shared ? 1 : s.n;
-  const TrainedVector record{n, vector.shared, !vector.shared || k == 0, vector.row < 2, is_bias ? 0 : s.n};
+  const float infinite = std::numeric_limits<float>::infinity();
+  const TrainedVector record{n,
+                             vector.shared,
+                             !vector.shared || k == 0,
+                             is_bias ? 0 : s.n,
+                             is_bias ? -infinite : p.lows.at(row),
+                             is_bias ? infinite : p.highs.at(row)};
   const std::size_t rows = 6 * width(s);
   const Tensor d =
       vector.shared ? vector.total : v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows);
@@ -85,7 +93,7 @@ void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, 
   y.lists["value_moments1"].push_back(spec_.momentum ? vector.moment1.part(k) : pad(FLOAT, s.tile));
   y.lists["value_moments2"].push_back(adam() ? vector.moment2.part(k) : pad(FLOAT, s.tile));
   y.lists["used"].push_back(is_bias ? pad(FLOAT, s.tile)
-                                    : v.parameters.part(k).slice(vector.row * width(s), vector.row * width(s) + s.n));
+                                    : v.parameters.part(k).slice(row * width(s), row * width(s) + s.n));
 }
 
 // Gradients of all replicas: each then updates its weights alike.

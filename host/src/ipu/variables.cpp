@@ -37,30 +37,22 @@ void Builder::make_variables() {
       if (learns_) v.buckets = on_collectors(p, UNSIGNED_SHORT, "buckets", v.bucket_stride);
       if (learns_ && hears_back(p)) v.e = on_collectors(p, FLOAT, "e", v.slots);
     }
-    if (p.model == Model::input) continue;
-    const auto per_sample = [&](const Shard& s) { return b * width(s); };
-    v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return 4 * width(s); });
-    if (forward || p.spikes())
-      v.history = on_shards(p, FLOAT, "history", [&](const Shard& s) { return history_rows(p) * b * width(s); });
+    if (p.is_input()) continue;
+    const auto rows = [&](std::size_t n) { return [=](const Shard& s) { return n * b * width(s); }; };
+    v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return p.parameter_rows() * width(s); });
+    if (forward || p.spikes()) v.history = on_shards(p, FLOAT, "history", rows(history_blocks(p) * history_rows(p)));
     if (forward) {
       v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
-      if (p.model == Model::cuba_lif) {
-        const std::size_t kept = learns(p, learns_alpha) ? history_rows(p) : every(p) ? 1 + n_ends() : 1;
-        v.memory = on_shards(p, FLOAT, "i_syn", [&](const Shard& s) { return kept * b * width(s); });
-      } else if (p.model == Model::li && !spec_.maximum_of_means()) {
-        v.memory = on_shards(p, FLOAT, "value", [&](const Shard& s) { return 2 * b * width(s); });
-      }
+      if (memory_rows(p)) v.memory = on_shards(p, FLOAT, "memory", rows(memory_rows(p)));
       if (p.spikes()) {
         v.masks = on_shards(p, UNSIGNED_INT, "masks", [&](const Shard& s) { return b * words(s); });
         v.dropped = on_collectors(p, UNSIGNED_INT, "dropped", t);
       }
     }
     if (!learns_) continue;
-    v.d_v = on_shards(p, FLOAT, "d_v", per_sample);
-    if (p.model == Model::cuba_lif) v.d_i_syn = on_shards(p, FLOAT, "d_i_syn", per_sample);
-    v.d_current = on_shards(p, FLOAT, "d_current", [&](const Shard& s) { return v.ring * b * width(s); });
-    if (!p.spikes())
-      v.d_value = on_shards(p, FLOAT, "d_value", [&](const Shard& s) { return d_value_rows() * b * width(s); });
+    v.d_states = on_shards(p, FLOAT, "d_states", rows(p.model->n_states));
+    v.d_current = on_shards(p, FLOAT, "d_current", rows(v.ring));
+    if (p.reads_out()) v.d_value = on_shards(p, FLOAT, "d_value", rows(d_value_rows()));
     make_vectors(p, v);
   }
   for (const Connection& c : spec_.connections) {
@@ -98,28 +90,34 @@ void Builder::make_variables() {
 
 // Potentials that are kept: of all steps, or of two.
 std::size_t Builder::history_rows(const Population& p) const {
-  const bool read_later = keeps_history_ || part_ == Part::backward || (p.model == Model::li && !decodes());
+  const bool read_later = keeps_history_ || part_ == Part::backward || (p.reads_out() && !decodes());
   return !read_later ? 2 : every(p) ? every(p) + n_ends() : spec_.n_steps;
 }
 
-// Bias, β, α and θ where they train; rows of their gradients stand in this order, those of the bias always.
+std::size_t Builder::history_blocks(const Population& p) const {
+  return 1 + static_cast<std::size_t>(__builtin_popcount(kept(p)));
+}
+
+std::size_t Builder::memory_rows(const Population& p) const {
+  if (p.reads_out()) return spec_.maximum_of_means() ? 0 : 2;
+  const unsigned states = kept(p) & ((1u << p.model->n_states) - 1);  // without the current
+  const std::size_t others = p.model->n_states - 1 - static_cast<unsigned>(__builtin_popcount(states));
+  return others * (every(p) ? 1 + n_ends() : 1);
+}
+
+// Bias, and parameters that train; rows of their gradients stand in this order, those of the bias always.
 void Builder::make_vectors(const Population& p, Placed& v) {
-  const struct {
-    const char* name;
-    unsigned row, bit;
-  } candidates[] = {
-      {"bias", 4, 0}, {"beta", 0, learns_beta}, {"alpha", 1, learns_alpha}, {"threshold", 2, learns_threshold}};
   unsigned n = 0;
-  for (const auto& c : candidates) {
-    const bool is_bias = c.row == 4;
-    if (!is_bias && !learns(p, c.bit)) continue;
+  for (int k = -1; k < static_cast<int>(p.model->n_parameters); ++k) {
+    const bool is_bias = k < 0, shared = !is_bias && (p.shared >> k & 1);
+    if (!is_bias && !(spec_.trains() && (p.learns >> k & 1))) continue;
     const unsigned of_shard = n++;
     if (is_bias && !p.bias) continue;
-    const bool shared = !is_bias && (p.shared & c.bit);
     const auto size = [&](const Shard& s) { return shared ? std::size_t{2} : width(s); };
-    const std::string name = c.name;
+    const char* const named = is_bias ? "bias" : p.model->parameter_names[k];
+    const std::string name = named;
     if (part_ != Part::whole) continue;  // whoever owns the weights updates them
-    Vector x{c.name, c.row, shared, of_shard, is_bias ? v.bias : on_shards(p, FLOAT, name, size), {}, {}, {}};
+    Vector x{named, k, shared, of_shard, is_bias ? v.bias : on_shards(p, FLOAT, name, size), {}, {}, {}};
     if (spec_.momentum) x.moment1 = on_shards(p, FLOAT, name + "_moment1", size);
     if (adam()) x.moment2 = on_shards(p, FLOAT, name + "_moment2", size);
     if (shared) x.total = alone(FLOAT, 2, p.shards[0].tile, p.name + "." + name + "_total");

@@ -38,6 +38,15 @@ void check_range(const std::string& name, const std::vector<float>& values, floa
              std::to_string(high));
 }
 
+// The models and resets that an op has, by the numbers of sparsesnn/poptorch/attributes.py.
+constexpr const char* models[] = {"lif", "cuba_lif", "li"};
+constexpr const char* resets[] = {"subtract", "subtract_decays", "zero", "none"};
+
+std::string model_name(std::int64_t model, std::int64_t reset) {
+  const std::string name = models[model - 1];
+  return name == "li" ? name : name + "." + resets[reset];
+}
+
 constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 constexpr float infinite = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
 
@@ -106,7 +115,6 @@ ipu::ProgramSpec Description::spec(std::int64_t n_steps, std::int64_t n_samples,
   s.n_classes = static_cast<unsigned>(n.back());
   ipu::Population input{};
   input.name = "input";
-  input.model = ipu::Model::input;
   input.n = static_cast<unsigned>(n_input);
   input.capacity = static_cast<unsigned>(input_capacity);
   s.populations.push_back(input);
@@ -114,20 +122,23 @@ ipu::ProgramSpec Description::spec(std::int64_t n_steps, std::int64_t n_samples,
   for (std::size_t k = 0; k < n.size(); ++k) {
     ipu::Population p{};
     p.name = "population" + std::to_string(k + 1);
-    p.model = static_cast<ipu::Model>(model[k]);
+    p.model = &ipu::find_model(model_name(model[k], reset[k]));
     p.n = static_cast<unsigned>(n[k]);
     p.capacity = static_cast<unsigned>(capacity[k]);
-    p.reset = static_cast<unsigned>(reset[k]);
     p.detach_reset = detach_reset[k] != 0;
     p.surrogate = static_cast<unsigned>(surrogate[k]);
     p.fixed = fixed[k] != 0;
     p.bias = bias[k] != 0;
     p.slope = slope[k];
-    p.gain = gain[k];
+    p.constants = {gain[k]};
     p.seed = static_cast<std::uint64_t>(seed[k]);
-    for (const auto* row : {&beta, &alpha, &threshold, &grad_threshold}) {
-      const auto begin = row->begin() + static_cast<std::ptrdiff_t>(first);
-      p.parameters.insert(p.parameters.end(), begin, begin + static_cast<std::ptrdiff_t>(n[k]));
+    for (unsigned row = 0; row < p.parameter_rows(); ++row) {
+      const std::string wanted = row < p.model->n_parameters ? p.model->parameter_names[row] : "grad_threshold";
+      for (const auto& [attribute, field] : float_attributes) {
+        if (attribute != wanted) continue;
+        const auto begin = (this->*field).begin() + static_cast<std::ptrdiff_t>(first);
+        p.parameters.insert(p.parameters.end(), begin, begin + static_cast<std::ptrdiff_t>(n[k]));
+      }
     }
     first += static_cast<std::size_t>(n[k]);
     s.populations.push_back(p);

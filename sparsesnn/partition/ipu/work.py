@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsesnn.layers import LI, CubaLIF
+from sparsesnn.layers.declaration import fires
 from sparsesnn.partition.ipu.memory import mask_words, padded
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths
 from sparsesnn.partition.plan import Plan
@@ -30,7 +30,8 @@ class CycleAssumptions:
             expected of compiled code.
         deliver_pair: load two weights, add them to two currents.
         step_sample, step_pair: decay, reset, add, two comparisons, masks and the history, for two neurons;
-            step_cuba: the synaptic current on top.
+            step_state: each further state. operation: of floats, one neuron, of a step or its adjoint beyond a decay for each
+            state.
         select_word: both mask words of a sample.
         compact_list: counts, capacity and rotation of one list.
         compact_count: load a mask word, count its bits, add; each worker does so with all words. A word that holds both
@@ -65,7 +66,8 @@ class CycleAssumptions:
     deliver_pair: int = 2
     step_sample: int = 10
     step_pair: int = 20
-    step_cuba: int = 5
+    step_state: int = 5
+    operation: int = 1
     select_word: int = 4
     compact_list: int = 90
     compact_count: int = 3
@@ -119,20 +121,21 @@ def shard_cycles(
     workers = plan.target.workers_per_tile
     samples = -(-plan.n_samples // workers)
     pairs = padded(n, plan.weight_dtype) // 2
-    spiking = not isinstance(population, LI)
+    spiking = fires(population)
     deliver: float = 0
     for c in plan.incoming(name):
         pre = lengths[c.pre]
         spikes = pre.busiest(pre.spikes, samples, a.worker_spread)
         deliver += a.deliver_list + spikes * (a.deliver_id + a.deliver_pair * pairs)
-    step: float = a.step_sample + pairs * (a.step_pair + a.step_cuba * isinstance(population, CubaLIF))
+    step: float = a.step_sample + pairs * (a.step_pair + a.step_state * (len(population.states) - 1))
+    step += a.operation * population.operations[0] * n
     step += 0 if spiking else pairs * a.reduce_pair  # decoding
     cycles = {"deliver": turns(samples * deliver, a, workers), "step": workers * samples * step}
     if spiking:
         cycles["select"] = workers * samples * a.select_word * mask_words(n)
     if not plan.trains:
         return cycles
-    state: float = a.state_sample + pairs * a.state_pair
+    state: float = a.state_sample + pairs * a.state_pair + a.operation * population.operations[1] * n
     if spiking:
         own = lengths[name]
         halvings = np.ceil(np.log2(1 + own.spikes)) + np.ceil(np.log2(1 + own.listed - own.spikes))
@@ -187,7 +190,7 @@ def collector_cycles(
 ) -> dict[str, float]:
     """Cycles a step of a collector that receives `n_words` mask words, `n_packed` of which hold both masks of a shard, and
     `n_sums` sums a sample; slots are dealt to the workers. "fetch" is that of the forward pass for an input, "refetch" that of the backward pass."""
-    if isinstance(plan.network.populations[name], LI):
+    if name not in plan.inputs and not fires(plan.network.populations[name]):
         return {}
     workers = plan.target.workers_per_tile
     length = longest(lengths[name], n_samples, a)
