@@ -146,10 +146,11 @@ def pack_parameters(layer: PopulationModule, shards: Any) -> np.ndarray:
     return pack_columns(_neuron_parameters(layer), shards)
 
 
-def _neuron_parameters(layer: PopulationModule) -> np.ndarray:
+def _neuron_parameters(layer: Any) -> np.ndarray:
     """float32[rows, N]: the model's parameters, each within its range, then θ_grad where it fires."""
     p = layer.population
     rows = [getattr(layer, q.name).detach().clamp(q.low, q.high) for q in p.parameters]
     if fires(p):
         rows.append(layer.grad_threshold.detach())
-    return np.stack([row.expand(p.n).float().numpy() for row in rows])
+    found: np.ndarray = np.stack([row.expand(p.n).float().numpy() for row in rows])
+    return found

@@ -55,6 +55,8 @@ class AdLIF(Population):
 
     letter: ClassVar[Tuple[str, str]] = ("a", "adaptive")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]] = ("v", "w")  # noqa: UP006
+    reads: ClassVar[Mapping[str, Tuple[str, ...]]] = {"beta": ("w", "i"), "rho": ("w",)}  # noqa: UP006
+    operations: ClassVar[Tuple[int, int]] = (8, 10)  # noqa: UP006
 
     def __post_init__(self) -> None:
         super().__post_init__()

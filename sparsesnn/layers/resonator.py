@@ -38,6 +38,8 @@ class Resonator(Population):
     letter: ClassVar[Tuple[str, str]] = ("o", "oscillating")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]] = ("v", "y")  # noqa: UP006
     parameters: ClassVar[Tuple[Parameter, ...]] = (BETA, Parameter("turn", 0.0, 1.0), THRESHOLD)  # noqa: UP006
+    reads: ClassVar[Mapping[str, Tuple[str, ...]]] = {"beta": ("y",), "turn": ("y",)}  # noqa: UP006
+    operations: ClassVar[Tuple[int, int]] = (12, 13)  # noqa: UP006
 
     def __post_init__(self) -> None:
         super().__post_init__()

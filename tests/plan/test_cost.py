@@ -13,7 +13,7 @@ import torch
 from sparsesnn.engines.module import Model
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu import cost as cpu_cost
 from sparsesnn.partition.cpu.memory import rank_bytes
@@ -295,7 +295,7 @@ def test_phases_add_up_to_the_batch() -> None:
 def test_every_assumption_counts(name: str) -> None:
     """A named assumption that moves no figure would be a lie."""
     recurrent = Network(
-        {"input": Input(60), "a": CubaLIF(60, recurrent=True), "b": LIF(40), "out": LIF(4)},
+        {"input": Input(60), "a": CubaLIF(60, recurrent=True), "b": AdLIF(40), "out": LIF(4)},
         (Connection("input", "a"), Connection("a", "b", 1), Connection("b", "out", 1)),
     )
     a = ASSUMPTIONS

@@ -31,7 +31,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsesnn.layers import LI
+from sparsesnn.layers.declaration import fires
 from sparsesnn.partition.ipu.memory import PACKED_NEURONS, bucket_bytes, list_bytes, mask_words, padded, slots_bytes
 from sparsesnn.partition.ipu.traffic import Traffic, Work
 from sparsesnn.partition.ipu.vertices import MAX_DIRECT_SUMS, loops_rounds
@@ -228,7 +228,7 @@ class _Machine:
         name = self.plan.network.output
         p = self.plan.populations[name]
         work, traffic = self._nothing(), self._traffic()
-        counts = 0 if isinstance(self.plan.network.populations[name], LI) else self.plan.n_steps
+        counts = self.plan.n_steps if fires(self.plan.network.populations[name]) else 0
         for c in p.collectors if self.plan.trains else ():
             if not counts:
                 size = 4 * c.n * self.sizes[name]
@@ -333,7 +333,7 @@ class _Machine:
     # -- helpers --
 
     def _firing(self, names: list[str]) -> list[str]:
-        return [k for k in names if not isinstance(self.plan.network.populations[k], LI)]
+        return [k for k in names if k in self.plan.inputs or fires(self.plan.network.populations[k])]
 
     def _nothing(self) -> Work:
         return Work(self.plan.target.n_tiles)

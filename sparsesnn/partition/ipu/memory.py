@@ -8,9 +8,9 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | masters | Σ M·w·4 where weights are half and train | shard |
 | gradient | Σ M·w·4 | shard |
 | optimiser | Adam 2·Σ M·w·4; SGD 0 | shard |
-| parameters | α, β, θ, θ_grad, bias: 5·w·4; six rows of bias gradient; moments of a bias, and of α, β, θ that learn | shard |
-| state | i_syn and its gradient, ∂L/∂v, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regulariser adds: (w + 2)·4 | shard |
-| history | v of all steps, T·B·w·4, of two steps where nothing trains, of k + (T - 1) // k where potentials are kept every k steps (`keep_every`); i_syn as well where α learns | shard |
+| parameters | those of the model, θ_grad, bias: at least 5·w·4; six rows of bias gradient; a parameter that learns: itself, six rows of gradient, moments; moments of a bias | shard |
+| state | states besides the first, the gradient of each state, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regulariser adds: (w + 2)·4 | shard |
+| history | the first state of all steps, T·B·w·4, of two steps where nothing trains, of k + (T - 1) // k where potentials are kept every k steps (`keep_every`); what else gradients of parameters that learn read (`reads` of the model) as well | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
 | masks | fired and near-spike bits, 8 B per 32 neurons and sample, 4 B for up to 16 neurons | shard |
 | collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regulariser: (N + 1)·4 | collector |
@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.layers.declaration import refuse_others
+from sparsesnn.layers import Input
+from sparsesnn.layers.declaration import fires, kept_states
 from sparsesnn.partition.plan import Plan
 
 ITEMS = (
@@ -109,25 +109,26 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
     """Bytes of a shard of `n` neurons of population `name`; `plan` needs no shards yet."""
     population = plan.network.populations[name]
     assert not isinstance(population, Input), "the host owns the input's neurons"
-    refuse_others(population, ("LIF", "CubaLIF", "LI"), "the IPU program", name)
     b, t, trains = plan.n_samples, plan.n_steps, plan.trains
     half = plan.weight_dtype == "half"
     incoming = plan.incoming(name)
     width = padded(n, plan.weight_dtype)
     n_weights = sum(plan.populations[c.pre].n for c in incoming) * width
-    spiking = not isinstance(population, LI)
-    cuba = isinstance(population, CubaLIF)
-    learnt = sum(bool(getattr(population, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
+    spiking = fires(population)
+    more_states, kept = population.states[1:], kept_states(population) if trains else ()
+    learnt = sum(bool(getattr(population, f"learn_{q.name}", False)) for q in population.parameters)
     moments = {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
     row = 4 * padded(n, "float32")  # one float a neuron
-    rows_of_state = cuba + (0 if spiking else 2)
+    rows_of_state = len(more_states) + (0 if spiking else 2)
     if trains:
         ring = 1 + max(c.delay for c in incoming)
-        rows_of_state += 1 + cuba + ring + (not spiking)
-    rows_of_parameters = 5 + (6 + moments * population.bias + (7 + moments) * learnt if trains else 0)
+        rows_of_state += 1 + len(more_states) + ring + (not spiking)
+    rows_of_parameters = max(5, len(population.parameters) + 2) + (
+        6 + moments * population.bias + (7 + moments) * learnt if trains else 0
+    )
     steps = 2 if not trains else plan.n_kept if spiking else t
-    if trains and cuba and not getattr(population, "learn_alpha", False):  # i_syn at the ends of segments
-        rows_of_state += plan.n_again // plan.keep_every
+    if trains:  # what is not kept of every step, at the ends of segments
+        rows_of_state += sum(x not in kept for x in more_states) * (plan.n_again // plan.keep_every)
     fed_back = [c.pre for c in incoming if c.pre not in plan.inputs]
     shares = sum(b * slots_bytes(plan.populations[pre].capacity) for pre in fed_back)
     streams = EXCHANGES_PER_CONNECTION * len(incoming) + EXCHANGES_PER_POPULATION
@@ -138,7 +139,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         "optimiser": n_weights * 4 * moments,
         "parameters": row * rows_of_parameters,
         "state": row * b * rows_of_state + (row + 8 if plan.regularises and spiking and trains else 0),
-        "history": row * b * steps * (1 + bool(trains and getattr(population, "learn_alpha", False))),
+        "history": row * b * steps * (1 + len(kept)),
         "shares": shares if trains else 0,
         "masks": 4 * b * mask_words(n) if spiking else 0,
         "buffers": max(shard_receives(plan, name).values()),
@@ -157,7 +158,7 @@ def shard_receives(plan: Plan, name: str) -> dict[str, int]:
             ("input gradients", [k for k, is_input in senders if is_input]),
         ):
             found[what] = b * sum(list_bytes(k) + bucket_bytes(k) for k in chosen)
-        spiking = not isinstance(plan.network.populations[name], LI)
+        spiking = fires(plan.network.populations[name])
         found["states"] = b * (list_bytes(capacity) + slots_bytes(capacity)) if spiking else 0
     return found
 
@@ -178,7 +179,7 @@ def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
     p = plan.populations[name]
     population = plan.network.populations[name]
     loss = 4 * (2 + 3 * p.n) if name == plan.network.output else 0
-    if isinstance(population, LI):
+    if not (isinstance(population, Input) or fires(population)):
         return n_samples * loss
     one = list_bytes(p.capacity)
     total = loss + plan.n_steps * one + one * len({c.delay for c in plan.outgoing(name)} or {0})
@@ -195,7 +196,7 @@ def collector_receives(plan: Plan, name: str, n_samples: int) -> dict[str, int]:
     p = plan.populations[name]
     if isinstance(plan.network.populations[name], Input):
         return {}
-    if isinstance(plan.network.populations[name], LI):
+    if not fires(plan.network.populations[name]):
         return {"values": 4 * n_samples * p.n}
     found = {"masks": 4 * n_samples * sum(mask_words(s.n) for s in p.shards)}
     if plan.trains:

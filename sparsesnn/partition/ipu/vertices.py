@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sparsesnn.layers import LI
+from sparsesnn.layers.declaration import fires
 from sparsesnn.partition.plan import Plan
 
 #: vertices a tile on average that a program may have before its rounds share theirs
@@ -34,7 +34,7 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
     network, stages = plan.network, plan.stages
     shards = {k: [s.tile for s in p.shards] for k, p in plan.populations.items()}
     collectors = {k: [c.tile for c in p.collectors] for k, p in plan.populations.items()}
-    spiking = [k for k in plan.populations if k not in plan.inputs and not isinstance(network.populations[k], LI)]
+    spiking = [k for k in plan.populations if fires(network.populations[k])]
     placed = [k for k in plan.populations if k not in plan.inputs]
     rounds = sorted({stages[k] for k in placed})
     groups = [rounds] if loops else [[r] for r in rounds]

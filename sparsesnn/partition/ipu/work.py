@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires
 from sparsesnn.partition.ipu.memory import mask_words, padded
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths
@@ -118,6 +119,7 @@ def shard_cycles(
     gradient of the input's connections, which has a superstep of its own.
     """
     population = plan.network.populations[name]
+    assert not isinstance(population, Input), "the host owns the input's neurons"
     workers = plan.target.workers_per_tile
     samples = -(-plan.n_samples // workers)
     pairs = padded(n, plan.weight_dtype) // 2
