@@ -142,10 +142,10 @@ class Option:
             return "a list of them" if self.type is not wanted else f"a list, each {self._words(inner[0])}"
         if wanted is Any or is_table(wanted):
             return "a table" + (f", each {self._words(inner[1])}" if inner and inner[1] is not Any else "")
-        if self.texts:
-            return ", ".join(self.texts)
         if wanted in (int, float):
             return ("whole numbers, " if wanted is int else "") + self._range()
+        if self.texts:
+            return ", ".join(self.texts)
         if isinstance(wanted, type) and is_dataclass(wanted):
             return f"a {wanted.__name__} ({', '.join(options_of(wanted))})"
         none = "None" if self.none is None else f"None ({self.none} in TOML)"

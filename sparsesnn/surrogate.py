@@ -28,11 +28,12 @@ from sparsesnn.options import check, option
 class Formulas(NamedTuple):
     """σ'(x) for slope k, and its smooth step S with S' = σ' and S(0) = 1/2, for which finite differences are right.
 
-    `np` is NumPy or PyTorch: the formulas call only what both have.
+    `np` is NumPy or PyTorch: the formulas call only what both have. `half_width` is the |x| from which on σ' is 0.
     """
 
     derivative: Callable[[Any, Any, float], Any]
     smooth_step: Callable[[Any, Any, float], Any]
+    half_width: Callable[[float], float] = lambda k: math.inf
 
 
 def _logistic(np: Any, x: Any) -> Any:
@@ -57,10 +58,12 @@ FORMULAS: Mapping[str, Formulas] = {
     "triangle": Formulas(
         lambda np, x, k: np.clip(1 - k * np.abs(x), 0, None),
         lambda np, x, k: 0.5 + np.clip(x, -1 / k, 1 / k) * (1 - k / 2 * np.clip(np.abs(x), 0, 1 / k)),
+        lambda k: 1 / k,
     ),
     "boxcar": Formulas(
         lambda np, x, k: k * np.ones_like(x) * (np.abs(x) < 0.5 / k),
         lambda np, x, k: 0.5 + np.clip(k * x, -0.5, 0.5),
+        lambda k: 0.5 / k,
     ),
     "exponential": Formulas(
         lambda np, x, k: np.exp(-k * np.abs(x)),
@@ -87,6 +90,11 @@ class Surrogate:
     def smooth_step(self, x: Any) -> Any:
         """S(x), the step of the reference's smooth twin."""
         return FORMULAS[self.kind].smooth_step(_library(x), x, self.slope)
+
+    @property
+    def half_width(self) -> float:
+        """σ'(x) is 0 where |x| is at least this; infinity where it never is."""
+        return FORMULAS[self.kind].half_width(self.slope)
 
 
 def _library(x: Any) -> Any:

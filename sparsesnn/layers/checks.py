@@ -16,9 +16,12 @@ if TYPE_CHECKING:
         def __get__(self, instance: Any, owner: Any = None) -> float | tuple[float, ...]: ...
         def __set__(self, instance: Any, value: float | ArrayLike) -> None: ...
 
-else:
+    PerNeuronOrText = PerNeuron
+else:  # evaluated under Python 3.8 by sparsesnn.poptorch
     #: a number for the whole population, or one per neuron
-    PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
+    PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007
+    #: the same, or a text that stands for such numbers
+    PerNeuronOrText = Union[float, Tuple[float, ...], str]  # noqa: UP006, UP007
 
 
 def check_population(population: Any) -> None:
@@ -33,7 +36,7 @@ def check_population(population: Any) -> None:
     check(population, f"{model}: {{}}", DescriptionError)
     for name, known in options_of(type(population)).items():
         value = getattr(population, name)
-        if known.type == PerNeuron and isinstance(value, tuple) and len(value) != n:
+        if known.type in (PerNeuron, PerNeuronOrText) and isinstance(value, tuple) and len(value) != n:
             if n is None and len(value) != 1:
                 continue
             if len(value) != 1:

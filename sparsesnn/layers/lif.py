@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Optional, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers.checks import PerNeuron, check_population
+from sparsesnn.layers.checks import PerNeuron, PerNeuronOrText, check_population
 from sparsesnn.layers.declaration import BETA, THRESHOLD, Parameter
 from sparsesnn.layers.equations import Pulled, rho, rho_derivatives
 from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
-from sparsesnn.surrogate import Surrogate, fast_sigmoid
+from sparsesnn.surrogate import KINDS, Surrogate, fast_sigmoid
 
 RESETS = ("subtract", "zero", "none")
 ACTIVITIES = ("natural", "fixed")
@@ -32,11 +32,13 @@ class Population(HasDecays):
     n: int = None  # type: ignore[assignment]  # a number once a network is made
     beta: PerNeuron = option(0.95, "membrane decay per step", low=0, high=1)
     threshold: PerNeuron = option(1.0, "a neuron fires when v > threshold, strictly", above=0, high=3e38)
-    grad_threshold: PerNeuron = option(
+    grad_threshold: PerNeuronOrText = option(
         0.9,
-        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, threshold: spikes only",
+        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, threshold: spikes only, "
+        "exact: all whose surrogate derivative is not 0",
         low=-math.inf,
         high=3e38,
+        choices=("exact",),
     )
     reset: str = option("subtract", "what a spike does to the state at the next step", choices=RESETS)
     reset_decays: bool = option(False, "with reset 'subtract': decay after the subtraction, not before")
@@ -65,6 +67,27 @@ class Population(HasDecays):
             )
         if self.activity == "fixed" and self.capacity is None:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
+        given: object = self.grad_threshold
+        if given == "exact":
+            object.__setattr__(self, "grad_threshold", self._exact_grad_threshold())
+
+    def _exact_grad_threshold(self) -> float | tuple[float, ...]:
+        """The highest that leaves the gradient whole: below it σ' is 0. Rounding may list a neuron more, with σ' = 0."""
+        width = self.surrogate.half_width
+        if math.isinf(width) and self.surrogate.kind != "straight_through":
+            compact = [kind for kind in KINDS if not math.isinf(Surrogate(kind).half_width)]
+            raise DescriptionError(
+                f"{type(self).__name__}: grad_threshold='exact' needs a surrogate that is 0 away from the threshold, or 1 "
+                f"everywhere, not {self.surrogate.kind!r}; allowed: {', '.join(compact)}, straight_through; -inf lists all neurons"
+            )
+        if self.learn_threshold and not math.isinf(width):
+            raise DescriptionError(
+                f"{type(self).__name__}: grad_threshold='exact' does not follow a threshold that learns; give "
+                "learn_threshold=False, or grad_threshold=-inf"
+            )
+        own = self.threshold if isinstance(self.threshold, tuple) else (self.threshold,)
+        below = tuple(theta - width - 1e-6 * (theta + width) for theta in own)
+        return below if isinstance(self.threshold, tuple) else below[0]
 
     #: after a size in the text of a network, and what it means
     letter: ClassVar[Tuple[str, str]] = ("", "")  # noqa: UP006
