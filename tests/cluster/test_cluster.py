@@ -92,10 +92,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("grid", ["shards", "replicas"])
-def test_two_nodes_train_the_weights_of_one_process(grid: str, expected: str, tmp_path: Path) -> None:
-    """Launch chooses the plugin of srun that Open MPI needs."""
+@pytest.mark.parametrize("mpi", ["MPICH", "Open MPI"])
+def test_two_nodes_train_the_weights_of_one_process(mpi: str, grid: str, expected: str, tmp_path: Path) -> None:
+    """Launch chooses the plugin of srun that this MPI needs."""
+    environ = OPEN_MPI if mpi == "Open MPI" else []
     program = [*TRAIN, *TWO, "--set", f"parallel.{grid}=2", "--out", str(tmp_path / "run")]
-    done = run(launch("--ranks", "2", NODES, *OPEN_MPI, "--", *program))
+    done = run(launch("--ranks", "2", NODES, *environ, "--", *program))
     assert done.returncode == 0, done.stderr
     assert sha256(tmp_path / "run") == expected
 
@@ -112,6 +114,21 @@ def test_open_mpis_own_launcher(expected: str, tmp_path: Path) -> None:
     assert sha256(tmp_path / "run") == expected
 
 
+def test_a_cancelled_job_writes_its_checkpoint_and_resumes(expected: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    program = launch("--", *TRAIN, *TWO, "--set", "parallel.shards=2", "--out", str(out))
+    job, output = batch(tmp_path, program)
+    wait_for(lambda: has_checkpoint(out) or over(job))
+    say("scancel", "--signal=TERM", job)  # as --signal of a batch script does
+    wait_for(lambda: over(job))
+    assert state(job) == "FAILED 143:0", output.read_text()
+    assert "stopped by SIGTERM after epoch" in output.read_text()
+    job, output = batch(tmp_path, program)
+    wait_for(lambda: over(job))
+    assert state(job) == "COMPLETED 0:0", output.read_text()
+    assert sha256(out) == expected
+
+
 def test_a_time_limit(tmp_path: Path) -> None:
     """Without --signal Slurm sends SIGTERM twice, at once."""
     out = tmp_path / "run"
@@ -120,6 +137,19 @@ def test_a_time_limit(tmp_path: Path) -> None:
     assert state(job).startswith("TIMEOUT"), output.read_text()
     assert "stopped by SIGTERM after epoch" in output.read_text()
     assert has_checkpoint(out)
+
+
+def test_a_job_that_is_put_back_in_the_queue(expected: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    program = launch("--", *TRAIN, *TWO, "--set", "parallel.replicas=2", "--out", str(out))
+    job, output = batch(tmp_path, program, "--requeue")
+    wait_for(lambda: has_checkpoint(out) or over(job))
+    say("scontrol", "requeue", job)
+    wait_for(lambda: over(job), 400)
+    assert state(job) == "COMPLETED 0:0", output.read_text()
+    assert "stopped by SIGTERM after epoch" in output.read_text()
+    assert "resume  after epoch " in output.read_text()
+    assert sha256(out) == expected
 
 
 def test_a_rank_that_is_killed(tmp_path: Path) -> None:
