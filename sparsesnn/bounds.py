@@ -38,6 +38,8 @@ def bounded(x: Tensor, low: float, high: float) -> Tensor:
     """x within [low, high]; the gradient as the module says."""
     if (low, high) == (-math.inf, math.inf):
         return x
+    if not x.requires_grad:
+        return x.clamp(low, high)
     y: Tensor = _Bounded.apply(x, low, high, getattr(_here, "gates", True))
     return y
 

@@ -126,7 +126,12 @@ class PopulationModule(nn.Module):
         self._places: dict[str, Tensor] = {}
         self._orders: dict[str, tuple[Tensor, Tensor]] = {}
         self.rows: Any = None  # of the CPU engine, once it has run the layer
+        self.snapshot: Any = None  # of a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
         self.incoming = tuple(incoming)
+        #: connections from other populations
+        self.senders = tuple(c for c in self.incoming if not c.is_recurrent)
+        #: connections from the population to itself
+        self.loops = tuple(c for c in self.incoming if c.is_recurrent)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
         self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64) if counts else None)
@@ -166,8 +171,8 @@ class PopulationModule(nn.Module):
         return math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)) > 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """For `copy.deepcopy` and pickles: a copy makes its own rows."""
-        return {**self.__dict__, "rows": None}
+        """For copies and pickles: a copy makes its own rows."""
+        return {**self.__dict__, "rows": None, "snapshot": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads files from before layers counted: as if training began now."""
@@ -241,11 +246,6 @@ class PopulationModule(nn.Module):
         return np.asarray(_core.column_squares(matrix))
 
     @property
-    def senders(self) -> tuple[Incoming, ...]:
-        """Connections from other populations."""
-        return tuple(c for c in self.incoming if not c.is_recurrent)
-
-    @property
     def sender_weights(self) -> tuple[nn.Parameter, ...]:
         """The weights of `senders`."""
         return tuple(getattr(self, c.name) for c in self.senders)
@@ -262,11 +262,6 @@ class PopulationModule(nn.Module):
     def sender_matrices(self) -> tuple[Tensor, ...]:
         """The weights of `senders` as matrices, those of kinds that are none as they are."""
         return tuple(self.matrix(c) for c in self.senders)
-
-    @property
-    def loops(self) -> tuple[Incoming, ...]:
-        """Connections from the population to itself."""
-        return tuple(c for c in self.incoming if c.is_recurrent)
 
     @property
     def loop_matrices(self) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from sparsesnn.bounds import bounded
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
-from sparsesnn.engines.cpu.layer import run_layer
+from sparsesnn.engines.cpu.layer import Snapshot, run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
@@ -268,6 +269,10 @@ class Model(nn.Module):
             traces=traces,
         )
 
+    def live(self) -> LiveModel:
+        """This network as it is now, ready to run on and on, a few steps at a time; see `LiveModel`."""
+        return LiveModel(self)
+
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads weights under names that they had once too."""
         for before, name in former_names(self.network).items():
@@ -291,6 +296,56 @@ class Model(nn.Module):
         if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
         return spikes.to_dense()
+
+
+class LiveModel:
+    """A network that runs on and on, a step or a few at a time: `live = model.live(); output = live(spikes)`.
+
+    Each call goes on where the last one ended, with the numbers of `model(spikes, state)` in evaluation, bit for bit, and without
+    gradients. The weights are those that the model had when this was made, in the order in which the engine reads them, so that a
+    step costs what its spikes cost. Later changes of the model, of whatever kind, do not arrive here: make another.
+
+    Memory: as much again as the model's weights.
+
+    Attributes: `state`, per population, as `Output.state`; None at the beginning. It can be set.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.state: Mapping[str, LayerState] | None = None
+        if model.backend != "cpu":
+            self._model = copy.deepcopy(model).eval()
+            return
+        layers = nn.ModuleDict()
+        for name, layer in model.layers.items():
+            layers[name] = _still(name, layer)  # type: ignore[arg-type]
+        self._model = copy.copy(model)
+        self._model._modules = {**model._modules, "layers": layers}
+        self._model.eval()
+
+    def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
+        """Runs the next T steps of B samples; B is that of the first call."""
+        with torch.no_grad():
+            output = self._model(spikes, self.state)
+        self.state = output.state
+        return output
+
+    def reset(self) -> None:
+        """Begins again: zero potentials, no past spikes."""
+        self.state = None
+
+
+def _still(name: str, layer: Layer) -> Layer:
+    """A layer as it is now. It shares the weights, of which the engine reads the shapes alone."""
+    still = copy.copy(layer)
+    weights = {c.name for c in layer.incoming}
+    for kind in ("_parameters", "_buffers"):
+        tensors = getattr(layer, kind).items()
+        setattr(still, kind, {k: x if x is None or k in weights else x.detach().clone() for k, x in tensors})
+    try:
+        still.snapshot = Snapshot.of(layer)
+    except NumericError as error:
+        raise NumericError(f"{name}: {error}") from None
+    return still
 
 
 def _extend(before: LayerOutput, x: LayerInput, delay: int) -> LayerOutput:

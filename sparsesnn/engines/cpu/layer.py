@@ -48,7 +48,8 @@ def run_layer(
                 f"this layer needs T={n_steps}, B={n_samples}, N={n_pre}"
             )
     population = layer.population
-    tensors = layer_tensors(layer)
+    kept: Snapshot | None = layer.snapshot
+    tensors = kept.tensors if kept else layer_tensors(layer)
     learnt = {name: x for name, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
     values = [s.values for s in sources]
     save = bool(learnt) or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in values))
@@ -66,6 +67,7 @@ def run_layer(
         else [_array(z, f"state {x}") for x, z in zip(population.states, state.of(population.states), strict=True)],
         own_before=_own_before(layer, state),
         rows=sparse_rows(layer),
+        packed=kept.packed if kept else {},
     )
     result: Tensor = _RunLayer.apply(call, *values, *learnt.values()) if save else call.run(())
     states = {x: torch.from_numpy(a) for x, a in zip(population.states, call.result["state"], strict=True)}
@@ -95,6 +97,7 @@ class _Call:
     state: list[np.ndarray] | None
     own_before: _core.Lists | None
     rows: Mapping[str, _core.SparseRows]
+    packed: Mapping[str, np.ndarray]
     engine_call: Any = None
     result: Any = None
 
@@ -102,7 +105,12 @@ class _Call:
         arrays = {**self.constant, **{name: _array(x, name) for name, x in zip(self.learnt, learnt, strict=True)}}
         sources = [
             _core.Source(
-                engine_lists(source), source.n_neurons, delay, arrays[f"weight{k}"], rows=self.rows.get(f"weight{k}")
+                engine_lists(source),
+                source.n_neurons,
+                delay,
+                arrays[f"weight{k}"],
+                packed=self.packed.get(f"weight{k}"),
+                rows=self.rows.get(f"weight{k}"),
             )
             for k, (source, delay) in enumerate(zip(self.sources, self.delays, strict=True))
         ]
@@ -116,6 +124,7 @@ class _Call:
             bias=arrays.get("bias"),
             recurrent_weight=arrays.get("recurrent_weight"),
             recurrent_rows=self.rows.get("recurrent_weight"),
+            packed_recurrent=self.packed.get("recurrent_weight"),
             state=self.state,
             own_before=self.own_before,
         )
@@ -143,6 +152,32 @@ class _Call:
             values=values,
             dropped=None if dropped is None else torch.from_numpy(dropped),
         )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A layer's tensors as they were at one time, for passes without gradients.
+
+    Args:
+        tensors: those of `layer_tensors`; where a weight is packed, its tensor gives the shape alone.
+        packed: matrices in the order in which the engine reads them; without it every call puts them in order.
+    """
+
+    tensors: dict[str, Tensor]
+    packed: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, layer: Layer) -> Snapshot:
+        with torch.no_grad():
+            tensors = {name: x.detach() for name, x in layer_tensors(layer).items()}
+        rows, spec = sparse_rows(layer), _spec(layer, False, frozenset(), 0, 0)
+        packed = {}
+        for name, c in connections_read(layer).items():
+            if name not in rows:
+                packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
+                by_sample = bool(rows) or layer.loop is not None
+                _core.pack_rows(spec, by_sample, _array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
+        return cls({name: x if name in packed else x.clone() for name, x in tensors.items()}, packed)
 
 
 class _RunLayer(torch.autograd.Function):
