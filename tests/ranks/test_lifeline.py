@@ -361,6 +361,7 @@ def test_more_ranks_than_the_usual_limit_of_files(capfd):
     assert all(module._read(line, 4) == struct.pack(">I", 1) for line in lines)
     for line in lines:
         line.close()
+    os.waitpid(started.pid, 0)  # it speaks last
     assert f"rank {n - 1}/{n}: exited without" in _said(capfd)
 
 
