@@ -35,14 +35,12 @@ class Forward : public poplar::MultiVertex {
     for (unsigned k = 0; k < n_shards; ++k) {
       const ForwardShard& s = record<ForwardShard>(shards, k);
       if (now.again && s.readout) continue;  // it has decoded all steps
-      if (s.turn != now.turn) continue;
-      Models::with(static_cast<int>(s.model), [&](auto model) { run<decltype(model)>(s, k, now.t, worker); });
+      if (s.turn == now.turn) run(s, k, now.t, worker);
     }
     return true;
   }
 
  private:
-  template <class M>
   void run(const ForwardShard& s, unsigned k, unsigned t, unsigned worker) {
     const unsigned width = even(s.n_neurons);
     for (unsigned b = worker; b < n_samples; b += workers) {
@@ -52,9 +50,9 @@ class Forward : public poplar::MultiVertex {
         const ForwardSource& source = record<ForwardSource>(sources, i);
         if (t >= source.delay) deliver(pairs(x), &weights[i][0], &lists[i][b * source.stride], width / 2);
       }
-      step<M>(s, k, b, t, width);
+      step(s, k, b, t, width);
       if (s.readout && s.decoding != over_steps) decode(s, k, b, t, x, width);
-      if (s.every) keep_end<M>(s, k, b, t, width);
+      if (s.every) keep_end(s, k, b, t, width);
     }
   }
 
@@ -65,7 +63,6 @@ class Forward : public poplar::MultiVertex {
   static unsigned n_ends(const ForwardShard& s) { return s.every ? s.n_rows - s.every : 0; }
 
   // The last step of a segment is kept, where another one follows.
-  template <class M>
   void keep_end(const ForwardShard& s, unsigned k, unsigned b, unsigned t, unsigned width) {
     const Place p = place_of(t, s.every);
     if (p.step + 1 < s.every || t + 1 == s.n_steps) return;
@@ -75,7 +72,7 @@ class Forward : public poplar::MultiVertex {
         block[(to * n_samples + b) * width + j] = block[(from * n_samples + b) * width + j];
       SPARSESNN_WORK(reduce_pair, width / 2);
     };
-    for (unsigned z = 0; z < M::n_states; ++z) {
+    for (unsigned z = 0; z < s.n_states; ++z) {
       if (states.keeps(z))
         copy(&history[k][states.in_history(z)], p.step, s.every + p.segment);
       else
@@ -107,47 +104,6 @@ class Forward : public poplar::MultiVertex {
     SPARSESNN_WORK(deliver_pair, n * n_pairs);
   }
 
-  // The row of the new x holds the current.
-  template <class M>
-  void step(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, unsigned width) {
-    static_assert(M::n_constants <= max_constants);
-    const States states{s.kept, s.n_rows, n_samples * width};
-    const Rows of_history = rows(s, t);
-    // of one step that is kept, the row of the moment; at the start of a segment, of the end of the one before it
-    const Rows of_memory{0, s.every && !place_of(t, s.every).step ? place_of(t, s.every).segment : 0};
-    float *now[M::n_states], *current = nullptr;
-    const float* before[M::n_states];
-    for (unsigned z = 0; z < M::n_states; ++z) {
-      float* block =
-          states.keeps(z) ? &history[shard][states.in_history(z)] : &memory[shard][states.in_memory(z, n_ends(s))];
-      const Rows r = states.keeps(z) ? of_history : of_memory;
-      now[z] = block + (r.now * n_samples + b) * width;
-      before[z] = block + (t ? r.before * n_samples + b : 0) * width;
-    }
-    if (states.keeps(M::n_states))
-      current = &history[shard][states.in_history(M::n_states) + (of_history.now * n_samples + b) * width];
-    const float* parameter = &parameters[shard][0];
-    Bits bits{&masks[shard][s.readout ? 0 : mask_words(s.n_neurons) * b], s.n_neurons};
-    for (unsigned k = 0; k < s.n_neurons; ++k) {
-      float z[M::n_states], p[M::n_parameters];
-      for (unsigned q = 0; q < M::n_states; ++q) z[q] = t ? before[q][k] : 0.0f;
-      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = parameter[q * width + k];
-      if (current) current[k] = now[0][k];
-      Fired<float> fired{false};  // before step 0 nobody has, even where θ is negative
-      if constexpr (M::threshold >= 0)
-        if (t) fired = Fired<float>::of(z[0], p[M::threshold]);
-      M::step(z, p, s.constants, fired, fired, now[0][k]);
-      for (unsigned q = 0; q < M::n_states; ++q) now[q][k] = z[q];
-      if constexpr (M::threshold >= 0)
-        bits.add(k, z[0] > p[M::threshold], z[0] > parameter[M::n_parameters * width + k]);
-    }
-    SPARSESNN_WORK(step_sample, 1);
-    SPARSESNN_WORK(step_pair, width / 2);
-    SPARSESNN_WORK(step_state, (M::n_states - 1) * width / 2);
-    SPARSESNN_WORK(operation, s.operations * s.n_neurons);
-    SPARSESNN_WORK(select_word, s.readout ? 0 : mask_words(s.n_neurons));
-  }
-
   // Writes the masks of a sample, neuron by neuron.
   struct Bits {
     unsigned* words;
@@ -166,6 +122,61 @@ class Forward : public poplar::MultiVertex {
       fired = near = 0;
     }
   };
+
+  // Where the states of a sample are, before a step and after it. The row of the new x holds the current.
+  struct Sample {
+    float* now[max_states];
+    const float* before[max_states];
+    float* current;  // where it is kept
+    const float* parameters;
+    unsigned n_neurons, width;
+    bool first;  // step
+    Bits bits;
+  };
+
+  void step(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, unsigned width) {
+    const States states{s.kept, s.n_rows, n_samples * width};
+    const Rows of_history = rows(s, t);
+    // of one step that is kept, the row of the moment; at the start of a segment, of the end of the one before it
+    const Rows of_memory{0, s.every && !place_of(t, s.every).step ? place_of(t, s.every).segment : 0};
+    Bits bits{&masks[shard][s.readout ? 0 : mask_words(s.n_neurons) * b], s.n_neurons};
+    Sample sample{{}, {}, nullptr, &parameters[shard][0], s.n_neurons, width, t == 0, bits};
+    for (unsigned z = 0; z < s.n_states; ++z) {
+      float* block =
+          states.keeps(z) ? &history[shard][states.in_history(z)] : &memory[shard][states.in_memory(z, n_ends(s))];
+      const Rows r = states.keeps(z) ? of_history : of_memory;
+      sample.now[z] = block + (r.now * n_samples + b) * width;
+      sample.before[z] = block + (t ? r.before * n_samples + b : 0) * width;
+    }
+    if (states.keeps(s.n_states))
+      sample.current = &history[shard][states.in_history(s.n_states) + (of_history.now * n_samples + b) * width];
+    Models::with(static_cast<int>(s.model), [&](auto model) { advance<decltype(model)>(s.constants, sample); });
+    SPARSESNN_WORK(step_sample, 1);
+    SPARSESNN_WORK(step_pair, width / 2);
+    SPARSESNN_WORK(step_state, (s.n_states - 1) * width / 2);
+    SPARSESNN_WORK(operation, s.operations * s.n_neurons);
+    SPARSESNN_WORK(select_word, s.readout ? 0 : mask_words(s.n_neurons));
+  }
+
+  // All that there is of each model: as little code as can be.
+  template <class M>
+  static void advance(const float* constants, Sample& sample) {
+    static_assert(M::n_states <= max_states && M::n_constants <= max_constants);
+    for (unsigned k = 0; k < sample.n_neurons; ++k) {
+      float z[M::n_states], p[M::n_parameters];
+      for (unsigned q = 0; q < M::n_states; ++q) z[q] = sample.first ? 0.0f : sample.before[q][k];
+      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = sample.parameters[q * sample.width + k];
+      const float i = sample.now[0][k];
+      if (sample.current) sample.current[k] = i;
+      Fired<float> fired{false};  // before step 0 nobody has, even where θ is negative
+      if constexpr (M::threshold >= 0)
+        if (!sample.first) fired = Fired<float>::of(z[0], p[M::threshold]);
+      M::step(z, p, constants, fired, fired, i);
+      for (unsigned q = 0; q < M::n_states; ++q) sample.now[q][k] = z[q];
+      if constexpr (M::threshold >= 0)
+        sample.bits.add(k, z[0] > p[M::threshold], z[0] > sample.parameters[M::n_parameters * sample.width + k]);
+    }
+  }
 
   // Of a readout: the value over time, and how many steps hold the maximum.
   void decode(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, const float* v, unsigned width) {

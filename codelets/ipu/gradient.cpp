@@ -62,7 +62,7 @@ class StateGrad : public poplar::MultiVertex {
       const StateShard& s = record<StateShard>(shards, k);
       if (s.turn != now.turn) continue;
       if (now.t + 1 == n_steps) clear(s, k, worker);
-      Models::with(static_cast<int>(s.model), [&](auto model) { run<decltype(model)>(s, k, now.t, worker); });
+      run(s, k, now.t, worker);
     }
     return true;
   }
@@ -84,19 +84,6 @@ class StateGrad : public poplar::MultiVertex {
       for (unsigned j = 0; j < width; ++j) row(s, k, i, worker)[j] = 0.0f;
   }
 
-  template <class M>
-  void run(const StateShard& s, unsigned k, unsigned t, unsigned worker) {
-    for (unsigned b = worker; b < n_samples; b += workers) {
-      if constexpr (M::threshold >= 0)
-        spiking<M>(s, k, t, b, worker);
-      else
-        readout<M>(s, k, t, b, worker);
-      SPARSESNN_WORK(state_sample, 1);
-      SPARSESNN_WORK(state_pair, even(s.n_neurons) / 2);
-      SPARSESNN_WORK(operation, s.operations * s.n_neurons);
-    }
-  }
-
   // Part of a list: slots of the shard's neurons, whose ids ascend.
   struct Slots {
     const unsigned short* ids;
@@ -110,124 +97,140 @@ class StateGrad : public poplar::MultiVertex {
     }
   };
 
-  template <class M>
-  void spiking(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
-    const unsigned width = even(s.n_neurons);
-    const float* x = &history[k][(rows_of(t, s.every).now * n_samples + b) * width];
-    const unsigned short *list = &lists[k][b * s.stride], *ids = list + list_ids;
-    Slots spikes{ids, find(ids, 0, list[0], s.first_neuron), list[0]},
-        near{ids, find(ids, list[0], list[1], s.first_neuron), list[1]};
-    const float* e_slots = &e[k][b * s.n_slots];
-    const bool regularised = s.regularised && static_cast<float>(b) < regulariser[k][width];
-    const float through = s.detach_reset ? 0.0f : 1.0f;
-    float* d_threshold = s.learns >> M::threshold & 1 ? row_of(s, k, M::threshold, worker) : nullptr;
-    Neuron<M> n(*this, s, k, t, b, worker);
-    for (unsigned j = 0; j < s.n_neurons; ++j) {
-      n.load(j);
-      base::At<float> at{Fired<float>::of(x[j], n.p[M::threshold]), 0.0f, 0.0f, x[j], through};
-      const bool spike = spikes.take(s.first_neuron + j), listed = spike || near.take(s.first_neuron + j);
-      if (listed) {
-        const float value = e_slots[(spike ? spikes : near).at - 1];
-        at.sigma = base::surrogate(static_cast<int>(s.surrogate), s.slope, x[j] - n.p[M::threshold]);
-        at.q = at.sigma * (regularised ? value + regulariser[k][j] : value);
-        SPARSESNN_WORK(state_id, 1);
-      }
-      if (listed || at.s.is) {  // who fired but found no slot differs from the silent by its reset
-        const float by_spike = M::adjoint(n.d, n.p, s.constants, at);
-        if (d_threshold) d_threshold[j] -= by_spike;
-      } else {
-        M::adjoint(n.d, n.p, s.constants);
-      }
-      n.store(j);
-    }
-    n.finish();
-  }
-
-  // One neuron after the other at a step of a sample: what the model's functions read, and where results go.
-  template <class M>
-  struct Neuron {
+  // What a model's functions read of a sample, and where results go.
+  struct Sample {
     const StateShard& s;
-    unsigned width, row, t, n_learnt = 0;
-    bool last, learns;
-    float *d_states, *out, *bias;
-    const float* parameters;
-    const float* before[M::n_states] = {};  // states of the step before, where they are kept
+    unsigned width, row, n_learnt = 0;
+    bool first, last, learns;  // step
+    float *d_states, *out, *bias, *d_threshold = nullptr;
+    const float *x, *parameters;
+    const float* before[max_states] = {};  // states of the step before, where they are kept
     const float* current = nullptr;
-    float* d_learnt[M::n_parameters] = {};
-    unsigned learnt[M::n_parameters] = {};
-    float d[M::n_states], p[M::n_parameters];
+    float* d_learnt[max_parameters] = {};
+    unsigned learnt[max_parameters] = {};
+    Slots spikes{}, near{};
+    const float *e = nullptr, *more = nullptr;
 
-    Neuron(StateGrad& v, const StateShard& shard, unsigned k, unsigned step, unsigned b, unsigned worker)
-        : s(shard), width(even(shard.n_neurons)), row(v.n_samples * width), t(step), last(step + 1 == v.n_steps) {
-      d_states = &v.d_states[k][b * width];
-      out = &v.d_current[k][(ring_row(t, s.n_rows) * v.n_samples + b) * width];
-      bias = v.row(s, k, 0, worker);
-      parameters = &v.parameters[k][0];
-      const States states{s.kept, s.n_history, row};
-      const Rows rows = rows_of(t, s.every);
-      const bool reads_current = states.keeps(M::n_states);
-      // before step 0 all states are 0, and with them the gradients of parameters that read no current
-      learns = s.learns && (t || reads_current);
-      if (!learns) return;
-      for (unsigned z = 0; z < M::n_states; ++z)
-        before[z] = t && states.keeps(z) ? &v.history[k][states.in_history(z) + (rows.before * v.n_samples + b) * width]
-                                         : nullptr;
-      current = reads_current ? &v.history[k][states.in_history(M::n_states) + (rows.now * v.n_samples + b) * width]
-                              : nullptr;
-      for (unsigned q = 0; q < M::n_parameters; ++q)
-        if (s.learns >> q & 1) learnt[n_learnt] = q, d_learnt[n_learnt++] = v.row_of(s, k, q, worker);
-    }
-
-    void load(unsigned j) {
-      for (unsigned z = 0; z < M::n_states; ++z) d[z] = last ? 0.0f : d_states[z * row + j];
-      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = parameters[q * width + j];
-    }
-
-    void store(unsigned j) {
-      for (unsigned z = 0; z < M::n_states; ++z) d_states[z * row + j] = d[z];
-      out[j] = M::d_current(d, p, s.constants);
-      bias[j] += out[j];
-      if (learns) learn(j);
-    }
-
-    void learn(unsigned j) {
-      float z[M::n_states];
-      for (unsigned q = 0; q < M::n_states; ++q) z[q] = before[q] ? before[q][j] : 0.0f;
-      Fired<float> fired{false};
-      if constexpr (M::threshold >= 0)
-        if (t) fired = Fired<float>::of(z[0], p[M::threshold]);
-      for (unsigned q = 0; q < n_learnt; ++q)
-        d_learnt[q][j] +=
-            M::by_parameter(static_cast<int>(learnt[q]), d, z, p, s.constants, fired, current ? current[j] : 0.0f);
-    }
-
-    void finish() {
-      if (width > s.n_neurons) out[s.n_neurons] = 0.0f;
-      SPARSESNN_WORK(state_pair, (learns ? n_learnt : 0) * width / 2);
+    // What a neuron adds to its gradient by its slot, if it has one.
+    bool listed(unsigned j, float distance, base::At<float>& at) {
+      const bool spike = spikes.take(s.first_neuron + j);
+      if (!spike && !near.take(s.first_neuron + j)) return false;
+      const float value = e[(spike ? spikes : near).at - 1];
+      at.sigma = base::surrogate(static_cast<int>(s.surrogate), s.slope, distance);
+      at.q = at.sigma * (more ? value + more[j] : value);
+      SPARSESNN_WORK(state_id, 1);
+      return true;
     }
   };
 
-  template <class M>
-  void readout(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
-    const bool last = t + 1 == n_steps;
-    const unsigned width = even(s.n_neurons);
-    const unsigned decoded = s.decoding == over_max ? 1 : 0;  // else neither of these is read
-    const float *x = &history[k][decoded * (t * n_samples + b) * width], *value = &memory[k][decoded * b * width];
-    const float* ties = value + decoded * n_samples * width;
-    Neuron<M> n(*this, s, k, t, b, worker);
+  void run(const StateShard& s, unsigned k, unsigned t, unsigned worker) {
+    for (unsigned b = worker; b < n_samples; b += workers) {
+      Sample sample = sample_of(s, k, t, b, worker);
+      if (s.readout)
+        decoded(s, k, t, b, sample);
+      else
+        find_slots(s, k, b, sample);
+      Models::with(static_cast<int>(s.model), [&](auto model) { adjoint<decltype(model)>(sample); });
+      if (sample.width > s.n_neurons) sample.out[s.n_neurons] = 0.0f;
+      SPARSESNN_WORK(state_sample, 1);
+      SPARSESNN_WORK(state_pair, sample.width / 2);
+      SPARSESNN_WORK(operation, s.operations * s.n_neurons);
+      SPARSESNN_WORK(state_pair, (sample.learns ? sample.n_learnt : 0) * sample.width / 2);
+    }
+  }
+
+  Sample sample_of(const StateShard& s, unsigned k, unsigned t, unsigned b, unsigned worker) {
+    const unsigned width = even(s.n_neurons), row = n_samples * width, at = b * width;
+    const States states{s.kept, s.n_history, row};
+    const Rows rows = rows_of(t, s.every);
+    // before step 0 all states are 0, and with them the gradients of parameters that read no current
+    const bool learns = s.learns && (t || states.keeps(s.n_states));
+    Sample found{s,
+                 width,
+                 row,
+                 0,
+                 t == 0,
+                 t + 1 == n_steps,
+                 learns,
+                 &d_states[k][at],
+                 &d_current[k][ring_row(t, s.n_rows) * row + at],
+                 this->row(s, k, 0, worker),
+                 nullptr,
+                 &history[k][s.readout ? 0 : rows.now * row + at],
+                 &parameters[k][0]};
+    if (s.learns >> s.threshold & 1) found.d_threshold = row_of(s, k, s.threshold, worker);
+    if (!learns) return found;
+    for (unsigned z = 0; z < s.n_states; ++z)
+      if (t && states.keeps(z)) found.before[z] = &history[k][states.in_history(z) + rows.before * row + at];
+    if (states.keeps(s.n_states)) found.current = &history[k][states.in_history(s.n_states) + rows.now * row + at];
+    for (unsigned q = 0; s.learns >> q; ++q)
+      if (s.learns >> q & 1)
+        found.learnt[found.n_learnt] = q, found.d_learnt[found.n_learnt++] = row_of(s, k, q, worker);
+    return found;
+  }
+
+  void find_slots(const StateShard& s, unsigned k, unsigned b, Sample& sample) {
+    const unsigned short *list = &lists[k][b * s.stride], *ids = list + list_ids;
+    sample.spikes = {ids, find(ids, 0, list[0], s.first_neuron), list[0]};
+    sample.near = {ids, find(ids, list[0], list[1], s.first_neuron), list[1]};
+    sample.e = &e[k][b * s.n_slots];
+    if (s.regularised && static_cast<float>(b) < regulariser[k][sample.width]) sample.more = &regulariser[k][0];
+  }
+
+  // ∂L/∂x of a readout at this step, into the place of ∂L/∂i.
+  void decoded(const StateShard& s, unsigned k, unsigned t, unsigned b, Sample& sample) {
+    const unsigned width = sample.width, over = s.decoding == over_max ? 1 : 0;  // else neither of these is read
+    const float *x = &history[k][over * (t * n_samples + b) * width], *value = &memory[k][over * b * width];
+    const float* ties = value + over * n_samples * width;
     for (unsigned j = 0; j < s.n_neurons; ++j) {
       float q = d_values[k][(s.decoding == over_steps ? t * n_samples * width : 0) + b * width + j];
       if (s.decoding == over_max)
         q = x[j] == value[j] ? q / ties[j] : 0.0f;
       else if (s.decoding == over_mean)
         q = q / static_cast<float>(n_steps);
-      else if (s.decoding == over_last && !last)
+      else if (s.decoding == over_last && !sample.last)
         q = 0.0f;
-      n.load(j);
-      M::adjoint(n.d, n.p, s.constants, q);
-      n.store(j);
+      sample.out[j] = q;
     }
-    n.finish();
+  }
+
+  // All that there is of each model: as little code as can be.
+  template <class M>
+  static void adjoint(Sample& sample) {
+    static_assert(M::n_states <= max_states && M::n_parameters <= max_parameters && M::n_constants <= max_constants);
+    const float* c = sample.s.constants;
+    for (unsigned j = 0; j < sample.s.n_neurons; ++j) {
+      float d[M::n_states], p[M::n_parameters];
+      for (unsigned z = 0; z < M::n_states; ++z) d[z] = sample.last ? 0.0f : sample.d_states[z * sample.row + j];
+      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = sample.parameters[q * sample.width + j];
+      float by_spike = 0.0f;
+      if constexpr (M::threshold < 0) {
+        M::adjoint(d, p, c, sample.out[j]);
+      } else {
+        const float x = sample.x[j];
+        const float through = sample.s.detach_reset ? 0.0f : 1.0f;
+        base::At<float> at{Fired<float>::of(x, p[M::threshold]), 0.0f, 0.0f, x, through};
+        // who fired but found no slot differs from the silent by its reset
+        if (sample.listed(j, x - p[M::threshold], at) || at.s.is)
+          by_spike = M::adjoint(d, p, c, at);
+        else
+          M::adjoint(d, p, c);
+      }
+      for (unsigned z = 0; z < M::n_states; ++z) sample.d_states[z * sample.row + j] = d[z];
+      sample.out[j] = M::d_current(d, p, c);
+      sample.bias[j] += sample.out[j];
+      if constexpr (M::threshold >= 0)
+        if (sample.d_threshold) sample.d_threshold[j] -= by_spike;
+      if (!sample.learns) continue;
+      float before[M::n_states];
+      for (unsigned z = 0; z < M::n_states; ++z) before[z] = sample.before[z] ? sample.before[z][j] : 0.0f;
+      Fired<float> fired{false};
+      if constexpr (M::threshold >= 0)
+        if (!sample.first) fired = Fired<float>::of(before[0], p[M::threshold]);
+      const float i = sample.current ? sample.current[j] : 0.0f;
+      for (unsigned q = 0; q < sample.n_learnt; ++q)
+        sample.d_learnt[q][j] += M::by_parameter(static_cast<int>(sample.learnt[q]), d, before, p, c, fired, i);
+    }
   }
 };
 

@@ -10,13 +10,14 @@
 
 namespace sparsesnn::ipu {
 
-// The most constants that a neuron model has.
-inline constexpr unsigned max_constants = 2;
+// The most states, parameters and constants that a neuron model has.
+inline constexpr unsigned max_states = 2, max_parameters = 5, max_constants = 2;
 
 // A shard in Forward. model: its place in codelets/neuron/models.h; a readout's decoding is that of `Decoding` in
 // vertex.h. n_rows: of the history; every: see `Rows`, kept: see `States` in vertex.h. operations: see StateShard.
 struct ForwardShard {
-  unsigned turn, first_source, n_sources, n_neurons, n_rows, every, kept, model, readout, decoding, n_steps, operations;
+  unsigned turn, first_source, n_sources, n_neurons, n_rows, every, kept, model, n_states, readout, decoding, n_steps;
+  unsigned operations;
   float constants[max_constants];
 };
 struct ForwardSource {
@@ -43,9 +44,11 @@ struct SumGroup {
   unsigned turn, first_row, n_rows, n_samples, stride, n_slots, n_direct;
 };
 
-// A shard in StateGrad. n_rows: of d_current; n_history: of the history.
+// A shard in StateGrad. n_rows: of d_current; n_history: of the history; threshold: its place among the parameters, 31
+// where there is none.
 struct StateShard {
-  unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, n_history, model, readout, detach_reset, surrogate;
+  unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, n_history, model, n_states, threshold, readout;
+  unsigned detach_reset, surrogate;
   unsigned learns;       // a bit for each parameter of the model
   unsigned every, kept;  // see `Rows` and `States` in vertex.h
   unsigned regularised;

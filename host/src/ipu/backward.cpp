@@ -206,6 +206,8 @@ void Builder::add_state_grad(std::size_t index, unsigned turn, Vertices& vertice
                       static_cast<unsigned>(v.ring),
                       static_cast<unsigned>(history_rows(p)),
                       p.model->place,
+                      p.model->n_states,
+                      p.model->fires ? p.model->threshold : 31,
                       reads_out,
                       p.detach_reset,
                       p.surrogate,

@@ -154,6 +154,7 @@ void Builder::add_forward(std::size_t index, unsigned turn, Vertices& vertices) 
                         every(p),
                         kept(p),
                         p.model->place,
+                        p.model->n_states,
                         p.reads_out(),
                         decoding(),
                         spec_.n_steps,

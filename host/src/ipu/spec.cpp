@@ -29,7 +29,7 @@ const NeuronModel& find_model(const std::string& name) {
     base::Models::each([&](int place, auto model) {
       using M = decltype(model);
       found.push_back({M::name, static_cast<unsigned>(place), M::n_states, M::n_parameters, M::n_constants,
-                       M::parameter_names, M::threshold >= 0});
+                       M::parameter_names, M::threshold >= 0, static_cast<unsigned>(M::threshold)});
     });
     return found;
   }();

@@ -27,6 +27,7 @@ struct NeuronModel {
   unsigned place, n_states, n_parameters, n_constants;
   const char* const* parameter_names;
   bool fires;
+  unsigned threshold;  // its place among the parameters, where it fires
 };
 
 // By name. Throws std::invalid_argument for a name that is not in the list.
