@@ -86,7 +86,7 @@ class Finding:
 
 
 def cases() -> tuple[Case, ...]:
-    """Together they use every codelet: both neuron models, readout and counts, sums in one and two stages, and
+    """Together they use every codelet: models of one state and of two, readout and counts, sums in one and two stages, and
     what can be asked for besides."""
     lif: dict[str, Any] = {"grad_threshold": 0.3, "beta": 0.9}
     return (
@@ -116,6 +116,24 @@ def cases() -> tuple[Case, ...]:
                 ss.LIF(13, learn_beta=True, learn_threshold=True, recurrent=True, **lif),
                 ss.CubaLIF(9, alpha=(0.8,) * 9, learn_alpha=True, grad_threshold=0.2),
                 ss.LI(3, learn_beta=True),
+            ),
+        ),
+        Case(
+            "adaptation and rotation, learnt",
+            Network.chain(
+                ss.Input(11),
+                ss.AdLIF(
+                    13,
+                    beta=0.7,
+                    q=3.0,
+                    threshold=0.3,
+                    grad_threshold=0.1,
+                    recurrent=True,
+                    learn_beta=True,
+                    learn_rho=True,
+                ),
+                ss.Resonator(9, turn=0.3, grad_threshold=0.2, learn_turn=True),
+                ss.LI(3),
             ),
         ),
         Case(
