@@ -113,7 +113,7 @@ class CommonWeights:
         group.barrier()  # nobody reads what they held before
         for name, weight in weights.items():
             begin, end = (len(weight) * r // group.size for r in (group.rank, group.rank + 1))
-            said = name.rstrip("0123456789")  # as where each packs for itself
+            said = "recurrent_weight" if name.startswith("loop") else "weight"  # as where each packs for itself
             _core.pack_rows(spec, by_sample, weight, begin, end, self.rooms[name], said)
         group.barrier()
         return self.rooms

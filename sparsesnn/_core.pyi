@@ -69,13 +69,21 @@ class Source:
 
     def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ...) -> None: ...
 
+class Loop:
+    """
+    A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,
+    and its delay, 1 or more.
+    """
+
+    def __init__(self, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], delay: int, packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ...) -> None: ...
+
 class LayerCall:
     """
     One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;
     state, one [B, N] each; without one all begins at 0.
     """
 
-    def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., recurrent_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ..., packed_recurrent: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., recurrent_rows: SparseRows | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ...) -> None: ...
 
 def neuron_models() -> dict:
     """
@@ -117,7 +125,7 @@ def forward(layer: LayerCall) -> dict:
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_recurrent: bool, wanted_bias: bool, n_batch: int = ...) -> dict:
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ...) -> dict:
     """
     Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which
     these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],

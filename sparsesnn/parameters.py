@@ -281,7 +281,7 @@ class PopulationModule(nn.Module):
         if self.loops and self.loop_delays != (1,):
             raise DescriptionError(
                 f"{', '.join(c.name for c in self.loops)}: recurrent connections with delays {list(self.loop_delays)}; allowed here: "
-                "one, with delay 1; the backend 'dense' runs several, with any delays"
+                "one, with delay 1"
             )
         return self.loops[0] if self.loops else None
 

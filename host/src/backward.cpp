@@ -190,15 +190,15 @@ class Backward {
   const bool spiking_, recurrent_, by_tile_;
   const std::int64_t n_slots_;
   const Padded neuron_;
+  const PackedLoops loops_;
   const std::vector<Leaf> leaves_;
   const std::vector<Chunk> chunks_;
-  std::vector<Sender> senders_;       // the sources, then the layer itself
+  std::vector<Sender> senders_;       // the sources, then the loops
   std::vector<Events> events_;        // [chunk][sender], sorted by sender
   std::vector<Listed> listed_;        // [chunk], sorted by tile
   std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
   std::vector<Packed> packed_;        // weights of sparse synapses
-  Packed recurrent_weight_;
-  Array<float> d_bias_, d_slots_, d_current_, d_current_next_, shares_;
+  Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
   std::size_t most_rows_ = 0;                   // of a chunk
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
@@ -224,10 +224,11 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.model->fires()),
-      recurrent_(input.recurrent_weight != nullptr),
+      recurrent_(!input.loops.empty()),
       by_tile_(spiking_ && !recurrent_ && !input.reads_rows()),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
+      loops_(spec, input),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
       chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
@@ -250,16 +251,16 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
       weight = static_cast<const float*>(packed_.back().data);
     }
-    add_sender({from.lists, from.n_pre, from.delay, nullptr, wanted.value[k]}, from.rows, weight,
-               out_.d_weight[k].data());
+    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k]}, from.rows, weight, out_.d_weight[k].data());
   }
-  if (wanted.recurrent_weight) {
-    out_.d_recurrent_weight = weight_like(n_, input.recurrent_rows);
-    add_sender({saved.lists, spec.n, 1, input.has_own_before ? &input.own_before : nullptr, false},
-               input.recurrent_rows, nullptr, out_.d_recurrent_weight.data());
+  out_.d_loops.resize(input.loops.size());
+  for (std::size_t k = 0; k < input.loops.size(); ++k) {
+    const LoopInput& from = input.loops[k];
+    if (!wanted.loops[k]) continue;
+    out_.d_loops[k] = weight_like(n_, from.rows);
+    add_sender({saved.lists, spec.n, from.delay, false, input.own_before, input.n_before}, from.rows, nullptr,
+               out_.d_loops[k].data());
   }
-
-  recurrent_weight_ = pack_recurrent(spec, input);
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
   out_.d_parameters.resize(spec.model->n_parameters);
   for (int k = 0; k < spec.model->n_parameters; ++k)
@@ -267,7 +268,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                                                                   : Array<float>());
   if (spec.n_learnt() || !by_tile_) d_slots_ = Array<float>(n_slots_);
   for (int s = 0; s < spec.model->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
-  if (spiking_ && !by_tile_) d_current_next_ = Array<float>(n_samples_ * row_);
+  pass_.n_kept = loops_.n_kept(n_steps_);
+  if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
   if (!by_tile_) d_current_ = Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
@@ -280,8 +282,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_slots = n_slots_;
   pass_.silenced_offsets = saved.silenced_offsets;
   pass_.silenced_ids = saved.silenced_ids;
-  pass_.recurrent_weight = recurrent_weight_.data;
-  pass_.recurrent_rows = input.recurrent_rows;
+  pass_.loops = loops_.loops.data();
+  pass_.n_loops = static_cast<int>(loops_.loops.size());
   pass_.d_values = d_values;
   pass_.d_slots = d_slots_.data();
   pass_.potentials = saved.potentials;
@@ -290,7 +292,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   for (std::size_t k = 0; k < d_parameters_by_sample_.size(); ++k)
     pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();
   for (std::size_t s = 0; s < d_state_.size(); ++s) pass_.d_state[s] = d_state_[s].data();
-  pass_.d_current_next = d_current_next_.data();
+  pass_.d_currents = d_currents_.data();
   pass_.n_senders = n_senders();
 }
 

@@ -65,6 +65,14 @@ struct SourceInput {
   const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
 };
 
+// A recurrent connection as the caller has it.
+struct LoopInput {
+  const float* weight = nullptr;  // [N, N]; of a shard, a row for each neuron of the population
+  int delay = 1;
+  const SparseRows* rows = nullptr;  // as `SourceInput::rows`
+  const void* packed = nullptr;      // as `SourceInput::packed`
+};
+
 // A number for each neuron [N], or one for all.
 struct PerNeuron {
   const float* data = nullptr;
@@ -83,20 +91,20 @@ struct LayerInput {
   int n_steps = 0, n_samples = 0;
   Exchange* exchange = nullptr;  // of a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
-  const float* recurrent_weight = nullptr;  // [N, N] or null; of a shard, a row for each neuron of the population
-  const SparseRows* recurrent_rows = nullptr;
-  const void* packed_recurrent = nullptr;  // as `SourceInput::packed`
-  PerNeuron parameters[max_parameters];    // of the model, in its order
-  PerNeuron grad_threshold, bias;          // null for a readout; where there is none
-  const float* state[max_states] = {};     // initial states [B, N], null: zeros
-  Lists own_before;                        // own lists of the step before the sequence
-  bool has_own_before = false;
+  std::vector<LoopInput> loops;
+  PerNeuron parameters[max_parameters];  // of the model, in its order
+  PerNeuron grad_threshold, bias;        // null for a readout; where there is none
+  const float* state[max_states] = {};   // initial states [B, N], null: zeros
+  Lists own_before;                      // own lists of the last steps before the sequence: as many as
+  int n_before = 0;                      // the longest delay of a loop, or 0
 
   // A spike's row of sparse synapses is read whole, so such layers run sample by sample.
   bool reads_rows() const {
     for (const SourceInput& source : sources)
       if (source.rows) return true;
-    return recurrent_rows != nullptr;
+    for (const LoopInput& loop : loops)
+      if (loop.rows) return true;
+    return false;
   }
 };
 
@@ -124,7 +132,8 @@ struct LayerSaved {
 // Which gradients are wanted, beside those of the parameters that `LayerSpec` says learn.
 struct Wanted {
   std::vector<bool> weight, value;  // per source
-  bool recurrent_weight = false, bias = false;
+  std::vector<bool> loops;          // per loop, of its weight
+  bool bias = false;
   // Samples of the whole batch, of which these are some, from LayerSpec::first_sample on. Gradients of weights then
   // come as one sum a branch of the batch (group_tree.h), [K, M, N], of neurons' parameters as one a group, [G, N]. 0:
   // these are all.
@@ -135,8 +144,9 @@ struct LayerGradients {
   // Per source: [M, N], of sparse synapses a number each; [slots], of a shard with an exchange [K, slots], sums of its
   // blocks of tiles (tile_sums.h).
   std::vector<Array<float>> d_weight, d_value;
-  Array<float> d_recurrent_weight, d_bias;  // [N, N]; [N]
-  std::vector<Array<float>> d_parameters;   // of the model, in its order, [N]; empty where one does not learn
+  std::vector<Array<float>> d_loops;       // per loop, as of a source
+  Array<float> d_bias;                     // [N]
+  std::vector<Array<float>> d_parameters;  // of the model, in its order, [N]; empty where one does not learn
 };
 
 // Throws InputError where spec and input do not go together.

@@ -14,9 +14,7 @@
 #include "engine.h"
 #include "packing.h"
 #include "phases.h"
-#include "python_arrays.h"
-#include "python_exchange.h"
-#include "sparse_rows.h"
+#include "python_layer.h"
 #include "tile_sums.h"
 
 namespace nb = nanobind;
@@ -24,35 +22,6 @@ using namespace nb::literals;
 
 namespace sparsesnn {
 namespace {
-
-struct PySource {
-  std::shared_ptr<PyLists> lists;
-  int n_pre;
-  int delay;
-  In<float> weight;
-  std::optional<In<unsigned char>> packed;
-  std::shared_ptr<SparseRowsOf> rows;  // of sparse synapses, else null
-};
-
-// A weight [M, N], or one number for each sparse synapse of `rows`, which are those of this layer.
-std::vector<std::size_t> weight_shape(const LayerSpec& spec, int n_pre, const SparseRowsOf* rows, bool by_blocks) {
-  if (!rows) return {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)};
-  if (rows->n_pre != n_pre || rows->n != spec.n || rows->tile_width != spec.tile_width || rows->first != spec.first ||
-      rows->by_blocks != by_blocks)
-    throw InputError("ShapeError",
-                     "layer: the rows of sparse synapses were made for another layer: " + std::to_string(rows->n_pre) +
-                         " senders and " + std::to_string(rows->n) + " receivers; give those for " +
-                         std::to_string(n_pre) + " and " + std::to_string(spec.n));
-  return {rows->n_synapses};
-}
-
-const void* packed_data(const std::optional<In<unsigned char>>& packed, int n_pre, const LayerSpec& spec) {
-  if (!packed) return nullptr;
-  if (packed->size() != packed_bytes(n_pre, spec))
-    throw InputError("ShapeError", "LayerCall: a packed weight has " + std::to_string(packed->size()) +
-                                       " bytes; pack_rows fills " + std::to_string(packed_bytes(n_pre, spec)));
-  return packed->data();
-}
 
 void pack_weight_rows(const LayerSpec& spec, bool by_sample, const In<float>& weight, int begin, int end,
                       const nb::ndarray<unsigned char, nb::c_contig, nb::device::cpu>& out, const char* name) {
@@ -64,95 +33,6 @@ void pack_weight_rows(const LayerSpec& spec, bool by_sample, const In<float>& we
   nb::gil_scoped_release release;
   pack_rows(weight.data(), n_pre, spec, slab_width(spec, by_sample), begin, end, out.data(), name);
 }
-
-// A float32 array [N], or one number for all neurons, or null.
-PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n, const char* name) {
-  if (array && array->ndim() == 0) return {array->data(), true};
-  return floats(array, {n}, name);
-}
-
-// Throws where a model's `what`, of which it has `want`, are another number.
-void check_count(const NeuronModel& model, std::size_t got, int want, const char* const* names, const char* what) {
-  if (got == static_cast<std::size_t>(want)) return;
-  std::string text;
-  for (int k = 0; k < want; ++k) text += (k ? ", " : "") + std::string(names[k]);
-  throw InputError("ShapeError", std::string("layer: ") + std::to_string(got) + " " + what + " are given; model '" +
-                                     model.name + "' has " + std::to_string(want) + ": " + text);
-}
-
-// One layer call. Holds references to the arrays, so the pointers in `input` stay valid. They are checked when the
-// engine is first given the call; the backward pass checks that the lists are unchanged.
-struct PyLayer {
-  LayerSpec spec;
-  int n_steps, n_samples;
-  std::vector<PySource> sources;
-  std::vector<In<float>> parameters;
-  std::optional<In<float>> recurrent_weight, grad_threshold, bias;
-  std::optional<std::vector<In<float>>> state;
-  std::shared_ptr<PyLists> own_before;
-  std::shared_ptr<PyExchange> exchange;  // of a shard, else null
-  std::optional<In<unsigned char>> packed_recurrent;
-  std::shared_ptr<SparseRowsOf> recurrent_rows;
-  std::optional<LayerInput> checked;
-
-  std::vector<std::size_t> shape_of(int k) const {  // of a source's weight
-    return weight_shape(spec, sources[k].n_pre, sources[k].rows.get(), exchange != nullptr);
-  }
-  std::vector<std::size_t> recurrent_shape() const {
-    return weight_shape(spec, spec.n_all(), recurrent_rows.get(), exchange != nullptr);
-  }
-
-  const LayerInput& input() {
-    if (checked) {
-      for (const PySource& from : sources) from.lists->check_held("input");
-      if (own_before) own_before->check_held("state history");
-    } else {
-      checked = checked_input();
-    }
-    return *checked;
-  }
-
-  LayerInput checked_input() const {
-    const std::size_t n = static_cast<std::size_t>(spec.n), samples = static_cast<std::size_t>(n_samples);
-    LayerInput in;
-    in.n_steps = n_steps;
-    in.n_samples = n_samples;
-    in.exchange = exchange.get();
-    for (const PySource& from : sources) {
-      SourceInput source;
-      source.n_pre = from.n_pre;
-      source.delay = from.delay;
-      source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
-      if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
-      check_shape(from.weight, shape_of(static_cast<int>(in.sources.size())), "weight");
-      source.weight = from.weight.data();
-      source.rows = from.rows.get();
-      source.packed = packed_data(from.packed, from.n_pre, spec);
-      in.sources.push_back(source);
-    }
-    in.recurrent_weight = floats(recurrent_weight, recurrent_shape(), "recurrent_weight");
-    in.recurrent_rows = recurrent_rows.get();
-    in.packed_recurrent = packed_data(packed_recurrent, spec.n_all(), spec);
-    const NeuronModel& model = *spec.model;
-    check_count(model, parameters.size(), model.n_parameters, model.parameter_names, "parameters");
-    for (int k = 0; k < model.n_parameters; ++k)
-      in.parameters[k] = per_neuron(parameters[k], n, model.parameter_names[k]);
-    in.grad_threshold = per_neuron(grad_threshold, n, "grad_threshold");
-    in.bias = per_neuron(bias, n, "bias");
-    if (state) {
-      check_count(model, state->size(), model.n_states, model.state_names, "states");
-      for (int k = 0; k < model.n_states; ++k)
-        in.state[k] = floats((*state)[k], {samples, n}, (std::string("state ") + model.state_names[k]).c_str());
-    }
-    if (own_before) {
-      int steps = 0;
-      in.own_before = checked_lists(*own_before, spec.n, n_samples, &steps, "state history");
-      in.has_own_before = true;
-      if (steps != 1) throw InputError("ShapeError", "state history must cover one step");
-    }
-    return in;
-  }
-};
 
 // The lists that a forward pass gives out, which the backward pass reads again.
 nb::object held_lists(const nb::dict& result, int n_neurons) {
@@ -229,15 +109,17 @@ struct Saved : LayerSaved {
 
 nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
-                  const std::vector<bool>& wanted_value, bool wanted_recurrent, bool wanted_bias, int n_batch) {
+                  const std::vector<bool>& wanted_value, const std::vector<bool>& wanted_loops, bool wanted_bias,
+                  int n_batch) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
                     samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
   const std::size_t n_sources = input.sources.size();
-  if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources)
-    throw InputError("ShapeError", "backward: one wish per source for weight and value gradients");
-  const Wanted wanted{wanted_weight, wanted_value, wanted_recurrent, wanted_bias, n_batch};
+  if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
+      wanted_loops.size() != input.loops.size())
+    throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
+  const Wanted wanted{wanted_weight, wanted_value, wanted_loops, wanted_bias, n_batch};
 
   const Saved kept(layer, saved);
   const float* d_slots = nullptr;
@@ -266,7 +148,7 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const std::size_t n_values = layer.sources[k].lists->ids.size();
-    d_weight.append(to_numpy(out.d_weight[k], shape(layer.shape_of(static_cast<int>(k)), out.d_weight[k])));
+    d_weight.append(to_numpy(out.d_weight[k], shape(layer.shape_of(layer.sources[k]), out.d_weight[k])));
     if (layer.exchange)
       d_value.append(to_numpy(out.d_value[k], {n_blocks, n_values}));
     else
@@ -275,7 +157,10 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   nb::dict result;
   result["weight"] = d_weight;
   result["value"] = d_value;
-  result["recurrent_weight"] = to_numpy(out.d_recurrent_weight, shape(layer.recurrent_shape(), out.d_recurrent_weight));
+  nb::list d_loops;
+  for (std::size_t k = 0; k < out.d_loops.size(); ++k)
+    d_loops.append(to_numpy(out.d_loops[k], shape(layer.shape_of(layer.loops[k]), out.d_loops[k])));
+  result["loops"] = d_loops;
   result["bias"] = to_numpy(out.d_bias, shape({n}, out.d_bias));
   nb::list parameters;
   for (Array<float>& one : out.d_parameters) {
@@ -289,7 +174,7 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
 nb::object recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLists& population,
                                     const In<float>& d_values) {
   const LayerInput& input = layer.input();
-  if (!input.exchange || !input.recurrent_weight || !layer.spec.model->fires())
+  if (!input.exchange || input.loops.empty() || !layer.spec.model->fires())
     throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
   const Saved kept(layer, saved);
   int n_steps = 0;
@@ -408,6 +293,13 @@ void register_engine(nb::module_& m) {
                     std::shared_ptr<SparseRowsOf>>(),
            "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none());
 
+  nb::class_<PyLoop>(
+      m, "Loop",
+      "A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,\n"
+      "and its delay, 1 or more.")
+      .def(nb::init<In<float>, int, std::optional<In<unsigned char>>, std::shared_ptr<SparseRowsOf>>(), "weight"_a,
+           "delay"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none());
+
   nb::class_<PyLayer>(
       m, "LayerCall",
       "One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;\n"
@@ -416,29 +308,24 @@ void register_engine(nb::module_& m) {
           "__init__",
           [](PyLayer* self, LayerSpec spec, int n_steps, int n_samples, std::vector<PySource> sources,
              std::vector<In<float>> parameters, std::optional<In<float>> grad_threshold, std::optional<In<float>> bias,
-             std::optional<In<float>> recurrent_weight, std::optional<std::vector<In<float>>> state,
-             std::shared_ptr<PyLists> own_before, std::shared_ptr<PyExchange> exchange,
-             std::optional<In<unsigned char>> packed_recurrent, std::shared_ptr<SparseRowsOf> recurrent_rows) {
+             std::vector<PyLoop> loops, std::optional<std::vector<In<float>>> state,
+             std::shared_ptr<PyLists> own_before, std::shared_ptr<PyExchange> exchange) {
             new (self) PyLayer{spec,
                                n_steps,
                                n_samples,
                                std::move(sources),
                                std::move(parameters),
-                               std::move(recurrent_weight),
                                std::move(grad_threshold),
                                std::move(bias),
+                               std::move(loops),
                                std::move(state),
                                std::move(own_before),
                                std::move(exchange),
-                               std::move(packed_recurrent),
-                               std::move(recurrent_rows),
                                {}};
           },
           "spec"_a, nb::kw_only(), "n_steps"_a, "n_samples"_a, "sources"_a, "parameters"_a,
-          "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(),
-          "recurrent_weight"_a.none() = nb::none(), "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(),
-          "exchange"_a.none() = nb::none(), "packed_recurrent"_a.none() = nb::none(),
-          "recurrent_rows"_a.none() = nb::none());
+          "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(),
+          "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(), "exchange"_a.none() = nb::none());
 
   m.def(
       "neuron_models",
@@ -474,7 +361,7 @@ void register_engine(nb::module_& m) {
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
   m.def(
       "backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
-      "wanted_value"_a, "wanted_recurrent"_a, "wanted_bias"_a, "n_batch"_a = 0,
+      "wanted_value"_a, "wanted_loops"_a, "wanted_bias"_a, "n_batch"_a = 0,
       "Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which\n"
       "these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],\n"
       "of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, "

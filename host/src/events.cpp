@@ -16,9 +16,10 @@ void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visi
   for (int g = chunk.b0; g < chunk.b1; g += group_samples)
     for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
       const bool earlier = t < from.delay;
-      if (earlier && !(from.before && t == from.delay - 1)) continue;
-      const Lists& lists = earlier ? *from.before : from.lists;
-      const std::int64_t first = earlier ? 0 : static_cast<std::int64_t>(t - from.delay) * n_samples;
+      const int step = t - from.delay + (earlier ? from.n_before : 0);
+      if (step < 0) continue;
+      const Lists& lists = earlier ? from.before : from.lists;
+      const std::int64_t first = static_cast<std::int64_t>(step) * n_samples;
       const std::uint32_t row = chunk.row(t, g);
       for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b)
         visit(row + static_cast<std::uint32_t>(b - g), lists, first + b);

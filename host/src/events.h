@@ -15,12 +15,13 @@ struct Events {
   std::size_t n = 0;
 };
 
-// A sender as the backward pass has it. Own lists of a recurrent layer: delay 1, and `before` in front.
+// A sender as the backward pass has it.
 struct SenderInput {
   Lists lists;
   int n_pre, delay;
-  const Lists* before;  // one step, or null
-  bool with_near;       // near-spikes matter only where the gradient of the list values is wanted
+  bool with_near;     // near-spikes matter only where the gradient of the list values is wanted
+  Lists before = {};  // of the layer itself: its lists of the n_before steps before the first
+  int n_before = 0;
 };
 
 // The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.

@@ -96,14 +96,15 @@ void run_by_tile(const Kernels& kernels, const ForwardPass& pass, int block_size
   });
 }
 
-// Recurrent: sample by sample, step by step; what a sample fired is its own input one step later.
+// Recurrent: sample by sample, step by step; what a sample fired is its own input some steps later.
 void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t* dropped) {
   const PhaseTimer timer(Phase::forward);
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   parallel_for(pass.n_samples, [&](int b, int) {
     const Array<float> current(n);
-    const Array<std::uint32_t> own_ids(pass.recurrent_weight ? n : 0);
-    kernels.forward_sample(pass, b, current.data(), own_ids.data(), dropped);
+    const Array<OwnSpikes> own(pass.n_loops);
+    const Array<std::uint32_t> own_ids(n * pass.n_loops);
+    kernels.forward_sample(pass, b, {current.data(), own.data(), own_ids.data()}, dropped);
   });
 }
 
@@ -117,7 +118,9 @@ void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, bool by_sam
   if (by_sample)
     parallel_for(pass.n_samples, [&](int b, int) {
       const Array<float> current(n);
-      sink.store(kernels.deliver_sample(pass, b, current.data(), own), std::memory_order_relaxed);
+      const Array<OwnSpikes> heard(pass.n_loops);
+      sink.store(kernels.deliver_sample(pass, b, {current.data(), heard.data(), nullptr}, own),
+                 std::memory_order_relaxed);
     });
   else
     parallel_for(pass.spec->n_tiles() * pass.n_blocks, [&](int item, int) {
@@ -181,13 +184,13 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const NeuronModel& model = *spec.model;
   const bool spiking = model.fires();
-  const bool by_sample = input.recurrent_weight || spec.needs_step_order() || input.reads_rows();
+  const bool by_sample = !input.loops.empty() || spec.needs_step_order() || input.reads_rows();
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
   const Padded neuron(spec, input);
   std::vector<Packed> packed;
   const std::vector<Source> sources = make_sources(spec, input, slab_width(spec, by_sample), packed);
-  const Packed recurrent = pack_recurrent(spec, input);
+  const PackedLoops loops(spec, input);
 
   const Traces states(spec, input);
   const auto words = [&](bool wanted) { return wanted ? Array<std::uint64_t>(n_words) : Array<std::uint64_t>(); };
@@ -211,9 +214,10 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.n_samples = n_samples;
   pass.sources = sources.data();
   pass.n_sources = static_cast<int>(sources.size());
-  pass.recurrent_weight = recurrent.data;
-  pass.recurrent_rows = input.recurrent_rows;
-  if (input.has_own_before) pass.own_before = input.own_before;
+  pass.loops = loops.loops.data();
+  pass.n_loops = static_cast<int>(loops.loops.size());
+  pass.own_before = input.own_before;
+  pass.n_before = input.n_before;
   pass.wide = out.wide;
   states.give(pass);
   pass.fired = fired.data();

@@ -102,9 +102,9 @@ float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
   return sum;
 }
 
-// current[P·W] of one sample at one step, `own` spikes included. Rows of weights are read whole, as they come from
-// beyond L2.
-inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes& own, float* current) {
+// current[P·W] of one sample at one step, the spikes that loops bring included. Rows of weights are read whole, as they
+// come from beyond L2.
+inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes* own, float* current) {
   const int n = pass.spec->n_padded();
   const auto send = [&](const void* weight, const SparseRows* sparse, bool wide, const void* list, const float* values,
                         std::int64_t n_ids) {
@@ -134,12 +134,13 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
     const float* values = source.lists.values ? source.lists.values + first : nullptr;
     send(source.weight, source.rows, source.lists.wide, source.lists.at(first), values, source.lists.n_spikes[list]);
   }
-  if (pass.recurrent_weight) send(pass.recurrent_weight, pass.recurrent_rows, own.wide, own.ids, nullptr, own.n);
+  for (int k = 0; k < pass.n_loops; ++k)
+    send(pass.loops[k].weight, pass.loops[k].rows, own[k].wide, own[k].ids, nullptr, own[k].n);
 }
 
 }  // namespace
 
-void forward_step(const ForwardPass& pass, int t, int b, float* current, const OwnSpikes& own) {
+void forward_step(const ForwardPass& pass, int t, int b, float* current, const OwnSpikes* own) {
   const LayerSpec& spec = *pass.spec;
   const auto advance = neuron_kernels(spec).advance;
   sample_current(pass, t, b, own, current);
@@ -147,28 +148,41 @@ void forward_step(const ForwardPass& pass, int t, int b, float* current, const O
     advance(pass, spec, TileOf(pass, spec, p, b), t, b, current + p * spec.tile_width);
 }
 
-// Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input one step later.
-// `current`: [P·W]; `own_ids`: room for all neurons, of a recurrent layer.
-void forward_sample(const ForwardPass& pass, int b, float* current, void* own_ids, std::int32_t* dropped) {
-  OwnSpikes own{own_ids, 0, pass.wide};
-  if (pass.own_before.offsets)
-    own = {pass.own_before.at(pass.own_before.offsets[b]), pass.own_before.n_spikes[b], pass.wide};
+namespace {
+
+// The spikes of one list, of step t counted from the lists' first.
+inline OwnSpikes spikes_of(const Lists& lists, int t, int n_samples, int b) {
+  const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b;
+  return {lists.at(lists.offsets[list]), lists.n_spikes[list], lists.wide};
+}
+
+}  // namespace
+
+// Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input some steps later.
+void forward_sample(const ForwardPass& pass, int b, const SampleRoom& room, std::int32_t* dropped) {
   for (int t = 0; t < pass.n_steps; ++t) {
-    forward_step(pass, t, b, current, own);
-    const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
-    if (dropped) dropped[list] = select(pass, t, b, nullptr);
-    own.ids = own_ids;
-    if (pass.recurrent_weight) own.n = sent_ids(pass, list, own_ids);
+    for (int k = 0; k < pass.n_loops; ++k) {
+      const int from = t - pass.loops[k].delay;
+      std::uint32_t* const ids = room.own_ids + static_cast<std::size_t>(k) * pass.spec->n_padded();
+      if (from >= 0)
+        room.own[k] = {ids, sent_ids(pass, static_cast<std::int64_t>(from) * pass.n_samples + b, ids), pass.wide};
+      else
+        room.own[k] = pass.n_before ? spikes_of(pass.own_before, pass.n_before + from, pass.n_samples, b) : OwnSpikes();
+    }
+    forward_step(pass, t, b, room.current, room.own);
+    if (dropped) dropped[static_cast<std::int64_t>(t) * pass.n_samples + b] = select(pass, t, b, nullptr);
   }
 }
 
-float deliver_sample(const ForwardPass& pass, int b, float* current, const Lists& own) {
+float deliver_sample(const ForwardPass& pass, int b, const SampleRoom& room, const Lists& own) {
   float sum = 0.0f;
   for (int t = 0; t < pass.n_steps; ++t) {
-    const std::int64_t before = static_cast<std::int64_t>(t - 1) * pass.n_samples + b;
-    const OwnSpikes spikes = t ? OwnSpikes{own.at(own.offsets[before]), own.n_spikes[before], own.wide} : OwnSpikes();
-    sample_current(pass, t, b, spikes, current);
-    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += current[k];
+    for (int k = 0; k < pass.n_loops; ++k) {
+      const int from = t - pass.loops[k].delay;
+      room.own[k] = from >= 0 ? spikes_of(own, from, pass.n_samples, b) : OwnSpikes();
+    }
+    sample_current(pass, t, b, room.own, room.current);
+    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += room.current[k];
   }
   return sum;
 }

@@ -16,9 +16,9 @@ using Id32 = std::uint32_t;
 // ---- forward_kernels.cpp
 void forward(const ForwardPass&, int tile, int block, int b0, int b1);
 float deliver_tile(const ForwardPass&, int tile, int b0, int b1);
-void forward_sample(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
-float deliver_sample(const ForwardPass&, int b, float* current, const Lists& own);
-void forward_step(const ForwardPass&, int t, int b, float* current, const OwnSpikes& own);
+void forward_sample(const ForwardPass&, int b, const SampleRoom& room, std::int32_t* dropped);
+float deliver_sample(const ForwardPass&, int b, const SampleRoom& room, const Lists& own);
+void forward_step(const ForwardPass&, int t, int b, float* current, const OwnSpikes* own);
 
 // ---- list_kernels.cpp
 int select(const ForwardPass&, int t, int b, const std::int32_t* others);
@@ -33,7 +33,7 @@ std::int64_t sent_ids(const ForwardPass&, std::int64_t list, void* ids);
 // ---- state_grad_kernels.cpp
 void state_grad_by_tile(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
 void state_grad_by_sample(const BackwardPass&, const Chunk&, int sample, float* d_current);
-void recurrent_shares(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
+void recurrent_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current,
                       const TileBlock* blocks, float* sums, std::size_t stride);
 void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
 
@@ -41,8 +41,9 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 void weight_grad(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
 
 // ---- sparse_kernels.cpp
-void sparse_shares(const SparseRows&, const float* values, int tile_width, const OwnSpikes& listed, const float* d,
-                   float* sums, std::size_t stride);
+// As `recurrent_shares`, of a loop of sparse synapses.
+void sparse_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current, float* sums,
+                   std::size_t stride);
 void sparse_grad(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current, float* sum);
 
 // ---- neuron_kernels.cpp: what depends on the model, for tiles of one width

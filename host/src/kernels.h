@@ -16,11 +16,11 @@ struct Kernels {
   // The same without step and select, for benchmarks. Returns a number that depends on every current.
   float (*deliver_tile)(const ForwardPass&, int tile, int b0, int b1);
   // One sample, all tiles, all steps; applies the capacity too.
-  void (*forward_sample)(const ForwardPass&, int b, float* current, void* own_ids, std::int32_t* dropped);
+  void (*forward_sample)(const ForwardPass&, int b, const SampleRoom& room, std::int32_t* dropped);
   // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
-  float (*deliver_sample)(const ForwardPass&, int b, float* current, const Lists& own);
-  // One step of one sample, all tiles; `own`: the population's spikes of the step before.
-  void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes& own);
+  float (*deliver_sample)(const ForwardPass&, int b, const SampleRoom& room, const Lists& own);
+  // One step of one sample, all tiles; `own`: for each loop the population's spikes that it brings.
+  void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes* own);
   // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other
   // shards, all and before this one, [4]; null if there are none.
   int (*select)(const ForwardPass&, int t, int b, const std::int32_t* others);
@@ -38,13 +38,10 @@ struct Kernels {
   // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
   void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
   void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
-  // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n]; `weight` as packed for a recurrent
-  // layer.
-  void (*recurrent_shares)(const LayerSpec&, const void* weight, const OwnSpikes& listed, const float* d_current,
+  // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n] of a loop; of sparse synapses the
+  // blocks are those of its rows.
+  void (*recurrent_shares)(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current,
                            const TileBlock* blocks, float* sums, std::size_t stride);
-  // The same through rows of sparse synapses, sums[k·stride + j] of the blocks of `rows`.
-  void (*sparse_shares)(const SparseRows& rows, const float* values, int tile_width, const OwnSpikes& listed,
-                        const float* d_current, float* sums, std::size_t stride);
   // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
   void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
   // From the tile's `d_current` to the gradients of weights, bias and list values.

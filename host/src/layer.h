@@ -83,6 +83,13 @@ struct Source {
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` is float, in the order of the rows
 };
 
+// A recurrent connection: the layer's step t reads its own list t - delay.
+struct Loop {
+  const void* weight = nullptr;      // [N, P·W], float or Bf16
+  const SparseRows* rows = nullptr;  // as `Source::rows`
+  int delay = 1;
+};
+
 // The gradient of a parameter is a sum over groups of samples, each of which begins at zero: of a weight along a tree
 // (group_tree.h), of a neuron's parameter one after the other. Replicas that own whole groups add up to the bits of one
 // process.
@@ -170,15 +177,23 @@ struct OwnSpikes {
   bool wide = false;
 };
 
+// Where one sample runs: its currents [P·W], what each loop hears [n_loops], and room for that, [n_loops][P·W].
+struct SampleRoom {
+  float* current;
+  OwnSpikes* own;
+  std::uint32_t* own_ids;
+};
+
 struct ForwardPass {
   const LayerSpec* spec;
   NeuronParameters neuron;
   int n_steps, n_samples;
   const Source* sources;
   int n_sources;
-  const void* recurrent_weight;              // [N, P·W], float or Bf16, or null
-  const SparseRows* recurrent_rows;          // of sparse synapses, as `Source::rows`
-  Lists own_before;                          // own lists of the step before the first, or none
+  const Loop* loops;
+  int n_loops;
+  Lists own_before;  // own lists of the n_before steps before the first, or none
+  int n_before;
   bool wide;                                 // own ids are uint32
   float* state[max_states];                  // each [P][B][W]
   float* trace[max_parameters][max_states];  // their derivatives by each parameter that learns, else null
@@ -216,8 +231,8 @@ struct BackwardPass {
   std::int64_t n_slots;
   const std::int64_t* silenced_offsets;  // [T·B + 1], fired but dropped; null if not stored
   const std::uint32_t* silenced_ids;
-  const void* recurrent_weight;                   // [N, P·W], float or Bf16, or null
-  const SparseRows* recurrent_rows;               // of sparse synapses, as `Source::rows`
+  const Loop* loops;
+  int n_loops;
   const float* d_values;                          // [slots], ∂L/∂value
   float* d_slots;                                 // [slots], σ'·e; null if nobody asks
   const float* potentials;                        // [T, B, N] of a readout, for gradients of its parameters
@@ -225,8 +240,19 @@ struct BackwardPass {
   const float* d_potentials;                      // [T, B, N] of a readout
   float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout, of those that learn, else null
   float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
-  float* d_current_next;                          // [B, P·W], of the step after the one at hand; sample by sample
+  float* d_currents;  // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample
+  int n_kept;         // D, the longest delay of a loop, at least 1
   int n_senders;
+
+  float* d_current_of(int t, int sample) const {
+    return d_currents + (static_cast<std::size_t>(t % n_kept) * n_samples + sample) * spec->n_padded();
+  }
+  // Whether a loop carries the lists of step t to a later step of this pass.
+  bool is_heard(int t) const {
+    for (int k = 0; k < n_loops; ++k)
+      if (t + loops[k].delay < n_steps) return true;
+    return false;
+  }
 };
 
 // One chunk of it.

@@ -205,7 +205,7 @@ void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, st
   } else {
     const std::size_t n_padded = static_cast<std::size_t>(pass.spec->n_padded()), row = sample * n_padded;
     const std::int64_t begin = pass.lists.offsets[list], end = pass.lists.offsets[list + 1];
-    float* const whole = pass.d_current_next + row;
+    float* const whole = pass.d_current_of(t, sample);
     if constexpr (M::adds_q)
       if (pass.spec->adds_q()) {
         std::memset(whole, 0, sizeof(float) * n_padded);

@@ -1,6 +1,7 @@
 // The backward pass of a recurrent shard through the population's own spikes.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "group_tree.h"
 #include "kernels.h"
@@ -38,7 +39,7 @@ struct Ranks {
 };
 
 // The steps of a shard from the last to the first. ∂L/∂i of a rank's neurons at step t gives, through the rank's
-// columns of the recurrent weights, a share of ∂L/∂(list values) of step t - 1 of every neuron of the population:
+// columns of the loops, a share of ∂L/∂(list values) of the steps t - delay of every neuron of the population:
 // summed over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks.
 class StepsBack {
  public:
@@ -47,9 +48,17 @@ class StepsBack {
   Array<float> run();
 
  private:
-  using Sums = std::vector<std::vector<float>>;  // for each rank [K][its entries in one half's lists of one step]
+  // For each rank [loops that carry the step's lists][K][its entries in one half's lists of one step].
+  using Sums = std::vector<std::vector<float>>;
 
   std::int64_t list(int t, int b) const { return static_cast<std::int64_t>(t) * n_samples_ + b; }
+  // The loops that carry the lists of step t to a later step of this pass.
+  std::vector<const Loop*> heard(int t) const {
+    std::vector<const Loop*> found;
+    for (const Loop& loop : loops_.loops)
+      if (t + loop.delay < n_steps_) found.push_back(&loop);
+    return found;
+  }
   void state_grads(int t, Half half);
   void send(int t, int h);
   void arrive(int t, int h);
@@ -65,12 +74,11 @@ class StepsBack {
   const Owners owners_;
   const std::vector<TileBlock>& blocks_;  // of this rank
   const Padded neuron_;
-  const SparseRows* const rows_;  // of sparse synapses, else null
-  const Packed weight_;
+  const PackedLoops loops_;
   const std::vector<Half> halves_;
   std::vector<Sums> sums_;  // by half
   Array<float> total_;      // [own slots]
-  const Array<float> d_slots_, d_next_, d_current_;
+  const Array<float> d_slots_, d_currents_, d_current_;
   std::vector<Array<float>> d_state_;
   BackwardPass pass_{};
 };
@@ -88,17 +96,17 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       owners_(all, list(n_steps_, 0), ranks_.first),
       blocks_(ranks_.blocks[exchange.rank()]),
       neuron_(spec, input),
-      rows_(input.recurrent_rows),
-      weight_(pack_recurrent(spec, input)),
+      loops_(spec, input),
       halves_(halves(n_samples_)),
       sums_(halves_.size(), Sums(exchange.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),
       d_slots_(total_.size()),
-      d_next_(n_samples_ * row_),
+      d_currents_(loops_.n_kept(n_steps_) * n_samples_ * row_),
       d_current_(n_samples_ * group_samples * row_) {
   if (total_.size()) std::memcpy(total_.data(), d_values, sizeof(float) * total_.size());
   pass_.spec = &spec;
   pass_.neuron = neuron_.pointers();
+  pass_.n_steps = n_steps_;
   pass_.n_samples = n_samples_;
   pass_.lists = saved.lists;
   pass_.fields = saved.fields;
@@ -111,16 +119,19 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
     d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
     pass_.d_state[k] = d_state_[k].data();
   }
-  pass_.d_current_next = d_next_.data();
+  pass_.loops = loops_.loops.data();
+  pass_.n_loops = static_cast<int>(loops_.loops.size());
+  pass_.d_currents = d_currents_.data();
+  pass_.n_kept = loops_.n_kept(n_steps_);
 }
 
 Array<float> StepsBack::run() {
   const int n_halves = static_cast<int>(halves_.size());
   for (int t = n_steps_ - 1; t >= 0; --t)
     for (int h = 0; h < n_halves; ++h) {
-      if (t + 1 < n_steps_) arrive(t, h);
+      if (pass_.is_heard(t)) arrive(t, h);
       state_grads(t, halves_[h]);
-      if (t > 0) send(t - 1, h);
+      if (t > 0 && pass_.is_heard(t - 1)) send(t - 1, h);
     }
   return std::move(total_);
 }
@@ -130,7 +141,7 @@ void StepsBack::state_grads(int t, Half half) {
   parallel_for(half.size(), [&](int k, int) {
     const int b = half.b0 + k;
     BackwardPass step = pass_;
-    step.n_steps = t + 1;  // ∂L/∂(list values) is whole: nothing more comes from the step after
+    step.n_steps = t + 1;  // ∂L/∂(list values) is whole: nothing more comes from later steps
     kernels_.state_grad_by_sample(step, {t, t + 1, b, b + 1}, b, d_current_.data() + b * group_samples * row_);
   });
 }
@@ -139,14 +150,15 @@ void StepsBack::state_grads(int t, Half half) {
 void StepsBack::send(int t, int h) {
   const Half half = halves_[h];
   const int n_ranks = exchange_.size();
-  const std::size_t n_blocks = blocks_.size();
+  const std::vector<const Loop*> loops = heard(t);
+  const std::size_t n_sums = loops.size() * blocks_.size();
   std::vector<std::int64_t> starts(n_ranks * (half.size() + 1));
   std::vector<Bytes> to(n_ranks);
   for (int r = 0; r < n_ranks; ++r) {
     std::int64_t* start = starts.data() + r * (half.size() + 1);
     for (int k = 0; k < half.size(); ++k) start[k + 1] = start[k] + owners_.runs(list(t, half.b0 + k), r).size();
     std::vector<float>& sums = sums_[h][r];
-    sums.resize(n_blocks * static_cast<std::size_t>(start[half.size()]));
+    sums.resize(n_sums * static_cast<std::size_t>(start[half.size()]));
     to[r] = {sums.data(), sizeof(float) * sums.size()};
   }
   parallel_for(half.size(), [&](int k, int) {
@@ -154,20 +166,18 @@ void StepsBack::send(int t, int h) {
     const int b = half.b0 + k;
     const std::int64_t i = list(t, b), begin = all_.offsets[i];
     const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
-    const Array<float> whole(n * n_blocks);
+    const Array<float> whole(n * n_sums);
     const OwnSpikes listed{all_.at(begin), static_cast<std::int64_t>(n), all_.wide};
-    const float* d_next = d_next_.data() + b * row_;
-    if (rows_)
-      kernels_.sparse_shares(*rows_, static_cast<const float*>(weight_.data), spec_.tile_width, listed, d_next,
-                             whole.data(), n);
-    else
-      kernels_.recurrent_shares(spec_, weight_.data, listed, d_next, blocks_.data(), whole.data(), n);
+    float* to_write = whole.data();
+    for (const Loop* loop : loops)
+      kernels_.recurrent_shares(spec_, *loop, listed, pass_.d_current_of(t + loop->delay, b), blocks_.data(),
+                                std::exchange(to_write, to_write + n * blocks_.size()), n);
     for (int r = 0; r < n_ranks; ++r) {
       const Runs runs = owners_.runs(i, r);
       const std::int64_t* start = starts.data() + r * (half.size() + 1);
-      for (std::size_t block = 0; block < n_blocks; ++block) {
-        const float* from = whole.data() + block * n - begin;
-        float* out = sums_[h][r].data() + block * static_cast<std::size_t>(start[half.size()]) + start[k];
+      for (std::size_t s = 0; s < n_sums; ++s) {
+        const float* from = whole.data() + s * n - begin;
+        float* out = sums_[h][r].data() + s * static_cast<std::size_t>(start[half.size()]) + start[k];
         out = std::copy_n(from + runs.spikes, runs.n_spikes(), out);
         std::copy_n(from + runs.near, runs.n_near(), out);
       }
@@ -184,17 +194,21 @@ void StepsBack::arrive(int t, int h) {
   std::vector<Bytes> from = exchange_.finish(h);
   const std::vector<float>& own = sums_[h][exchange_.rank()];
   from[exchange_.rank()] = {own.data(), sizeof(float) * own.size()};
-  std::vector<const float*> blocks;
+  std::vector<std::vector<const float*>> blocks(heard(t).size());  // of each loop
   for (int r = 0; r < exchange_.size(); ++r) {
-    const std::size_t n_blocks = ranks_.blocks[r].size();
-    if (from[r].size != sizeof(float) * n * n_blocks)
+    const std::size_t n_blocks = ranks_.blocks[r].size(), size = sizeof(float) * n * n_blocks * blocks.size();
+    if (from[r].size != size)
       throw InputError("ShapeError", "rank " + std::to_string(r) + " of a layer sent " + std::to_string(from[r].size) +
-                                         " bytes of gradients, not " + std::to_string(sizeof(float) * n * n_blocks));
-    for (std::size_t k = 0; k < n_blocks; ++k) blocks.push_back(static_cast<const float*>(from[r].data) + k * n);
+                                         " bytes of gradients, not " + std::to_string(size));
+    const float* next = static_cast<const float*>(from[r].data);
+    for (std::vector<const float*>& of_loop : blocks)
+      for (std::size_t k = 0; k < n_blocks; ++k) of_loop.push_back(std::exchange(next, next + n));
   }
   std::vector<float> sum(n);
-  add_branches(blocks, ranks_.folds, n, sum.data());
-  for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sum[j];
+  for (const std::vector<const float*>& of_loop : blocks) {
+    add_branches(of_loop, ranks_.folds, n, sum.data());
+    for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sum[j];
+  }
 }
 
 }  // namespace

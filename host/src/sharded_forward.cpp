@@ -68,10 +68,14 @@ class Steps {
         exchange_(exchange),
         dropped_(dropped),
         halves_(halves(pass.n_samples)),
-        recurrent_(pass.recurrent_weight != nullptr),
+        recurrent_(pass.n_loops > 0),
         selects_late_(recurrent_ && dropped && !pass.spec->fixed),
-        before_(pass.n_samples),
-        messages_(halves_.size()) {}
+        n_kept_(longest_delay(pass)),
+        arrived_(static_cast<std::size_t>(n_kept_) * pass.n_samples),
+        heard_(static_cast<std::size_t>(pass.n_loops) * pass.n_samples),
+        messages_(halves_.size()) {
+    for (Message& message : messages_) message.merged.resize(n_kept_);
+  }
 
   void run() {
     const std::size_t row = static_cast<std::size_t>(pass_.spec->n_padded());
@@ -83,7 +87,12 @@ class Steps {
         if (recurrent_ && t > 0) arrive(t - 1, h);
         parallel_for(half.size(), [&](int k, int) {
           const int b = half.b0 + k;
-          kernels_.forward_step(pass_, t, b, current.data() + b * row, before_[b]);
+          OwnSpikes* const heard = heard_.data() + static_cast<std::size_t>(b) * pass_.n_loops;
+          for (int l = 0; l < pass_.n_loops; ++l) {
+            const int from = t - pass_.loops[l].delay;
+            heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
+          }
+          kernels_.forward_step(pass_, t, b, current.data() + b * row, heard);
         });
         if (dropped_ && !selects_late_)
           count_and_select(kernels_, pass_, exchange_, list(t, half.b0), list(t, half.b1), dropped_);
@@ -96,8 +105,15 @@ class Steps {
   struct Message {
     Array<unsigned char> own;  // room for all neurons
     std::size_t size = 0;
-    std::vector<Id> merged;  // the population's spikes, sample after sample
+    std::vector<std::vector<Id>> merged;  // [D], the population's spikes of a step, sample after sample
   };
+
+  static int longest_delay(const ForwardPass& pass) {
+    int longest = 0;
+    for (int k = 0; k < pass.n_loops; ++k) longest = std::max(longest, pass.loops[k].delay);
+    return std::min(longest, std::max(1, pass.n_steps));
+  }
+  std::size_t of(int t, int b) const { return static_cast<std::size_t>(t % n_kept_) * pass_.n_samples + b; }
 
   std::int64_t list(int t, int b) const { return static_cast<std::int64_t>(t) * pass_.n_samples + b; }
   std::size_t n_counts(Half half) const { return static_cast<std::size_t>(half.size()) * (selects_late_ ? 2 : 1); }
@@ -147,7 +163,7 @@ class Steps {
     }
     if (selects_late_) select_lists(kernels_, pass_, exchange_, counts, list(t, half.b0), list(t, half.b1), dropped_);
 
-    std::vector<Id>& merged = messages_[h].merged;
+    std::vector<Id>& merged = messages_[h].merged[t % n_kept_];
     merged.resize(n_ids);
     Id* to = merged.data();
     for (int k = 0; k < half.size(); ++k) {
@@ -158,7 +174,7 @@ class Steps {
         ids[r] += n;
       }
       const std::int64_t n = to - begin;
-      before_[half.b0 + k] = {begin, selects_late_ ? keep(begin, n, t, half.b0 + k) : n, sizeof(Id) == 4};
+      arrived_[of(t, half.b0 + k)] = {begin, selects_late_ ? keep(begin, n, t, half.b0 + k) : n, sizeof(Id) == 4};
     }
   }
 
@@ -179,8 +195,10 @@ class Steps {
   std::int32_t* const dropped_;
   const std::vector<Half> halves_;
   const bool recurrent_, selects_late_;
-  std::vector<OwnSpikes> before_;  // the population's spikes of the step before, by sample
-  std::vector<Message> messages_;  // by half
+  const int n_kept_;                // D, the longest delay of a loop
+  std::vector<OwnSpikes> arrived_;  // [D][B], the population's spikes of the last D steps
+  std::vector<OwnSpikes> heard_;    // [B][loops], of the step at hand
+  std::vector<Message> messages_;   // by half
 };
 
 }  // namespace

@@ -115,11 +115,14 @@ Packed pack_rows_of(const SparseRows& rows, const float* weight, bool bf16, cons
   return packed;
 }
 
-Packed pack_recurrent(const LayerSpec& spec, const LayerInput& input) {
+PackedLoops::PackedLoops(const LayerSpec& spec, const LayerInput& input) {
   constexpr const char* name = "recurrent_weight";
-  if (!input.recurrent_weight) return {};
-  if (input.recurrent_rows) return pack_rows_of(*input.recurrent_rows, input.recurrent_weight, spec.bf16, name);
-  return pack_unless(input.packed_recurrent, input.recurrent_weight, spec.n_all(), spec, spec.n_padded(), name);
+  for (const LoopInput& from : input.loops) {
+    packed.push_back(from.rows ? pack_rows_of(*from.rows, from.weight, spec.bf16, name)
+                               : pack_unless(from.packed, from.weight, spec.n_all(), spec, spec.n_padded(), name));
+    loops.push_back({packed.back().data, from.rows, from.delay});
+    longest = std::max(longest, from.delay);
+  }
 }
 
 }  // namespace sparsesnn

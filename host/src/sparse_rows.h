@@ -1,6 +1,8 @@
 // Compressed rows of a layer's sparse synapses, made once.
 #pragma once
 
+#include <algorithm>
+
 #include "../../codelets/records.h"
 #include "packing.h"
 
@@ -27,7 +29,15 @@ class SparseRowsOf : public SparseRows {
 // A weight in the order of the rows, rounded where the layer reads bfloat16. Throws for NaN and infinity.
 Packed pack_rows_of(const SparseRows& rows, const float* weight, bool bf16, const char* name);
 
-// The recurrent weight as passes sample by sample read it.
-Packed pack_recurrent(const LayerSpec& spec, const LayerInput& input);
+// The loops of a layer as passes sample by sample read them.
+struct PackedLoops {
+  std::vector<Packed> packed;
+  std::vector<Loop> loops;
+  int longest = 0;  // delay
+
+  PackedLoops(const LayerSpec& spec, const LayerInput& input);
+  // Steps of which a backward pass over n_steps keeps the current gradients.
+  int n_kept(int n_steps) const { return std::max(1, std::min(longest, n_steps)); }
+};
 
 }  // namespace sparsesnn

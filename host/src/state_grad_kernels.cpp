@@ -1,4 +1,5 @@
 // ∂L/∂i of a tile or a sample, and what recurrent weights carry of it.
+#include <algorithm>
 #include <cstring>
 
 #include "../../codelets/deliver_grad.h"
@@ -68,11 +69,12 @@ class TileSum {
 
 }  // namespace
 
-void recurrent_shares(const LayerSpec& spec, const void* weight, const OwnSpikes& listed, const float* d_current,
+void recurrent_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const float* d_current,
                       const TileBlock* blocks, float* sums, std::size_t stride) {
+  if (loop.rows) return sparse_shares(spec, loop, listed, d_current, sums, stride);
   TileSum sum;
   int block = 0, done = 0;  // tiles in earlier blocks
-  each_recurrent_share(spec, weight, listed, d_current, [&](int p, std::int64_t j, int n, Vector share) {
+  each_recurrent_share(spec, loop.weight, listed, d_current, [&](int p, std::int64_t j, int n, Vector share) {
     if (!p) block = done = 0;
     sum.add(p - done, share);
     if (p + 1 < done + blocks[block].n) return;
@@ -122,35 +124,32 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 
 namespace {
 
-// q = σ'·e at the listed neurons of list i, with what comes back through the recurrent weights from the step after.
-void listed_grad(const BackwardPass& pass, std::int64_t i, const float* d_current_next) {
+// q = σ'·e at the listed neurons of one list, with what comes back through the loops from later steps.
+void listed_grad(const BackwardPass& pass, int t, int sample) {
   const LayerSpec& spec = *pass.spec;
+  const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
   const std::int64_t begin = pass.lists.offsets[i], end = pass.lists.offsets[i + 1];
   const float* slope = pass.fields;
-  if (!d_current_next) {
+  if (!pass.is_heard(t)) {
     for (std::int64_t j = begin; j < end; ++j) pass.d_slots[j] = slope[j] * pass.d_values[j];
     return;
   }
-  TileSum sum;
-  const OwnSpikes listed{pass.lists.at(begin), end - begin, pass.lists.wide};
-  if (pass.recurrent_rows) {
-    float* const share = pass.d_slots + begin;
-    sparse_shares(*pass.recurrent_rows, static_cast<const float*>(pass.recurrent_weight), spec.tile_width, listed,
-                  d_current_next, share, 0);
-    for (std::int64_t j = 0; j < listed.n; ++j) share[j] = slope[begin + j] * (pass.d_values[begin + j] + share[j]);
-    return;
+  const TileBlock all_tiles{0, spec.n_tiles()};
+  float shares[share_piece];
+  for (std::int64_t from = begin; from < end; from += share_piece) {
+    const std::int64_t n = std::min<std::int64_t>(share_piece, end - from);
+    const float* e = pass.d_values + from;
+    float* const q = pass.d_slots + from;
+    for (int k = 0; k < pass.n_loops; ++k) {
+      const int later = t + pass.loops[k].delay;
+      if (later >= pass.n_steps) continue;
+      recurrent_shares(spec, pass.loops[k], {pass.lists.at(from), n, pass.lists.wide}, pass.d_current_of(later, sample),
+                       &all_tiles, shares, 0);
+      for (std::int64_t j = 0; j < n; ++j) q[j] = e[j] + shares[j];
+      e = q;
+    }
+    for (std::int64_t j = 0; j < n; ++j) q[j] *= slope[from + j];
   }
-  each_recurrent_share(spec, pass.recurrent_weight, listed, d_current_next,
-                       [&](int p, std::int64_t j, int n, Vector share) {
-                         sum.add(p, share);
-                         if (p + 1 < spec.n_tiles()) return;
-                         float lane[vector_width];
-                         store(lane, sum.take());
-                         for (int r = 0; r < n; ++r) {
-                           const std::int64_t slot = begin + j + r;
-                           pass.d_slots[slot] = slope[slot] * (pass.d_values[slot] + lane[r]);
-                         }
-                       });
 }
 
 }  // namespace
@@ -159,11 +158,8 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int samp
   const LayerSpec& spec = *pass.spec;
   const auto grad_step = neuron_kernels(spec).grad_step;
   const std::size_t w = static_cast<std::size_t>(spec.tile_width), n_rows = chunk.n_rows();
-  const float* d_current_next = at(pass.d_current_next, sample * static_cast<std::size_t>(spec.n_padded()));
   for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
-    if (spec.model->fires())
-      listed_grad(pass, static_cast<std::int64_t>(t) * pass.n_samples + sample,
-                  pass.recurrent_weight && t + 1 < pass.n_steps ? d_current_next : nullptr);
+    if (spec.model->fires()) listed_grad(pass, t, sample);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
 }

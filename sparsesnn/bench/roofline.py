@@ -107,22 +107,21 @@ def _layer_streams(
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
     n_chunks = _n_chunks(senders[0].n_steps, senders[0].n_samples)
-    recurrent = layer.loop_weight is not None
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(c.n_pre for c in layer.incoming)
     # feed-forward: the columns of one tile; recurrent: all weights at every step
-    columns = machine.level_of(weight_bytes * n_pre * (n if recurrent else min(n, 64)))
+    columns = machine.level_of(weight_bytes * n_pre * (n if layer.loops else min(n, 64)))
     n_spikes = [int(s.n_spikes.sum()) for s in senders]
     n_events = [s.ids.numel() if w else k for s, w, k in zip(senders, wanted, n_spikes, strict=True)]
-    own_spikes = int(own.n_spikes.sum()) if own is not None and recurrent else 0
+    own_spikes = int(own.n_spikes.sum()) * len(layer.loops) if own is not None else 0
     yield Stream("deliver", columns, False, weight_bytes * n * (sum(n_spikes) + own_spikes))
     yield Stream("step", "L1", True, 8 * n * rows * (2 if isinstance(layer.population, CubaLIF) else 1))
     if own is not None:
         yield Stream("select", "L2", True, 10 * own.ids.numel() + rows * n / 4)
     yield Stream("select_grad", "L2", True, 16 * (sum(n_events) + own_spikes))
     yield Stream("step_grad", "L2", True, 16 * n * rows)
-    if own is not None and recurrent:
-        yield Stream("step_grad", columns, False, weight_bytes * n * own.ids.numel())
+    if own is not None:
+        yield Stream("step_grad", columns, False, weight_bytes * n * own.ids.numel() * len(layer.loops))
     yield Stream("deliver_grad", "L2", False, 4 * n * (sum(n_events) + own_spikes))
     all_weights = machine.level_of(8 * n_pre * n)
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * n_chunks)

@@ -94,7 +94,7 @@ class PopulationPlan:
 
 @dataclass(frozen=True)
 class ConnectionPlan:
-    """One connection; recurrent weights are a connection from a population to itself, delivered one step later.
+    """One connection; recurrent weights are a connection from a population to itself, delivered one or more steps later.
 
     Args:
         reducers: stage 1 of the sum of list gradients; empty where pre is an `Input` (nobody needs the gradient), or

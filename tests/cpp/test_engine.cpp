@@ -71,10 +71,11 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   const int n_lists = shape.n_steps * shape.n_samples;
   const OwnedLists first = random_lists(random, n_lists, shape.n_pre, 0.3, false),
                    second = random_lists(random, n_lists, 5, 0.4, true),
-                   own = random_lists(random, shape.n_samples, shape.n, 0.2, false);
+                   own = random_lists(random, 3 * shape.n_samples, shape.n, 0.2, false);
   const auto weight0 = random_floats(random, shape.n_pre * n, -0.4f, 0.8f),
              weight1 = random_floats(random, 5 * n, -1, 1),
              recurrent_weight = random_floats(random, n * n, -0.5f, 0.5f),
+             late_weight = random_floats(random, n * n, -0.5f, 0.5f),
              grad_threshold = random_floats(random, n, 0.1f, 0.5f), bias = random_floats(random, n, -0.1f, 0.1f),
              state = random_floats(random, n * shape.n_samples, -1, 2);
   const NeuronModel& model = *spec.model;
@@ -88,9 +89,9 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   input.sources = {{first.view(), shape.n_steps, shape.n_pre, shape.delay, weight0.data()},
                    {second.view(), shape.n_steps, 5, 0, weight1.data()}};
   if (recurrent) {
-    input.recurrent_weight = recurrent_weight.data();
+    input.loops = {{recurrent_weight.data(), 1}, {late_weight.data(), 3}};
     input.own_before = own.view();
-    input.has_own_before = true;
+    input.n_before = 3;
   }
   for (int k = 0; k < model.n_parameters; ++k) input.parameters[k] = parameters[k].data();
   if (spiking) input.grad_threshold = grad_threshold.data();
@@ -118,7 +119,7 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   const auto d_values = random_floats(random, n_slots, -1, 1),
              d_potentials = random_floats(random, spiking ? 0 : n_lists * n, -1, 1);
   const LayerGradients d = layer_backward(spec, input, saved, d_values.data(), d_potentials.data(),
-                                          {{true, true}, {false, true}, recurrent, true});
+                                          {{true, true}, {false, true}, {recurrent, recurrent}, true});
 
   std::vector<unsigned char> bytes;
   append(bytes, out.ids, n_slots * 2);
@@ -130,7 +131,7 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   append(bytes, d.d_weight[0], shape.n_pre * n);
   append(bytes, d.d_weight[1], 5 * n);
   append(bytes, d.d_value[1], second.ids.size());
-  append(bytes, d.d_recurrent_weight, n * n);
+  for (const Array<float>& one : d.d_loops) append(bytes, one, n * n);
   append(bytes, d.d_bias, n);
   for (const Array<float>& one : d.d_parameters) append(bytes, one, n);
   return bytes;

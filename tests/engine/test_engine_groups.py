@@ -19,7 +19,6 @@ from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 
 GROUP = _core.group_samples
-PER_NEURON = ("recurrent_weight", "bias")
 
 
 def random_spikes(n_steps: int, n_samples: int, n: int) -> SpikeBatch:
@@ -57,7 +56,7 @@ def backward_calls(
 
 
 def parameter_gradients(result: Any) -> list[np.ndarray]:
-    found = [*result["weight"], *(result[name] for name in PER_NEURON), *result["parameters"]]
+    found = [*result["weight"], *result["loops"], result["bias"], *result["parameters"]]
     return [g for g in found if g is not None]
 
 
@@ -91,7 +90,7 @@ def test_groups_add_up_to_the_gradient(
     parts = [backward_calls(model, spikes[lo * GROUP : hi * GROUP], monkeypatch) for lo, hi, _ in branches]
     for k, (arguments, result) in enumerate(whole):
         separate = parameter_gradients(backward(*arguments, n_batch=n_samples))
-        n_weights = sum(g is not None for g in [*result["weight"], result["recurrent_weight"]])
+        n_weights = sum(g is not None for g in [*result["weight"], *result["loops"]])
         for g, (total, own) in enumerate(zip(parameter_gradients(result), separate, strict=True)):
             if g < n_weights:
                 assert own.shape == (1, *total.shape)  # the whole batch is one branch
@@ -157,7 +156,7 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         call = _core.LayerCall(spec, n_steps=20, n_samples=11, sources=[source], parameters=[beta], exchange=exchange)
         saved = _core.forward(call)
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
-        found: np.ndarray = _core.backward(call, saved, None, d_out, [True], [True], False, False)["value"][0]
+        found: np.ndarray = _core.backward(call, saved, None, d_out, [True], [True], [], False)["value"][0]
         return found
 
     whole = d_value(0, n_tiles, None)

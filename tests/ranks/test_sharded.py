@@ -25,7 +25,7 @@ from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.parameters import NEURONS
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.synapses import sparse
+from sparsesnn.synapses import Dense, Sparse, sparse
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
 GROUP = _core.group_samples
@@ -168,6 +168,23 @@ def test_feed_forward(name, grid):
 def test_recurrent(name, grid):
     net, rules = RECURRENT[name]
     check(parse_net(net, **rules), *grid)
+
+
+LOOPS = {
+    "plain": ((Dense(), Dense()), (1, 5), LIF(150, bias=True)),
+    "capacity": ((Dense(),), (2,), LIF(150, capacity=9, grad_threshold=0.5)),
+    "late": ((Dense(), Dense()), (3, 14), CubaLIF(100, reset="zero", detach_reset=False, learn_beta=True)),
+    "sparse": ((Sparse(0.02), Dense(), Sparse(0.2)), (1, 4, 2), LIF(210, learn_beta=True)),
+}
+
+
+@pytest.mark.parametrize("grid", [(1, 3), (2, 2)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_with_delays(name, grid):
+    kinds, delays, hidden = LOOPS[name]
+    loops = [Connection("b", "b", delay, synapses=kind) for kind, delay in zip(kinds, delays, strict=True)]
+    populations = {"a": Input(30), "b": hidden, "c": LIF(70), "d": LI(10)}
+    check(Network(populations, (Connection("a", "b"), *loops, Connection("b", "c"), Connection("c", "d"))), *grid)
 
 
 ADAPTIVE = {

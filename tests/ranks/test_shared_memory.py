@@ -145,7 +145,7 @@ def test_weights_change_between_passes(net):
             expected = model(spikes_of(comm.rank)).potentials  # without gradients every replica packs its own
         assert torch.equal(model(spikes_of(comm.rank), GROUP * comm.rank).potentials, expected)
         layer = next(iter(model.layers.values()))
-        assert list(layer.common_weights.rooms) == ["weight0", "recurrent_weight"][: 1 + ("r" in net)]
+        assert list(layer.common_weights.rooms) == ["weight0", "loop0"][: 1 + ("r" in net)]
         with torch.no_grad():
             layer.weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
         model(spikes_of(comm.rank), GROUP * comm.rank)
@@ -236,7 +236,7 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
         sources=[source],
         parameters=[numbers, numbers],
         grad_threshold=numbers,
-        recurrent_weight=weight,
+        loops=[_core.Loop(weight, 1)],
     )
     with pytest.raises(ShapeError, match="a packed weight has .* bytes; pack_rows fills"):
         _core.forward(call)

@@ -62,6 +62,7 @@ def run_layer(
         learnt=tuple(learnt),
         constant={name: _array(x, name) for name, x in tensors.items() if name not in learnt},
         parameters=parameter_names(population),
+        loop_delays=layer.loop_delays,
         state=None
         if state is None
         else [_array(z, f"state {x}") for x, z in zip(population.states, state.of(population.states), strict=True)],
@@ -94,6 +95,7 @@ class _Call:
     learnt: tuple[str, ...]
     constant: dict[str, np.ndarray]
     parameters: tuple[str, ...]
+    loop_delays: tuple[int, ...]
     state: list[np.ndarray] | None
     own_before: _core.Lists | None
     rows: Mapping[str, _core.SparseRows]
@@ -122,9 +124,10 @@ class _Call:
             parameters=[arrays[name] for name in self.parameters],
             grad_threshold=arrays.get("grad_threshold"),
             bias=arrays.get("bias"),
-            recurrent_weight=arrays.get("recurrent_weight"),
-            recurrent_rows=self.rows.get("recurrent_weight"),
-            packed_recurrent=self.packed.get("recurrent_weight"),
+            loops=[
+                _core.Loop(arrays[f"loop{k}"], delay, self.packed.get(f"loop{k}"), self.rows.get(f"loop{k}"))
+                for k, delay in enumerate(self.loop_delays)
+            ],
             state=self.state,
             own_before=self.own_before,
         )
@@ -175,7 +178,7 @@ class Snapshot:
         for name, c in connections_read(layer).items():
             if name not in rows:
                 packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
-                by_sample = bool(rows) or layer.loop is not None
+                by_sample = bool(rows) or bool(layer.loops)
                 _core.pack_rows(spec, by_sample, _array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
         return cls({name: x if name in packed else x.clone() for name, x in tensors.items()}, packed)
 
@@ -205,7 +208,7 @@ class _RunLayer(torch.autograd.Function):
             d_array if readout else None,
             [f"weight{k}" in call.learnt for k in range(n_sources)],
             list(ctx.needs_input_grad[1 : 1 + n_sources]),
-            "recurrent_weight" in call.learnt,
+            [f"loop{k}" in call.learnt for k in range(len(call.loop_delays))],
             "bias" in call.learnt,
         )
         by_name = gradients_by_name(grads, call.parameters)
@@ -222,7 +225,7 @@ def gradients_by_name(grads: Mapping[str, Any], parameters: Sequence[str]) -> di
     """What `_core.backward` found, under the names of `layer_tensors`; None where there is no gradient."""
     return {
         **{f"weight{k}": weight for k, weight in enumerate(grads["weight"])},
-        "recurrent_weight": grads["recurrent_weight"],
+        **{f"loop{k}": weight for k, weight in enumerate(grads["loops"])},
         "bias": grads["bias"],
         **dict(zip(parameters, grads["parameters"], strict=True)),
     }
@@ -245,8 +248,8 @@ def layer_tensors(layer: Layer) -> dict[str, Tensor]:
 
 def connections_read(layer: PopulationModule) -> dict[str, Incoming]:
     """The connections of a layer under the engine's names of their weights."""
-    found = {f"weight{k}": c for k, c in enumerate(layer.senders)}
-    return found if layer.loop is None else {**found, "recurrent_weight": layer.loop}
+    senders = {f"weight{k}": c for k, c in enumerate(layer.senders)}
+    return {**senders, **{f"loop{k}": c for k, c in enumerate(layer.loops)}}
 
 
 def weights_read(layer: PopulationModule) -> dict[str, Tensor]:
@@ -313,9 +316,15 @@ def spec_arguments(
 
 
 def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
-    if layer.loop is None or state is None or not isinstance(state.history, SpikeBatch):
+    if not layer.loops or state is None or not isinstance(state.history, SpikeBatch):
         return None
-    return engine_lists(state.history.steps(state.history.n_steps - 1, state.history.n_steps))
+    n_steps, longest = state.history.n_steps, max(layer.loop_delays)
+    if n_steps < longest:
+        raise ShapeError(
+            f"state: its history has {n_steps} steps; this layer hears itself {longest} steps later; pass the state that "
+            "this layer returned"
+        )
+    return engine_lists(state.history.steps(n_steps - longest, n_steps))
 
 
 def engine_lists(spikes: SpikeBatch) -> _core.Lists:

@@ -102,7 +102,7 @@ class ShardedLayer(PopulationModule):
         whole = gather_lists(lists, self.shards, self.grid.shards, limited=bool(self.population.capacity))
         # Without values, whose graph holds the call: a circle would keep all arrays until Python looks for circles.
         call.whole = replace(whole, own_values=None)
-        if save and self.loop is not None and self.exchange is not None:
+        if save and self.loops and self.exchange is not None:
             call.hold_own()
         return whole, None
 
@@ -123,7 +123,7 @@ class ShardedLayer(PopulationModule):
         rows = engine.sparse_rows(self)
         names = [name for name in engine.connections_read(self) if name not in rows]
         weights = {n: engine._array(x, n) for n in names if (x := parameters[n]) is not None}
-        return self.common_weights.pack(spec, weights, by_sample=bool(rows) or self.loop is not None)
+        return self.common_weights.pack(spec, weights, by_sample=bool(rows) or bool(self.loops))
 
     def parameters_by_name(self) -> dict[str, Tensor | None]:
         """All tensors that define the layer, under the engine's names; those that learn, one a neuron, as [n]."""
@@ -135,7 +135,6 @@ class ShardedLayer(PopulationModule):
             return _own_neurons(value, self.shards, self.grid.shards)
 
         return {
-            "recurrent_weight": None,
             **engine.weights_read(self),
             "bias": self.bias,
             "grad_threshold": getattr(self, "grad_threshold", None),
@@ -183,17 +182,21 @@ class _ShardCall:
         self.own.hold(self.whole.n_neurons)
 
     def _engine_call(self, parameters: Sequence[Tensor | None], own: _core.Lists | None = None) -> _core.LayerCall:
-        """The engine's view; with `own`, the population's lists, these are one source more in place of a recurrence."""
+        """The engine's view; with `own`, the population's lists, these are a source more in place of each loop."""
         given = zip(self.names, parameters, strict=True)
         arrays: dict[str, Any] = {n: None if x is None else engine._array(x, n) for n, x in given}
         weights: list[Any] = [arrays[f"weight{k}"] for k in range(len(self.sources))]
+        loop_delays = self.layer.loop_delays
         lists, n_pre, delays = list(self.lists_read), list(self.layer.n_pre), list(self.layer.delays)
         rows = engine.sparse_rows(self.layer)
         of_sources = [rows.get(f"weight{k}") for k in range(len(self.sources))]
         if own is not None:
-            of_sources.append(rows.get("recurrent_weight"))
-            weights, lists = [*weights, arrays["recurrent_weight"]], [*lists, own]
-            n_pre, delays = [*n_pre, self.layer.population.n], [*delays, 1]
+            of_loops = range(len(loop_delays))
+            of_sources += [rows.get(f"loop{k}") for k in of_loops]
+            weights += [arrays[f"loop{k}"] for k in of_loops]
+            lists += [own for _ in of_loops]
+            n_pre += [self.layer.population.n for _ in of_loops]
+            delays += loop_delays
         sources = [
             _core.Source(of, n, delay, weight, self.packed.get(f"weight{k}"), of_rows)
             for k, (of, n, delay, weight, of_rows) in enumerate(
@@ -209,10 +212,11 @@ class _ShardCall:
             parameters=[arrays[name] for name in engine.parameter_names(self.layer.population)],
             grad_threshold=arrays["grad_threshold"],
             bias=arrays["bias"],
-            recurrent_weight=arrays["recurrent_weight"] if own is None else None,
+            loops=[
+                _core.Loop(arrays[f"loop{k}"], delay, self.packed.get(f"loop{k}"), rows.get(f"loop{k}"))
+                for k, delay in enumerate(loop_delays if own is None else ())
+            ],
             exchange=self.layer.exchange,
-            packed_recurrent=self.packed.get("recurrent_weight") if own is None else None,
-            recurrent_rows=rows.get("recurrent_weight") if own is None else None,
         )
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor:
@@ -287,11 +291,15 @@ def _gradients(
     d_array = engine._array(d_out, "gradient")
     engine_call = call.engine_call
     wanted_weights = [needs[f"weight{k}"] for k in range(n_sources)]
-    steps = layer.loop is not None and layer.exchange is not None
+    wanted_loops = [needs[f"loop{k}"] for k in range(len(layer.loops))]
+    steps = bool(layer.loops) and layer.exchange is not None
     if steps:
         d_array = np.asarray(_core.recurrent_value_grads(engine_call, call.result, call.own, d_array))
         engine_call = call._engine_call(parameters, call.own)
-        wanted_weights, wanted_values = [*wanted_weights, needs["recurrent_weight"]], [*wanted_values, False]
+        wanted_weights, wanted_values = (
+            [*wanted_weights, *wanted_loops],
+            [*wanted_values, *(False for _ in wanted_loops)],
+        )
     grads = _core.backward(
         engine_call,
         call.result,
@@ -299,13 +307,13 @@ def _gradients(
         d_array if call.readout else None,
         wanted_weights,
         wanted_values,
-        needs["recurrent_weight"] and not steps,
+        [] if steps else wanted_loops,
         needs["bias"],
         n_batch=call.reduction.n_batch(call.n_samples, call.first_sample) if call.reduction else 0,
     )
     found = engine.gradients_by_name(grads, engine.parameter_names(layer.population))
-    if steps:
-        found["recurrent_weight"] = found.pop(f"weight{n_sources}")
+    for k in range(len(wanted_loops) if steps else 0):
+        found[f"loop{k}"] = found.pop(f"weight{n_sources + k}")
     return found, list(grads["value"][:n_sources])
 
 

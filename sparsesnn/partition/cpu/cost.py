@@ -133,11 +133,12 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[l
     messages = 2 * math.ceil(math.log2(n_ranks)) + (len(readers) if plan.trains else 0)
     total = plan.n_steps * (n_ranks * lists + (n_ranks - 1) * back)
     once = _superstep(plan, f"{name} lists", {}, (lists + back * others) * plan.n_steps, messages, math.ceil(total), 0)
-    if not any(c.recurrent for c in outgoing) or len(owners) == 1:
+    n_loops = sum(c.recurrent for c in outgoing)
+    if not n_loops or len(owners) == 1:
         return [once], []
     others = 1 - 1 / len(owners)
     fired = 2 * spikes * others + 4 * (counts - 1) * plan.n_samples * (len(owners) - 1)
-    shares = 4 * ids * others * sum(tile_blocks(plan, name)) / len(owners) * plan.trains
+    shares = 4 * ids * others * n_loops * sum(tile_blocks(plan, name)) / len(owners) * plan.trains
     # two halves of the samples, forward and backward, each a message to every other rank
     messages = 2 * (2 if plan.trains else 1) * (len(owners) - 1)
     step = _superstep(

@@ -16,7 +16,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 |  | one layer's lists at a time, what this rank's K blocks of tiles give, twice, and all ranks' blocks give own entries |
 | records | own listed neurons: σ' and what else is kept, 4 B each |
 | masks | of one layer at a time: 16 B per tile and list |
-| state | potentials (CubaLIF: currents too) of all layers; while a layer runs once more, of a recurrent one twice; B·n·4 each |
+| state | the states of all layers; while a layer runs, its own once more and ∂L/∂i of as many steps as a loop's delay; B·n·4 each |
 | waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
 |  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 128 |
 | state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
@@ -110,7 +110,10 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
             "state": 4
             * plan.n_samples
             * padded
-            * _running(population, plan.trains and plan.network.is_recurrent(name)),
+            * (
+                _states(population)
+                + min(plan.n_steps, max((c.delay for c in incoming if c.recurrent), default=0)) * plan.trains
+            ),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
             "shares": sum(_shares(plan, c, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
@@ -150,11 +153,6 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
 def _states(population: Input | LI | Population) -> int:
     """Numbers per neuron that its model carries."""
     return 0 if isinstance(population, Input) else len(population.states)
-
-
-def _running(population: Input | LI | Population, learns_by_step: bool) -> int:
-    """Arrays [B, n] that run through the steps of a layer, in the pass that has more of them."""
-    return _states(population) + learns_by_step
 
 
 def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
