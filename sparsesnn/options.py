@@ -114,7 +114,12 @@ class Option:
         if wanted in (int, float):
             if isinstance(value, (int, wanted)) and not isinstance(value, bool) and self._within(value):
                 return wanted(value)
-        elif isinstance(wanted, type) and isinstance(value, wanted) and (not self.texts or value in self.texts):
+        elif (
+            origin is None
+            and isinstance(wanted, type)
+            and isinstance(value, wanted)
+            and (not self.texts or value in self.texts)
+        ):
             return value
         raise _MisfitError(value)
 

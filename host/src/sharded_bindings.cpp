@@ -29,8 +29,9 @@ using Out = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 // A view of memory that the engine owns. Python must not keep it.
 template <class T>
 nb::ndarray<nb::numpy, T> view(T* data, std::initializer_list<std::size_t> shape) {
+  static char nobody;  // an owner, without which nanobind copies; not `data`, which may be null where it is empty
   return nb::ndarray<nb::numpy, T>(const_cast<std::remove_const_t<T>*>(data), shape,
-                                   nb::capsule(data, [](void*) noexcept {}));
+                                   nb::capsule(&nobody, [](void*) noexcept {}));
 }
 
 }  // namespace

@@ -248,7 +248,7 @@ def _exhaust(batches: Iterable[Any]) -> int:
 
 
 def _check_equal(frames: Any, event_set: EventSet) -> None:
-    """Raises `DataError` unless Tonic's frames, capped at 1, hold the spikes of our samples."""
+    """Raises `DataError` unless Tonic's frames hold the spikes of our samples, with their values where spikes count."""
     if len(frames) != len(event_set):
         raise DataError(f"bench loading: Tonic has {len(frames)} samples, our cache {len(event_set)}")
     # files are listed in another order by Tonic: samples are known by what they hold
@@ -256,15 +256,18 @@ def _check_equal(frames: Any, event_set: EventSet) -> None:
     step = max(1, len(frames) // _N_COMPARED)
     for k in range(0, len(frames), step):
         frame, label = frames[k]
-        if (int(label), np.flatnonzero(frame).tobytes()) not in ours:
+        values = b"" if event_set.values is None else frame[frame != 0].astype(np.int64).tobytes()
+        if (int(label), np.flatnonzero(frame).tobytes(), values) not in ours:
             raise DataError(f"bench loading: sample {k} of Tonic is none of ours; the comparison would not be fair")
 
 
-def _sample(event_set: EventSet, k: int) -> tuple[int, bytes]:
-    """Class and cells step·N + id of a sample, ascending."""
-    ids = event_set.ids[event_set.sample_starts[k] : event_set.sample_starts[k + 1]].astype(np.int64)
+def _sample(event_set: EventSet, k: int) -> tuple[int, bytes, bytes]:
+    """Class of a sample, its cells step·N + id, ascending, and their values, if they have any."""
+    own = slice(event_set.sample_starts[k], event_set.sample_starts[k + 1])
     step = np.repeat(np.arange(event_set.n_steps), event_set.n_spikes[k])
-    return int(event_set.labels[k]), (step * event_set.n_neurons + ids).tobytes()
+    cells = step * event_set.n_neurons + event_set.ids[own].astype(np.int64)
+    values = b"" if event_set.values is None else event_set.values[own].astype(np.int64).tobytes()
+    return int(event_set.labels[k]), cells.tobytes(), values
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

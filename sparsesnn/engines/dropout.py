@@ -88,7 +88,7 @@ def _thinned_lists(spikes: SpikeBatch, population: int, heard: Heard) -> SpikeBa
     n_spikes = before[offsets[:-1] + spikes.n_spikes.numpy()] - before[offsets[:-1]]
     changes: dict[str, Any] = {
         "offsets": torch.from_numpy(before[offsets].astype(offsets.dtype)),
-        "ids": spikes.ids[torch.from_numpy(np.flatnonzero(keep))],
+        "ids": torch.from_numpy(spikes.ids.numpy()[keep]),
         "n_spikes": torch.from_numpy(n_spikes.astype(spikes.n_spikes.numpy().dtype)),
     }
     if spikes.values is not None:

@@ -479,9 +479,12 @@ def test_a_file_that_declares_too_much(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_graph_that_nir_cannot_write(tmp_path: Path) -> None:
+def test_a_graph_that_nir_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:  # as some versions do where Norse leaves a number in place of an array
+        raise TypeError("Scalar datasets don't support chunk/filter options")
+
+    monkeypatch.setattr(nir, "write", refuse)
     bad = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
-    bad.nodes["n"].tau = np.array(1.0)  # Norse leaves such
     with pytest.raises(DataError, match="net.nir: nir could not write the graph: Scalar datasets"):
         write(tmp_path / "net.nir", bad)
     assert not (tmp_path / "net.nir").exists()
