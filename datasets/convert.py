@@ -219,7 +219,9 @@ class _Worker:
             if stdout.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
                 raise self._died(first, last)
             arrays[name] = array
-        binned = Binned(arrays.pop("ids"), arrays.pop("n_spikes"), *reply["numbers"], values=arrays.pop(_VALUES, None))
+        n_neurons, n_lost, n_merged = reply["numbers"]
+        values = arrays.pop(_VALUES, None)
+        binned = Binned(arrays.pop("ids"), arrays.pop("n_spikes"), n_neurons, n_lost, n_merged, values)
         return Part(binned, arrays)
 
     def _send(self, value: Any) -> None:

@@ -89,9 +89,9 @@ void register_batch(nb::module_& m) {
           "__init__",
           [](PyAugment* self, std::uint64_t seed, std::uint64_t epoch, double time_jitter, std::int64_t time_shift,
              double time_stretch, double time_crop, std::int64_t channel_shift, double channel_jitter,
-             double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation,
-             int width, int height, std::optional<In<double>> quantiles,
-             std::optional<In<std::int32_t>> rotated, const In<std::int64_t>& partners) {
+             double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation, int width,
+             int height, std::optional<In<double>> quantiles, std::optional<In<std::int32_t>> rotated,
+             const In<std::int64_t>& partners) {
             require(width >= 0 && height >= 0 && (width == 0) == (height == 0) && width <= 32768 && height <= 32768,
                     "the sensor has no such width and height");
             require(!(spatial_shift || rotation || flip > 0) || width, "an image needs a sensor");

@@ -25,6 +25,8 @@ struct Data {
             lengths.data(),
             sizeof(Length),
             starts.data(),
+            nullptr,
+            1,
             static_cast<std::int64_t>(ids.size()),
             static_cast<std::int64_t>(starts.size()) - 1,
             n_steps,
