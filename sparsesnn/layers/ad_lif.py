@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Tuple  # noqa: UP035
+from typing import Any, ClassVar, Mapping, Tuple  # noqa: UP035
 
 from sparsesnn.documented import documented
 from sparsesnn.errors import DescriptionError

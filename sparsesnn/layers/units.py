@@ -6,10 +6,9 @@ Python 3.8 reads this file, as the neuron models that use it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Dict, Tuple, Type, TypeVar  # noqa: UP035
+from typing import Any, ClassVar, Dict, Mapping, Tuple, Type, TypeVar  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
