@@ -124,32 +124,44 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 
 namespace {
 
-// q = σ'·e at the listed neurons of one list, with what comes back through the loops from later steps.
-void listed_grad(const BackwardPass& pass, int t, int sample) {
-  const LayerSpec& spec = *pass.spec;
-  const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
-  const std::int64_t begin = pass.lists.offsets[i], end = pass.lists.offsets[i + 1];
-  const float* slope = pass.fields;
-  if (!pass.is_heard(t)) {
-    for (std::int64_t j = begin; j < end; ++j) pass.d_slots[j] = slope[j] * pass.d_values[j];
+// sum[j] = e[j] + Σ over all neurons of weight[id_j, ·]·d_current[·] of a loop; `sum` may be `e`.
+void add_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const float* d_current,
+                const float* e, float* sum) {
+  if (loop.rows) {
+    float shares[share_piece];
+    for (std::int64_t from = 0; from < listed.n; from += share_piece) {
+      const std::int64_t n = std::min<std::int64_t>(share_piece, listed.n - from);
+      const auto* ids = static_cast<const char*>(listed.ids) + from * (listed.wide ? 4 : 2);
+      sparse_shares(spec, loop, {ids, n, listed.wide}, d_current, shares, 0);
+      for (std::int64_t j = 0; j < n; ++j) sum[from + j] = e[from + j] + shares[j];
+    }
     return;
   }
-  const TileBlock all_tiles{0, spec.n_tiles()};
-  float shares[share_piece];
-  for (std::int64_t from = begin; from < end; from += share_piece) {
-    const std::int64_t n = std::min<std::int64_t>(share_piece, end - from);
-    const float* e = pass.d_values + from;
-    float* const q = pass.d_slots + from;
-    for (int k = 0; k < pass.n_loops; ++k) {
-      const int later = t + pass.loops[k].delay;
-      if (later >= pass.n_steps) continue;
-      recurrent_shares(spec, pass.loops[k], {pass.lists.at(from), n, pass.lists.wide}, pass.d_current_of(later, sample),
-                       &all_tiles, shares, 0);
-      for (std::int64_t j = 0; j < n; ++j) q[j] = e[j] + shares[j];
-      e = q;
-    }
-    for (std::int64_t j = 0; j < n; ++j) q[j] *= slope[from + j];
+  const int n_tiles = spec.n_tiles();
+  TileSum tiles;
+  each_recurrent_share(spec, loop.weight, listed, d_current, [&](int p, std::int64_t j, int n, Vector share) {
+    tiles.add(p, share);
+    if (p + 1 < n_tiles) return;
+    float lane[vector_width];
+    store(lane, tiles.take());
+    for (int r = 0; r < n; ++r) sum[j + r] = e[j + r] + lane[r];
+  });
+}
+
+// q = σ'·e at the listed neurons of one list, with what comes back through the loops from later steps.
+void listed_grad(const BackwardPass& pass, int t, int sample) {
+  const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
+  const std::int64_t begin = pass.lists.offsets[i], n = pass.lists.offsets[i + 1] - begin;
+  const float *const slope = pass.fields + begin, *e = pass.d_values + begin;
+  float* const q = pass.d_slots + begin;
+  for (int k = 0; k < pass.n_loops; ++k) {
+    const int later = t + pass.loops[k].delay;
+    if (later >= pass.n_steps) continue;
+    add_shares(*pass.spec, pass.loops[k], {pass.lists.at(begin), n, pass.lists.wide}, pass.d_current_of(later, sample),
+               e, q);
+    e = q;
   }
+  for (std::int64_t j = 0; j < n; ++j) q[j] = slope[j] * e[j];
 }
 
 }  // namespace
