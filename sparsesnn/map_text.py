@@ -11,7 +11,7 @@ After channels, height and width of the input, whose neurons are in this order, 
 | `MP2`, `AP2`, `SP2` | maximum, average, sum of the spikes over 2 × 2; no neurons of its own |
 | `1024` | fully connected LIF neurons; the last size is the readout: LI, or with `s` a spiking LIF population |
 
-Letters after a convolution: `s2` stride, `p2` padding (`p`: half the kernel), `d2` dilation, `g2` groups, and the letter of a neuron model (`c` CubaLIF); after a
+Letters after a convolution: `s2` stride, `p2` padding (`p`: half the kernel), `d2` dilation, `g2` groups, and the letter of a neuron model; after a
 size those of `sparsesnn.parse_net`; after a pool `s2`, its stride. `+MP2` pools the currents, before the neurons: the order of
 snnTorch's "convolution, pooling, Leaky".
 """

@@ -24,7 +24,7 @@ class LayerState:
 
     Args:
         states: by name, those of the neuron model, float32[B, N]: `v`, the potential after the last step, before the reset
-            that the next step applies, and `i_syn` (CubaLIF) or `w` (AdLIF). They can be read as attributes too.
+            that the next step applies, and what else the model has. They can be read as attributes too.
         history: output of the last steps, as many as a later reader needs; None if none are needed.
         step: steps run so far; the choice among candidates that overflow a capacity depends on it.
         training_step: of the pass that began the sequence, see `sparsesnn.rotation`; likewise.

@@ -4,7 +4,7 @@ Floor of a phase = Σ over its streams of bytes / bandwidth of the level that ho
 spikes of this very step require, once each, as if all else were free:
 
     deliver        a weight row piece of 4·W bytes for each delivered spike and tile          read, where the columns lie
-    step           the state, 4·N bytes in and out a step and sample (CubaLIF twice)          update, L1
+    step           the state, 4·N bytes in and out a step and sample, of each state          update, L1
     select         id, distance and value of each listed neuron; two bit masks a neuron       update, L2
     select_grad    row and slot of each event, read and sorted by sender; q of each slot      update, L2
     step_grad      ∂L/∂v and ∂L/∂i, 4·N bytes in and out each a step and sample               update, L2
@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer, Model
-from sparsesnn.layers import CubaLIF
 from sparsesnn.output import Output
 from sparsesnn.partition.cpu.memory import CHUNK_ROWS
 from sparsesnn.spikes import SpikeBatch
@@ -115,7 +114,7 @@ def _layer_streams(
     n_events = [s.ids.numel() if w else k for s, w, k in zip(senders, wanted, n_spikes, strict=True)]
     own_spikes = int(own.n_spikes.sum()) * len(layer.loops) if own is not None else 0
     yield Stream("deliver", columns, False, weight_bytes * n * (sum(n_spikes) + own_spikes))
-    yield Stream("step", "L1", True, 8 * n * rows * (2 if isinstance(layer.population, CubaLIF) else 1))
+    yield Stream("step", "L1", True, 8 * n * rows * len(layer.population.states))
     if own is not None:
         yield Stream("select", "L2", True, 10 * own.ids.numel() + rows * n / 4)
     yield Stream("select_grad", "L2", True, 16 * (sum(n_events) + own_spikes))

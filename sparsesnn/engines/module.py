@@ -48,7 +48,7 @@ class Layer(PopulationModule):
     `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`; chunks: pass `state` on.
 
     Args:
-        population: `LIF`, `CubaLIF`, `AdLIF` or `LI`.
+        population: of spiking neurons, or `LI`.
         n_pre: neurons of the source population, or one number per source; or the `Incoming` connections of a network.
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).

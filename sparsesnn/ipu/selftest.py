@@ -99,8 +99,8 @@ def cases() -> tuple[Case, ...]:
             optimiser=Optimiser("adamw", weight_decay=0.1, clip_norm=0.5),
         ),
         Case(
-            "CubaLIF, maximum over time",
-            Network.chain(ss.Input(11), ss.CubaLIF(13, reset="zero", grad_threshold=0.2), ss.LI(3)),
+            "synaptic currents, maximum over time",
+            ss.parse_net("11-13c-3", reset="zero", grad_threshold=0.2),
             decoding="max",
         ),
         Case(

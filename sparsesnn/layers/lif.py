@@ -22,7 +22,7 @@ ACTIVITIES = ("natural", "fixed")
 
 @dataclass(frozen=True)
 class Population(HasDecays):
-    """Every spiking population has a threshold, a reset and a surrogate derivative; `LIF` and `CubaLIF` add dynamics.
+    """Every spiking population has a threshold, a reset and a surrogate derivative; neuron models add dynamics.
 
     A parameter (`beta`, `threshold`, …) is one number for all neurons or one per neuron, and learns in that form. A decay
     that leaves [0, 1] as it learns is read as 0 or 1; its gradient there: `sparsesnn.bounds`. With `reset_decays` a spike

@@ -35,7 +35,7 @@ class HasDecays:
             n: number of neurons.
             tau: time constant of the membrane, above 0, inf: no decay; one number or one per neuron. It gives `beta`.
             dt: width of a step, above 0: that of the data.
-            tau_syn: time constant of the synaptic current, for CubaLIF. It gives `alpha`.
+            tau_syn: time constant of the synaptic current, for models with an `alpha`, which it gives.
             arguments: all others of the model.
 
         Errors: `DescriptionError` for times that are not allowed, and for decays that are given as well.

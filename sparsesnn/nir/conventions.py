@@ -1,6 +1,6 @@
 """How each library turns NIR's continuous time into steps, and what its files leave out.
 
-NIR: τ·dv/dt = v_leak - v + r·i;  CubaLIF: τ_syn·di/dt = w_in·x - i. With f = dt/τ, a library's step is one of
+NIR: τ·dv/dt = v_leak - v + r·i;  with a synaptic current: τ_syn·di/dt = w_in·x - i. With f = dt/τ, a library's step is one of
 
     euler         v[t] = (1 - f)·v[t-1] + r·f·i[t]                  β = 1 - f
     exponential   v[t] = e^-f·v[t-1] + r·(1 - e^-f)·i[t]            β = e^-f
@@ -32,7 +32,7 @@ class Convention:
         decay: "euler" or "exponential".
         resets: what its neurons may do at a spike; the first is its default. All write NIR's v_reset = 0.
         reset_decays: its subtraction comes before the decay, β·(v - θ).
-        current: of a CubaLIF: "scaled" by w_in·dt/τ_syn, as NIR has it; "jump": by w_in alone; "decayed": by α, for a
+        current: the synaptic one: "scaled" by w_in·dt/τ_syn, as NIR has it; "jump": by w_in alone; "decayed": by α, for a
             spike decays in its own step; "unit": by 1, with every other factor.
         gain: of the membrane: "file" (r·f or r·(1 - e^-f)) or "unit" (1).
         late: steps by which a population's spikes come later than ours.

@@ -52,14 +52,15 @@ class Graph:
         """The graph's own inputs; that of an inner graph is fed, and passes on what it gets."""
         return [name for name in self.of_kind("Input") if not self.before.get(name)]
 
-    def readouts(self, neurons: Sequence[str]) -> list[str]:
+    def readouts(self, neuron_kinds: Sequence[str]) -> list[str]:
         """Outputs that are fed by weights without neurons after them; such a sum is a readout of its own."""
+        neurons = self.of_kind(*neuron_kinds)
         known = {*neurons, *self.of_kind(*_LINEAR)}
         if unknown := [name for name in self.nodes if name not in known]:
             kinds = sorted({type(self.nodes[name]).__name__ for name in unknown})
             raise DescriptionError(
-                f"node {unknown[0]!r}: is a {kinds[0]}; known: LIF, CubaLIF, IF, LI, I, Linear, Affine, Scale, Flatten, "
-                f"Delay, Input, Output (unknown in this graph: {', '.join(kinds)})"
+                f"node {unknown[0]!r}: is a {kinds[0]}; known: {', '.join(neuron_kinds)}, Linear, Affine, Scale, "
+                f"Flatten, Delay, Input, Output (unknown in this graph: {', '.join(kinds)})"
             )
         if len(self.inputs()) != 1:
             raise DescriptionError(f"the graph has {len(self.inputs())} Input nodes; a model here has one")

@@ -67,7 +67,7 @@ def from_nir(
     given = read(graph) if isinstance(graph, (str, Path)) else graph
     nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
     neurons = nodes.of_kind(*_NEURONS)
-    ends = nodes.readouts(neurons)
+    ends = nodes.readouts(_NEURONS)
     routes = {name: nodes.incoming(name, neurons) for name in [*neurons, *ends]}
     order = graphs.order({name: [r.source for r in found[0]] for name, found in routes.items()})
     names = _names(order, routes)

@@ -9,7 +9,7 @@
       "strategy": "…", "replicas": copies on other samples (1), "regularises": of activity (false),
       "keep_every": steps of a segment of potentials (1: all are kept),
       "populations": [                              in the network's order
-        {"name", "model": "Input" | "LIF" | "CubaLIF" | "LI", "n", "capacity": K, "activity",
+        {"name", "model": its name, such as "LIF", "n", "capacity": K, "activity",
          "shards":     [[tile, first, n, device, rank, worker], …],          ascending in gid, no gaps
          "collectors": [[tile, first_sample, n_samples, device], …]}],       ascending in sample, no gaps
       "connections": [                              in the order in which currents are summed

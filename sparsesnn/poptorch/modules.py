@@ -27,7 +27,7 @@ class Layer(PopulationModule):
     On an IPU the op `sparsesnn::Layer`: all T steps and the gradient by hand; on a CPU the event-sparse engine.
 
     Args:
-        population: `LIF`, `CubaLIF` or `LI`, with weights and biases to train only.
+        population: of a model that the op has, with weights and biases to train only.
         n_pre: neurons of the source.
         delays: steps between a spike and its delivery, one number in a sequence.
         generator: source of the random initial weights, U(±1/√n_pre).

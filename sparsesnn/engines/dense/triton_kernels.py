@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 # Constants of host/src/layer.h and codelets/surrogate.h, as the kernels' compile-time arguments:
-# model  0 LIF, 1 CubaLIF, 2 LI              reset  0 subtract, 1 subtract then decay, 2 zero, 3 none
+# model  as on_cuda.MODELS numbers them      reset  0 subtract, 1 subtract then decay, 2 zero, 3 none
 # kind   0 fast sigmoid, 1 straight-through, 2 sigmoid, 3 atan, 4 triangle, 5 boxcar, 6 exponential
 
 
@@ -62,7 +62,7 @@ def forward_kernel(
     beta,
     theta,
     v_state,  # [B, N], running
-    i_state,  # the same of CubaLIF, else None
+    i_state,  # the same of the synaptic current, else None
     out,  # [T, B, N] or None: spikes as 0 and 1, LI: potentials
     fired,  # uint8[T, B, N] or None
     v_rows,  # [T + 1, B, N] or None: row 0 is the state before the chunk
@@ -129,7 +129,7 @@ def backward_kernel(
     theta,
     theta_grad,
     delta_state,  # [B, N], running: δ
-    d_i_state,  # [B, N], running: d_current of CubaLIF, else None
+    d_i_state,  # [B, N], running: d_current of a model with a synaptic current, else None
     d_current,  # [T, B, N]
     d_bias,  # [B, N] each, summed on top of what is there; None where nobody asked
     d_alpha,
