@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <utility>
 
+#include "cached_lists.h"
 #include "kernels.h"
 #include "random.h"
 #include "random_kernels.h"
+#include "spike_sorter.h"
 
 namespace sparsesnn {
 
@@ -29,18 +30,6 @@ enum Purpose {
   rotation,
 };
 
-// A sample's spikes are put in order by marking bits of [T, N] while a spike has at most this many words, else by
-// sorting.
-constexpr std::int64_t max_words_per_spike = 64;
-
-// As in datasets/binning.py.
-constexpr std::int64_t max_value = 1 << 24;
-
-[[noreturn]] void changed(const char* what) {
-  throw InputError("DataError", std::string("the event cache ") + what +
-                                    "; the file may have changed while it was in use: load the data anew");
-}
-
 std::int64_t floor_of(double x) {
   const auto truncated = static_cast<std::int64_t>(x);
   return truncated - (x < static_cast<double>(truncated));
@@ -56,57 +45,6 @@ std::int64_t rounded(double x) {
 std::int64_t shift(const Draws& draws, std::int64_t largest, std::uint64_t counter = 0) {
   return draws.below(2 * largest + 1, counter) - largest;
 }
-
-// The cache with its types.
-template <class Id, class Length>
-struct Cache {
-  const Id* ids;
-  const Length* lengths;
-  const std::int64_t* starts;
-  const void* values;
-  int value_bytes;
-  std::int64_t n_ids, n_samples, n_steps, n_neurons;
-
-  explicit Cache(const EventCache& c)
-      : ids(static_cast<const Id*>(c.ids)),
-        lengths(static_cast<const Length*>(c.lengths)),
-        starts(c.sample_starts),
-        values(c.values),
-        value_bytes(c.value_bytes),
-        n_ids(c.n_ids),
-        n_samples(c.n_samples),
-        n_steps(c.n_steps),
-        n_neurons(c.n_neurons) {}
-
-  std::int64_t begin(std::int64_t sample) const {
-    if (starts[sample] < 0 || starts[sample] > n_ids) changed("has a sample that starts outside its ids");
-    return starts[sample];
-  }
-  std::int64_t end(std::int64_t sample) const { return std::clamp(starts[sample + 1], begin(sample), n_ids); }
-
-  // Events that a spike counts.
-  std::int64_t value(std::int64_t place) const {
-    const std::int64_t value = value_bytes == 1   ? static_cast<const std::uint8_t*>(values)[place]
-                               : value_bytes == 2 ? static_cast<const std::uint16_t*>(values)[place]
-                                                  : static_cast<const std::int32_t*>(values)[place];
-    if (value < 1 || value > max_value) changed("has values that are no counts");
-    return value;
-  }
-
-  // Calls body(step, place of the first id, length) for all lists of a sample.
-  template <class Body>
-  void lists(std::int64_t sample, Body&& body) const {
-    const Length* row = lengths + sample * n_steps;
-    std::int64_t at = begin(sample);
-    const std::int64_t last = end(sample);
-    for (std::int64_t t = 0; t < n_steps; ++t) {
-      const auto n = static_cast<std::int64_t>(row[t]);
-      if (n < 0 || n > last - at) changed("has lists that are longer than their sample");
-      body(t, at, n);
-      at += n;
-    }
-  }
-};
 
 template <class Id>
 Batch with_offsets(const std::vector<std::int64_t>& n_spikes, bool graded) {
@@ -154,70 +92,6 @@ Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& cho
 // One sample at a time and one change at a time, in short loops over arrays that stay in the core's first cache. Lists
 // are short and where spikes go is random, so a branch for each list or spike would be guessed wrong as often as not,
 // and that would cost more than the arithmetic: the loops have none.
-
-// The spikes of one sample in the order of the cache, each as often as it counts; a spike's place is its number.
-struct Spikes {
-  std::vector<std::int32_t> step, neuron;  // -1: left out
-  std::size_t n = 0;
-
-  // Makes room.
-  void begin(std::int64_t most) {
-    n = 0;
-    if (const std::size_t size = static_cast<std::size_t>(most) + slack; step.size() < size) {
-      step.resize(size);
-      neuron.resize(size);
-    }
-  }
-
-  // Adds what a sample has in steps [from, to).
-  template <class Id, class Length>
-  void add(const Cache<Id, Length>& cache, std::int64_t sample, std::int64_t from, std::int64_t to) {
-    if (from < to && cache.values) return add_events(cache, sample, from, to);
-    std::int64_t first = 0;
-    std::size_t count = 0;
-    if (from < to)
-      cache.lists(sample, [&](std::int64_t t, std::int64_t at, std::int64_t length) {
-        if (t < from || t >= to) return;
-        if (t == from) first = at;
-        // always `slack` of them: what is too much is written over by the next list
-        std::int32_t* place = step.data() + n + count;
-        std::fill_n(place, slack, static_cast<std::int32_t>(t));
-        count += static_cast<std::size_t>(length);
-        if (length > static_cast<std::int64_t>(slack))
-          std::fill(place + slack, step.data() + n + count, static_cast<std::int32_t>(t));
-      });
-    const Id* ids = cache.ids + first;
-    std::uint32_t highest = 0;
-    for (std::size_t k = 0; k < count; ++k) {
-      neuron[n + k] = static_cast<std::int32_t>(ids[k]);
-      highest = std::max(highest, static_cast<std::uint32_t>(neuron[n + k]));
-    }
-    if (count && highest >= static_cast<std::uint32_t>(cache.n_neurons)) changed("has ids beyond its neurons");
-    n += count;
-  }
-
- private:
-  template <class Id, class Length>
-  void add_events(const Cache<Id, Length>& cache, std::int64_t sample, std::int64_t from, std::int64_t to) {
-    cache.lists(sample, [&](std::int64_t t, std::int64_t at, std::int64_t length) {
-      if (t < from || t >= to) return;
-      for (std::int64_t k = at; k < at + length; ++k) {
-        const auto count = static_cast<std::size_t>(cache.value(k));
-        const auto id = static_cast<std::int32_t>(cache.ids[k]);
-        if (id < 0 || id >= cache.n_neurons) changed("has ids beyond its neurons");
-        if (step.size() < n + count) {
-          step.resize(std::max(2 * step.size(), n + count));
-          neuron.resize(step.size());
-        }
-        std::fill_n(step.data() + n, count, static_cast<std::int32_t>(t));
-        std::fill_n(neuron.data() + n, count, id);
-        n += count;
-      }
-    });
-  }
-
-  static constexpr std::size_t slack = 16;
-};
 
 // Moves the spikes of one sample after the other.
 class Mover {
@@ -350,113 +224,6 @@ class Mover {
   std::int32_t* neuron_ = nullptr;
   std::vector<std::int32_t> table_, places_;
   std::vector<double> uniforms_;
-};
-
-// std::popcount is a call where the instruction may be missing.
-int n_bits(std::uint64_t x) {
-  x -= x >> 1 & 0x5555555555555555u;
-  x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
-  return static_cast<int>(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Fu) * 0x0101010101010101u >> 56);
-}
-
-// Puts the distinct spikes of a sample in order: step by step, ascending.
-template <class Id>
-class Sorter {
- public:
-  Sorter(std::int64_t n_steps, std::int64_t n_neurons)
-      : n_steps_(n_steps), n_neurons_(n_neurons), n_words_((n_neurons + 63) / 64) {}
-
-  // Writes the ids to `out`, which has room for all spikes and `slack` more, and the number of each step t to
-  // n_spikes[t · stride]; to `values`, unless null, how many spikes each id stands for. Returns how many ids there are.
-  std::size_t sort(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
-    const std::int64_t n_words = n_steps_ * n_words_ * (values ? 64 : 1);  // a tally takes more memory than a mark
-    return n_words <= max_words_per_spike * (static_cast<std::int64_t>(spikes.n) + 64)
-               ? by_marks(spikes, out, values, n_spikes, stride)
-               : by_cells(spikes, out, values, n_spikes, stride);
-  }
-
-  // The same for spikes that are in order already.
-  std::size_t keep(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
-    counts_.assign(static_cast<std::size_t>(n_steps_) + 1, 0);  // the last one takes what is left out
-    std::size_t n = 0;
-    for (std::size_t k = 0; k < spikes.n; ++k) {
-      const std::int32_t step = spikes.step[k], neuron = spikes.neuron[k];
-      const bool stays = (step | neuron) >= 0;
-      out[n] = static_cast<Id>(neuron);
-      n += stays;
-      ++counts_[static_cast<std::size_t>(stays ? step : n_steps_)];
-    }
-    for (std::size_t t = 0; t < static_cast<std::size_t>(n_steps_); ++t) n_spikes[t * stride] = counts_[t];
-    return n;
-  }
-
-  static constexpr std::size_t slack = 8;
-
- private:
-  std::size_t by_marks(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
-    const auto n_words = static_cast<std::size_t>(n_steps_ * n_words_);
-    words_.resize(n_words + 1);  // all zero; the last one takes what is left out
-    for (std::size_t k = 0; k < spikes.n; ++k) {
-      const std::int32_t step = spikes.step[k], neuron = spikes.neuron[k];
-      const auto word = static_cast<std::size_t>(step * n_words_ + (neuron >> 6));
-      words_[(step | neuron) >= 0 ? word : n_words] |= std::uint64_t{1} << (neuron & 63);
-    }
-    words_[n_words] = 0;
-    if (values) tally(spikes);
-    Id* const begin = out;
-    std::uint64_t* word = words_.data();
-    for (std::int64_t t = 0; t < n_steps_; ++t) {
-      const Id* const first = out;
-      for (std::int64_t w = 0; w < n_words_; ++w, ++word) {
-        std::uint64_t bits = std::exchange(*word, 0);
-        if (!bits) continue;
-        // always `slack` of them: what is too much is written over by the next word
-        const int n = n_bits(bits);
-        for (int k = 0; k < static_cast<int>(slack); ++k, bits &= bits - 1)
-          out[k] = static_cast<Id>(w * 64 + __builtin_ctzll(bits | std::uint64_t{1} << 63));
-        for (int k = static_cast<int>(slack); k < n; ++k, bits &= bits - 1)
-          out[k] = static_cast<Id>(w * 64 + __builtin_ctzll(bits));
-        out += n;
-      }
-      n_spikes[static_cast<std::size_t>(t) * stride] = out - first;
-      if (values)
-        for (const Id* id = first; id < out; ++id)
-          values[id - begin] =
-              static_cast<float>(std::exchange(tallies_[static_cast<std::size_t>(t * n_neurons_ + *id)], 0));
-    }
-    return static_cast<std::size_t>(out - begin);
-  }
-
-  // Counts the spikes of every cell; the last cell takes what is left out.
-  void tally(const Spikes& spikes) {
-    const auto n_cells = static_cast<std::size_t>(n_steps_ * n_neurons_);
-    tallies_.resize(n_cells + 1);  // all zero
-    for (std::size_t k = 0; k < spikes.n; ++k) {
-      const auto cell = static_cast<std::size_t>(spikes.step[k] * n_neurons_ + spikes.neuron[k]);
-      ++tallies_[(spikes.step[k] | spikes.neuron[k]) >= 0 ? cell : n_cells];
-    }
-    tallies_[n_cells] = 0;
-  }
-
-  std::size_t by_cells(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
-    cells_.clear();
-    for (std::size_t k = 0; k < spikes.n; ++k)
-      if ((spikes.step[k] | spikes.neuron[k]) >= 0) cells_.push_back(spikes.step[k] * n_neurons_ + spikes.neuron[k]);
-    std::sort(cells_.begin(), cells_.end());
-    std::size_t n = 0;
-    for (std::size_t first = 0, next; first < cells_.size(); first = next, ++n) {
-      for (next = first + 1; next < cells_.size() && cells_[next] == cells_[first];) ++next;
-      out[n] = static_cast<Id>(cells_[first] % n_neurons_);
-      if (values) values[n] = static_cast<float>(next - first);
-      ++n_spikes[static_cast<std::size_t>(cells_[first] / n_neurons_) * stride];
-    }
-    return n;
-  }
-
-  std::int64_t n_steps_, n_neurons_, n_words_;
-  std::vector<std::uint64_t> words_;
-  std::vector<std::int64_t> cells_;
-  std::vector<std::int32_t> counts_, tallies_;
 };
 
 template <class Id, class Length>
