@@ -28,9 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: the range of the parameters with these names
-RANGES = {"alpha": (0.0, 1.0), "beta": (0.0, 1.0)}
-
 _here = threading.local()
 
 
