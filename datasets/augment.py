@@ -34,17 +34,16 @@ _CHANNELS = ("channel_shift", "channel_jitter")
 class Augment:
     """How strongly each sample is changed; 0 switches a change off.
 
-    For spike (t, n) of a sample, or each event that a spike counts, with u uniform in [0, 1) and z normal, drawn again for each spike, and f, Δt, Δn drawn
-    once for each sample and epoch, in this order: a section is exchanged (`mix`), what is outside the crop is left out,
-    spikes are dropped, and the others move:
+    For spike (t, n) of a sample, or each event that a spike counts, with u uniform in [0, 1) and z normal, drawn again for
+    each spike, and f, Δt, Δn drawn once for each sample and epoch, in this order: a section is exchanged (`mix`), what is
+    outside the crop is left out, spikes are dropped, and the others move:
 
         t' = floor((t + u)·f + time_jitter·z) + Δt        n' = n + Δn + round(channel_jitter·z)
 
     For cameras n' is the neuron of the same polarity at the rotated, mirrored and shifted pixel. Spikes that leave the
     window or the population are left out; those that meet in one place become one, whose value counts them where spikes
-    have values. Δt, Δn, shifts and angles are uniform
-    in the integers between -strength and strength; f is uniform in [1 - time_stretch, 1 + time_stretch]. A crop removes a
-    uniform number of steps, up to its share of the window, split at a uniform place between beginning and end.
+    have values. Δt, Δn, shifts and angles are uniform in the integers between -strength and strength; f is uniform in
+    [1 - time_stretch, 1 + time_stretch]. A crop removes a uniform number of steps, up to its share of the window, split at a uniform place between beginning and end.
 
     `mix` is CutMix (Yun et al. 2019) along time: the label becomes soft, each of the two classes gets the share of the
     spikes that come from its sample, counted before anything else changes. Spikes and not steps: a silent section of a
