@@ -25,7 +25,6 @@ PAGES = {
 #: what draws the pictures; OUT is their folder
 COMMANDS = [
     "sparsesnn train digits --epochs 8 --out OUT/run --threads 1 --no-tensorboard --quiet",
-    "sparsesnn eval OUT/run --confusion",
     "sparsesnn show OUT/run --sample 3",
     "sparsesnn show OUT/run --sample 5 --neurons 0 --out OUT/spikes.png",
     "sparsesnn data show digits --split test --sample 3 --out OUT/data.png",

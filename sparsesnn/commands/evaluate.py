@@ -60,11 +60,12 @@ def _eval(options: argparse.Namespace) -> int:
     )
     if options.predictions is not None:
         predictions.write(options.predictions)
+    confusion = predictions.confusion()
     if options.confusion:
-        result["confusion"] = predictions.confusion().tolist()
-        picture = _draw(options, predictions, result)
+        result["confusion"] = confusion.counts.tolist()
+        picture = _draw(options, confusion, predictions.names, result)
     if options.per_class:
-        result["per_class"] = predictions.per_class()
+        result["per_class"] = confusion.per_class(predictions.names)
     if options.json:
         print(json.dumps(result, allow_nan=False))
         return 0
@@ -87,12 +88,11 @@ def _eval(options: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(options: argparse.Namespace, predictions: Any, result: Any) -> Path:
+def _draw(options: argparse.Namespace, confusion: Any, names: Any, result: Any) -> Path:
     from sparsesnn.train.plots import plot_confusion
 
     folder = options.checkpoint if options.checkpoint.is_dir() else options.checkpoint.parent
     path: Path = folder / "confusion.png"
-    names = [predictions.name(k) for k in range(len(result["confusion"]))]
     title = f"{folder.name}, {options.split} part, after epoch {result['epoch']}"
-    plot_confusion(result["confusion"], names, path, title=title)
+    plot_confusion(confusion.counts, names, path, title=title)
     return path

@@ -34,7 +34,7 @@ examples:
 precedence: defaults of the data set < --config < options here.
 net text: sizes joined by '-'; r after a size: recurrent, other letters: the neuron model (see --net); the last size
   is the readout, with s a spiking one; 'auto' as first or last size is that of the data.
-the run folder (--out) holds: result.json, metrics.jsonl, config.toml, curves.png, activity.png, raster.png,
+the run folder (--out) holds: result.json, metrics.jsonl, config.toml, curves.png, activity.png, confusion.png, raster.png,
   checkpoint.json with its .safetensors files, tensorboard/.
 the epoch is chosen on the validation part alone; the test part is looked at once, at the end.
 exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal when stopped (130 Ctrl-C, 143 SIGTERM),

@@ -30,13 +30,14 @@ from sparsesnn.output import Output
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
-from sparsesnn.train.evaluation import evaluate
+from sparsesnn.train.evaluation import Seen, evaluate
 from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
 from sparsesnn.train.loggers import close_all, make_loggers
 from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard
 from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.plots import plot_run
+from sparsesnn.train.predictions import Confusion
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.start import introduce, take_weights
@@ -382,17 +383,22 @@ class Run:
         for call in self.on_epoch:
             call(record)
 
-    def _evaluate(self, part: prepare.Part, stop: StopRequest, operations: Operations | None = None) -> Tally:
-        def count_operations(batch: Batch, output: Output, _: Tensor) -> None:
-            if operations is not None:
-                operations.add(batch.spikes, output)
-
+    def _evaluate(self, part: prepare.Part, stop: StopRequest, seen: Seen | None = None) -> Tally:
         def check() -> None:
             self._stop_if_asked(stop, [signal for (signal,) in ranks.agree(self.world, [stop.signal])])
 
-        return evaluate(
-            self.engine, prepare.eval_stream(self.config, part, self.replicas), after_batch=check, seen=count_operations
-        )
+        stream = prepare.eval_stream(self.config, part, self.replicas)
+        return evaluate(self.engine, stream, after_batch=check, seen=seen)
+
+    def _test(self, stop: StopRequest) -> tuple[Tally, Operations, Confusion]:
+        """The test part with the weights that the engine holds: sums, synaptic operations, and what was read as what."""
+        operations, confusion = Operations(self.engine), Confusion(self.parts.n_classes)
+
+        def seen(batch: Batch, output: Output, logits: Tensor) -> None:
+            operations.add(batch.spikes, output)
+            confusion.add(batch.labels, logits.detach().argmax(1).cpu())
+
+        return self._evaluate(self.parts.test, stop, seen), operations, confusion
 
     def _stop_if_asked(self, stop: StopRequest, signals: Sequence[int]) -> None:
         """Ends the run where a signal has come, to any rank."""
@@ -423,12 +429,12 @@ class Run:
         if self.world.size > 1:
             grid = {"replicas": self.grid.n_replicas, "shards": self.grid.n_shards}
             traffic = {**grid, **ranks.rank_traffic(self.world, self.traffic), "n_steps": p.step - self.first_step}
-        operations = Operations(self.engine)
-        last = chosen = self._evaluate(self.parts.test, stop, operations)
+        chosen, operations, confusion = self._test(stop)
+        last = chosen
         if self.best is not None and p.best_epoch != p.epoch:
             self.engine.load_weights(self.store.tensors(self.best, self.engine.network), self.best[0].file)
-            operations = Operations(self.engine)
-            chosen = self._evaluate(self.parts.test, stop, operations)
+            chosen, operations, confusion = self._test(stop)
+        confusion = confusion.of_all_ranks(self.grid)
         result = Result(
             test_accuracy=chosen.accuracy,
             test_accuracy_last=last.accuracy,
@@ -456,9 +462,10 @@ class Run:
             tau_ms=self.times.tau_ms,
             neurobench=operations.neurobench(chosen.accuracy),
             extended=list(p.extended),
+            per_class=confusion.per_class(self.parts.test.class_names),
         )
         if self.config.train.plots:
-            plot_run(self, result)
+            plot_run(self, result, confusion)
         if self.grid.is_first:
             result.write(self.folder)
         by = "the highest validation accuracy, then the lowest loss" if self.best is not None else "being the last"

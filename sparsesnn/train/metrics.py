@@ -173,6 +173,7 @@ class Result:
         neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty where the engine
             gives no spikes.
         extended: epochs at which the run was finished and then trained longer; other runs follow from the configuration alone.
+        per_class: of the test part: class, name, n_samples, precision, recall and f1.
         ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
     """
 
@@ -202,6 +203,7 @@ class Result:
     tau_ms: Mapping[str, Mapping[str, Sequence[float | str]]] = field(default_factory=dict)
     neurobench: Mapping[str, Any] = field(default_factory=dict)
     extended: Sequence[int] = field(default_factory=list)
+    per_class: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

@@ -1,4 +1,4 @@
-"""Pictures of a run: learning curves, a raster of one sample, activity per population; and one of a sample of data.
+"""Pictures of a run: learning curves, activity per population, confusion of classes, a raster of one sample; and one of a sample of data.
 
 Drawn after training, on figures of their own: no global matplotlib state, no window, no cost in the training step.
 """
@@ -21,6 +21,7 @@ from sparsesnn.output import LayerOutput, Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.traces import Traces
 from sparsesnn.train.metrics import Result, read_metrics
+from sparsesnn.train.predictions import Confusion, class_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +40,11 @@ _MOST_MAPS, _MOST_CHANNELS = 16, 4
 _MOST_NUMBERS = 40
 
 
-def plot_run(run: Run, result: Result) -> None:
-    """Curves, activity and a raster of the first test sample into the run's folder; all ranks call this, the first one draws."""
+def plot_run(run: Run, result: Result, confusion: Confusion) -> None:
+    """Curves, activity, confusion and a raster of the first test sample into the run's folder.
+
+    All ranks call this, the first one draws.
+    """
     test, parts = run.parts.test, run.parts
     spikes = test.event_set.batch(test.indices[:1])
     output = run.engine.output(spikes)  # on all ranks
@@ -53,6 +57,12 @@ def plot_run(run: Run, result: Result) -> None:
     try:
         plot_curves(records, run.folder / "curves.png", best_epoch=result.best_epoch, title=title)
         plot_activity(records, run.folder / "activity.png", title=title)
+        plot_confusion(
+            confusion.counts,
+            test.class_names,
+            run.folder / "confusion.png",
+            title=f"{title}, test part, after epoch {result.best_epoch}",
+        )
         plot_maps(run.network, run.engine.model, spikes, output, run.folder, title=title)
         plot_raster(
             run.network, spikes, output, label, logits, run.folder / "raster.png",
@@ -186,7 +196,7 @@ def plot_raster(
     input_name, scale = network.inputs[0], dt_ms or 1.0
     rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
     predicted = int(np.argmax(logits))
-    classes = [names[k] if k < len(names) else str(k) for k in range(len(logits))]
+    classes = [class_name(names, k) for k in range(len(logits))]
     traced = {name: traces for name, traces in output.traces.items() if name in rasters}
     heights = [2.0] * (len(rasters) + len(traced) + 1)
     figure = new_figure(9, 1.0 + sum(heights))
@@ -250,11 +260,11 @@ def _readout(axes: Axes, output: Output, label: int, predicted: int, classes: Se
     axes.grid(alpha=0.3)
 
 
-def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str], path: Path, *, title: str) -> None:
+def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Path, *, title: str) -> None:
     """Samples of each class (rows) by the class they were read as (columns); colors are shares of the row."""
-    counts = np.asarray(matrix)
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
     n = len(counts)
+    names = [class_name(names, k) for k in range(n)]
     figure = new_figure(max(4.0, 0.34 * n + 2), max(3.6, 0.34 * n + 1.4))
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,55 @@ import numpy.typing as npt
 from torch import Tensor
 
 from sparsesnn.engines import Batch
-from sparsesnn.errors import ConfigError, MissingDependencyError
+from sparsesnn.errors import ConfigError
+from sparsesnn.host.comm import Grid
 from sparsesnn.output import Output
 from sparsesnn.train.files import write_atomically
+
+
+class Confusion:
+    """`counts[a, b]`: samples of class a that were read as class b. Whole numbers, so that sums do not depend on ranks.
+
+    Args:
+        n_classes: C.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        self.counts = np.zeros((n_classes, n_classes), np.int64)
+
+    def add(self, labels: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
+        """Counts samples by their class and the class that they were read as, int[B] each."""
+        np.add.at(self.counts, (np.asarray(labels), np.asarray(predicted)), 1)
+
+    def of_all_ranks(self, grid: Grid) -> Confusion:
+        """The sum over replicas; every rank calls this."""
+        own = self.counts.ravel().tolist() if grid.shards.rank == 0 else None
+        found = [json.loads(text) for text in grid.world.all_texts(json.dumps(own))]
+        total = Confusion(len(self.counts))
+        for counts in found:
+            if counts is not None:
+                total.counts += np.reshape(counts, total.counts.shape)
+        return total
+
+    def per_class(self, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """For each class: class, name, n_samples, precision, recall and f1; 0 where a share has no samples."""
+        right, of, read = np.diag(self.counts), self.counts.sum(1), self.counts.sum(0)
+        return [
+            {
+                "class": k,
+                "name": class_name(names, k),
+                "n_samples": int(of[k]),
+                "precision": int(right[k]) / max(1, int(read[k])),
+                "recall": int(right[k]) / max(1, int(of[k])),
+                "f1": 2 * int(right[k]) / max(1, int(of[k]) + int(read[k])),
+            }
+            for k in range(len(self.counts))
+        ]
+
+
+def class_name(names: Sequence[str], k: int) -> str:
+    """Of class k; its number where the data has no names."""
+    return names[k] if k < len(names) else str(k)
 
 
 @dataclass
@@ -53,36 +100,11 @@ class Predictions:
         """int64[samples], the class of the largest logit."""
         return np.asarray(self.logits.argmax(1), np.int64)
 
-    def name(self, k: int) -> str:
-        """Of a class; its number where the data has no names."""
-        return self.names[k] if k < len(self.names) else str(k)
-
-    def confusion(self) -> npt.NDArray[np.int64]:
-        """int64[C, C], samples of the row's class that were read as the column's. Needs scikit-learn."""
-        classes = np.arange(self.logits.shape[1])
-        found: npt.NDArray[np.int64] = _metrics().confusion_matrix(self.labels, self.predicted, labels=classes)
+    def confusion(self) -> Confusion:
+        """Samples of each class by the class that they were read as."""
+        found = Confusion(self.logits.shape[1])
+        found.add(self.labels, self.predicted)
         return found
-
-    def per_class(self) -> list[dict[str, Any]]:
-        """For each class: class, name, n_samples, precision, recall and f1; 0 where a share has no samples.
-
-        Needs scikit-learn.
-        """
-        classes = np.arange(self.logits.shape[1])
-        columns = _metrics().precision_recall_fscore_support(
-            self.labels, self.predicted, labels=classes, zero_division=0.0
-        )
-        return [
-            {
-                "class": k,
-                "name": self.name(k),
-                "n_samples": int(n),
-                "precision": float(p),
-                "recall": float(r),
-                "f1": float(f),
-            }
-            for k, (p, r, f, n) in enumerate(zip(*columns, strict=True))
-        ]
 
     def write(self, path: Path) -> None:
         """A CSV file: sample, label, predicted, and the logit of each class."""
@@ -96,11 +118,3 @@ class Predictions:
             write_atomically(path, text.getvalue().encode())
         except OSError as error:
             raise ConfigError(f"predictions: {path} cannot be written: {error.strerror}; give another file") from None
-
-
-def _metrics() -> Any:
-    try:
-        from sklearn import metrics
-    except ImportError:
-        raise MissingDependencyError("scikit-learn", "digits", "the confusion matrix and figures per class") from None
-    return metrics

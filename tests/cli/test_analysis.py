@@ -12,7 +12,6 @@ import pytest
 from sparsesnn.cli import main
 from sparsesnn.train import Config, train
 
-pytest.importorskip("sklearn", reason="scikit-learn is optional")
 pytest.importorskip("matplotlib", reason="matplotlib is optional")
 
 
@@ -68,6 +67,8 @@ def test_eval_says_what_was_read_of_every_sample(run: Path, tmp_path: Path, caps
         assert (row["class"], row["n_samples"]) == (k, confusion[k].sum())
         assert row["recall"] == pytest.approx(confusion[k, k] / confusion[k].sum())
         assert row["precision"] == pytest.approx(confusion[k, k] / max(1, confusion[:, k].sum()))
+        assert row["f1"] == pytest.approx(2 * confusion[k, k] / (confusion[k].sum() + confusion[:, k].sum()))
+    assert result["per_class"] == json.loads((run / "result.json").read_text())["per_class"]
     assert (run / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()

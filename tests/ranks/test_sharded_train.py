@@ -155,6 +155,8 @@ def test_an_average_and_dropout_over_ranks_and_a_checkpoint_of_it(tmp_path):
     runs = [load_run(tmp_path / name, weights="last").engine.weights_sha256() for name in "ab"]
     assert runs[0] == runs[1] != whole.weights_sha256
     assert (result.test_loss, result.valid_loss) == (whole.test_loss, whole.valid_loss)
+    assert result.per_class == whole.per_class
+    assert sum(row["n_samples"] for row in whole.per_class) == whole.n_test
 
 
 class StopAt(Report):

@@ -14,6 +14,7 @@ from sparsesnn.errors import MissingDependencyError
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train import plots
+from sparsesnn.train.predictions import Confusion
 
 pytest.importorskip("matplotlib", reason="matplotlib is optional")
 
@@ -44,6 +45,24 @@ def test_curves(tmp_path: Path, n: int, valid: bool) -> None:
     plots.plot_curves(records(n, valid=valid), tmp_path / "curves.png", best_epoch=min(2, n), title="t")
     assert is_picture(tmp_path / "curves.png", 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_confusion_names_classes_and_counts(tmp_path: Path) -> None:
+    confusion = Confusion(3)
+    confusion.add([0, 0, 2, 2, 2], [0, 2, 2, 2, 0])
+    assert confusion.counts.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 2]]
+    shares = [
+        (row["name"], row["n_samples"], row["precision"], row["recall"]) for row in confusion.per_class(["a", "b"])
+    ]
+    assert shares == [("a", 2, 0.5, 0.5), ("b", 0, 0.0, 0.0), ("2", 3, 2 / 3, 2 / 3)]
+    path = tmp_path / "confusion.svg"
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plots.plot_confusion(confusion.counts, ["left", "right"], path, title="the title")
+    text = path.read_text()
+    for word in ("left", "right", "class read", "share of the class", "the title"):
+        assert word in text
 
 
 @pytest.mark.parametrize("dropped", [0, 5])

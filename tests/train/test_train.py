@@ -261,7 +261,8 @@ def test_plots_and_tensorboard_land_in_the_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is optional")
     train(make_config(train={"epochs": 1, "plots": True, "tensorboard": True}), out=tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert {"curves.png", "activity.png", "raster.png", "tensorboard", "result.json", "metrics.jsonl"} <= names
+    pictures = {"curves.png", "activity.png", "confusion.png", "raster.png"}
+    assert pictures | {"tensorboard", "result.json", "metrics.jsonl"} <= names
     assert not [name for name in names if name.endswith(".tmp")]
 
 
