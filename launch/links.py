@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 
+from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator
+from sparsesnn.launch.scaling import KINDS
 from sparsesnn.partition.target import Links
 
 SMALL, LARGE = 8, 4 << 20  # bytes
@@ -39,6 +43,31 @@ def measure_links(world: Communicator, *, rounds: int = 100) -> Links | None:
     slowest = world.all_gather(np.array([latency, bandwidth]))
     pairs = [row for row in slowest if row[1] > 0]
     return Links(bytes_per_s=float(min(row[1] for row in pairs)), latency_s=float(max(row[0] for row in pairs)))
+
+
+def read_links(path: Path) -> Links | None:
+    """The links that a series of `sparsesnn launch weak-scaling` measured, of its last row; None: it has none.
+
+    Errors: `ConfigError` for a file that is no such series.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        found = [Links(**row["links"]) for row in rows if row["links"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: holds no links ({type(error).__name__}: {error}); give the scaling.json of sparsesnn launch "
+            "weak-scaling"
+        ) from None
+    return found[-1] if found else None
+
+
+def measured_links() -> tuple[Links, Path] | None:
+    """What the newest series in its default folder measured, and where it is."""
+    files = [path for kind in KINDS if (path := Path("runs") / kind / "scaling.json").is_file()]
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+        if (links := read_links(path)) is not None:
+            return links, path
+    return None
 
 
 def _there_and_back(world: Communicator, other: int, array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:

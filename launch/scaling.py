@@ -200,17 +200,17 @@ def work_per_s(row: Row) -> float:
 
 def predict_step(point: Point, threads: int, links: Links | None) -> float:
     """Seconds of a step by the plan's cost model, on cores as `partition.target` describes them."""
-    from sparsesnn.partition.cpu.cost import predict_replicas
     from sparsesnn.partition.planner import make_plan
+    from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.target import parse_target
 
     target = parse_target(f"mpi:{point.shards}x{threads}")
     target = target if links is None else replace(target, links=links)
     plan = make_plan(
         network_of(point), math.ceil(point.batch / point.replicas), point.n_steps, target,
-        activity=point.activity, max_activity=point.max_activity,
+        activity=point.activity, max_activity=point.max_activity, replicas=point.replicas,
     )  # fmt: skip
-    return predict_replicas(plan, point.replicas)
+    return predict(plan).batch_s
 
 
 def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsesnn.commands import launch_scaling
+from sparsesnn.commands import launch_auto, launch_scaling
 from sparsesnn.errors import ConfigError
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.launch.allocation import Allocation
-    from sparsesnn.launch.job import Job
+    from sparsesnn.launch.job import Host, Job
 
 EXAMPLES = """\
 examples:
@@ -27,6 +27,7 @@ examples:
   sparsesnn launch --ranks 4 --dry-run -- train digits              print the command, start nothing
   sparsesnn launch --ranks 8 --hosts a,b --threads 16 -- train --config run.toml --out runs/x --resume
   sparsesnn launch --ranks 8 --hosts a:6,b:2 -- train shd --data DIR
+  sparsesnn launch --ranks 64 --threads 16 --auto -- train shd --data DIR  as many of 64 ranks as make it fastest
   sparsesnn launch --ranks 2 --num-replicas 8 --vipu-partition p8 -- train digits --backend ipu
   sparsesnn launch --template jsc --ranks 64 --ranks-per-host 8 --threads 16 --account A --partition dc-cpu -- \\
       train --config run.toml --out runs/x --resume > job.sh         a batch script; then: sbatch job.sh
@@ -65,6 +66,11 @@ def register(commands: Any) -> None:
         default=None,
         metavar="R",
         help="processes (default: in a scheduler's job what it has room for, or one for each of --hosts)",
+    )
+    where.add_argument(
+        "--auto",
+        action="store_true",
+        help="of at most --ranks the replicas x shards that the plan predicts to be fastest; of train, with the engine cpu",
     )
     where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 says how many ranks on each")
     where.add_argument("--ranks-per-host", type=int, metavar="N", help="at most so many ranks on a host")
@@ -207,6 +213,10 @@ def make_job(options: argparse.Namespace) -> Job:
     # A scheduler that says how many CPUs a rank has may count hardware threads, and lets no more ranks start than fit.
     here = not elsewhere and (given is None or (given.hosts == 1 and given.threads is None))
     threads, bind, oversubscribe = _share_cores(options, on_a_host, given, here=here)
+    if options.auto:
+        words, fewer = launch_auto.choose(options.program[options.program[:1] == ["--"] :], ranks, threads)
+        program = _program(words, options.commands, here=options.template is None)
+        hosts, ranks = _first_places(hosts, fewer), fewer
     poprun = None
     if options.num_replicas is not None:
         poprun = PopRun(options.num_replicas, options.ipus_per_replica or 1, options.vipu_partition)
@@ -226,6 +236,15 @@ def make_job(options: argparse.Namespace) -> Job:
         extra=tuple(_words(options.launcher_args)),
         poprun=poprun,
     )
+
+
+def _first_places(hosts: tuple[Host, ...], ranks: int) -> tuple[Host, ...]:
+    """The hosts in order, until they hold so many ranks."""
+    found: list[Host] = []
+    for host in hosts:
+        n = min(host.ranks, ranks - sum(h.ranks for h in found))
+        found += [replace(host, ranks=n)] if n else []
+    return tuple(found)
 
 
 def _ranks_left_open(options: argparse.Namespace, given: Allocation | None) -> int:

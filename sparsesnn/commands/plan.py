@@ -14,6 +14,7 @@ from sparsesnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
+    from sparsesnn.partition.cpu.grids import Grids
     from sparsesnn.partition.plan import Plan
     from sparsesnn.partition.target import Links, Target
 
@@ -23,7 +24,9 @@ examples:
   sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --plot p.png four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --replicas 4  four copies on four IPUs share the batch
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
-  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI, and the best grid
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --replicas auto the plan of the best grid
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --batches 48,96,192
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --link 12.5,2  with links as launch weak-scaling measured them
   sparsesnn plan --sweep activity --plot activity.png                     predicted speed over activity, as a table
   sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
@@ -33,6 +36,8 @@ targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64
 capacity: the slots of a list. A population's own capacity is kept; where it has none, a list holds --max-activity of
   its neurons, or all of them where every neuron is listed. What does not fit is dropped and counted when it runs.
 delay: with delay 0 layers run one after another within a step; with delay 1 all run at once, on several IPUs they must.
+grids: of ranks, a table says which replicas x shards is fastest for each number of ranks, its efficiency compared with
+  one rank, and what bounds it. Links that sparsesnn launch weak-scaling measured (runs/weak-scaling/scaling.json) are used.
 all speeds are predictions from counted instructions and published figures, not measurements."""
 
 
@@ -78,14 +83,19 @@ def register(commands: Any) -> None:
     where = parser.add_argument_group("where")
     where.add_argument("--target", default="ipu-mk2", metavar="NAME", help="the machine (default: %(default)s)")
     where.add_argument(
-        "--link", metavar="GB/S,US", help="measured bandwidth of a device or rank, and latency in µs, such as 12.5,2"
+        "--link",
+        metavar="GB/S,US",
+        help="measured bandwidth of a device or rank, and latency in µs, such as 12.5,2; or the scaling.json of a series",
     )
     where.add_argument(
         "--replicas",
-        type=int,
-        default=1,
+        default="1",
         metavar="R",
-        help="copies that share the batch, each on a machine such as --target (IPUs; default: %(default)s)",
+        help="copies that share the batch: of IPUs each on a machine such as --target, of mpi each on its part of the ranks; "
+        "auto: the best grid of mpi (default: %(default)s)",
+    )
+    where.add_argument(
+        "--batches", metavar="B,…", help="of mpi: search grids for these batches too, by samples a second"
     )
     where.add_argument("--memory", type=float, metavar="GIB", help="of a rank; cpu and mpi only (default: unlimited)")
     where.add_argument(
@@ -131,6 +141,7 @@ def register(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from sparsesnn.partition.cpu.grids import best_grid
     from sparsesnn.partition.drawing import draw
     from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.report import summary, table
@@ -138,7 +149,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     if options.sweep is not None:
         return _sweep(options)
-    plan = _make(options)
+    plan, grids = _make(options)
     prediction = predict(plan)
     if options.save is not None:
         with _writing("--save", options.save):
@@ -146,7 +157,16 @@ def _plan(options: argparse.Namespace) -> int:
     if options.plot is not None:
         with _writing("--plot", options.plot):
             draw(plan, options.plot, prediction)
-    print(json.dumps(summary(plan, prediction), allow_nan=False) if options.json else table(plan, prediction))
+    if options.json:
+        found = [grid.to_dict() for grid in grids.rows]
+        data = {
+            **summary(plan, prediction),
+            "grids": found,
+            "best_grid": best_grid(grids.rows).to_dict() if found else None,
+        }
+        print(json.dumps(data, allow_nan=False))
+    else:
+        print("\n".join([table(plan, prediction), *grids.table()]))
     return 0
 
 
@@ -190,35 +210,92 @@ def _counts(text: str) -> list[int]:
     return found
 
 
-def _make(options: argparse.Namespace) -> Plan:
+def _make(options: argparse.Namespace) -> tuple[Plan, Grids]:
+    """The plan that is asked for, and, of ranks, the grids."""
+    from sparsesnn.commands.numbers import integers
+    from sparsesnn.partition.cpu.grids import Grids, best_grid, search_grids
     from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.target import parse_target
 
     target = parse_target(options.target)
+    ranks = target.devices if target.name.startswith("mpi") else 0
+    links, source = target.links, "assumed; measure: launch weak-scaling"
     if options.link is not None:
-        target = replace(target, links=_link(options.link))
+        links, source = _link(options.link), "given"
+    elif ranks and (found := _measured()) is not None:
+        links, source = found[0], f"measured, {found[1]}"
+    target = replace(target, links=links)
     if options.memory is not None:
         if target.kind != "cpu":
             raise ConfigError(f"--memory: target '{target.name}' has its memory in its tiles; it is for cpu and mpi")
         if not 0 < options.memory < 1e9:
             raise ConfigError(f"--memory: is {options.memory}; give GiB of a rank, above 0")
         target = replace(target, bytes_per_device=int(options.memory * 2**30))
-    return make_plan(
-        _network(options, target),
-        -(-options.batch // max(1, options.replicas)),
-        options.steps,
-        target,
-        activity=_activity(options.activity),
-        max_activity=None if options.max_activity == "auto" else _share(options.max_activity),
-        capacity=_named(_assignments(options.capacity, int, "--capacity"), "--capacity"),
-        optimizer=options.optimizer,
-        weight_dtype="half" if options.half else "float32",
-        strategy=options.strategy,
-        layout=options.layout,
-        replicas=options.replicas,
-        regularises=options.regulariser,
-        keep_every=options.keep_every,
+    network = _network(options, target)
+    activity, capacity = (
+        _activity(options.activity),
+        _named(_assignments(options.capacity, int, "--capacity"), "--capacity"),
     )
+    replicas = _replicas(options.replicas, target)
+    if options.batches is not None and not ranks:
+        raise ConfigError(f"--batches: target '{target.name}' has no grids; give --target mpi:64x16 or the like")
+
+    def plan(replicas: int, shards: int, n_samples: int) -> Plan:
+        return make_plan(
+            network,
+            n_samples,
+            options.steps,
+            target.with_devices(shards) if ranks else target,
+            activity=activity,
+            max_activity=None if options.max_activity == "auto" else _share(options.max_activity),
+            capacity=capacity,
+            optimizer=options.optimizer,
+            weight_dtype="half" if options.half else "float32",
+            strategy=options.strategy,
+            layout=options.layout,
+            replicas=replicas,
+            regularises=options.regulariser,
+            keep_every=options.keep_every,
+        )
+
+    batch = options.batch
+    grids = Grids((), target, source)
+    if ranks > 1:
+        batches = [batch, *(integers("--batches", options.batches) if options.batches else ())]
+        rows = search_grids(plan, ranks, batches, replicas if replicas > 1 else 0)
+        grids = Grids(tuple(rows), target, source)
+        if not replicas:
+            best = best_grid(rows)
+            return plan(best.replicas, best.shards, best.n_samples), grids
+    return plan(replicas or 1, ranks // (replicas or 1), -(-batch // max(1, replicas))), grids
+
+
+def _replicas(text: str, target: Target) -> int:
+    """0: the best grid is wanted."""
+    mpi = target.name.startswith("mpi")
+    if text == "auto" and mpi:
+        return 0
+    try:
+        n = int(text)
+    except ValueError:
+        raise ConfigError(
+            f"--replicas: is {text!r} on '{target.name}'; give a whole number" + ", or auto" * mpi
+        ) from None
+    if mpi and n > 0 and target.devices % n:
+        near = [r for r in range(1, target.devices + 1) if target.devices % r == 0]
+        raise ConfigError(
+            f"--replicas: is {n}, which {target.devices} ranks of '{target.name}' cannot share evenly; give one of "
+            f"{', '.join(map(str, near))}, or auto"
+        )
+    if n < 1:
+        raise ConfigError(f"--replicas: is {n} on '{target.name}'; give a whole number, at least 1")
+    return n
+
+
+def _measured() -> tuple[Links, Path] | None:
+    from sparsesnn.launch.links import measured_links
+
+    return measured_links()
 
 
 def _network(options: argparse.Namespace, target: Target) -> Network:
@@ -257,12 +334,21 @@ def _activity(text: str) -> Any:
 def _link(text: str) -> Links:
     from sparsesnn.partition.target import Links
 
+    if text.endswith(".json"):
+        from sparsesnn.launch.links import read_links
+
+        found = read_links(Path(text))
+        if found is None:
+            raise ConfigError(
+                f"--link: {text} measured one rank alone, which has no links; give a series of several ranks"
+            )
+        return found
     try:
         gigabytes, microseconds = (float(part) for part in text.split(","))
     except ValueError:
         gigabytes = microseconds = -1.0
     if not (0 < gigabytes < 1e6 and 0 <= microseconds < 1e9):
-        raise ConfigError(f"--link: is {text!r}; give GB/s and µs, such as 12.5,2")
+        raise ConfigError(f"--link: is {text!r}; give GB/s and µs, such as 12.5,2, or a scaling.json")
     return Links(bytes_per_s=1e9 * gigabytes, latency_s=1e-6 * microseconds)
 
 

@@ -125,7 +125,7 @@ class Plan:
         connections: in the order in which currents are summed; recurrent ones after those from other populations.
         strategy: how it was found, in words.
         replicas: copies, each on as many devices as the target has, with `n_samples` samples of its own; their gradients
-            are added before the update. IPUs only.
+            are added before the update.
         regularises: whether activity is regularised (`sparsesnn.loss.activity_regulariser`). Counted for IPUs only.
         keep_every: potentials are kept of segments of so many steps, and of the ends of segments, from which the others run
             again before their backward pass; 1: of all steps. Less memory, more cycles, the same numbers. IPUs only.

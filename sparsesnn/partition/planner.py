@@ -60,7 +60,7 @@ def make_plan(
         strategy: sizes of shards, see `sparsesnn.partition.ipu.strategies`: "even", "bytes", "work" or "search". IPUs only.
         layout: their places, see `sparsesnn.partition.ipu.layout`: "contiguous", "split", "shared", or "auto": the fastest
             by prediction. IPUs only.
-        replicas: copies of the plan on as many times the target's devices, each with `n_samples` samples. IPUs only.
+        replicas: copies of the plan on as many times the target's devices, each with `n_samples` samples.
         regularises: activity is regularised.
         keep_every: potentials are kept of segments of so many steps and of their ends; the rest runs again: about the root
             of the steps needs least memory. 1: all are kept. IPUs only.
@@ -70,10 +70,10 @@ def make_plan(
     """
     check_matrices(network.connections, "a plan")
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
-    if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.kind != "ipu"):
+    if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.name.startswith("cpu")):
         raise ConfigError(
-            f"plan: replicas is {replicas!r} on '{target.name}'; give a whole number, at least 1, on IPUs; ranks of mpirun "
-            "are dealt to replicas when they run: parallel.replicas of sparsesnn train"
+            f"plan: replicas is {replicas!r} on '{target.name}'; give a whole number, at least 1, and above 1 a target of "
+            "several machines: ipu-mk2, ipu-bow or mpi"
         )
     if (
         type(keep_every) is not int

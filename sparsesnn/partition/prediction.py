@@ -38,6 +38,8 @@ class Superstep:
         sync: cycles of the barrier; link: cycles of data between devices.
         exchange_bytes: bytes that tiles receive, summed over tiles; link_bytes: bytes that devices receive.
         slowest_tile: the tile that computes longest.
+        latency: cycles of `link` that the number of messages takes, however short they are.
+        messages: sent by one rank; 0 on IPUs.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Superstep:
     exchange_bytes: int
     link_bytes: int
     slowest_tile: int
+    latency: float = 0.0
+    messages: int = 0
 
     @property
     def cycles(self) -> float:
@@ -98,6 +102,18 @@ class Prediction:
         """Bytes that all devices together receive from others."""
         return self._per_step(lambda s: s.link_bytes)
 
+    @property
+    def messages_per_step(self) -> float:
+        """Messages that one rank sends."""
+        return self._per_step(lambda s: s.messages)
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Seconds of a batch that compute, bytes between devices, and the latency of messages take."""
+        latency, link = (self._per_step(what) for what in (lambda s: s.latency, lambda s: s.link))
+        cycles = {"compute": self.cycles_per_step - link, "exchange": link - latency, "latency": latency}
+        return {what: self.n_steps * n / self.clock_hz for what, n in cycles.items()}
+
     def _per_step(self, what: Callable[[Superstep], float]) -> float:
         return sum(map(what, self.per_step)) + sum(map(what, self.per_batch)) / self.n_steps
 
@@ -123,6 +139,7 @@ class Prediction:
             "cycles_per_step_by_phase": self.phases(),
             "exchange_bytes_per_step": self.exchange_bytes_per_step,
             "link_bytes_per_step": self.link_bytes_per_step,
+            "messages_per_step": self.messages_per_step,
             "host_bytes_per_batch": self.host_bytes,
         }
 

@@ -166,8 +166,8 @@ def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
         (["--net", "7-5-3", "--memory", "1"], "--memory: target 'ipu-mk2' has its memory in its tiles"),
         (["--net", "7-5-3", "--target", "cpu", "--memory", "-1"], "--memory: is -1.0"),
         (["--net", "7-5-3", "--delay", "-1"], "delay is -1; allowed: "),
-        (["--net", "7-5-3", "--replicas", "0"], "replicas is 0 on 'ipu-mk2'; give a whole number, at least 1"),
-        (["--net", "7-5-3", "--target", "mpi:2", "--replicas", "2"], "replicas is 2 on 'mpi:2'"),
+        (["--net", "7-5-3", "--replicas", "0"], "--replicas: is 0 on 'ipu-mk2'; give a whole number, at least 1"),
+        (["--net", "7-5-3", "--target", "cpu:2", "--replicas", "2"], "replicas is 2 on 'cpu:2'"),
         (["--net", "7-5-3", "--plot", "/nowhere/a.svg"], "--plot: /nowhere/a.svg cannot be written"),
     ],
 )

@@ -21,7 +21,7 @@ from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import Point, Settings, points
 from sparsesnn.launch.scaling_worker import draw_spikes, events_of, measure, samples_of
 from sparsesnn.layers import LIF
-from sparsesnn.partition.cpu.cost import predict_cpu, predict_replicas
+from sparsesnn.partition.cpu.cost import predict_cpu
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import Links, parse_target
 
@@ -224,10 +224,10 @@ def test_slow_links_lower_the_prediction() -> None:
 
 def test_replicas_wait_for_gradients() -> None:
     plan = make_plan(scaling.network_of(SMALL), 8, 20, parse_target("mpi:1x1"), activity=0.02)
-    alone = predict_replicas(plan, 1)
-    assert alone == predict_cpu(plan).batch_s
-    two, many = predict_replicas(plan, 2), predict_replicas(plan, 64)
-    assert alone < two < many < 10 * alone
+    alone, two, many = (predict_cpu(replace(plan, replicas=n)) for n in (1, 2, 64))
+    assert alone.batch_s < two.batch_s < many.batch_s < 10 * alone.batch_s
+    assert many.n_samples == 64 * alone.n_samples
+    assert sum(many.parts_s.values()) == pytest.approx(many.batch_s)
 
 
 def test_table_and_plot(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ and of a recurrent one also once a step, in two halves of the samples:
     forward    the ids that fired, and a count a list (two with a capacity)         2·(R-1)/R a spike + 4·B·(R-1)
     backward   the same sums as above                                               4·K·(R-1)/R a listed id
 
-Replicas of a grid (data parallel) are planned as several plans with a part of the batch each, plus one sum of gradients.
+Replicas of a grid (data parallel) are copies of the plan, each with a part of the batch, and one sum of gradients.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from sparsesnn.layers import LI
 from sparsesnn.partition.cpu.tiles import cpu_tile_width, n_blocks
@@ -96,22 +97,23 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
             )
             compute["weight gradient"] = rows * spikes * n / a.gradient_per_cycle
             compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * n * pair
-        per_batch.append(_superstep(plan, f"{name}", compute, 0.0, 0, 0, slowest))
+        per_batch.append(_superstep(plan, name, compute, slowest=slowest))
     for name in plan.populations:
         once, each_step = _exchanges(plan, name, lengths)
         per_batch += once
         per_step += each_step
     framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
-    per_batch.append(_superstep(plan, "framework", {"framework": framework}, 0.0, 0, 0, 0))
+    per_batch.append(_superstep(plan, "framework", {"framework": framework}))
+    per_batch += _replicas(plan, per_batch)
     inputs = sum(lengths[k].listed for k in plan.network.inputs)
     return Prediction(
         per_step=tuple(per_step),
         per_batch=tuple(per_batch),
         n_steps=plan.n_steps,
-        n_samples=plan.n_samples,
+        n_samples=plan.replicas * plan.n_samples,
         clock_hz=target.clock_hz,
         host_s=0.0,  # batches are read by a thread of their own
-        host_bytes=math.ceil(rows * (2 * inputs + 12)),
+        host_bytes=math.ceil(plan.replicas * rows * (2 * inputs + 12)),
     )
 
 
@@ -129,10 +131,15 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[l
     lists = 2 * ids * others + 4 * counts * plan.n_samples * (n_ranks - 1)
     readers = [c.post for c in outgoing if not c.recurrent]
     back = 4 * ids / n_ranks * sum(sum(tile_blocks(plan, post)) for post in readers) * plan.trains
-    # sizes go ahead of lists
-    messages = 2 * math.ceil(math.log2(n_ranks)) + (len(readers) if plan.trains else 0)
-    total = plan.n_steps * (n_ranks * lists + (n_ranks - 1) * back)
-    once = _superstep(plan, f"{name} lists", {}, (lists + back * others) * plan.n_steps, messages, math.ceil(total), 0)
+    rounds = 2 * math.ceil(math.log2(n_ranks)) + (len(readers) if plan.trains else 0)  # sizes go ahead of lists
+    once = _superstep(
+        plan,
+        f"{name} lists",
+        bytes_in=(lists + back * others) * plan.n_steps,
+        rounds=rounds,
+        messages=(n_ranks - 1) * (1 + (len(readers) if plan.trains else 0)),
+        total=plan.n_steps * (n_ranks * lists + (n_ranks - 1) * back),
+    )
     n_loops = sum(c.recurrent for c in outgoing)
     if not n_loops or len(owners) == 1:
         return [once], []
@@ -142,7 +149,12 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[l
     # two halves of the samples, forward and backward, each a message to every other rank
     messages = 2 * (2 if plan.trains else 1) * (len(owners) - 1)
     step = _superstep(
-        plan, f"{name} spikes", {}, fired + shares, messages, math.ceil(len(owners) * (fired + shares)), 0
+        plan,
+        f"{name} spikes",
+        bytes_in=fired + shares,
+        rounds=messages,
+        messages=messages,
+        total=len(owners) * (fired + shares),
     )
     return [once], [step]
 
@@ -159,41 +171,70 @@ def tile_blocks(plan: Plan, name: str) -> list[int]:
 
 
 def _superstep(
-    plan: Plan, name: str, compute: dict[str, float], bytes_in: float, messages: int, total: int, slowest: int
+    plan: Plan,
+    name: str,
+    compute: Mapping[str, float] = MappingProxyType({}),
+    *,
+    bytes_in: float = 0.0,
+    rounds: float = 0,
+    messages: int = 0,
+    total: float = 0.0,
+    slowest: int = 0,
 ) -> Superstep:
-    """A rank's compute, and `bytes_in` that it receives in `messages` rounds; a barrier of the thread pool per phase."""
+    """A rank's compute, with a barrier of the thread pool per phase, and what it exchanges.
+
+    Args:
+        bytes_in: received by the rank that receives most.
+        rounds: of messages that a rank waits for, one after the other.
+        messages: that it sends.
+        total: bytes that all ranks of a replica receive.
+    """
     target = plan.target
+    latency = rounds * target.links.latency_s * target.clock_hz
     return Superstep(
         name=name,
         compute=compute,
         exchange=0.0,  # cores of a rank share its memory
         sync=len(compute) * target.exchange.sync_cycles * (target.tiles > 1),
-        link=(bytes_in / target.links.bytes_per_s + messages * target.links.latency_s) * target.clock_hz,
+        link=bytes_in / target.links.bytes_per_s * target.clock_hz + latency,
         exchange_bytes=0,
-        link_bytes=total,
+        link_bytes=math.ceil(plan.replicas * total),
         slowest_tile=slowest,
+        latency=latency,
+        messages=messages,
     )
 
 
-def predict_replicas(plan: Plan, n_replicas: int) -> float:
-    """Seconds of a training step of `n_replicas` copies of a plan, which holds the samples of one of them.
+def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
+    """The sum of weight gradients over the replicas of a plan.
 
-    Weight gradients go from replica to replica, each of which adds its own, and the total back to all: while a layer's sum
-    travels the layers before it run backwards, so only the longer of the two is waited for. All rows are counted; those
+    Gradients go from replica to replica, each of which adds up some rows, and the total goes back to all: while a layer's
+    sum travels the layers before it run backwards, so only the longer of the two is waited for. All rows are counted; those
     whose source was silent stay behind.
     """
-    alone = predict_cpu(plan)
-    if n_replicas == 1:
-        return alone.batch_s
-    links = plan.target.links
+    n = plan.replicas
+    if n == 1 or not plan.trains:
+        return []
+    links, n_connections = plan.target.links, len(plan.network.connections)
     n_bytes = 4 * plan.network.n_weights() / plan.target.devices
     backward = sum(
         s.compute.get(phase, 0.0)
-        for s in alone.per_batch
+        for s in before
         for phase in ("state gradient", "list gradient", "weight gradient")
     ) / plan.target.clock_hz  # fmt: skip
     # forth through a chain that is full once the first sum has gone through it, and back from its end to all
-    moving = n_bytes * 2 / links.bytes_per_s + 2 * (n_replicas - 1) * len(plan.network.connections) * links.latency_s
+    moving, latency = n_bytes * 2 / links.bytes_per_s, 2 * (n - 1) * n_connections * links.latency_s
+    hidden = min(1.0, backward / (moving + latency))
     largest = max(plan.network.n_weights_of(c) for c in plan.network.connections)
-    last = 4 * largest / plan.target.devices * n_replicas / links.bytes_per_s
-    return alone.batch_s + max(0.0, moving - backward) + last
+    last = 4 * largest / plan.target.devices * n
+    sent = 2 * n_bytes * (n - 1) / n
+    return [
+        _superstep(
+            plan,
+            "replicas",
+            bytes_in=(1 - hidden) * 2 * n_bytes + last,
+            rounds=(1 - hidden) * 2 * (n - 1) * n_connections,
+            messages=4 * (n - 1) * n_connections,  # which rows, and the rows, forth and back
+            total=plan.target.devices * sent,
+        )
+    ]

@@ -34,12 +34,13 @@ was 0.94 to 1.11 times the measured memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.partition.cpu.cost import tile_blocks
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
-from sparsesnn.partition.plan import ConnectionPlan, Plan
+from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
 
 ITEMS = (
     "weights",
@@ -72,15 +73,33 @@ GROUP_SAMPLES, LEAF_GROUPS = 8, 8
 
 def rank_bytes(plan: Plan) -> list[dict[str, int]]:
     """item → bytes, for every rank."""
-    return [_rank(plan, rank) for rank in range(plan.target.devices)]
-
-
-def _rank(plan: Plan, rank: int) -> dict[str, int]:
     lengths = expected_lengths(plan)
+    blocks = {name: tile_blocks(plan, name) for name in plan.populations}
+    shards = {name: _shards_of_ranks(plan, name) for name in plan.populations}
+    return [
+        _rank(plan, rank, lengths, blocks, {name: of_ranks[rank] for name, of_ranks in shards.items()})
+        for rank in range(plan.target.devices)
+    ]
+
+
+def _shards_of_ranks(plan: Plan, name: str) -> list[list[Shard]]:
+    found: list[list[Shard]] = [[] for _ in range(plan.target.devices)]
+    for shard in plan.populations[name].shards:
+        found[shard.rank].append(shard)
+    return found
+
+
+def _rank(
+    plan: Plan,
+    rank: int,
+    lengths: Mapping[str, Lengths],
+    blocks: Mapping[str, list[int]],
+    shards: Mapping[str, list[Shard]],
+) -> dict[str, int]:
     rows = plan.n_steps * plan.n_samples
     train = 1 if plan.trains else 0
-    own = {k: sum(s.n for s in p.shards if s.rank == rank) for k, p in plan.populations.items()}
-    tiles = {k: sum(s.rank == rank for s in p.shards) for k, p in plan.populations.items()}
+    own = {k: sum(s.n for s in mine) for k, mine in shards.items()}
+    tiles = {k: len(mine) for k, mine in shards.items()}
     out = dict.fromkeys(ITEMS, 0)
     out["objects"] = OBJECT_BYTES * (len(own) - len(plan.network.inputs))
     seen: set[str] = set()
@@ -91,7 +110,7 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
         population = plan.network.populations[name]
         incoming = plan.incoming(name)
         padded = tiles[name] * cpu_tile_width(plan.populations[name].n, plan.n_read(name))
-        begin = next(s.first for s in plan.populations[name].shards if s.rank == rank)
+        begin = shards[name][0].first
         n_weights = {c: plan.n_weights(c, begin, begin + n) for c in incoming}
         n_read = {c: w if plan.is_compressed(c) else plan.populations[c.pre].n * n for c, w in n_weights.items()}
         weights = 4 * sum(n_weights.values())
@@ -141,8 +160,8 @@ def _rank(plan: Plan, rank: int) -> dict[str, int]:
             mine = math.ceil(ids * own[name] / plan.populations[name].n)
             out["lists"] += ids * wide + 4 * mine * train + 12 * rows
             for c in plan.outgoing(name):
-                blocks = tile_blocks(plan, c.post)
-                sums = 0 if c.recurrent else 4 * (2 * blocks[rank] * ids + sum(blocks) * mine) * train
+                of_ranks = blocks[c.post]
+                sums = 0 if c.recurrent else 4 * (2 * of_ranks[rank] * ids + sum(of_ranks) * mine) * train
                 out["list gradients"] = max(out["list gradients"], sums)
             continue
         out["lists"] += ids * (wide + 4 * train) + 12 * rows

@@ -34,9 +34,11 @@ def place_slabs(plan: Plan) -> Plan:
             ]
         populations[name] = replace(p, shards=tuple(shards))
     plan = replace(plan, populations=populations, strategy="slabs of the engine's width, each layer over all ranks")
+    if target.bytes_per_device is None:
+        return plan
     ranks = [sum(items.values()) for items in rank_bytes(plan)]
     worst = max(range(target.devices), key=ranks.__getitem__)
-    if target.bytes_per_device is not None and ranks[worst] > target.bytes_per_device:
+    if ranks[worst] > target.bytes_per_device:
         needed = -(-sum(ranks) // target.bytes_per_device)
         raise PlanError(
             f"plan: needs {ranks[worst]:,} bytes on rank {worst} but target '{target.name}' has "
