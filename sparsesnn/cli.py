@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, show, train
+from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, show, train
 from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
 
 
@@ -84,7 +84,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in (train, evaluate, show, launch, data, bench, plan, nir, onnx, info):  # the order of --help
+    for command in (train, evaluate, show, launch, data, bench, plan, nir, onnx, quantize, info):  # the order of --help
         command.register(commands)
     return parser
 

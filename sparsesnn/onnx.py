@@ -59,7 +59,7 @@ class StepModule(nn.Module):
     def _add_layer(self, name: str, layer: Any) -> None:
         population = layer.population
         for c in layer.incoming:
-            weight = layer.matrix(c) if c.synapses.is_matrix else getattr(layer, c.name)
+            weight = layer.matrix(c)
             self.register_buffer(f"{name} {c.name}", weight.detach().clone())
             if c.axonal:
                 steps = layer.axonal_delays(c).detach().round().long()

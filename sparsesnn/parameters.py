@@ -18,6 +18,7 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
+from sparsesnn.rounding import BITS, Integers, Receivers, integers, rounded
 from sparsesnn.synapses import Dense, Synapses
 from sparsesnn.synapses.base import Columns, check_matrices
 
@@ -105,6 +106,8 @@ class PopulationModule(nn.Module):
 
     bias: nn.Parameter | None
     training_steps: Tensor | None
+    #: how weights are read; "int8" and "int4" are rounded, see `sparsesnn.rounding`
+    weight_dtype: str = "float32"
 
     def __init__(
         self,
@@ -205,9 +208,25 @@ class PopulationModule(nn.Module):
             self._places[c.name] = found
         return found
 
+    def weight(self, c: Incoming) -> Tensor:
+        """The weight of a connection as it is read: rounded where `weight_dtype` names integers; its gradient is the parameter's."""
+        weight: Tensor = getattr(self, c.name)
+        if self.weight_dtype not in BITS or not weight.numel():
+            return weight
+        return rounded(weight, self.weight_dtype, self.receivers(c))
+
+    def integers(self, c: Incoming, kind: str) -> Integers:
+        """The weight of a connection as integers and scales."""
+        return integers(getattr(self, c.name), kind, self.receivers(c))
+
+    def receivers(self, c: Incoming) -> Receivers | None:
+        """The receiving neuron of each weight of a connection with `columns`; None: the last axis of the weight counts them."""
+        n = self.neurons[1] - self.neurons[0]
+        return None if self.columns(c) is None else Receivers(n, self.places(c) % n)
+
     def matrix(self, c: Incoming) -> Tensor:
         """The weight of a connection as a matrix [n_pre, n], a row per sending neuron; 0 where there is no synapse."""
-        weight: Tensor = getattr(self, c.name)
+        weight = self.weight(c)
         return weight if self.columns(c) is None else self._spread(c, weight)
 
     def mask(self, c: Incoming) -> Tensor:

@@ -31,6 +31,15 @@ from sparsesnn.synapses import Dense, Synapses
 Array = np.ndarray[Any, Any]
 
 
+def rounded_weight(weight: Array, n_bits: int) -> tuple[Array, Array]:
+    """Integers q [..., N] and scales s [N] of a float32 weight [..., N], which is then read as q·s; see `sparsesnn.rounding`."""
+    limit = 2 ** (n_bits - 1) - 1
+    most = np.abs(weight).reshape(-1, weight.shape[-1]).max(0)
+    mantissa, exponent = np.frexp(most / np.float32(limit))
+    scale = np.ldexp(np.ceil(mantissa * 2**16), exponent - 16).astype(np.float32)  # up to 16 bits
+    return np.rint(weight / np.where(scale == 0, np.float32(1), scale)).clip(-limit, limit).astype(np.int8), scale
+
+
 @dataclass(frozen=True)
 class Parameters:
     """A population and the numbers it runs with.

@@ -92,15 +92,16 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     current = np.zeros((n_steps * n_samples, len(neurons)), dtype)
     if layer.bias is not None:
         current += _numpy(layer.bias)[neurons]
-    for source, incoming, weight in zip(layer.arrived(inputs, state), layer.senders, layer.sender_weights, strict=True):
+    for source, incoming in zip(layer.arrived(inputs, state), layer.senders, strict=True):
+        weight = layer.weight(incoming)
         delay = incoming.delay if state is None else 0
         if incoming.synapses.is_matrix:
             _add(current, source, _columns(layer, incoming, weight, neurons), delay)
         else:
             _add_products(current, source, incoming, weight, neurons, delay)
-    for incoming, weight in zip(layer.incoming, layer.weights, strict=True):
+    for incoming in layer.incoming:
         if incoming.is_recurrent:
-            columns = _columns(layer, incoming, weight, neurons)
+            columns = _columns(layer, incoming, layer.weight(incoming), neurons)
             if state is not None and state.history is not None:
                 _add(current, state.history, columns, incoming.delay - _shape(state.history)[0])
             _add(current, sent, columns, incoming.delay)

@@ -30,6 +30,9 @@ def register(commands: Any) -> None:
         "--weights", choices=("best", "last"), default="best", help="best: those that validation chose (default)"
     )
     parser.add_argument("--backend", metavar="NAME", help="cpu or dense (default: as in training)")
+    parser.add_argument(
+        "--integers", type=Path, metavar="FILE", help="take the weights of 'sparsesnn quantize RUN FILE'"
+    )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument(
         "--predictions", type=Path, metavar="FILE", help="write label, class read and logits of every sample (CSV)"
@@ -57,6 +60,7 @@ def _eval(options: argparse.Namespace) -> int:
         backend=options.backend,
         threads=options.threads,
         predictions=predictions,
+        integers=options.integers,
     )
     if options.predictions is not None:
         predictions.write(options.predictions)

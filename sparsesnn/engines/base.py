@@ -30,6 +30,7 @@ from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
+from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
 
@@ -39,8 +40,9 @@ class Options:
 
     weight_dtype: str = option(
         "float32",
-        "how weights are read: bfloat16 (cpu) or float16 (IPU) are rounded, half the bytes; those that learn stay float32",
-        choices=("float32", "bfloat16", "float16"),
+        "how weights are read; those that learn stay float32. bfloat16 (cpu) or float16 (IPU): rounded, half the bytes. int8, int4 (cpu, "
+        "dense): rounded to integers times a scale per receiving neuron",
+        choices=("float32", "bfloat16", "float16", *BITS),
     )
     dense_mode: str = option(
         "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"

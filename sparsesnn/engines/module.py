@@ -31,12 +31,13 @@ from sparsesnn.parameters import (
     uniform,
 )
 from sparsesnn.rotation import next_training_step, population_seed
+from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses.base import check_matrices
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 BACKENDS = ("cpu", "dense")
-WEIGHT_DTYPES = ("float32", "bfloat16")
+WEIGHT_DTYPES = ("float32", "bfloat16", *BITS)
 
 #: what travels between the layers of a model
 LayerInput = LayerOutput | DenseSpikes
@@ -55,7 +56,8 @@ class Layer(PopulationModule):
         dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
         history: how many of its last output steps the state keeps.
         weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes), sums and the
-            weights that learn stay float32; backend "cpu" only.
+            weights that learn stay float32; backend "cpu" only. "int8", "int4": they are read rounded to integers times a scale
+            per receiving neuron, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
         generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
@@ -79,7 +81,7 @@ class Layer(PopulationModule):
     ) -> None:
         if weight_dtype not in WEIGHT_DTYPES:
             raise DescriptionError(f"weight_dtype is {weight_dtype!r}; allowed: {', '.join(WEIGHT_DTYPES)}")
-        if weight_dtype != "float32" and backend != "cpu":
+        if weight_dtype == "bfloat16" and backend != "cpu":
             raise DescriptionError(f"weight_dtype {weight_dtype!r} is for backend 'cpu'; backend is {backend!r}")
         if backend not in BACKENDS:
             raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
@@ -187,6 +189,7 @@ class Model(nn.Module):
         self.network = network
         self.backend = backend
         self.dense_mode = dense_mode
+        self.weight_dtype = weight_dtype
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
         for name, population in receivers.items():

@@ -16,6 +16,8 @@ from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.network import Network
 from sparsesnn.nir.files import nir_package
+from sparsesnn.parameters import Incoming
+from sparsesnn.rounding import BITS
 from sparsesnn.synapses.base import check_matrices
 
 
@@ -115,12 +117,14 @@ def to_nir(
             raise DescriptionError(next(r for r in reasons if not (keep_reset and r.is_reset)).text)
         neuron, factor = _neuron(nir, name, layer, target, reader, dt, readout)
         bias = None if layer.bias is None else _array(layer.bias) * factor
-        for c, matrix in zip(network.senders(name), layer.sender_matrices, strict=True):
-            weight = np.ascontiguousarray((_array(matrix) * factor).T)
+        for c, incoming in zip(network.senders(name), layer.senders, strict=True):
+            weight, scales = _weight(layer, incoming, factor)
             synapses = f"{c.pre}_to_{name}"
             if synapses in nodes:
                 synapses += f"_{c.delay}"
-            nodes[synapses] = nir.Linear(weight) if bias is None else nir.Affine(weight, bias)
+            nodes[synapses] = (
+                nir.Linear(weight, metadata=scales) if bias is None else nir.Affine(weight, bias, metadata=scales)
+            )
             bias = None
             source = c.pre
             if c.delay:
@@ -132,8 +136,9 @@ def to_nir(
         if neuron is None:
             continue
         nodes[name] = neuron
-        if (loop := layer.loop_matrix) is not None:
-            nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray((_array(loop) * factor).T))
+        if (loop := layer.loop) is not None:
+            weight, scales = _weight(layer, loop, factor)
+            nodes[f"{name}_recurrent"] = nir.Linear(weight, metadata=scales)
             edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", name)]
     read = {c.pre for c in network.connections}
     for name in [k for k in network.populations if k not in read]:
@@ -283,6 +288,20 @@ def _neuron(
     return nir.LIF(
         tau=_float(tau), r=_float(r), v_leak=zeros, v_reset=zeros, v_threshold=_float(_each(layer, "threshold", n))
     ), _float(factor)
+
+
+def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """[n, n_pre] and metadata; rounded weights are integer times `scale`, float32[n], which the metadata hold."""
+    if layer.weight_dtype not in BITS:
+        return np.ascontiguousarray((_array(layer.matrix(c)) * factor).T), {}
+    found = layer.integers(c, layer.weight_dtype)
+    scale = _float(_array(found.scales) * factor)
+    numbers = np.zeros((c.n_pre, scale.size), np.float32)
+    if layer.columns(c) is None:
+        numbers[:] = _array(found.numbers)
+    else:
+        numbers.reshape(-1)[layer.places(c).cpu().numpy()] = _array(found.numbers)
+    return np.ascontiguousarray((numbers * scale).T), {"scale": scale, "weight_dtype": layer.weight_dtype}
 
 
 def _each(layer: Layer, name: str, n: int) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
 from sparsesnn.host.stream import Stream
+from sparsesnn.integers import read as read_integers
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 from sparsesnn.output import Output
@@ -94,12 +95,15 @@ class SavedRun:
         return model
 
 
-def load_run(folder: str | Path, *, weights: str = "best", backend: str | None = None) -> SavedRun:
+def load_run(
+    folder: str | Path, *, weights: str = "best", backend: str | None = None, integers: str | Path | None = None
+) -> SavedRun:
     """Reads a run folder, or the `checkpoint.json` in it.
 
     Args:
         weights: "best" (chosen by validation; the last ones if there was none yet) or "last".
         backend: None: the one it was trained with.
+        integers: a file that `sparsesnn.integers.save` wrote, which gives the weights.
 
     Errors: `CheckpointError` if it is missing or damaged; `ConfigError` for unknown `weights`.
     """
@@ -126,8 +130,13 @@ def load_run(folder: str | Path, *, weights: str = "best", backend: str | None =
     backend = backend or engines.on_host(config.train.backend)
     training = prepare.make_training(config, network, n_classes)
     here = replace(training.options, device=Options.device, precision=Options.precision)
+    where = str(store.folder / files[0].file)
+    if integers is not None:
+        given, where = read_integers(integers), str(integers)
+        here = replace(here, weight_dtype=given.weight_dtype)
+        tensors = {f"model/{name}": tensor for name, tensor in given.tensors.items()}
     engine = engines.make_engine(backend, network, replace(training, options=engines.options_for(backend, here)))
-    engine.load_weights(tensors, str(store.folder / files[0].file))
+    engine.load_weights(tensors, where)
     engine.start()
     epoch = progress.best_epoch if files is saved.best else progress.epoch
     return SavedRun(engine, config, network, n_classes, epoch)
@@ -142,11 +151,12 @@ def evaluate_run(
     backend: str | None = None,
     threads: int = 0,
     predictions: Predictions | None = None,
+    integers: str | Path | None = None,
 ) -> dict[str, Any]:
     """What `sparsesnn eval` prints: accuracy, loss, n_samples, samples_per_s, activity, dropped, epoch, split, weights.
 
     Args:
-        folder, weights, backend: see `load_run`.
+        folder, weights, backend, integers: see `load_run`.
         data_dir: folder of the data; None: the one of the run.
         split: "test", "valid" (the part that the run held out) or "train" (without it).
         threads: worker threads; 0: all cores.
@@ -154,7 +164,7 @@ def evaluate_run(
 
     Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
     """
-    run = load_run(folder, weights=weights, backend=backend)
+    run = load_run(folder, weights=weights, backend=backend, integers=integers)
     engines.set_threads(run.engine.name, threads, network=run.network)
     config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
     part = part_of_run(config, split)

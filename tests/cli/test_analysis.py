@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparsesnn.cli import main
-from sparsesnn.train import Config, train
+from sparsesnn.train import Config, load_run, train
 
 pytest.importorskip("matplotlib", reason="matplotlib is optional")
 
@@ -98,3 +98,37 @@ def test_show_refuses(run: Path, arguments: list[str], facts: str, capsys: pytes
 
     assert main(["show", str(run), *arguments]) == 2
     assert re.search(facts, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_integers_of_a_run_are_evaluated(
+    run: Path, bits: int, backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "net.safetensors"
+    assert main(["quantize", str(run), str(file), "--bits", str(bits)]) == 0
+    said = capsys.readouterr().out
+    assert f"int{bits} weights after epoch" in said
+    assert "learned with float32 weights" in said
+    assert main(["eval", str(run), "--integers", str(file), "--json", "--backend", backend]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert main(["eval", str(run), "--json", "--backend", backend]) == 0
+    float32 = json.loads(capsys.readouterr().out)
+    assert result["loss"] != float32["loss"]
+    assert result["loss"] == pytest.approx(float32["loss"], rel=0.5)
+
+
+def test_a_run_that_learns_with_integers_gives_the_same_from_its_file(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_run(run).config.with_values({"train": {"weight_dtype": "int4"}})
+    result = train(config, out=tmp_path / "run")
+    file = tmp_path / "net.safetensors"
+    assert main(["quantize", str(tmp_path / "run"), str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "int4 weights" in said
+    assert "float32" not in said
+    assert main(["eval", str(tmp_path / "run"), "--integers", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == result.test_loss
+    assert main(["eval", str(run), "--integers", str(run / "config.toml")]) == 1
+    assert "is damaged, or no file with integer weights" in capsys.readouterr().err

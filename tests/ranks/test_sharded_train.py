@@ -159,6 +159,13 @@ def test_an_average_and_dropout_over_ranks_and_a_checkpoint_of_it(tmp_path):
     assert sum(row["n_samples"] for row in whole.per_class) == whole.n_test
 
 
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1)])
+def test_integer_weights_over_ranks(grid, tmp_path):
+    config = make_config(train={"weight_dtype": "int8", "epochs": 2})
+    whole = train(config, out=tmp_path / "a")
+    assert {result.weights_sha256 for result in train_on(config, grid, tmp_path / "b")} == {whole.weights_sha256}
+
+
 class StopAt(Report):
     """Stops a run by an error after a number of batches, as a crash would."""
 

@@ -216,7 +216,7 @@ def test_clipping_scales_all_gradients_to_the_norm(name: str) -> None:
             "target: is 'ipu-mk2' with backend 'dense'; only .*'ipu' reads it; remove it",
         ),
         ("ipu", Options(weight_dtype="bfloat16"), "weight_dtype: is 'bfloat16' .* only backend 'cpu' reads it"),
-        ("cpu", Options(weight_dtype="int8"), "weight_dtype: is 'int8'; allowed: float32, bfloat16, float16"),
+        ("cpu", Options(weight_dtype="int3"), "weight_dtype: is 'int3'; allowed: float32, bfloat16"),
         ("cpu", Options(precision="bfloat16"), "precision: is 'bfloat16' with backend 'cpu'; only backend 'dense'"),
         ("dense", Options(precision="float16"), "precision: is 'float16', whose small gradients .* use 'bfloat16'"),
         ("dense", Options(precision="fp8"), "precision: is 'fp8'; allowed: float32, bfloat16"),

@@ -256,7 +256,7 @@ def weights_read(layer: PopulationModule) -> dict[str, Tensor]:
     """Weights in the form that the engine reads: matrices, or one number for each synapse of compressed rows."""
     n = layer.population.n
     return {
-        name: getattr(layer, c.name) if c.synapses.is_compressed(c.n_pre, n) else layer.matrix(c)
+        name: layer.weight(c) if c.synapses.is_compressed(c.n_pre, n) else layer.matrix(c)
         for name, c in connections_read(layer).items()
     }
 

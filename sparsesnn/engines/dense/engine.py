@@ -22,12 +22,18 @@ from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.output import Output
+from sparsesnn.rounding import BITS
 
 
 class DenseEngine(TorchEngine):
     """The baseline; over ranks of torchrun by DistributedDataParallel, replicas only."""
 
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"dense_mode": MODES, "device": None, "precision": PRECISIONS}
+    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {
+        "dense_mode": MODES,
+        "device": None,
+        "precision": PRECISIONS,
+        "weight_dtype": ("float32", *BITS),
+    }
     launcher = "torchrun"
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
@@ -58,8 +64,14 @@ class DenseEngine(TorchEngine):
         return not (options.dense_mode in ("auto", "fused") and products_are_ours())
 
     def _make_model(self) -> nn.Module:
-        mode = self.training.options.dense_mode
-        model = Model(self.network, backend="dense", dense_mode=mode, seed=self.training.seed)
+        options = self.training.options
+        model = Model(
+            self.network,
+            backend="dense",
+            dense_mode=options.dense_mode,
+            seed=self.training.seed,
+            weight_dtype=options.weight_dtype,
+        )
         return model.to(self.device)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
