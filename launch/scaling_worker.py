@@ -20,7 +20,6 @@ from torch.nn import functional
 from sparsesnn import _core
 from sparsesnn.adam import Adam
 from sparsesnn.engines.module import Model
-from sparsesnn.engines.ranks.module import ShardedModel
 from sparsesnn.host.comm import Communicator, Local, make_grid
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.launch.links import measure_links
@@ -56,7 +55,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     grid = make_grid(world, point.replicas, point.shards)
     first, last = samples_of(grid.replicas.rank, point.replicas, point.batch)
     # On one rank the engine as users run it, without any of this: the base of all efficiencies.
-    model: Any = Model(network) if world.size == 1 else ShardedModel(network, grid)
+    model = Model(network, grid=grid if world.size > 1 else None)
     calibrate(model, network, draw_spikes(point, 0, min(N_CALIBRATION, point.batch)), point.activity)
     spikes = draw_spikes(point, first, last)
     labels = torch.randint(0, point.n_classes, (point.batch,), generator=torch.Generator().manual_seed(point.seed))
@@ -65,12 +64,11 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
 
     def step() -> Any:
         optimiser.zero_grad(set_to_none=True)
-        output = model(spikes) if world.size == 1 else model(spikes, first)
+        output = model(spikes, first_sample=first)
         logits = output.counts() if output.potentials is None else output.potentials.mean(0)
         loss = functional.cross_entropy(logits, labels[first:last], reduction="sum") / point.batch
         loss.backward()
-        if world.size > 1:
-            model.finish_backward()
+        model.finish_backward()
         optimiser.step()
         return output
 

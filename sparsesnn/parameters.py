@@ -130,6 +130,7 @@ class PopulationModule(nn.Module):
         self._orders: dict[str, tuple[Tensor, Tensor]] = {}
         self.rows: Any = None  # of the CPU engine, once it has run the layer
         self.snapshot: Any = None  # of a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
+        self.part: Any = None  # of a layer that ranks share, see sparsesnn.engines.ranks.layer.Part
         self.incoming = tuple(incoming)
         #: connections from other populations
         self.senders = tuple(c for c in self.incoming if not c.is_recurrent)
@@ -315,8 +316,9 @@ class PopulationModule(nn.Module):
         return None if self.loop is None else self.matrix(self.loop)
 
     def whole_neurons(self, own: Tensor) -> Tensor:
-        """Numbers of this process's neurons [..., n] for the whole population [..., N]; here they are all."""
-        return own
+        """Numbers of this process's neurons [..., n] with those of the other ranks [..., N]; all ranks call it together."""
+        whole: Tensor = own if self.part is None else self.part.whole_neurons(own)
+        return whole
 
 
 class _Spread(torch.autograd.Function):

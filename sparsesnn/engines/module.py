@@ -16,7 +16,9 @@ from sparsesnn.engines.cpu.layer import Snapshot, run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
+from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
+from sparsesnn.host.comm import Grid
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
@@ -35,6 +37,9 @@ from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses.base import check_matrices
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.ranks.layer import Part
 
 BACKENDS = ("cpu", "dense")
 WEIGHT_DTYPES = ("float32", "bfloat16", *BITS)
@@ -59,6 +64,9 @@ class Layer(PopulationModule):
             weights that learn stay float32; backend "cpu" only. "int8", "int4": they are read rounded to integers times a scale
             per receiving neuron, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
         generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
+        part: of ranks that share the population: what this one has of it, and how it runs; its parameters are those of its
+            neurons alone.
+        room: where initial weights are drawn; one for all layers of a rank, or the heap is left in pieces.
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
     `state_dict` a weight is called after its connection, `input->hidden`. `bias`; `beta`, `alpha`, `threshold`
@@ -78,6 +86,8 @@ class Layer(PopulationModule):
         history: int | None = None,
         weight_dtype: str = "float32",
         generator: torch.Generator | None = None,
+        part: Part | None = None,
+        room: Tensor | None = None,
     ) -> None:
         if weight_dtype not in WEIGHT_DTYPES:
             raise DescriptionError(f"weight_dtype is {weight_dtype!r}; allowed: {', '.join(WEIGHT_DTYPES)}")
@@ -89,7 +99,9 @@ class Layer(PopulationModule):
         connections = incoming(population, n_pre, delays)
         if backend == "cpu":
             check_matrices(connections, f"backend {backend!r}")
-        super().__init__(population, connections, uniform(generator, population.n))
+        own = (part.shards.begin, part.shards.end) if part else (0, population.n)
+        super().__init__(population, connections, uniform(generator, population.n, *own, room), own)
+        self.part = part
         self.backend = backend
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
@@ -101,7 +113,12 @@ class Layer(PopulationModule):
     if TYPE_CHECKING:  # of `nn.Module` it returns Any; the output is of `SpikeBatch`, or a tensor: see `forward`
 
         def __call__(
-            self, inputs: LayerInput | Sequence[LayerInput], state: LayerState | None = None, *, packed: bool = False
+            self,
+            inputs: LayerInput | Sequence[LayerInput],
+            state: LayerState | None = None,
+            *,
+            packed: bool = False,
+            first_sample: int = 0,
         ) -> tuple[Any, LayerState]: ...
 
     def forward(
@@ -110,6 +127,7 @@ class Layer(PopulationModule):
         state: LayerState | None = None,
         *,
         packed: bool = False,
+        first_sample: int = 0,
     ) -> tuple[LayerInput, LayerState]:
         """Runs T steps.
 
@@ -118,6 +136,7 @@ class Layer(PopulationModule):
                 a delay d (the longest, where senders differ), the source must begin d steps earlier: `Model` does that.
             state: from the call before; None: zero potentials, no past spikes.
             packed: spikes may come out as `sparsesnn.dense.DenseSpikes`, which any dense layer reads.
+            first_sample: over ranks, samples of the batch that other replicas run before these.
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
@@ -127,7 +146,11 @@ class Layer(PopulationModule):
         lists = [source for source in sources if isinstance(source, SpikeBatch)]
         if len(lists) != len(sources):
             raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
-        return run_layer(self, lists, state, state.training_step if state else next_training_step(self))
+        training_step = state.training_step if state else next_training_step(self)
+        part: Part | None = self.part
+        if part is not None:
+            return part.run_layer(self, lists, training_step, first_sample)
+        return run_layer(self, lists, state, training_step)
 
     def axonal_delays(self, c: Incoming) -> Tensor:
         """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
@@ -170,6 +193,8 @@ class Model(nn.Module):
         seed: of the initial weights, which follow from it alone: the same in every session, whatever `torch.manual_seed`
             was given. None draws a seed from PyTorch's generator, which `torch.manual_seed` sets.
         weight_dtype: how the weights of every layer are read; see `Layer`.
+        grid: the ranks that run it together, with the bits of one; each has the parameters of its part of the neurons. After
+            `loss.backward()` all call `finish_backward()`: only then the gradients are those of the whole batch.
     """
 
     def __init__(
@@ -180,6 +205,7 @@ class Model(nn.Module):
         dense_mode: str = "auto",
         seed: int | None = 0,
         weight_dtype: str = "float32",
+        grid: Grid | None = None,
     ) -> None:
         super().__init__()
         seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
@@ -190,7 +216,9 @@ class Model(nn.Module):
         self.backend = backend
         self.dense_mode = dense_mode
         self.weight_dtype = weight_dtype
+        self.parts = Parts(network, grid, backend) if grid else None
         generator = torch.Generator().manual_seed(seed)
+        room = torch.empty(AT_ONCE) if grid else None
         self.layers = nn.ModuleDict()
         for name, population in receivers.items():
             layer = Layer(
@@ -201,6 +229,8 @@ class Model(nn.Module):
                 history=network.history(name),
                 weight_dtype=weight_dtype,
                 generator=generator,
+                part=self.parts.part(name) if self.parts else None,
+                room=room,
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
@@ -213,6 +243,8 @@ class Model(nn.Module):
             state: Mapping[str, LayerState] | None = None,
             *,
             record: Record = (),
+            heard: Heard | None = None,
+            first_sample: int = 0,
         ) -> Output: ...
 
     def forward(
@@ -222,6 +254,7 @@ class Model(nn.Module):
         *,
         record: Record = (),
         heard: Heard | None = None,
+        first_sample: int = 0,
     ) -> Output:
         """Runs the input through all populations.
 
@@ -231,12 +264,19 @@ class Model(nn.Module):
             record: populations whose potentials, currents and other states go to `Output.traces`: their names, or for each
                 name the ids of the neurons, `{"hidden": [0, 7]}`. Memory is T·B·K numbers per state for K neurons.
             heard: of dropout, see `sparsesnn.engines.dropout`; the output holds all spikes.
+            first_sample: over ranks, whose replicas run whole sequences: samples of the batch that other replicas run before
+                these.
         """
         chosen = chosen_neurons(self.network, record)
         source = self.network.inputs[0]
         n_input = self.network.populations[source].n
         if getattr(spikes, "n_neurons", None) != n_input:
             raise ShapeError(_misfit(spikes, source, n_input))
+        if self.parts and (state is not None or chosen):
+            raise TypeError(
+                "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
+                "give the samples that other replicas run as first_sample=…"
+            )
         past = state or {}
         data = self._input(spikes)
         outputs: dict[str, LayerInput] = {source: data}
@@ -249,7 +289,7 @@ class Model(nn.Module):
                 before = past[c.pre].history if c.pre in past else None
                 inputs.append(read(c.pre) if not c.reach or before is None else _extend(before, read(c.pre), c.reach))
             try:
-                outputs[name], states[name] = layer(inputs, past.get(name), packed=True)
+                outputs[name], states[name] = layer(inputs, past.get(name), packed=True, first_sample=first_sample)
             except NumericError as error:
                 raise NumericError(f"{name}: {error}") from None
             if name in chosen:
@@ -260,17 +300,22 @@ class Model(nn.Module):
             states[source] = LayerState(history=last_steps(before, given, depth))
         last = outputs[self.network.output]
         readout = isinstance(self.network.populations[self.network.output], LI)
-        fired = {k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)}
+        fired: dict[str, Any] = {
+            k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)
+        }
         packed = {k: v for k, v in fired.items() if isinstance(v, DenseSpikes)}
         return Output(
             potentials=last if readout and isinstance(last, Tensor) else None,
-            spikes=SpikesByName(packed)
-            if packed
-            else {k: v for k, v in fired.items() if not isinstance(v, DenseSpikes)},
-            state=states,
+            spikes=WholeSpikes(fired) if self.parts else SpikesByName(packed) if packed else fired,
+            state={} if self.parts else states,
             output=self.network.output,
             traces=traces,
         )
+
+    def finish_backward(self) -> None:
+        """Over ranks: completes the sums over replicas."""
+        if self.parts and self.parts.reduction:
+            self.parts.reduction.finish()
 
     def live(self) -> LiveModel:
         """This network as it is now, ready to run on and on, a few steps at a time; see `LiveModel`."""

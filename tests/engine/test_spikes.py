@@ -18,7 +18,7 @@ import sparsesnn.poptorch as spt
 from sparsesnn import ipu
 from sparsesnn.datasets import bin_events
 from sparsesnn.engines import Batch, Training, make_engine
-from sparsesnn.engines.ranks.module import ShardedModel
+from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host.comm import make_grid, simulate
 from sparsesnn.partition.planner import make_plan
@@ -446,7 +446,7 @@ def test_every_reader_names_what_is_wrong(changes: dict[str, Any], error: type[E
 
 def on_ranks(network: ss.Network, grid: tuple[int, int], batch: SpikeBatch) -> None:
     """A network over replicas × shards reads the batch."""
-    simulate(grid[0] * grid[1], lambda world: ShardedModel(network, make_grid(world, *grid))(batch))
+    simulate(grid[0] * grid[1], lambda world: Model(network, grid=make_grid(world, *grid))(batch))
 
 
 def ipu_program(network: ss.Network) -> ipu.IpuProgram:

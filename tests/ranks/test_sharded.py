@@ -15,7 +15,6 @@ from torch import nn
 
 from sparsesnn import _core
 from sparsesnn.engines.module import Model
-from sparsesnn.engines.ranks.module import ShardedModel
 from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
@@ -91,13 +90,13 @@ def check(
 
     def run(world: Communicator) -> None:
         grid = make_grid(world, n_replicas, n_shards)
-        own = ShardedModel(network, grid, seed=1, **options)
+        own = Model(network, grid=grid, seed=1, **options)
         strengthen(own)
         first, last = samples_of(grid.replicas.rank, n_replicas, n_samples)
-        output = own(spikes[first:last], first)
+        output = own(spikes[first:last], first_sample=first)
         loss_of(output, first, n_samples).backward()
         own.finish_backward()
-        next_output = own(spikes[first:last], first)
+        next_output = own(spikes[first:last], first_sample=first)
         for name, lists in next_output.spikes.items():
             assert np.array_equal(lists.ids.numpy(), again.spikes[name][first:last].ids.numpy())
         for name, lists in output.spikes.items():
@@ -111,10 +110,10 @@ def check(
             assert torch.equal(output.potentials, expected.potentials[:, first:last])
         assert [name for name, _ in own.named_parameters()] == list(parameters)
         for name, parameter in own.named_parameters():
-            shards, whole = own.shards[name.split(".")[1]], parameters[name]
+            shards, whole = own.parts.shards[name.split(".")[1]], parameters[name]
             grad, part = whole.grad, whole
             if whole.ndim:
-                axis, edge = own.cuts.get(name, NEURONS)
+                axis, edge = own.parts.cuts.get(name, NEURONS)
                 begin, end = edge(shards.begin), edge(shards.end)
                 grad, part = (x.narrow(axis, begin, end - begin) for x in (whole.grad, whole))
             assert torch.equal(parameter, part), name
@@ -317,7 +316,7 @@ def test_without_gradients_nothing_is_kept():
         expected = model(spikes)
 
     def run(world: Communicator) -> None:
-        own = ShardedModel(network, make_grid(world, 1, 2), seed=1)
+        own = Model(network, grid=make_grid(world, 1, 2), seed=1)
         strengthen(own)
         with torch.no_grad():
             output = own(spikes)
@@ -334,8 +333,8 @@ def test_a_step_is_freed_without_a_search_for_circles(grid):
     spikes = random_spikes(9, GROUP, 30)
 
     def run(world: Communicator) -> list[Any]:
-        own = ShardedModel(parse_net("30-75r-40-10"), make_grid(world, *grid), seed=1)
-        output = own(spikes, GROUP * own.grid.replicas.rank)
+        own = Model(parse_net("30-75r-40-10"), grid=make_grid(world, *grid), seed=1)
+        output = own(spikes, first_sample=GROUP * own.parts.grid.replicas.rank)
         output.potentials.sum().backward()
         own.finish_backward()
         return [weakref.ref(lists.ids) for lists in output.spikes.lists.values()]
@@ -368,7 +367,7 @@ def test_lists_that_change_between_forward_and_backward_are_refused(n_shards, na
     network = Network.chain(Input(30), LIF(70), LIF(130, recurrent=True, grad_threshold=-1.0))
 
     def run(world: Communicator) -> None:
-        model = ShardedModel(network, make_grid(world, 1, n_shards), seed=1)
+        model = Model(network, grid=make_grid(world, 1, n_shards), seed=1)
         strengthen(model)
         spikes = random_spikes(7, 3, 30)
         output = model(spikes)
@@ -403,14 +402,14 @@ def test_messages_of_shards_must_fit():
 
 
 def test_errors_name_the_shapes():
-    model = ShardedModel(parse_net("30-40-10"), Grid.alone())
+    model = Model(parse_net("30-40-10"), grid=Grid.alone())
     with pytest.raises(ShapeError, match="input has 29 neurons; the network's 'input' has 30"):
         model(random_spikes(2, 2, 29))
     with pytest.raises(TypeError, match="A network over ranks takes no state"):
         model(random_spikes(2, 2, 30), {})
     two = Network({"x": Input(3), "y": Input(3), "out": LI(2)}, (Connection("x", "out"), Connection("y", "out")))
     with pytest.raises(DescriptionError, match="one Input population"):
-        ShardedModel(two, Grid.alone())
+        Model(two, grid=Grid.alone())
 
 
 def test_column_squares():

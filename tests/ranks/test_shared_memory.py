@@ -14,7 +14,6 @@ import torch
 from sparsesnn import _core
 from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.engines.module import Model
-from sparsesnn.engines.ranks.module import ShardedModel
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, make_grid, simulate
@@ -41,10 +40,10 @@ def spikes_of(replica: int) -> SpikeBatch:
     return SpikeBatch.from_dense((torch.rand(9, GROUP, 30, generator=generator) < 0.2).float())
 
 
-def step(model: ShardedModel) -> list[torch.Tensor]:
+def step(model: Model) -> list[torch.Tensor]:
     """Gradients of one pass over other samples on each replica."""
-    replica = model.grid.replicas.rank
-    model(spikes_of(replica), GROUP * replica).potentials.square().sum().backward()
+    replica = model.parts.grid.replicas.rank
+    model(spikes_of(replica), first_sample=GROUP * replica).potentials.square().sum().backward()
     model.finish_backward()
     return [parameter.grad for parameter in model.parameters()]
 
@@ -116,7 +115,7 @@ def test_gradients_are_the_callers_own():
     """Each replica may change its gradients in place, and keep them over the next pass."""
 
     def run(comm: Communicator) -> None:
-        model = ShardedModel(parse_net("30-70r-10"), make_grid(comm, 2, 1), seed=1)
+        model = Model(parse_net("30-70r-10"), grid=make_grid(comm, 2, 1), seed=1)
         first = step(model)
         expected = [gradient.clone() for gradient in first]
         if comm.rank:
@@ -127,7 +126,7 @@ def test_gradients_are_the_callers_own():
         for own, found, wanted in zip(first, again, expected, strict=True):
             assert torch.equal(found, wanted)
             assert torch.equal(own, torch.zeros_like(own) if comm.rank else wanted)
-        assert model.reduction.memory.ranks == (0, 1)
+        assert model.parts.reduction.memory.ranks == (0, 1)
 
     simulate(2, run)
 
@@ -137,18 +136,18 @@ def test_weights_change_between_passes(net):
     """The copy that all replicas read is that of the weights at hand."""
 
     def run(comm: Communicator) -> None:
-        model = ShardedModel(parse_net(net), make_grid(comm, 2, 1), seed=1)
+        model = Model(parse_net(net), grid=make_grid(comm, 2, 1), seed=1)
         step(model)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2)
             expected = model(spikes_of(comm.rank)).potentials  # without gradients every replica packs its own
-        assert torch.equal(model(spikes_of(comm.rank), GROUP * comm.rank).potentials, expected)
+        assert torch.equal(model(spikes_of(comm.rank), first_sample=GROUP * comm.rank).potentials, expected)
         layer = next(iter(model.layers.values()))
-        assert list(layer.common_weights.rooms) == ["weight0", "loop0"][: 1 + ("r" in net)]
+        assert list(layer.part.common_weights.rooms) == ["weight0", "loop0"][: 1 + ("r" in net)]
         with torch.no_grad():
             layer.weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
-        model(spikes_of(comm.rank), GROUP * comm.rank)
+        model(spikes_of(comm.rank), first_sample=GROUP * comm.rank)
 
     with pytest.raises(NumericError, match=r"weight holds NaN at \[20, 3\]"):
         simulate(2, run)
@@ -158,9 +157,9 @@ def test_small_weights_stay_with_each_replica(monkeypatch):
     monkeypatch.setattr(CommonWeights, "LEAST", 1 << 20)
 
     def run(comm: Communicator) -> None:
-        model = ShardedModel(parse_net("30-70r-10"), make_grid(comm, 2, 1))
+        model = Model(parse_net("30-70r-10"), grid=make_grid(comm, 2, 1))
         step(model)
-        assert not any(layer.common_weights.rooms for layer in model.layers.values())
+        assert not any(layer.part.common_weights.rooms for layer in model.layers.values())
 
     simulate(2, run)
 
@@ -175,7 +174,7 @@ def n_maps() -> int:
 
 def test_nothing_is_left():
     def run(comm: Communicator) -> None:
-        step(ShardedModel(parse_net("30-70r-10"), make_grid(comm, 2, 1)))
+        step(Model(parse_net("30-70r-10"), grid=make_grid(comm, 2, 1)))
 
     simulate(2, run)
     gc.collect()

@@ -8,7 +8,7 @@ Finkbeiner et al. 2024 is the ordinary gradient of this graph.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,135 +26,176 @@ from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
-    from sparsesnn.engines.module import Layer
     from sparsesnn.layers import Population
 
 
 def run_layer(
-    layer: Layer, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int = 0
+    layer: PopulationModule, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int = 0
 ) -> tuple[SpikeBatch | Tensor, LayerState]:
     """One layer over one chunk of a sequence; see `sparsesnn.engines.module.Layer.forward`.
 
     Args:
         training_step: see `sparsesnn.rotation.list_seed`.
     """
-    delays = layer.delays if state is None else (0,) * len(sources)
-    extra = (0,) * len(sources) if state is None else layer.delays
-    n_steps, n_samples = sources[0].n_steps - extra[0], sources[0].n_samples
-    for source, n_pre, more in zip(sources, layer.n_pre, extra, strict=True):
-        if (source.n_steps - more, source.n_samples, source.n_neurons) != (n_steps, n_samples, n_pre):
-            raise ShapeError(
-                f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
-                f"this layer needs T={n_steps}, B={n_samples}, N={n_pre}"
-            )
-    population = layer.population
-    kept: Snapshot | None = layer.snapshot
-    tensors = kept.tensors if kept else layer_tensors(layer)
-    learnt = {name: x for name, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
-    values = [s.values for s in sources]
-    save = bool(learnt) or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in values))
-    call = _Call(
-        spec=_spec(layer, save, frozenset(learnt), 0 if state is None else state.step, training_step),
-        n_steps=n_steps,
-        n_samples=n_samples,
-        sources=tuple(sources),
-        delays=delays,
-        learnt=tuple(learnt),
-        constant={name: _array(x, name) for name, x in tensors.items() if name not in learnt},
-        parameters=parameter_names(population),
-        loop_delays=layer.loop_delays,
-        state=None
-        if state is None
-        else [_array(z, f"state {x}") for x, z in zip(population.states, state.of(population.states), strict=True)],
-        own_before=_own_before(layer, state),
-        rows=sparse_rows(layer),
-        packed=kept.packed if kept else {},
-    )
-    result: Tensor = _RunLayer.apply(call, *values, *learnt.values()) if save else call.run(())
-    states = {x: torch.from_numpy(a) for x, a in zip(population.states, call.result["state"], strict=True)}
-    step = n_steps if state is None else state.step + n_steps
-    after = LayerState(states, step=step, training_step=training_step)
-    if isinstance(population, LI):
-        return result, after
-    out = call.lists(result if save else None)
-    if layer.n_history:
-        before = state.history if state is not None else None
-        after = replace(after, history=last_steps(before, out, layer.n_history))
-    return out, after
+    return Pass(layer, sources, state, training_step).output()
 
 
-@dataclass
-class _Call:
-    """One call of a layer: what the engine is given, and after `run` what it gave back."""
+class Pass:
+    """One pass of a layer: what the engine is given, and after `run` what it gave back. Here one process runs all neurons.
 
-    spec: _core.LayerSpec
-    n_steps: int
-    n_samples: int
-    sources: tuple[SpikeBatch, ...]
-    delays: tuple[int, ...]
-    learnt: tuple[str, ...]
-    constant: dict[str, np.ndarray]
-    parameters: tuple[str, ...]
-    loop_delays: tuple[int, ...]
-    state: list[np.ndarray] | None
-    own_before: _core.Lists | None
-    rows: Mapping[str, _core.SparseRows]
-    packed: Mapping[str, np.ndarray]
-    engine_call: Any = None
-    result: Any = None
+    Attributes:
+        learnt: the tensors that learn, by the engine's names.
+        save: whether a backward pass will follow.
+        result: what the engine gave back; None where this process has no neuron of the layer.
+    """
 
-    def _engine_call(self, learnt: Sequence[Tensor]) -> _core.LayerCall:
-        arrays = {**self.constant, **{name: _array(x, name) for name, x in zip(self.learnt, learnt, strict=True)}}
-        sources = [
-            _core.Source(
-                engine_lists(source),
-                source.n_neurons,
-                delay,
-                arrays[f"weight{k}"],
-                packed=self.packed.get(f"weight{k}"),
-                rows=self.rows.get(f"weight{k}"),
-            )
-            for k, (source, delay) in enumerate(zip(self.sources, self.delays, strict=True))
-        ]
+    def __init__(self, layer: Any, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int) -> None:
+        self.layer, self.sources, self.state = layer, tuple(sources), state
+        self.training_step = training_step
+        self.is_readout = isinstance(layer.population, LI)
+        none = (0,) * len(self.sources)
+        # With a state a source begins as many steps earlier as its delay is long.
+        delays: tuple[int, ...] = layer.delays
+        self.delays, earlier = (delays, none) if state is None else (none, delays)
+        self.n_steps, self.n_samples = self.sources[0].n_steps - earlier[0], self.sources[0].n_samples
+        for source, n_pre, more in zip(self.sources, layer.n_pre, earlier, strict=True):
+            if (source.n_steps - more, source.n_samples, source.n_neurons) != (self.n_steps, self.n_samples, n_pre):
+                raise ShapeError(
+                    f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
+                    f"this layer needs T={self.n_steps}, B={self.n_samples}, N={n_pre}"
+                )
+        kept: Snapshot | None = layer.snapshot
+        self.packed: Mapping[str, Any] = kept.packed if kept else {}
+        self.tensors = kept.tensors if kept else layer_tensors(layer)
+        learns = torch.is_grad_enabled()
+        self.learnt = {name: x for name, x in self.tensors.items() if x.requires_grad} if learns else {}
+        self.values = [self.values_of(source) for source in self.sources]
+        self.save = bool(self.learnt) or (learns and any(x is not None and x.requires_grad for x in self.values))
+        self.arrays: dict[str, np.ndarray] = {}
+        self.spec: Any = None
+        self.engine_call: Any = None
+        self.result: Any = None
+
+    def output(self) -> tuple[Any, LayerState]:
+        """Runs the layer; what it puts out, and its state."""
+        result, before = self.run_in_graph(), self.state
+        found = self.result["state"]
+        states = {x: torch.from_numpy(a) for x, a in zip(self.layer.population.states, found, strict=True)}
+        step = self.n_steps + (before.step if before else 0)
+        after = LayerState(states, step=step, training_step=self.training_step)
+        if self.is_readout:
+            return result, after
+        out = self.lists(result if self.save else None)
+        if self.layer.n_history:
+            after.history = last_steps(before.history if before else None, out, self.layer.n_history)
+        return out, after
+
+    def run_in_graph(self) -> Tensor:
+        """`run`, as a node of PyTorch's graph where a backward pass will follow."""
+        result: Tensor = _RunLayer.apply(self, *self.values, *self.learnt.values()) if self.save else self.run()
+        return result
+
+    def run(self) -> Tensor:
+        """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout."""
+        self.arrays = {name: _array(x, name) for name, x in self.tensors.items()}
+        self.spec = _core.LayerSpec(**self.numbers())
+        self.pack()
+        self.engine_call = self.make_call([engine_lists(source) for source in self.sources])
+        self.result = _core.forward(self.engine_call)
+        out = self.result["potentials" if self.is_readout else "values"]
+        return torch.empty(0) if out is None else torch.from_numpy(out)
+
+    def lists(self, values: Tensor | None) -> SpikeBatch:
+        """The lists of this process's neurons, ids from 0."""
+        offsets, ids, n_spikes, dropped = (self.result[k] for k in ("offsets", "ids", "n_spikes", "dropped"))
+        return SpikeBatch(
+            offsets=torch.from_numpy(offsets),
+            ids=torch.from_numpy(ids),
+            n_spikes=torch.from_numpy(n_spikes),
+            n_steps=self.n_steps,
+            n_samples=self.n_samples,
+            n_neurons=self.layer.neurons[1] - self.layer.neurons[0],
+            values=values,
+            dropped=None if dropped is None else torch.from_numpy(dropped),
+        )
+
+    def gradients(self, d_out: np.ndarray, wanted_values: list[bool]) -> tuple[dict[str, Any], list[Any]]:
+        """Of the tensors that learn, by name, and of the values of every source's lists."""
+        return self.run_backward(
+            self.engine_call, d_out, sender_names(self.layer), loop_names(self.layer), wanted_values
+        )
+
+    # ---- what differs where ranks share the neurons --------------------------------------------------------------
+
+    def values_of(self, source: SpikeBatch) -> Tensor | None:
+        """The values of a source's lists that autograd sees."""
+        return source.values
+
+    def numbers(self) -> dict[str, Any]:
+        """The arguments of the engine's `LayerSpec`."""
+        first_step = self.state.step if self.state else 0
+        return spec_arguments(self.layer, self.save, self.learnt, first_step, self.training_step)
+
+    def pack(self) -> None:
+        """Sets `packed`: weights in the engine's order that are there already."""
+
+    def make_call(self, lists: Sequence[_core.Lists], own: _core.Lists | None = None) -> _core.LayerCall:
+        """The engine's view.
+
+        Args:
+            lists: of every source.
+            own: the population's lists, which then are a source more in place of each loop.
+        """
+        layer, rows, arrays, packed = self.layer, sparse_rows(self.layer), self.arrays, self.packed
+        read = list(zip(sender_names(layer), lists, layer.n_pre, self.delays, strict=True))
+        loops = list(zip(loop_names(layer), layer.loop_delays, strict=True))
+        if own is not None:
+            read += [(name, own, layer.population.n, delay) for name, delay in loops]
         return _core.LayerCall(
             self.spec,
             n_steps=self.n_steps,
             n_samples=self.n_samples,
-            sources=sources,
-            parameters=[arrays[name] for name in self.parameters],
+            sources=[
+                _core.Source(of, n_pre, delay, arrays[name], packed.get(name), rows.get(name))
+                for name, of, n_pre, delay in read
+            ],
+            parameters=[arrays[name] for name in parameter_names(layer.population)],
             grad_threshold=arrays.get("grad_threshold"),
             bias=arrays.get("bias"),
             loops=[
-                _core.Loop(arrays[f"loop{k}"], delay, self.packed.get(f"loop{k}"), self.rows.get(f"loop{k}"))
-                for k, delay in enumerate(self.loop_delays)
+                _core.Loop(arrays[name], delay, packed.get(name), rows.get(name))
+                for name, delay in (loops if own is None else ())
             ],
-            state=self.state,
-            own_before=self.own_before,
+            state=None if self.state is None else _states(layer, self.state),
+            own_before=_own_before(layer, self.state),
+            exchange=layer.part.exchange if layer.part else None,
         )
 
-    def run(self, learnt: Sequence[Tensor]) -> Tensor:
-        """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout.
-
-        `learnt`: the tensors of these names.
-        """
-        self.engine_call = self._engine_call(learnt)
-        self.result = _core.forward(self.engine_call)
-        out = self.result["values"] if self.result["potentials"] is None else self.result["potentials"]
-        return torch.empty(0) if out is None else torch.from_numpy(out)
-
-    def lists(self, values: Tensor | None) -> SpikeBatch:
-        """The lists the layer put out."""
-        dropped = self.result["dropped"]
-        return SpikeBatch(
-            offsets=torch.from_numpy(self.result["offsets"]),
-            ids=torch.from_numpy(self.result["ids"]),
-            n_spikes=torch.from_numpy(self.result["n_spikes"]),
-            n_steps=self.n_steps,
-            n_samples=self.n_samples,
-            n_neurons=self.spec.n,
-            values=values,
-            dropped=None if dropped is None else torch.from_numpy(dropped),
+    def run_backward(
+        self,
+        call: Any,
+        d_out: np.ndarray,
+        senders: Sequence[str],
+        loops: Sequence[str],
+        wanted_values: list[bool],
+        n_batch: int = 0,
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """As `gradients`; `senders` and `loops` name the weights as `call` has them."""
+        grads = _core.backward(
+            call,
+            self.result,
+            None if self.is_readout else d_out,
+            d_out if self.is_readout else None,
+            [name in self.learnt for name in senders],
+            wanted_values,
+            [name in self.learnt for name in loops],
+            "bias" in self.learnt,
+            n_batch=n_batch,
         )
+        found = dict(zip(senders, grads["weight"], strict=True))
+        found.update(zip(loops, grads["loops"], strict=True), bias=grads["bias"])
+        found.update(zip(parameter_names(self.layer.population), grads["parameters"], strict=True))
+        return found, list(grads["value"])
 
 
 @dataclass(frozen=True)
@@ -170,10 +211,10 @@ class Snapshot:
     packed: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, layer: Layer) -> Snapshot:
+    def of(cls, layer: PopulationModule) -> Snapshot:
         with torch.no_grad():
             tensors = {name: x.detach() for name, x in layer_tensors(layer).items()}
-        rows, spec = sparse_rows(layer), _spec(layer, False, frozenset(), 0, 0)
+        rows, spec = sparse_rows(layer), _core.LayerSpec(**spec_arguments(layer, False, ()))
         packed = {}
         for name, c in connections_read(layer).items():
             if name not in rows:
@@ -184,36 +225,22 @@ class Snapshot:
 
 
 class _RunLayer(torch.autograd.Function):
-    """forward(call, values of each source…, learnt parameters…) → values of the layer's lists, or readout potentials."""
+    """forward(pass, values of each source…, learnt parameters…) → values of the layer's lists, or readout potentials."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *inputs: Tensor) -> Tensor:
-        learnt = inputs[len(call.sources) :]
-        ctx.call = call
-        ctx.save_for_backward(*learnt)
-        return call.run(learnt)
+    def forward(ctx: Any, this: Pass, *inputs: Tensor) -> Tensor:
+        ctx.this = this
+        ctx.save_for_backward(*inputs[len(this.sources) :])
+        return this.run()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        call: _Call = ctx.call
-        n_sources = len(call.sources)
-        d_array = _array(d_out, "gradient")
-        readout = call.result["potentials"] is not None
+        this: Pass = ctx.this
         _ = ctx.saved_tensors  # PyTorch's look whether one was changed since; the engine reads them where they lie
-        grads = _core.backward(
-            call.engine_call,
-            call.result,
-            None if readout else d_array,
-            d_array if readout else None,
-            [f"weight{k}" in call.learnt for k in range(n_sources)],
-            list(ctx.needs_input_grad[1 : 1 + n_sources]),
-            [f"loop{k}" in call.learnt for k in range(len(call.loop_delays))],
-            "bias" in call.learnt,
-        )
-        by_name = gradients_by_name(grads, call.parameters)
-        found = [by_name[name] for name in call.learnt]
-        return (None, *(None if g is None else torch.from_numpy(g) for g in (*grads["value"], *found)))
+        wanted_values = list(ctx.needs_input_grad[1 : 1 + len(this.sources)])
+        found, d_values = this.gradients(_array(d_out, "gradient"), wanted_values)
+        return (None, *(None if g is None else torch.from_numpy(g) for g in (*d_values, *map(found.get, this.learnt))))
 
 
 def parameter_names(population: LI | Population) -> tuple[str, ...]:
@@ -221,35 +248,34 @@ def parameter_names(population: LI | Population) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in population.parameters)
 
 
-def gradients_by_name(grads: Mapping[str, Any], parameters: Sequence[str]) -> dict[str, Any]:
-    """What `_core.backward` found, under the names of `layer_tensors`; None where there is no gradient."""
-    return {
-        **{f"weight{k}": weight for k, weight in enumerate(grads["weight"])},
-        **{f"loop{k}": weight for k, weight in enumerate(grads["loops"])},
-        "bias": grads["bias"],
-        **dict(zip(parameters, grads["parameters"], strict=True)),
-    }
-
-
-def layer_tensors(layer: Layer) -> dict[str, Tensor]:
-    """All tensors that define the layer, under the engine's names; parameters within their range."""
+def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
+    """All tensors that define the layer, under the engine's names; parameters within their range, those that learn [n]."""
     found = weights_read(layer)
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is not None:
             found[name] = value
     for name, low, high in layer.population.parameters:
-        value = getattr(layer, name)
-        found[name] = bounded(value, low, high)
+        value = bounded(getattr(layer, name), low, high)
         if value.requires_grad and value.ndim == 0:
-            found[name] = found[name].expand(layer.population.n)
+            value = layer.part.own_neurons(value) if layer.part else value.expand(layer.population.n)
+        found[name] = value
     return found
+
+
+def sender_names(layer: PopulationModule) -> list[str]:
+    """The engine's names of the weights of `layer.senders`."""
+    return [f"weight{k}" for k in range(len(layer.senders))]
+
+
+def loop_names(layer: PopulationModule) -> list[str]:
+    """Likewise of `layer.loops`."""
+    return [f"loop{k}" for k in range(len(layer.loops))]
 
 
 def connections_read(layer: PopulationModule) -> dict[str, Incoming]:
     """The connections of a layer under the engine's names of their weights."""
-    senders = {f"weight{k}": c for k, c in enumerate(layer.senders)}
-    return {**senders, **{f"loop{k}": c for k, c in enumerate(layer.loops)}}
+    return dict(zip([*sender_names(layer), *loop_names(layer)], [*layer.senders, *layer.loops], strict=True))
 
 
 def weights_read(layer: PopulationModule) -> dict[str, Tensor]:
@@ -268,7 +294,7 @@ def sparse_rows(layer: Any) -> dict[str, _core.SparseRows]:
         for name, c in connections_read(layer).items():
             if c.synapses.is_compressed(c.n_pre, layer.population.n):
                 offsets, senders = layer.columns(c)
-                by_blocks = getattr(layer, "exchange", None) is not None
+                by_blocks = bool(layer.part and layer.part.exchange)
                 layer.rows[name] = _core.SparseRows(
                     c.n_pre, offsets, senders, tile_width(layer), layer.neurons[0], by_blocks
                 )
@@ -277,17 +303,16 @@ def sparse_rows(layer: Any) -> dict[str, _core.SparseRows]:
 
 
 def tile_width(layer: PopulationModule) -> int:
-    """Neurons of a tile of the layer."""
+    """Neurons of a tile of the layer: as the plan says, where there is one."""
+    if layer.part:
+        width: int = layer.part.shards.tile_width
+        return width
     n = layer.population.n
     return cpu_tile_width(n, sum(c.synapses.n_read(c.n_pre, n) for c in layer.incoming))
 
 
-def _spec(layer: Layer, save: bool, learnt: frozenset[str], first_step: int, training_step: int) -> _core.LayerSpec:
-    return _core.LayerSpec(**spec_arguments(layer, save, learnt, first_step, training_step))
-
-
 def spec_arguments(
-    layer: Layer, save: bool, learnt: Collection[str], first_step: int = 0, training_step: int = 0
+    layer: Any, save: bool, learnt: Collection[str], first_step: int = 0, training_step: int = 0
 ) -> dict[str, Any]:
     """What the engine must know of a layer beside its arrays."""
     population = layer.population
@@ -295,7 +320,7 @@ def spec_arguments(
         "model": population.kernel,
         "constants": population.constants,
         "learns": [name in learnt for name in parameter_names(population)],
-        "n": population.n,
+        "n": layer.neurons[1] - layer.neurons[0],
         "tile_width": tile_width(layer),
         "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
@@ -315,7 +340,12 @@ def spec_arguments(
     }
 
 
-def _own_before(layer: Layer, state: LayerState | None) -> _core.Lists | None:
+def _states(layer: PopulationModule, state: LayerState) -> list[np.ndarray]:
+    names = layer.population.states
+    return [_array(z, f"state {x}") for x, z in zip(names, state.of(names), strict=True)]
+
+
+def _own_before(layer: PopulationModule, state: LayerState | None) -> _core.Lists | None:
     if not layer.loops or state is None or not isinstance(state.history, SpikeBatch):
         return None
     n_steps, longest = state.history.n_steps, max(layer.loop_delays)

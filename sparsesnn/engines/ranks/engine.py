@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,7 +11,8 @@ from torch import nn
 
 from sparsesnn.engines.base import Batch
 from sparsesnn.engines.cpu.engine import CpuEngine
-from sparsesnn.engines.ranks.module import ShardedModel, WholeSpikes
+from sparsesnn.engines.module import Model
+from sparsesnn.engines.ranks.parts import Parts, WholeSpikes
 from sparsesnn.engines.tensors import sha256
 from sparsesnn.output import Output
 
@@ -18,14 +20,19 @@ from sparsesnn.output import Output
 class RanksEngine(CpuEngine):
     """The engine `cpu` on the ranks of mpirun, with the bits of one rank."""
 
-    model: ShardedModel
+    model: Model
+
+    @property
+    def parts(self) -> Parts:
+        assert self.model.parts
+        return self.model.parts
 
     def _make_model(self) -> nn.Module:
         options = self.training.options
-        return ShardedModel(self.network, self.grid, seed=self.training.seed, weight_dtype=options.weight_dtype)
+        return Model(self.network, seed=self.training.seed, weight_dtype=options.weight_dtype, grid=self.grid)
 
     def run(self, batch: Batch) -> Output:
-        output: Output = self.model(batch.spikes, batch.first_sample, batch.heard)
+        output: Output = self.model(batch.spikes, first_sample=batch.first_sample, heard=batch.heard)
         return output
 
     def finish_backward(self) -> float:
@@ -33,7 +40,7 @@ class RanksEngine(CpuEngine):
         return super().finish_backward()
 
     def _whole_neurons(self, named: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
-        return self.model.whole_neurons(named)
+        return self.parts.whole_neurons(named)
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
         assert isinstance(output.spikes, WholeSpikes)
@@ -49,15 +56,17 @@ class RanksEngine(CpuEngine):
 
     @property
     def columns(self) -> Mapping[str, tuple[int, int]]:
-        return self.model.columns
+        return self.parts.columns
 
     @property
     def n_parameters(self) -> int:
-        return self.model.n_parameters()
+        return sum(math.prod(self.parts.whole_shape(name, p)) for name, p in self.model.named_parameters())
 
     def weights_sha256(self) -> str:
         """Of the whole tensors: it does not depend on the number of ranks."""
-        model = self.model
+        parts = self.parts
         return sha256(
-            model.state_dict(), self.network, lambda name, x: (model.whole_shape(name, x), model.whole_rows(name, x))
+            self.model.state_dict(),
+            self.network,
+            lambda name, x: (parts.whole_shape(name, x), parts.whole_rows(name, x)),
         )

@@ -16,6 +16,7 @@ from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.host.comm import Communicator
 from sparsesnn.layers import Input
 from sparsesnn.network import Network
+from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, tile_width
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
@@ -30,10 +31,12 @@ class Shards:
     Args:
         first: [R + 1], rank r owns neurons first[r] to first[r + 1] - 1, whole tiles; some ranks own none.
         rank: this one.
+        tile_width: neurons of a tile.
     """
 
     first: tuple[int, ...]
     rank: int
+    tile_width: int = CPU_TILE_WIDTHS[0]
 
     @property
     def begin(self) -> int:
@@ -68,7 +71,7 @@ def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shard
         sizes = np.zeros(n_ranks + 1, np.int64)
         for shard in population.shards:
             sizes[shard.rank + 1] += shard.n
-        found[name] = Shards(tuple(int(n) for n in np.cumsum(sizes)), rank)
+        found[name] = Shards(tuple(int(n) for n in np.cumsum(sizes)), rank, tile_width(plan, name))
     return found
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sparsesnn.layers import LI
-from sparsesnn.partition.cpu.tiles import cpu_tile_width, n_blocks
+from sparsesnn.partition.cpu.tiles import n_blocks, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
@@ -73,7 +73,7 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
         if name in plan.network.inputs:
             continue
         incoming = plan.incoming(name)
-        width = cpu_tile_width(p.n, plan.n_read(name))
+        width = tile_width(plan, name)
         work = {c: plan.synapses(c).relative_work(plan.populations[c.pre].n, p.n) for c in incoming}
         ranks = [sum(s.rank == r for s in p.shards) for r in range(target.devices)]
         slowest = max(range(target.devices), key=ranks.__getitem__)

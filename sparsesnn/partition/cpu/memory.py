@@ -38,7 +38,7 @@ from collections.abc import Mapping
 
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.partition.cpu.cost import tile_blocks
-from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.partition.cpu.tiles import tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
 
@@ -109,7 +109,7 @@ def _rank(
             continue
         population = plan.network.populations[name]
         incoming = plan.incoming(name)
-        padded = tiles[name] * cpu_tile_width(plan.populations[name].n, plan.n_read(name))
+        padded = tiles[name] * tile_width(plan, name)
         begin = shards[name][0].first
         n_weights = {c: plan.n_weights(c, begin, begin + n) for c in incoming}
         n_read = {c: w if plan.is_compressed(c) else plan.populations[c.pre].n * n for c, w in n_weights.items()}

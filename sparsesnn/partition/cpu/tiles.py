@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsesnn.partition.plan import Shard
+from sparsesnn.partition.plan import Plan, Shard
 
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)
@@ -21,6 +21,11 @@ def cpu_tile_width(n: int, n_read: int) -> int:
         if width < 2 * n and 4 * width * n_read <= CPU_TILE_BYTES:
             return width
     return CPU_TILE_WIDTHS[0]
+
+
+def tile_width(plan: Plan, name: str) -> int:
+    """Of a population in a plan for CPUs."""
+    return cpu_tile_width(plan.populations[name].n, plan.n_read(name))
 
 
 def cpu_shards(n: int, n_read: int) -> tuple[Shard, ...]:

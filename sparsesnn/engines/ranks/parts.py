@@ -1,8 +1,4 @@
-"""A `Network` over several ranks: as `Model`, with the same parameters' names and the same bits.
-
-Each rank of a replica owns whole tiles of every population (`sharded_layer.py`); replicas own groups of samples
-(`reduction.py`).
-"""
+"""A network over several ranks: what each of them holds of its parameters, and what all of them put out."""
 
 from __future__ import annotations
 
@@ -12,19 +8,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsesnn.engines.dropout import Heard, heard_by
-from sparsesnn.engines.ranks.layer import ShardedLayer
+from sparsesnn.engines.ranks.layer import Part
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
-from sparsesnn.errors import DescriptionError, NumericError, ShapeError
+from sparsesnn.errors import DescriptionError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
-from sparsesnn.output import CountedSpikes, LayerState, Output
-from sparsesnn.parameters import NEURONS, cuts, incoming_of
-from sparsesnn.rotation import population_seed
+from sparsesnn.output import CountedSpikes
+from sparsesnn.parameters import NEURONS, cuts
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
@@ -59,79 +52,25 @@ class WholeSpikes(CountedSpikes):
         return {name: lists.n_dropped() for name, lists in self.lists.items()}
 
 
-class ShardedModel(nn.Module):
-    """A `Network` that runs and learns on all ranks of a grid; see `sparsesnn.Model`, whose parameters it holds parts of.
+class Parts:
+    """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`),
+    replicas own groups of samples (`reduction.py`).
 
-    Args:
-        network: the description.
-        grid: the ranks.
-        seed: of the initial weights, which are those of `Model`.
-        weight_dtype: see `sparsesnn.Layer`.
-
-    After `loss.backward()` call `finish_backward()`: only then the gradients are those of the whole batch.
+    Errors: `DescriptionError` for another backend than `cpu`, and for axonal delays.
     """
 
-    backend = "cpu"
-
-    def __init__(self, network: Network, grid: Grid, *, seed: int = 0, weight_dtype: str = "float32") -> None:
-        super().__init__()
+    def __init__(self, network: Network, grid: Grid, backend: str = "cpu") -> None:
+        if backend != "cpu":
+            raise DescriptionError(f"Model: backend is {backend!r} on a grid of ranks; allowed: cpu")
         if moved := [c.name for c in network.connections if c.axonal]:
             raise DescriptionError(f"{', '.join(moved)}: axonal delays do not run over ranks yet: use one rank")
-        receivers = network.receivers()
-        self.network, self.grid, self.cuts = network, grid, cuts(network)
+        self.grid, self.cuts = grid, cuts(network)
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
-        generator = torch.Generator().manual_seed(seed)
-        room = torch.empty(AT_ONCE)
-        self.layers = nn.ModuleDict()
-        for name, population in receivers.items():
-            layer = ShardedLayer(
-                population,
-                incoming_of(network, name),
-                self.shards[name],
-                grid,
-                weight_dtype=weight_dtype,
-                generator=generator,
-                room=room,
-            )
-            layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
-            self.layers[name] = layer
 
-    def forward(self, spikes: SpikeBatch, first_sample: int = 0, heard: Heard | None = None) -> Output:
-        """Runs this replica's samples, whole sequences, which follow `first_sample` others of the batch."""
-        if not isinstance(first_sample, int):
-            raise TypeError(
-                f"first_sample is {type(first_sample).__name__}; give the samples of other replicas before these, an int. "
-                "A network over ranks takes no state: run whole sequences, or chunks of them on one rank"
-            )
-        source = self.network.inputs[0]
-        n_input = self.network.populations[source].n
-        if spikes.n_neurons != n_input:
-            raise ShapeError(f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}")
-        outputs: dict[str, Any] = {source: spikes}
-        thin: dict[str, Any] = {}
-        for name, layer in self.layers.items():
-            read = heard_by(self.network, name, outputs, thin, heard)
-            inputs = [read(c.pre) for c in self.network.senders(name)]
-            try:
-                outputs[name] = layer(inputs, first_sample, self.reduction)[0]
-            except NumericError as error:
-                raise NumericError(f"{name}: {error}") from None
-        lists = {name: x for name, x in outputs.items() if isinstance(x, ShardedSpikes)}
-        last = outputs[self.network.output]
-        state: dict[str, LayerState] = {}
-        return Output(
-            potentials=last if isinstance(last, Tensor) else None,
-            spikes=WholeSpikes(lists),
-            state=state,
-            output=self.network.output,
-        )
-
-    def readable(self, spikes: SpikeBatch) -> SpikeBatch:
-        """Spikes in the form that single layers read."""
-        return spikes
-
-    # ---- the whole, of which this rank holds a part ------------------------------------------------------------
+    def part(self, name: str) -> Part:
+        """This rank's part of a population; all ranks call it together."""
+        return Part(self.shards[name], self.grid, self.reduction)
 
     @property
     def columns(self) -> dict[str, tuple[int, int]]:
@@ -154,10 +93,6 @@ class ShardedModel(nn.Module):
             axis, edges = self.edges(name)
             shape[axis] = edges[-1]
         return shape
-
-    def n_parameters(self) -> int:
-        """Of the whole network."""
-        return sum(math.prod(self.whole_shape(name, p)) for name, p in self.named_parameters())
 
     def whole_rows(self, name: str, tensor: Tensor) -> Iterator[npt.NDArray[Any]]:
         """A parameter or buffer of the whole network, some rows at a time; all ranks must go through it together."""
@@ -189,8 +124,3 @@ class ShardedModel(nn.Module):
                 whole[name].append(part[start : start + n])
                 start += n
         return {name: np.concatenate(found) for name, found in whole.items()}
-
-    def finish_backward(self) -> None:
-        """Completes the sums over replicas."""
-        if self.reduction is not None:
-            self.reduction.finish()
