@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rivals import environments, plot, report
-from rivals.catalogue import RIVALS, WORKLOADS, Rival, chosen
+from rivals.catalogue import GROUPS, RIVALS, WORKLOADS, Course, Rival, chosen
 from rivals.race import Loaded, Worker, WorkerError, rotate
 from rivals.results import Result, crossing, ratios, summarise
 from rivals.task import Task
@@ -53,17 +53,23 @@ class Race:
             places[name] = environments.prepare(name, members, ENVIRONMENTS, fresh=self.options.fresh)
         return places
 
-    def make_tasks(self, wanted: Sequence[tuple[str, float]]) -> None:
+    def make_tasks(self, wanted: Sequence[tuple[Course, float]]) -> None:
         """By sparsesnn, in a process of its own: network and hidden activity → file."""
         python = environments.own().python
         if python is None:
             raise SystemExit("rivals: sparsesnn is not installed here, and it makes the tasks; run ./dev bench rivals")
         orders = [
             {
-                "workload": {"net": net, "hidden_activity": hidden, "n_steps": N_STEPS, "n_samples": N_SAMPLES},
-                "out": str(self.path(net, hidden)),
+                "workload": {
+                    "net": course.net,
+                    "delays": course.delays,
+                    "hidden_activity": hidden,
+                    "n_steps": N_STEPS,
+                    "n_samples": N_SAMPLES,
+                },
+                "out": str(self.path(course, hidden)),
             }
-            for net, hidden in dict.fromkeys(wanted)
+            for course, hidden in dict.fromkeys(wanted)
         ]
         print(f"==> making {len(orders)} tasks", file=sys.stderr)
         subprocess.run(
@@ -75,8 +81,8 @@ class Race:
             text=True,
         )
 
-    def path(self, net: str, hidden_activity: float) -> Path:
-        return self.folder / f"{net}-{hidden_activity:g}.npz"
+    def path(self, course: Course, hidden_activity: float) -> Path:
+        return self.folder / f"{course.net}-{len(course.delays)}-{hidden_activity:g}.npz"
 
     def start(self, stack: ExitStack, rivals: Sequence[Rival], label: str) -> list[Worker]:
         """Processes of all that can run."""
@@ -142,14 +148,14 @@ class Race:
         """All contestants on one workload, and the activity of its populations."""
         print(f"==> {name}: {WORKLOADS[name]}", file=sys.stderr)
         path = self.path(WORKLOADS[name], HIDDEN_ACTIVITY)
-        rivals = [rival for rival in self.rivals if not rival.only or name in rival.only]
+        rivals = [rival for rival in self.rivals if rival.takes_part(name)]
         with ExitStack() as stack:
             workers = self.start(stack, rivals, name)
             task, results = self.run(workers, path, name, self.options.repeats, with_memory=True)
         print("\n".join(report.table(results)), flush=True)
         return results, task.activity
 
-    def sweep(self, net: str, targets: Sequence[float]) -> dict[str, Any]:
+    def sweep(self, course: Course, targets: Sequence[float]) -> dict[str, Any]:
         """samples/s of some contestants against hidden activity."""
         points: list[dict[str, Any]] = []
         rivals = [rival for rival in self.rivals if rival.sweep]
@@ -157,7 +163,7 @@ class Race:
             workers = self.start(stack, rivals, "sweep")
             for target in targets:
                 print(f"==> {target:.1%} hidden activity", file=sys.stderr)
-                path, label = self.path(net, target), f"{net} at {target:.1%}"
+                path, label = self.path(course, target), f"{course} at {target:.1%}"
                 task, results = self.run(workers, path, label, self.options.sweep_repeats, with_memory=False)
                 hidden = [a for population, a in task.activity.items() if population.startswith("hidden")]
                 points.append(
@@ -173,7 +179,7 @@ class Race:
         names = [rival.name for rival in rivals if any(rival.name in p["samples_per_s"] for p in points)]
         dense = [rival.name for rival in rivals if rival.kind in ("dense", "library")]
         return {
-            "net": net,
+            "net": course.net,
             "names": names,
             "points": points,
             "dense_wins_at": crossing(points, "sparsesnn", dense),
@@ -188,8 +194,9 @@ def main() -> int:
         chosen(options.only)
     except ValueError as error:
         parser.error(str(error))
-    if unknown := sorted(set(options.workloads) - set(WORKLOADS)):
-        parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    if unknown := sorted(set(options.workloads) - set(WORKLOADS) - set(GROUPS)):
+        parser.error(f"no workload {', '.join(unknown)}; there are {', '.join([*WORKLOADS, *GROUPS])}")
+    workloads = list(dict.fromkeys(one for name in options.workloads for one in GROUPS.get(name, (name,))))
     command = " ".join(["./dev bench rivals", *sys.argv[1:]])
     if options.quick:
         options.repeats, options.sweep_repeats, options.seconds = 2, 1, 0.1
@@ -200,15 +207,15 @@ def main() -> int:
         race = Race(options, Path(folder))
         targets = (QUICK_SWEEP if options.quick else SWEEP) if options.sweep else ()
         race.make_tasks(
-            [(WORKLOADS[name], HIDDEN_ACTIVITY) for name in options.workloads]
+            [(WORKLOADS[name], HIDDEN_ACTIVITY) for name in workloads]
             + [(WORKLOADS["W1"], target) for target in targets]
         )
-        found = {name: race.workload(name) for name in options.workloads}
-        workloads = {name: results for name, (results, _) in found.items()}
+        found = {name: race.workload(name) for name in workloads}
+        results = {name: those for name, (those, _) in found.items()}
         activity = {name: firing for name, (_, firing) in found.items()}
         sweep = race.sweep(WORKLOADS["W1"], targets) if targets else None
     facts["minutes"] = round((time.monotonic() - race.started) / 60, 1)
-    page = report.markdown(facts, workloads, activity, race.missing, sweep)
+    page = report.markdown(facts, results, activity, race.missing, sweep)
     report.write(out / "rivals.md", page)
     report.write_json(
         out / "rivals.json",
@@ -216,13 +223,14 @@ def main() -> int:
             "about": facts,
             "workloads": {
                 name: {
-                    "net": WORKLOADS[name],
+                    "net": WORKLOADS[name].net,
+                    "delays": WORKLOADS[name].delays,
                     "activity": activity[name],
-                    "results": [result.to_dict() for result in results],
+                    "results": [result.to_dict() for result in those],
                 }
-                for name, results in workloads.items()
+                for name, those in results.items()
             },
-            "ratios": ratios(workloads, sweep["points"] if sweep else []),
+            "ratios": ratios(results, sweep["points"] if sweep else []),
             "missing": race.missing,
         },
     )
@@ -230,7 +238,7 @@ def main() -> int:
         report.write_json(out / "activity.json", {"about": facts, **sweep})
         plot.draw(out / "activity.png", sweep, facts)
     print(f"\n{page}\n==> {out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
-    differ = [f"{r.name} on {name}" for name, results in workloads.items() for r in results if not r.agrees]
+    differ = [f"{r.name} on {name}" for name, those in results.items() for r in those if not r.agrees]
     for point in sweep["points"] if sweep else []:
         differ += [f"{name} at {point['target']:.1%}" for name, agreed in point["agrees"].items() if not agreed]
     if differ:
@@ -250,9 +258,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workloads",
         type=lambda text: text.split(","),
-        default=list(WORKLOADS),
+        default=["steps"],
         metavar="NAMES",
-        help="of " + ", ".join(f"{name} ({net})" for name, net in WORKLOADS.items()),
+        help="of "
+        + ", ".join(f"{name} ({course})" for name, course in WORKLOADS.items())
+        + "; "
+        + ", ".join(f"{name}: {', '.join(those)}" for name, those in GROUPS.items())
+        + " (default: steps)",
     )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (default: %(default)s)")
     parser.add_argument(

@@ -13,6 +13,8 @@ SEMANTICS = MappingProxyType(
         "at once": "as subtract, but the reset decays too: v[t] = β(v[t-1] - s[t-1]) + i[t]",
         "zero": "v[t] = βv[t-1](1 - s[t-1]) + i[t]",
         "late": "as subtract, but a spike arrives one step later in the next layer",
+        "axonal": "as subtract, but the spikes of each sender reach a hidden layer after a delay of its own, 0 to 24 steps",
+        "axonal, trained": "as axonal, with delays between two steps",
     }
 )
 
@@ -35,6 +37,7 @@ class Rival:
         threads: worker threads; None: those of the run.
         only: names of the workloads it takes part in; empty: all.
         sweep: takes part in the sweep over activities.
+        delays: takes part in workloads with delays.
     """
 
     name: str
@@ -50,6 +53,21 @@ class Rival:
     threads: int | None = None
     only: tuple[str, ...] = ()
     sweep: bool = False
+    delays: bool = False
+
+    def takes_part(self, workload: str) -> bool:
+        return workload in self.only if self.only else self.delays or not WORKLOADS[workload].delays
+
+
+@dataclass(frozen=True)
+class Course:
+    """A network, with copies of the connections into its hidden layers for each of `delays` (steps), if there are any."""
+
+    net: str
+    delays: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.net}, delays {', '.join(map(str, self.delays))}" if self.delays else self.net
 
 
 RIVALS = (
@@ -64,6 +82,7 @@ RIVALS = (
         note="`cpu`, grad_threshold 0.9",
         options={"grad_threshold": 0.9},
         sweep=True,
+        delays=True,
     ),
     Rival(
         name="sparsesnn-exact",
@@ -90,6 +109,30 @@ RIVALS = (
         only=("W1",),
     ),
     Rival(
+        name="sparsesnn-axonal",
+        title="sparsesnn, axonal delays",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="axonal",
+        kind="sparsesnn",
+        note="`cpu`, grad_threshold 0.9; one delay for each sender",
+        options={"grad_threshold": 0.9, "axonal": "fixed"},
+        only=("D1",),
+    ),
+    Rival(
+        name="sparsesnn-trained",
+        title="sparsesnn, trained axonal delays",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="axonal, trained",
+        kind="sparsesnn",
+        note="`cpu`, grad_threshold 0.9; each spike arrives at two steps",
+        options={"grad_threshold": 0.9, "axonal": "trained"},
+        only=("D1",),
+    ),
+    Rival(
         name="sparsesnn-dense",
         title="sparsesnn, `dense`",
         module="ours",
@@ -100,6 +143,7 @@ RIVALS = (
         note="backend `dense`, mode `auto`",
         options={"grad_threshold": float("-inf"), "backend": "dense"},
         sweep=True,
+        delays=True,
     ),
     Rival(
         name="fused",
@@ -111,6 +155,18 @@ RIVALS = (
         kind="dense",
         note="hand-written backward, products hoisted out of time",
         sweep=True,
+        delays=True,
+    ),
+    Rival(
+        name="convolution",
+        title="PyTorch, convolution over time",
+        module="convolution",
+        environment="own",
+        package="torch",
+        semantics="subtract",
+        kind="dense",
+        note="`conv1d` with a tap for each delay, hand-written loop over time",
+        only=("D1", "D5", "D25"),
     ),
     Rival(
         name="compile",
@@ -154,6 +210,7 @@ RIVALS = (
         kind="library",
         note="`Leaky` in a loop over time",
         sweep=True,
+        delays=True,
     ),
     Rival(
         name="spikingjelly",
@@ -165,6 +222,7 @@ RIVALS = (
         kind="library",
         note="multi-step `LIFNode`, soft reset, detached",
         sweep=True,
+        delays=True,
     ),
     Rival(
         name="norse",
@@ -220,7 +278,18 @@ RIVALS = (
 )
 
 #: 700 inputs at 1.5 %, hidden layers at 2 %, T = 100, B = 48
-WORKLOADS = MappingProxyType({"W1": "700-1024-1024-20", "W2": "700-1024r-20", "W3": "700-1470-1472-20"})
+WORKLOADS = MappingProxyType(
+    {
+        "W1": Course("700-1024-1024-20"),
+        "W2": Course("700-1024r-20"),
+        "W3": Course("700-1470-1472-20"),
+        "D1": Course("700-1024-1024-20", (0,)),
+        "D5": Course("700-1024-1024-20", (0, 6, 12, 18, 24)),
+        "D25": Course("700-1024-1024-20", tuple(range(25))),
+    }
+)
+#: names for several workloads at once
+GROUPS = MappingProxyType({"steps": ("W1", "W2", "W3"), "delays": ("D1", "D5", "D25")})
 
 
 def chosen(names: list[str] | None) -> list[Rival]:

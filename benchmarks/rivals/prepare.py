@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 import sparsesnn as ss
-from rivals.contestants.ours import network
+from rivals.contestants.ours import LONGEST, network
 from rivals.task import Task
 from sparsesnn.bench import Workload
 
@@ -22,7 +23,11 @@ VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
     "at once": lambda net: _with_hidden(net, reset_decays=True),
     "zero": lambda net: _with_hidden(net, reset="zero"),
     "late": lambda net: net.with_delay(1, from_inputs=False),
+    "axonal": lambda net: net.with_axonal_delays(LONGEST),
+    "axonal, trained": lambda net: net.with_axonal_delays(LONGEST, learn=True),
 }
+#: kinds that give a connection another delay
+OF_ONE_DELAY = ("late", "axonal", "axonal, trained")
 
 
 def make_task(workload: Workload) -> Task:
@@ -33,24 +38,32 @@ def make_task(workload: Workload) -> Task:
     task = Task(
         spikes=spikes.to_dense().numpy().astype(np.uint8),
         labels=workload.labels().numpy(),
-        weights=[layer.weights[0].detach().numpy() for layer in layers],
+        weights=[_weight(layer, len(workload.delays)) for layer in layers[:-1]] + [_weight(layers[-1], 0)],
         recurrent=[None if layer.loop_weight is None else layer.loop_weight.detach().numpy() for layer in layers[:-1]],
         losses={},
         activity={},
+        delays=tuple(workload.delays),
     )
     for kind, variant in VARIANTS.items():
+        if len(workload.delays) > 1 and kind in OF_ONE_DELAY:
+            continue
         other = ss.Model(variant(network(task)))
         with torch.no_grad():
-            for mine, given in zip(
-                other.parameters(), model.parameters(), strict=True
-            ):  # names say delays, which differ
-                mine.copy_(given)
+            for mine, given in zip(other.layers.values(), layers, strict=True):  # names say delays, which differ
+                for weight, wanted in zip(mine.weights, given.weights, strict=True):  # type: ignore[arg-type]
+                    weight.copy_(wanted)
             output = other(spikes)
         assert output.potentials is not None, "the readout is LI"
         task.losses[kind] = float(functional.cross_entropy(output.potentials.mean(0), workload.labels()))
         if kind == "subtract":
             task.activity.update({"input": spikes.activity(), **output.activity()})
     return task
+
+
+def _weight(layer: ss.Layer, n_delays: int) -> NDArray[np.float32]:
+    """float32[n_pre, n_post] of a layer's input, with `n_delays` float32[n_delays, n_pre, n_post]."""
+    weights = [weight.detach().numpy() for weight in layer.weights[: n_delays or 1]]
+    return np.stack(weights) if n_delays else weights[0]
 
 
 def _with_hidden(net: ss.Network, **changes: object) -> ss.Network:

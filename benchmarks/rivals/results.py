@@ -114,11 +114,14 @@ def ratios(workloads: Mapping[str, Sequence[Result]], points: Sequence[Mapping[s
         ours = speed["sparsesnn"]
         if best := best_dense(results):
             found[f"{workload}: against the best dense ({best.name})"] = ours / best.samples_per_s
-        for name in ("csr", "snntorch", "spikingjelly"):
+        for name in ("csr", "convolution", "snntorch", "spikingjelly"):
             if name in speed:
                 found[f"{workload}: against {name}"] = ours / speed[name]
         if "sparsesnn-1-thread" in speed:
             found[f"{workload}: all threads against one"] = ours / speed["sparsesnn-1-thread"]
+        for name in ("sparsesnn-axonal", "sparsesnn-trained"):
+            if name in speed:
+                found[f"{workload}: time of {name} against sparsesnn"] = ours / speed[name]
     ours_at = {p["target"]: p["samples_per_s"].get("sparsesnn") for p in points}
     for more, less in ((0.04, 0.02), (0.002, 0.02)):
         slow, fast = ours_at.get(more), ours_at.get(less)

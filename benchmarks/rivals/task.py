@@ -24,10 +24,11 @@ class Task:
     Args:
         spikes: uint8[T, B, N], 0 or 1.
         labels: int64[B].
-        weights: float32[n_pre, n_post] per layer, the readout last.
+        weights: float32[n_pre, n_post] per layer, the readout last; of hidden layers with delays float32[n_delays, n_pre, n_post].
         recurrent: per hidden layer float32[n, n], or None.
         losses: by kind of semantics (`catalogue.SEMANTICS`), the cross-entropy that the first step has to reach.
         activity: spikes per neuron and step of each population, with kind "subtract".
+        delays: steps; a weight of a hidden layer for each. Empty: one weight, without delay.
     """
 
     spikes: NDArray[np.uint8]
@@ -36,6 +37,7 @@ class Task:
     recurrent: list[NDArray[np.float32] | None]
     losses: dict[str, float]
     activity: dict[str, float]
+    delays: tuple[int, ...] = ()
 
     @property
     def n_steps(self) -> int:
@@ -45,6 +47,11 @@ class Task:
     def n_samples(self) -> int:
         return int(self.spikes.shape[1])
 
+    def taps(self, layer: int) -> list[tuple[int, NDArray[np.float32]]]:
+        """Each delay of a layer's input, in steps, and its weight [n_pre, n_post]."""
+        weight = self.weights[layer]
+        return [(0, weight)] if weight.ndim == 2 else list(zip(self.delays, weight, strict=True))
+
     def dense(self) -> NDArray[np.float32]:
         """float32[T, B, N]."""
         return self.spikes.astype(np.float32)
@@ -53,7 +60,12 @@ class Task:
         arrays: dict[str, Any] = {"spikes": np.packbits(self.spikes, axis=-1), "labels": self.labels}
         arrays |= {f"weight{k}": weight for k, weight in enumerate(self.weights)}
         arrays |= {f"recurrent{k}": w for k, w in enumerate(self.recurrent) if w is not None}
-        about = {"n_input": self.spikes.shape[-1], "losses": self.losses, "activity": self.activity}
+        about = {
+            "n_input": self.spikes.shape[-1],
+            "losses": self.losses,
+            "activity": self.activity,
+            "delays": self.delays,
+        }
         arrays["about"] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         with path.open("wb") as file:
             np.savez(file, **arrays)
@@ -70,4 +82,5 @@ class Task:
             spikes = np.unpackbits(file["spikes"], axis=-1, count=about["n_input"])
             weights = [file[f"weight{k}"] for k in range(n_layers)]
             recurrent = [file[name] if (name := f"recurrent{k}") in file.files else None for k in range(n_layers - 1)]
-            return cls(spikes, file["labels"], weights, recurrent, about["losses"], about["activity"])
+            losses, activity, delays = about["losses"], about["activity"], tuple(about["delays"])
+            return cls(spikes, file["labels"], weights, recurrent, losses, activity, delays)

@@ -31,6 +31,7 @@ class Workload:
         grad_threshold: secondary gradient threshold of the hidden populations.
         weight_dtype: how the engine reads the weights, "float32" or "bfloat16".
         seed: of weights, spikes and labels.
+        delays: in steps: each connection into a hidden population is there once for each; empty: once, without delay.
         images: name and folder of real images for a network with convolutions (`sparsesnn.datasets.images`), which fire at the
             rate of their pixels; None: random spikes of the same shape.
     """
@@ -43,6 +44,7 @@ class Workload:
     grad_threshold: float = 0.9
     weight_dtype: str = "float32"
     seed: int = 0
+    delays: Sequence[int] = ()
     images: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +95,8 @@ class Workload:
 
     def network(self) -> Network:
         """The description."""
-        return parse_net(self.net, grad_threshold=self.grad_threshold)
+        network = parse_net(self.net, grad_threshold=self.grad_threshold)
+        return network.with_delays(self.delays) if self.delays else network
 
     def model(self, backend: str, spikes: SpikeBatch) -> Model:
         """The network with weights scaled until each hidden population is as active as wanted, on the fastest engine for it."""

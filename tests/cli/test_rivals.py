@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from rivals import environments, plot, report
-from rivals.catalogue import RIVALS, SEMANTICS, WORKLOADS, chosen
-from rivals.contestants import compiled, csr, fused
-from rivals.contestants.torch_tools import mean_of_potentials
+from rivals.catalogue import GROUPS, RIVALS, SEMANTICS, WORKLOADS, chosen
+from rivals.contestants import compiled, convolution, csr, fused
+from rivals.contestants.ours import LONGEST
+from rivals.contestants.torch_tools import delayed, mean_of_potentials
 from rivals.prepare import VARIANTS, make_task
 from rivals.race import Loaded, Turn, Worker, WorkerError, rotate
 from rivals.results import Result, agrees, best_dense, crossing, ratios, summarise
@@ -25,6 +26,7 @@ from rivals.task import BETA, THRESHOLD, Task
 from torch import Tensor
 
 from sparsesnn.bench import Workload
+from sparsesnn.delays import Delays
 
 SMALL = Workload(net="13-21-17r-5", n_steps=11, n_samples=3, input_activity=0.2, hidden_activity=0.1)
 
@@ -77,6 +79,32 @@ def test_silent_and_full_input(module: object, value: int, task: Task) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("delays", [(0,), (0, 3, 6), (0, 1, 2, 3), (0, 20)])
+def test_gradients_with_delays_are_those_of_shifted_spikes(delays: tuple[int, ...]) -> None:
+    task = make_task(replace(SMALL, net="13-21-17-5", hidden_activity=0.2, delays=delays))
+    assert [w.shape for w in task.weights] == [(len(delays), 13, 21), (len(delays), 21, 17), (17, 5)]
+    spikes, weights, recurrent = _leaves(task)
+
+    def gradients(logits: Tensor) -> list[Tensor]:
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(task.labels))
+        return [loss.detach(), *torch.autograd.grad(loss, weights)]
+
+    x = spikes
+    for weight in weights[:-1]:
+        currents = torch.stack([delayed(x, d) @ w for d, w in zip(delays, weight.unbind(0), strict=True)]).sum(0)
+        x = compiled.lif(currents, None)
+    expected = gradients(mean_of_potentials(x @ weights[-1]))
+    assert float(expected[0]) == pytest.approx(task.losses["subtract"], rel=1e-5)
+    assert all(bool(g.any()) for g in expected)
+    kernels = [convolution.kernel(w) for w in weights[:-1]]
+    for logits in (
+        fused.logits(spikes, weights, recurrent, delays),
+        convolution.logits(spikes, [*kernels, weights[-1]], delays),
+    ):
+        for found, wanted in zip(gradients(logits), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
 def test_events_are_the_matrix_and_its_transpose() -> None:
     spikes = (torch.rand(7, 5, generator=torch.Generator().manual_seed(1)) < 0.4).double()
     events = csr.Events(spikes)
@@ -100,8 +128,10 @@ def _loss(task: Task, kind: str) -> float:
     """The equations of `SEMANTICS` in float64, spelt out."""
     x = task.spikes.astype(np.float64)
     late = 0
-    for weight, own in zip(task.weights[:-1], task.recurrent, strict=True):
+    for layer, (weight, own) in enumerate(zip(task.weights[:-1], task.recurrent, strict=True)):
         n_steps, n_samples = x.shape[:2]
+        if kind.startswith("axonal"):
+            x = _arriving(x, Delays(LONGEST, learn=kind.endswith("trained"), seed=layer).first(x.shape[2]))
         v = np.zeros((n_samples, weight.shape[1]))
         s = np.zeros_like(v)
         out = np.zeros((n_steps, *v.shape))
@@ -128,6 +158,16 @@ def _loss(task: Task, kind: str) -> float:
     return float(-log_p[np.arange(len(logits)), task.labels].mean())
 
 
+def _arriving(x: np.ndarray, delays: np.ndarray) -> np.ndarray:
+    """x [T, B, M], of each sender m later by delays[m] steps; between two steps a share arrives at each."""
+    later = np.zeros((len(x) + LONGEST + 1, *x.shape[1:]))
+    for m, delay in enumerate(delays.astype(np.float64)):
+        first, share = int(delay), delay % 1
+        later[first : first + len(x), :, m] += (1 - share) * x[..., m]
+        later[first + 1 : first + 1 + len(x), :, m] += share * x[..., m]
+    return later[: len(x)]
+
+
 @pytest.mark.parametrize("kind", list(SEMANTICS))
 def test_expected_losses_are_those_of_the_equations(kind: str, task: Task) -> None:
     assert task.losses[kind] == pytest.approx(_loss(task, kind), rel=1e-5)
@@ -142,6 +182,7 @@ def test_semantics_differ_by_more_than_the_tolerance(task: Task) -> None:
 def test_a_task_survives_its_file(tmp_path: Path, task: Task) -> None:
     task.save(tmp_path / "task.npz")
     found = Task.load(tmp_path / "task.npz")
+    assert found.delays == ()
     assert np.array_equal(found.spikes, task.spikes)  # 13 inputs: bits that fill no byte
     assert np.array_equal(found.labels, task.labels)
     assert all(np.array_equal(a, b) for a, b in zip(found.weights, task.weights, strict=True))
@@ -149,6 +190,17 @@ def test_a_task_survives_its_file(tmp_path: Path, task: Task) -> None:
     assert np.array_equal(found.recurrent[1], task.recurrent[1])  # type: ignore[arg-type]
     assert (found.losses, found.activity) == (task.losses, task.activity)
     assert (found.n_steps, found.n_samples) == (11, 3)
+
+
+def test_a_task_with_delays_survives_its_file(tmp_path: Path) -> None:
+    task = make_task(replace(SMALL, delays=(0, 2)))
+    task.save(tmp_path / "task.npz")
+    found = Task.load(tmp_path / "task.npz")
+    assert found.delays == (0, 2)
+    taps = found.taps(1)
+    assert [(d, w.shape) for d, w in taps] == [(0, (21, 17)), (2, (21, 17))]
+    assert all(np.array_equal(w, given) for (_, w), given in zip(taps, task.weights[1], strict=True))
+    assert [(d, w.shape) for d, w in found.taps(2)] == [(0, (17, 5))]
 
 
 def test_a_file_that_is_no_task_is_refused(tmp_path: Path) -> None:
@@ -168,6 +220,16 @@ def test_every_contestant_is_known_once_and_has_a_file() -> None:
         assert rival.semantics in SEMANTICS
         assert rival.environment in ("own", "torch", "jax")
         assert set(rival.only) <= set(WORKLOADS)
+
+
+def test_workloads_with_delays_are_for_those_who_know_delays() -> None:
+    names = {workload: [rival.name for rival in RIVALS if rival.takes_part(workload)] for workload in WORKLOADS}
+    both = ["sparsesnn", "sparsesnn-dense", "fused", "snntorch", "spikingjelly"]
+    assert {*both, "csr"} <= set(names["W2"])
+    assert "convolution" not in names["W1"]
+    assert sorted(names["D25"]) == sorted([*both, "convolution"])
+    assert set(names["D1"]) - set(names["D25"]) == {"sparsesnn-axonal", "sparsesnn-trained"}
+    assert set(WORKLOADS) == {name for group in GROUPS.values() for name in group}
 
 
 def test_contestants_are_chosen_by_name() -> None:
@@ -242,6 +304,13 @@ def test_ratios() -> None:
         "time at 0.2% / at 2.0% hidden activity": 0.25,
     }
     assert ratios({"W1": [_result("fused", 200)]}, []) == {}
+    speeds = (("sparsesnn", 2000), ("convolution", 100), ("sparsesnn-axonal", 1600), ("sparsesnn-trained", 1000))
+    assert ratios({"D1": [_result(*x) for x in speeds]}, []) == {
+        "D1: against the best dense (convolution)": 20,
+        "D1: against convolution": 20,
+        "D1: time of sparsesnn-axonal against sparsesnn": 1.25,
+        "D1: time of sparsesnn-trained against sparsesnn": 2,
+    }
 
 
 def test_dense_wins_where_the_lines_cross() -> None:

@@ -19,14 +19,16 @@ from rivals.task import BETA, SLOPE, THRESHOLD, Task
 def make(task: Task) -> Callable[[], float]:
     weights, recurrent = parameters_of(task)
     spikes = torch.from_numpy(task.dense())
-    return step_of(lambda: logits(spikes, weights, recurrent), all_of(weights, recurrent), task.labels)
+    return step_of(lambda: logits(spikes, weights, recurrent, task.delays), all_of(weights, recurrent), task.labels)
 
 
-def logits(spikes: Tensor, weights: Sequence[Tensor], recurrent: Sequence[Tensor | None]) -> Tensor:
+def logits(
+    spikes: Tensor, weights: Sequence[Tensor], recurrent: Sequence[Tensor | None], delays: tuple[int, ...] = ()
+) -> Tensor:
     """[B, n_classes]: time-mean of the readout's potentials."""
     x = spikes
     for weight, own in zip(weights[:-1], recurrent, strict=True):
-        x = Lif.apply(x, weight, own)
+        x = Lif.apply(x, weight, own, delays)
     return mean_of_potentials(x @ weights[-1])
 
 
@@ -34,19 +36,47 @@ class Lif(torch.autograd.Function):
     """Spikes [T, B, N] of a LIF layer from spikes [T, B, M]: reset by subtraction, detached; fast sigmoid."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, own: Tensor | None) -> Tensor:
-        v = x @ weight
+    def forward(ctx: Any, x: Tensor, weight: Tensor, own: Tensor | None, delays: tuple[int, ...]) -> Tensor:
+        v = deliver(x, weight, delays)
         spikes = fire(v, own)
         ctx.save_for_backward(x, weight, own, v, spikes)
+        ctx.delays = delays
         return spikes
 
     @staticmethod
-    def backward(ctx: Any, *d_spikes: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def backward(ctx: Any, *d_spikes: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
         x, weight, own, v, spikes = ctx.saved_tensors
         d_current = go_back(v, d_spikes[0], own)
-        d_weight = x.flatten(0, 1).T @ d_current.flatten(0, 1)
+        d_x, d_weight = deliver_grad(x, weight, ctx.delays, d_current, with_x=ctx.needs_input_grad[0])
         d_own = None if own is None else spikes[:-1].flatten(0, 1).T @ d_current[1:].flatten(0, 1)
-        return d_current @ weight.T if ctx.needs_input_grad[0] else None, d_weight, d_own
+        return d_x, d_weight, d_own, None
+
+
+def deliver(x: Tensor, weight: Tensor, delays: tuple[int, ...]) -> Tensor:
+    """Currents [T, B, N] of spikes [T, B, M]: one product over all steps, or one for each delay, without the steps it leaves empty."""
+    if not delays:
+        return x @ weight
+    n_steps, currents = len(x), x.new_zeros(*x.shape[:2], weight.shape[-1])
+    for delay, tap in zip(delays, weight.unbind(0), strict=True):
+        if delay < n_steps:
+            currents[delay:].flatten(0, 1).addmm_(x[: n_steps - delay].flatten(0, 1), tap)
+    return currents
+
+
+def deliver_grad(
+    x: Tensor, weight: Tensor, delays: tuple[int, ...], d_current: Tensor, *, with_x: bool
+) -> tuple[Tensor | None, Tensor]:
+    """∂L/∂x, where it is wanted, and ∂L/∂weight."""
+    if not delays:
+        return d_current @ weight.T if with_x else None, x.flatten(0, 1).T @ d_current.flatten(0, 1)
+    n_steps, d_x, d_weight = len(x), torch.zeros_like(x) if with_x else None, torch.zeros_like(weight)
+    for k, delay in enumerate(delays):
+        if delay < n_steps:
+            sent, arrived = x[: n_steps - delay].flatten(0, 1), d_current[delay:].flatten(0, 1)
+            torch.mm(sent.T, arrived, out=d_weight[k])
+            if d_x is not None:
+                d_x[: n_steps - delay].flatten(0, 1).addmm_(arrived, weight[k].T)
+    return d_x, d_weight
 
 
 def fire(v: Tensor, own: Tensor | None) -> Tensor:

@@ -13,13 +13,19 @@ from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
 from sparsesnn.engines import set_threads
 
+#: delay of the slowest of the senders that have delays of their own, steps: as far back as the workloads with delays reach
+LONGEST = 24
 
-def make(task: Task, grad_threshold: float, backend: str = "cpu") -> Callable[[], float]:
+
+def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = "") -> Callable[[], float]:
     set_threads(backend, torch.get_num_threads())
-    model = ss.Model(network(task, grad_threshold), backend=backend)
+    described = network(task, grad_threshold)
+    if axonal:
+        described = described.with_axonal_delays(LONGEST, learn=axonal == "trained")
+    model = ss.Model(described, backend=backend)
     with torch.no_grad():
-        for layer, *weights in zip(model.layers.values(), task.weights, [*task.recurrent, None], strict=True):
-            given = [w for w in weights if w is not None]
+        for k, (layer, own) in enumerate(zip(model.layers.values(), [*task.recurrent, None], strict=True)):
+            given = [*(weight for _, weight in task.taps(k)), *([] if own is None else [own])]
             for parameter, weight in zip(layer.weights, given, strict=True):  # type: ignore[arg-type]
                 parameter.copy_(torch.from_numpy(weight))
     spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
@@ -42,7 +48,7 @@ def network(task: Task, grad_threshold: float = 0.9) -> ss.Network:
     """The task's network as a description."""
     hidden = [
         ss.LIF(
-            weight.shape[1],
+            weight.shape[-1],
             beta=BETA,
             threshold=THRESHOLD,
             grad_threshold=grad_threshold,
@@ -52,4 +58,5 @@ def network(task: Task, grad_threshold: float = 0.9) -> ss.Network:
         for weight, recurrent in zip(task.weights[:-1], task.recurrent, strict=True)
     ]
     readout = ss.LI(task.weights[-1].shape[1], beta=BETA)
-    return ss.Network.chain(ss.Input(task.spikes.shape[-1]), *hidden, readout)
+    chain = ss.Network.chain(ss.Input(task.spikes.shape[-1]), *hidden, readout)
+    return chain.with_delays(task.delays) if task.delays else chain

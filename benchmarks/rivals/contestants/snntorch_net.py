@@ -1,4 +1,7 @@
-"""snnTorch: `Leaky` layers in a loop over time; the products of a feed-forward layer run in the loop or before it."""
+"""snnTorch: `Leaky` layers in a loop over time, products of feed-forward layers before it.
+
+Its releases have no delays: spikes of all steps are shifted by hand, with an `nn.Linear` for each delay.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ import torch
 from snntorch import surrogate
 from torch import Tensor, nn
 
-from rivals.contestants.torch_tools import integrate, linear, step_of
+from rivals.contestants.torch_tools import delayed, integrate, linear, step_of
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
 
 def make(task: Task) -> Callable[[], float]:
-    linears = nn.ModuleList(linear(w) for w in task.weights)
+    delays = task.delays or (0,)
+    inputs = nn.ModuleList(nn.ModuleList(linear(w) for _, w in task.taps(k)) for k in range(len(task.recurrent)))
+    readout = linear(task.weights[-1])
     own = nn.ModuleList(nn.Identity() if w is None else linear(w) for w in task.recurrent)
     neurons = [
         snntorch.Leaky(
@@ -29,14 +34,15 @@ def make(task: Task) -> Callable[[], float]:
 
     def logits() -> Tensor:
         x = spikes
-        for layer, neuron, back in zip(linears[:-1], neurons, own, strict=True):
+        for layers, neuron, back in zip(inputs, neurons, own, strict=True):
             v, s, fired = neuron.init_leaky(), None, []
-            for i in layer(x).unbind(0):
+            currents = sum(layer(delayed(x, d)) for layer, d in zip(layers, delays, strict=True))
+            for i in currents.unbind(0):
                 if s is not None and isinstance(back, nn.Linear):
                     i = i + back(s)
                 s, v = neuron(i, v)
                 fired.append(s)
             x = torch.stack(fired)
-        return integrate(linears[-1](x)).mean(0)
+        return integrate(readout(x)).mean(0)
 
-    return step_of(logits, [*linears.parameters(), *own.parameters()], task.labels)
+    return step_of(logits, [*inputs.parameters(), *readout.parameters(), *own.parameters()], task.labels)

@@ -1,14 +1,17 @@
 """SpikingJelly: feed-forward layers in multi-step mode, its LIF over all steps at once; a recurrent one step by step.
 
-Its own recurrent container multiplies by the identity too, twice the work: here the loop adds the product by hand.
+Its own recurrent container multiplies by the identity too, twice the work: here the loop adds the product by hand. Delays are its
+`layer.Delay` in multi-step mode, with an `nn.Linear` for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
-from spikingjelly.activation_based import functional, neuron, surrogate
+from numpy.typing import NDArray
+from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
 
 from rivals.contestants.torch_tools import integrate, linear, step_of
@@ -16,20 +19,26 @@ from rivals.task import BETA, THRESHOLD, Task
 
 
 def make(task: Task) -> Callable[[], float]:
-    linears = nn.ModuleList(linear(w) for w in task.weights)
+    inputs = nn.ModuleList(nn.ModuleList(_delayed(d, w) for d, w in task.taps(k)) for k in range(len(task.recurrent)))
+    readout = linear(task.weights[-1])
     own = nn.ModuleList(nn.Identity() if w is None else linear(w) for w in task.recurrent)
     neurons = nn.ModuleList(_lif("m" if w is None else "s") for w in task.recurrent)
     spikes = torch.from_numpy(task.dense())
 
     def logits() -> Tensor:
         functional.reset_net(neurons)
+        functional.reset_net(inputs)
         x = spikes
-        for layer, lif, back in zip(linears[:-1], neurons, own, strict=True):
-            currents = layer(x)
+        for taps, lif, back in zip(inputs, neurons, own, strict=True):
+            currents = sum(tap(x) for tap in taps)
             x = _recurrent(currents, lif, back) if isinstance(back, nn.Linear) else lif(currents)
-        return integrate(linears[-1](x)).mean(0)
+        return integrate(readout(x)).mean(0)
 
-    return step_of(logits, [*linears.parameters(), *own.parameters()], task.labels)
+    return step_of(logits, [*inputs.parameters(), *readout.parameters(), *own.parameters()], task.labels)
+
+
+def _delayed(delay: int, weight: NDArray[np.float32]) -> nn.Module:
+    return nn.Sequential(layer.Delay(delay, step_mode="m"), linear(weight)) if delay else linear(weight)
 
 
 def _recurrent(currents: Tensor, lif: nn.Module, back: nn.Linear) -> Tensor:

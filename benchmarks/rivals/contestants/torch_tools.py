@@ -55,6 +55,11 @@ def all_of(weights: Iterable[Tensor], recurrent: Iterable[Tensor | None]) -> lis
     return [*weights, *(own for own in recurrent if own is not None)]
 
 
+def delayed(x: Tensor, delay: int) -> Tensor:
+    """x [T, B, N] as it is `delay` steps later: zeros first."""
+    return functional.pad(x, (0, 0, 0, 0, delay, 0))[: len(x)] if delay else x
+
+
 def linear(weight: NDArray[np.float32], scale: float = 1.0) -> torch.nn.Linear:
     """An `nn.Linear` with these weights [n_pre, n_post]."""
     n_pre, n = weight.shape
