@@ -5,6 +5,7 @@ if(SPARSESNN_SANITIZE)
       "SPARSESNN_SANITIZE is '${SPARSESNN_SANITIZE}'; allowed: address,undefined or thread; leave it empty for none")
   endif()
   set(sanitize_flags "-fsanitize=${SPARSESNN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1") # compiles in half the time of -O3
   add_compile_options(${sanitize_flags})
   add_link_options(${sanitize_flags})
 endif()
