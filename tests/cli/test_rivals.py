@@ -455,6 +455,7 @@ def _stops(worker: Worker) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_contestants_race_in_turn_and_agree(tmp_path: Path, task: Task) -> None:
     task.save(tmp_path / "task.npz")
     with _worker("sparsesnn", tmp_path) as ours, _worker("csr", tmp_path) as theirs:
@@ -484,6 +485,7 @@ def test_a_contestant_that_fails_says_why(tmp_path: Path) -> None:
             worker.turn(0.1)
 
 
+@pytest.mark.slow
 def test_who_fails_on_the_way_leaves_and_the_others_go_on(tmp_path: Path, task: Task) -> None:
     task.save(tmp_path / "task.npz")
     with _worker("fused", tmp_path) as stays, _worker("csr", tmp_path) as leaves:

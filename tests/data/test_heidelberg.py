@@ -360,6 +360,7 @@ def test_real_shd_recording_equals_tonic():
     assert_equals_tonic(event_set, tonic.datasets.SHD(str(folder), train=False), [0], 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "n"), [("train", 1200), ("test", 300)])
 def test_real_speech_equals_tonic(split, n):
     folder = real("fsdd_cochlea")

@@ -164,6 +164,7 @@ def test_unit_order_and_pooling(tmp_path):
     assert counted.values.tolist() == [2, 1, 1]
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_and_the_size_of_blocks_change_nothing(tmp_path, monkeypatch):
     folder = written(tmp_path)
     one = load_partial(data_dir=folder, stabilise=True, duplicates="count")
@@ -288,6 +289,7 @@ def test_training_from_the_command_line(tmp_path, capsys):
 # ---- real data ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "n"), [("train", 1000), ("test", 100)])
 @pytest.mark.parametrize("stabilise", [False, True])
 def test_real_recordings_equal_tonic(split, n, stabilise):

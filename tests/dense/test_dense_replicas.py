@@ -104,6 +104,7 @@ print("well", flush=True)
 """
 
 
+@pytest.mark.slow
 @torchrun
 def test_ranks_exchange_arrays(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(COMMUNICATOR)

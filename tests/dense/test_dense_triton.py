@@ -300,6 +300,7 @@ print("compiled")
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     """To machine code of an A100, which needs none; without contracted multiply-adds."""
     environment = {name: x for name, x in os.environ.items() if not name.startswith("TRITON_")}

@@ -24,6 +24,7 @@ def check() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_our_sources_compile_against_the_stubs_and_mistakes_do_not(check: ModuleType) -> None:
     found = check.check_all(None, "g++")

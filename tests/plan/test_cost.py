@@ -458,6 +458,7 @@ def activity_rows() -> list[sweeps.Row]:
     return list(sweeps.activity_sweep())
 
 
+@pytest.mark.slow
 def test_fixed_activity_is_the_lower_bound_of_a_sweep(activity_rows: list[sweeps.Row]) -> None:
     rows = {(r.series, r.x): r for r in activity_rows}
     for (series, x), row in rows.items():

@@ -64,6 +64,7 @@ print(peak_bytes() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "batch"), [("32-2048-2048-4", 64), ("32-2048-2048-4", 264), ("32-2048r-4", 136)])
 def test_a_plan_says_what_a_process_takes(net: str, batch: int) -> None:
     """Within 10 %; in three steps, so that weights and what is like them are most of it."""

@@ -408,6 +408,7 @@ def test_nobody_guesses(arguments: list[str], message: str, capsys: pytest.Captu
 # ---- ranks that start -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ranks_know_their_place(report: str) -> None:
     executable = mpirun()
     arguments = ["--launcher", executable, *root_arguments(executable), "--env", "A=b c"]
@@ -417,6 +418,7 @@ def test_ranks_know_their_place(report: str) -> None:
     assert all(row[5:] == [2, "b c", ["--x", "y z", "--"]] for row in found)
 
 
+@pytest.mark.slow
 def test_ranks_are_bound_to_cores_of_their_own(report: str) -> None:
     executable = mpirun()
     if usable_cores() < 2:
@@ -428,6 +430,7 @@ def test_ranks_are_bound_to_cores_of_their_own(report: str) -> None:
     assert [row[5] for row in found] == [1, 1]
 
 
+@pytest.mark.slow
 def test_exit_code_of_a_rank_is_ours(tmp_path: Path) -> None:
     executable = mpirun()
     failing = tmp_path / "failing.py"
@@ -438,6 +441,7 @@ def test_exit_code_of_a_rank_is_ours(tmp_path: Path) -> None:
     assert done.returncode == 7
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_on_one_rank_ends_on_all(tmp_path: Path) -> None:
     """The others wait for it, and would for ever."""
     pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
@@ -451,6 +455,7 @@ def test_a_script_that_fails_on_one_rank_ends_on_all(tmp_path: Path) -> None:
     assert "ValueError: no such thing" in done.stderr
 
 
+@pytest.mark.slow
 def test_fake_poprun_gives_what_popdist_reads(report: str) -> None:
     executable = mpirun()
     path = f"{FAKES}:{Path(executable).parent}:{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"

@@ -260,6 +260,7 @@ def _mpirun() -> None:
         pytest.skip("this machine has no mpirun; pip install 'sparsesnn[mpi]' brings one")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_mpirun")
 def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)

@@ -81,6 +81,7 @@ IMPORTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", IMPORTS)
 def test_ranks_that_mpi_does_not_know_of(what: str, script: str) -> None:
     pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
@@ -100,6 +101,7 @@ def test_the_first_rank_says_it_before_the_others(monkeypatch: pytest.MonkeyPatc
     assert waited == [WAIT_S, WAIT_S]
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_by_itself(script: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
     expected = f"__main__ ['--x', 'y z'] {tmp_path}\n"

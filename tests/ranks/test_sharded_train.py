@@ -90,6 +90,7 @@ def test_other_optimisers_and_decodings(optim, tmp_path):
     assert train_on(config, (2, 2), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256
 
 
+@pytest.mark.slow
 def test_sparse_synapses_and_a_checkpoint_of_them(tmp_path, monkeypatch):
     monkeypatch.setattr(sparse, "DENSEST", 1 / 32)
     config = make_config(net={"text": "auto-140rp0.02-90p0.02-auto"}, train={"checkpoint_batches": 1})

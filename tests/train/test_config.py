@@ -56,7 +56,9 @@ def read_back(config: Config) -> list[Config]:
     ]
 
 
-@pytest.mark.parametrize("name", datasets.NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "nmnist" else pytest.mark.slow) for name in datasets.NAMES]
+)
 def test_every_option_reads_back_at_its_bounds(name: str) -> None:
     base, n_read = {"data": {"name": name}}, 0
     for key, known in Config.resolve(base).options().items():
