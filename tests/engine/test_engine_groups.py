@@ -42,8 +42,8 @@ def backward_calls(
     calls: list[tuple[tuple[Any, ...], Any]] = []
     backward = _core.backward
 
-    def record(*arguments: Any) -> Any:
-        result = backward(*arguments)
+    def record(*arguments: Any, **options: Any) -> Any:
+        result = backward(*arguments, **options)
         calls.append((arguments, copy.deepcopy(result)))  # autograd adds to what it is given
         return result
 

@@ -68,7 +68,7 @@ def test_the_average_is_evaluated_and_saved(tmp_path: Path, backend: str) -> Non
 
 def test_pictures_and_the_best_epoch_have_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("sparsesnn.train.loop.plot_run", lambda run, result: seen.append(run.engine.weights()))
+    monkeypatch.setattr("sparsesnn.train.loop.plot_run", lambda run, *_: seen.append(run.engine.weights()))
     train(make_config(train={"plots": True}), out=tmp_path)
     chosen = load_run(tmp_path).engine.weights()
     assert all(torch.equal(x, chosen[name]) for name, x in seen[0].items())
