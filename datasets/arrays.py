@@ -1,4 +1,4 @@
-"""Named flat arrays from one file, .npz or HDF5, that may be damaged or made to do harm.
+"""Named flat arrays from one file, .npz or HDF5, that may be damaged or made to do harm. They are read in pieces.
 
 Nothing is unpickled. What a header claims is compared with the bytes that the file holds before memory is taken: an array
 takes at most about a thousand times the bytes that it has in the file, which is what DEFLATE can do.
@@ -6,10 +6,14 @@ takes at most about a thousand times the bytes that it has in the file, which is
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,71 @@ Array = npt.NDArray[Any]
 _MOST_FROM_ONE = 1040
 
 
-def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Array], list[str]]:
+#: entries of an array that are read at once
+BLOCK = 1 << 20
+#: bytes from which on an array of `room` lies in a file
+_LARGE = 64 << 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """A flat array that is read in pieces.
+
+    Args:
+        shape, dtype: of all of it, from its header.
+        pieces: reads it from the first to the last entry, `BLOCK` at a time, and may be called again.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pieces: Callable[[], Iterator[Array]] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def whole(self) -> Array:
+        """All of it."""
+        found = list(self.pieces())
+        return (
+            np.concatenate(found) if found and self.shape else np.asarray(*found or [np.zeros(self.shape, self.dtype)])
+        )
+
+
+Columns = Mapping[str, Column]
+
+
+def blocks(columns: Columns, names: Sequence[str]) -> Iterator[tuple[slice, dict[str, Array]]]:
+    """Entries of several columns of one length, and where they lie."""
+    start = 0
+    for pieces in zip(*(columns[name].pieces() for name in names), strict=True):
+        stop = start + pieces[0].size
+        yield slice(start, stop), dict(zip(names, pieces, strict=True))
+        start = stop
+
+
+def room(n: int, dtype: Any) -> Array:
+    """An array to be filled. A large one lies in a file without a name, whose memory the system takes back when it needs some.
+
+    Raises:
+        DataError: the disk has no room.
+    """
+    n_bytes = n * np.dtype(dtype).itemsize
+    if n_bytes < _LARGE:
+        return np.empty(n, dtype)
+    given = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    folder = "/var/tmp" if not given and os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()  # /tmp may be memory
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is an error here, and a signal later
+            return np.asarray(np.memmap(file, dtype, "r+", shape=(n,)))
+    except OSError as error:
+        raise DataError(
+            f"converting needs {n_bytes:,} bytes for a while in {folder}: {error.strerror}; make room, or set TMPDIR to another folder"
+        ) from None
+
+
+def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
     """The arrays [n] whose names are wanted, numbers or texts; and the names that the file has besides.
 
     Args:
@@ -45,12 +113,24 @@ def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Ar
     raise DataError(f"{path}: ends in {path.suffix!r}; allowed: .npz, .h5, .hdf5")
 
 
-def as_arrays(table: Mapping[str, Any], wanted: Callable[[str], bool], where: str) -> dict[str, Array]:
+def as_columns(table: Mapping[str, Any], wanted: Callable[[str], bool], where: str) -> Columns:
     """The same of arrays that are in memory already."""
     found = {name: np.asarray(values) for name, values in table.items() if wanted(str(name))}
     for name, array in found.items():
         _check(where, name, array.shape, array.dtype)
-    return found
+    return {name: in_memory(array) for name, array in found.items()}
+
+
+def in_memory(array: Array) -> Column:
+    """A column of an array."""
+
+    def pieces() -> Iterator[Array]:
+        if not array.shape:
+            yield array
+        else:
+            yield from (array[k : k + BLOCK] for k in range(0, len(array), BLOCK))
+
+    return Column(array.shape, array.dtype, pieces)
 
 
 def _check(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -62,67 +142,105 @@ def _check(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         raise DataError(f"{where}: {name} is {dtype}{list(shape)}; give a flat array of numbers or texts")
 
 
-def _read_npz(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Array], list[str]]:
-    found: dict[str, Array] = {}
-    others = []
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An .npz file; whatever it raises is a `DataError`."""
     try:
-        with warnings.catch_warnings(), zipfile.ZipFile(path) as archive:
-            warnings.simplefilter("ignore")  # of Python, on a damaged header
-            for info in archive.infolist():
-                name = info.filename.removesuffix(".npy")
-                if not wanted(name):
-                    others.append(name)
-                elif name in found:
-                    raise DataError(f"{path}: holds {name} twice; write the file again")
-                else:
-                    found[name] = _member(path, archive, info, name)
+        with zipfile.ZipFile(path) as archive:
+            yield archive
     except NPY_ERRORS as error:
+        with path.open("rb") as file:
+            begins = file.read(4) == b"PK\3\4"
+        if begins and not zipfile.is_zipfile(path):
+            raise DataError(
+                f"{path}: is cut short: its {path.stat().st_size:,} bytes begin as an .npz file, but the directory at its end is "
+                "missing; copy it again"
+            ) from error
         raise DataError(f"{path}: is damaged or no .npz file ({error}); write it again, or get a fresh copy") from error
+
+
+def _read_npz(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
+    found: dict[str, Column] = {}
+    others = []
+    with _opened(path) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if not wanted(name):
+                others.append(name)
+            elif name in found:
+                raise DataError(f"{path}: holds {name} twice; write the file again")
+            else:
+                found[name] = _member(path, archive, info, name)
     return found, others
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Column:
     packed = info.compress_size
     if packed > path.stat().st_size or info.file_size > _MOST_FROM_ONE * packed + 4096:
         raise DataError(f"{path}: {name} claims {info.file_size:,} bytes from {packed:,}; it is damaged")
     with archive.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise DataError(f"{path}: {name} has format version {version}; allowed: 1.0, 2.0; save it with numpy.savez")
+        shape, dtype = _header(path, name, file)
+        begin = file.tell()
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if n_bytes != info.file_size - begin:
+        raise DataError(
+            f"{path}: {name} claims {dtype}{list(shape)}, {n_bytes:,} bytes, but holds {info.file_size - begin:,}; it is damaged"
+        )
+
+    def pieces() -> Iterator[Array]:
+        with _opened(path) as archive, archive.open(info) as file:
+            file.read(begin)
+            for k in range(0, math.prod(shape), BLOCK):
+                n = min(BLOCK, math.prod(shape) - k)
+                data = file.read(n * dtype.itemsize) if dtype.itemsize else b""
+                if len(data) != n * dtype.itemsize:
+                    raise DataError(
+                        f"{path}: {name} ends after {k * dtype.itemsize + len(data):,} of {n_bytes:,} bytes; copy it again"
+                    )
+                yield (np.frombuffer(data, dtype) if data else np.zeros(n, dtype)).reshape(-1 if shape else ())
+
+    return Column(shape, dtype, pieces)
+
+
+def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise DataError(f"{path}: {name} has format version {version}; allowed: 1.0, 2.0; save it with numpy.savez")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python, on a damaged header
         shape, _, dtype = readers[version](file)
-        _check(str(path), name, shape, dtype)
-        n_bytes = math.prod(shape) * dtype.itemsize
-        if n_bytes != info.file_size - file.tell():
-            raise DataError(
-                f"{path}: {name} claims {dtype}{list(shape)}, {n_bytes:,} bytes, but holds {info.file_size - file.tell():,}; "
-                "it is damaged"
-            )
-        data = file.read()
-    return np.frombuffer(data, dtype).reshape(shape) if n_bytes else np.zeros(shape, dtype)
+    _check(str(path), name, shape, dtype)
+    return shape, dtype
 
 
-def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Array], list[str]]:
+def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
     with hdf5.opened(path) as file:
         import h5py
 
         names = [name for name in file if wanted(name) and isinstance(file.get(name), h5py.Dataset)]
         others = [name for name in file if name not in names]
-    hdf5.probe(path, names)
-    found = {}
-    with hdf5.opened(path) as file:
+        found = {}
         for name in names:
             data = file[name]
-            if h5py.check_string_dtype(data.dtype) is not None:  # made as Python's texts
-                _check(str(path), name, data.shape, np.dtype("S1"))
-                data_bytes = math.prod(data.shape)  # at the least
-            else:
-                _check(str(path), name, data.shape, data.dtype)
-                data_bytes = math.prod(data.shape) * data.dtype.itemsize
+            is_text = h5py.check_string_dtype(data.dtype) is not None
+            dtype = np.dtype("S1") if is_text else data.dtype  # texts are made as Python's
+            _check(str(path), name, data.shape, dtype)
+            data_bytes = math.prod(data.shape) * dtype.itemsize  # of texts at the least
             held = min(data.id.get_storage_size(), path.stat().st_size)
             if data_bytes > _MOST_FROM_ONE * held + 4096:
                 raise DataError(f"{path}: {name} claims {data_bytes:,} bytes from {held:,}; it is damaged")
-            found[name] = np.asarray(data.asstr()[()] if h5py.check_string_dtype(data.dtype) is not None else data[()])
-            if found[name].dtype == object:
-                found[name] = found[name].astype(str)
+            found[name] = _of_hdf5(path, name, data.shape, dtype, is_text)
+    hdf5.probe(path, names)
     return found, others
+
+
+def _of_hdf5(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], is_text: bool) -> Column:
+    def pieces() -> Iterator[Array]:
+        with hdf5.opened(path) as file:
+            data = file[name].asstr() if is_text else file[name]
+            for k in range(0, math.prod(shape), BLOCK):
+                piece = np.asarray(data[k : k + BLOCK] if shape else data[()])
+                yield piece.astype(str) if piece.dtype == object else piece
+
+    return Column(shape, dtype, pieces)

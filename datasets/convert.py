@@ -111,17 +111,19 @@ def run(job: Job, n_workers: int = 1) -> Part:
         DataError, ConfigError: as `convert` raised them in whichever process.
         DataError: a worker was killed, by damaged files that a library does not survive or for lack of memory.
     """
-    with _bar(job) as bar:
+    with progress_bar(f"converting {job.title}", job.n_items) as bar:
         if n_workers == 1:
             return Part.join(list(_made_here(job, bar.update)))
         return Part.join(_made_by_workers(job, n_workers, bar.update))
 
 
-def _bar(job: Job) -> tqdm[Any]:
+def progress_bar(title: str, total: int, *, large: bool = False) -> tqdm[Any]:
+    """Shows itself in a terminal, after a second; `large`: numbers with a letter, 12.3M."""
     size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing where a terminal says it has 0 columns
     return tqdm(
-        desc=f"converting {job.title}",
-        total=job.n_items,
+        desc=title,
+        total=total,
+        unit_scale=large,
         bar_format="{desc} {percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt}, {remaining} left",
         disable=None,  # not in a terminal
         delay=1.0,

@@ -23,7 +23,7 @@ import itertools
 import math
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ import numpy.typing as npt
 from sparsesnn.datasets import cache
 from sparsesnn.datasets.binning import Binned, bin_flat, check_window, duplicates_option, max_count, pooled, step_us
 from sparsesnn.datasets.classes import count_classes
+from sparsesnn.datasets.convert import progress_bar
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.recording import PARTS, Recording, from_arrays, join, read
 from sparsesnn.datasets.sensor import Sensor
@@ -157,40 +158,46 @@ def window_of(recording: Recording, options: Options) -> float:
     """Width of a step, microseconds: that asked for, or so that no event is lost."""
     if options.dt_ms:
         return step_us(options.dt_ms)
-    least = max(float(recording.t_us.max(initial=0.0)) / options.n_steps, 1.0)
+    first, last = recording.spans
+    ends = last - first if options.start == "first" else last
+    least = max(float(ends.max(initial=0.0)) / options.n_steps, 1.0)
     unit = 10.0 ** (math.floor(math.log10(least)) - 2)  # three digits, and more than the longest sample needs
     return round((math.floor(least / unit) + 1) * unit, 3)
 
 
-def _part_of(whole: Recording, split: str, options: Options, more: Mapping[str, Any]) -> EventSet:
+def _part_of(recording: Recording, split: str, options: Options, more: Mapping[str, Any]) -> EventSet:
     """The spike lists of one part; window, units and classes are those of all parts together."""
-    parts = parts_of(whole)
+    parts = parts_of(recording)
     if split not in parts:
         raise DataError(
-            f"{whole.source}: has no part {split!r}; there is {', '.join(parts)}; set data.test or data.valid"
+            f"{recording.source}: has no part {split!r}; there is {', '.join(parts)}; set data.test or data.valid"
         )
-    recording = whole.from_first() if options.start == "first" else whole
-    dt_us, unit, n_units, sensor = window_of(recording, options), *_units(recording, options)
+    dt_us, (cells, n_units, sensor) = window_of(recording, options), _units(recording, options)
     n_classes = count_classes(recording.labels, recording.class_names, f"{recording.source}: label")
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=n_units)
     chosen = recording.of_part(split)
     starts, binned = recording.starts, []
-    for block in _blocks(recording.n_events[chosen]):
-        samples = chosen[block]
-        places = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in samples] or [np.empty(0, np.int64)])
-        binned.append(
-            bin_flat(
-                recording.t_us[places],
-                unit[places],
-                recording.n_events[samples],
-                n_units=n_units,
-                n_steps=options.n_steps,
-                dt_us=dt_us,
-                duplicates=options.duplicates,
-                source=recording.source,
-                first_sample=int(samples[0]) if samples.size else 0,
+    begins = recording.spans[0] if options.start == "first" else np.zeros(len(recording))
+    n_all = int(recording.n_events[chosen].sum())
+    with progress_bar(f"converting events {split}", n_all, large=True) as bar:
+        for block in _blocks(recording.n_events[chosen]):
+            samples = chosen[block]
+            n_events = recording.n_events[samples]
+            places = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in samples] or [np.empty(0, np.int64)])
+            binned.append(
+                bin_flat(
+                    recording.t_us[places] - np.repeat(begins[samples], n_events),
+                    cells(places),
+                    n_events,
+                    n_units=n_units,
+                    n_steps=options.n_steps,
+                    dt_us=dt_us,
+                    duplicates=options.duplicates,
+                    source=recording.source,
+                    first_sample=int(samples[0]) if samples.size else 0,
+                )
             )
-        )
+            bar.update(places.size)
     return EventSet.from_binned(
         Binned.join(binned),
         recording.labels[chosen],
@@ -217,29 +224,30 @@ def _blocks(n_events: npt.NDArray[np.int64]) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
-def _units(recording: Recording, options: Options) -> tuple[npt.NDArray[np.int64], int, Sensor | None]:
-    """int64[E], the cell of every event, the number of cells, and the sensor of a camera."""
-    sizes = {
-        name: getattr(options, key) or int(recording.places[name].max(initial=0)) + 1
-        for name, key in (("unit", "n_units"), ("x", "width"), ("y", "height"))
-        if name in recording.places
-    }
-    for name, size in sizes.items():
-        values = recording.places[name]
-        if values.size and int(values.max()) >= size:
-            option_name = {"unit": "n_units", "x": "width", "y": "height"}[name]
-            raise DataError(
-                f"{recording.source}: {name} reaches {values.max()}; data.{option_name} is {size}; raise it, or give 0"
-            )
-    pool = options.pool
-    if "unit" in recording.places:
-        return recording.places["unit"] // pool, pooled(sizes["unit"], pool), None
+def _units(
+    recording: Recording, options: Options
+) -> tuple[Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], int, Sensor | None]:
+    """What gives the cells int64[E] of some events, the number of cells, and the sensor of a camera."""
+    sizes = {}
+    for name, key in (("unit", "n_units"), ("x", "width"), ("y", "height")):
+        if name in recording.places:
+            most = int(recording.places[name].max(initial=0))
+            sizes[name] = getattr(options, key) or most + 1
+            if recording.t_us.size and most >= sizes[name]:
+                raise DataError(
+                    f"{recording.source}: {name} reaches {most}; data.{key} is {sizes[name]}; raise it, or give 0"
+                )
+    at, pool = recording.places, options.pool
+    if "unit" in at:
+        return lambda events: at["unit"][events] // pool, pooled(sizes["unit"], pool), None
     width, height = pooled(sizes["x"], pool), pooled(sizes["y"], pool)
-    polarity = recording.places.get("p", np.zeros(1, np.int64))
-    n_polarities = 2 if "p" in recording.places else 1
-    cell = recording.places["x"] // pool + width * (recording.places["y"] // pool + height * polarity)
-    sensor = Sensor(width, height, n_polarities)
-    return cell, n_polarities * width * height, sensor
+    n_polarities = 2 if "p" in at else 1
+
+    def cells(events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        row = at["y"][events] // pool
+        return at["x"][events] // pool + width * (row + height * at["p"][events] if "p" in at else row)
+
+    return cells, n_polarities * width * height, Sensor(width, height, n_polarities)
 
 
 # ---- functions of a person -----------------------------------------------------------------------------------------

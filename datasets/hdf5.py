@@ -12,21 +12,22 @@ from typing import Any
 
 from sparsesnn.errors import DataError, MissingDependencyError
 
-#: samples that are read at once
-BLOCK_SAMPLES = 256
+#: samples, and numbers, that are read at once
+BLOCK_SAMPLES, BLOCK_NUMBERS = 256, 1 << 20
 
-#: reads data sets from end to end; its arguments are the search path of modules, the file, names, and the size of a block
+#: reads data sets from end to end; its arguments are the search path of modules, the file, names, and the sizes of a block
 PROBE = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 import h5py
 with h5py.File(sys.argv[2], "r") as file:
     for key in json.loads(sys.argv[3]):
-        if not file[key].shape or h5py.check_vlen_dtype(file[key].dtype) is None:
+        if not file[key].shape:
             file[key][()]
             continue
-        for start in range(0, len(file[key]), int(sys.argv[4])):
-            file[key][start : start + int(sys.argv[4])]
+        block = int(sys.argv[4 if h5py.check_vlen_dtype(file[key].dtype) else 5])
+        for start in range(0, len(file[key]), block):
+            file[key][start : start + block]
 """
 
 
@@ -60,7 +61,7 @@ def probe(path: Path, keys: Sequence[str]) -> None:
         return
     command = [
         *(sys.executable, "-I", "-c", PROBE, json.dumps(sys.path)),
-        *(str(path), json.dumps(list(keys)), str(BLOCK_SAMPLES)),
+        *(str(path), json.dumps(list(keys)), str(BLOCK_SAMPLES), str(BLOCK_NUMBERS)),
     ]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if ended.returncode < 0:

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from sparsesnn.datasets import arrays, hdf5
 from sparsesnn.datasets.classes import numbered
+from sparsesnn.datasets.convert import progress_bar
 from sparsesnn.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -72,13 +73,16 @@ class Recording:
         """int64[n + 1], where the events of each sample begin."""
         return np.concatenate([[0], np.cumsum(self.n_events)]).astype(np.int64)
 
-    def from_first(self) -> Recording:
-        """The same with the time of every sample counted from its first event."""
+    @property
+    def spans(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """float64[n], first and last time of every sample; 0 where it has no events."""
+        first, last = np.zeros((2, len(self)))
         filled = self.n_events > 0
-        first = np.zeros(len(self))
         if filled.any():
-            first[filled] = np.minimum.reduceat(self.t_us, self.starts[:-1][filled])
-        return replace(self, t_us=self.t_us - np.repeat(first, self.n_events))
+            starts = self.starts[:-1][filled]
+            first[filled] = np.minimum.reduceat(self.t_us, starts)
+            last[filled] = np.maximum.reduceat(self.t_us, starts)
+        return first, last
 
     def of_part(self, part: str) -> npt.NDArray[np.int64]:
         """Numbers of the samples of a part."""
@@ -96,8 +100,8 @@ def read(path: Path) -> Recording:
             is_shd = "spikes" in file
         if is_shd:
             return _read_shd(path)
-    table, unread = arrays.read_arrays(path, is_known)
-    return replace(from_arrays(table, str(path)), unread=unread)
+    columns, unread = arrays.read_arrays(path, is_known)
+    return replace(from_columns(columns, str(path)), unread=unread)
 
 
 def from_arrays(table: Mapping[str, Any], source: str) -> Recording:
@@ -109,33 +113,37 @@ def from_arrays(table: Mapping[str, Any], source: str) -> Recording:
     Raises:
         DataError: see `read`.
     """
-    found = arrays.as_arrays(table, is_known, source)
+    return from_columns(arrays.as_columns(table, is_known, source), source)
+
+
+def from_columns(found: arrays.Columns, source: str) -> Recording:
+    """From arrays that are read in pieces: twice, first to count the events of every sample, then to put them there."""
     times = [name for name in _TIMES if name in found]
     if len(times) != 1:
         raise DataError(f"{source}: has {' and '.join(times) or 'no times'}; give one of {', '.join(_TIMES)}")
     for name in ("sample", "label"):
         if name not in found:
             raise DataError(f"{source}: has no array {name!r}; {_asked(name)}")
-    t_us = _checked(found[times[0]], times[0], "fiu", source).astype(np.float64) * _TIMES[times[0]]
-    if not np.isfinite(t_us).all():
-        bad = int(np.argmin(np.isfinite(t_us)))
-        raise DataError(
-            f"{source}: {times[0]}[{bad}] is {found[times[0]][bad]}; allowed: finite numbers; remove the event"
-        )
-    places = _places(found, source)
-    sample = _whole(found["sample"], "sample", source)
-    for name, values in (*places.items(), ("sample", sample)):
-        if values.size != t_us.size:
+    time, place_names = times[0], _place_names(found, source)
+    for name in (time, *place_names, "sample"):
+        _check_column(found[name], name, "fiu" if name == time else "biu", source)
+    n_all = found[time].size
+    for name in (*place_names, "sample"):
+        if found[name].size != n_all:
             raise DataError(
-                f"{source}: {name} has {values.size:,} entries, {times[0]} {t_us.size:,}; give one for each event"
+                f"{source}: {name} has {found[name].size:,} entries, {time} {n_all:,}; give one for each event"
             )
-    labels, class_names = numbered(found["label"], f"{source}: label")
+    labels, class_names = numbered(found["label"].whole(), f"{source}: label")
     n = labels.size
-    if sample.size and not 0 <= int(sample.min()) <= int(sample.max()) < n:
-        bad = int(np.argmax((sample < 0) | (sample >= n)))
-        raise DataError(
-            f"{source}: sample[{bad}] is {sample[bad]}; label has {n:,} samples, so 0 to {n - 1:,} are allowed"
-        )
+    counts = np.zeros(n, np.int64)
+    for where, block in arrays.blocks(found, ["sample"]):
+        sample = _whole(block["sample"], "sample", source)
+        if sample.size and not 0 <= int(sample.min()) <= int(sample.max()) < n:
+            bad = int(np.argmax((sample < 0) | (sample >= n)))
+            raise DataError(
+                f"{source}: sample[{where.start + bad}] is {sample[bad]}; label has {n:,} samples, so 0 to {n - 1:,} are allowed"
+            )
+        counts += np.bincount(sample, minlength=n)
     groups: dict[str, npt.NDArray[np.int64]] = {}
     group_names: dict[str, list[str]] = {}
     for name in found:
@@ -143,12 +151,47 @@ def from_arrays(table: Mapping[str, Any], source: str) -> Recording:
             short = name.removeprefix("group_")
             groups[short], names = numbered(_long(found[name], n, name, source), f"{source}: {name}")
             group_names |= {short: names} if names else {}
-    if np.any(sample[1:] < sample[:-1]):
-        order = np.argsort(sample, kind="stable")
-        t_us, sample, places = t_us[order], sample[order], {name: x[order] for name, x in places.items()}
-    counts = np.bincount(sample, minlength=n).astype(np.int64)
     parts = _parts(_long(found["part"], n, "part", source), source) if "part" in found else None
+    t_us = arrays.room(n_all, np.float64)
+    places = {name: arrays.room(n_all, np.int64) for name in place_names}
+    free, signs = np.cumsum(counts) - counts, set[int]()
+    with progress_bar(f"reading {source}", n_all, large=True) as bar:
+        for where, block in arrays.blocks(found, [time, *place_names, "sample"]):
+            to = _free_places(_whole(block["sample"], "sample", source), free)
+            t_us[to] = _finite(block[time], time, where.start, source) * _TIMES[time]
+            for name in place_names:
+                if name == "p":
+                    p = _whole(block["p"], "p", source)
+                    signs |= set(np.unique(p).tolist())
+                    if not (signs <= {0, 1} or signs <= {-1, 1}):
+                        raise DataError(
+                            f"{source}: p holds {min(signs)} to {max(signs)}; allowed: 0 and 1, or -1 and 1"
+                        )
+                    places["p"][to] = p > 0
+                else:
+                    places[name][to] = _from_zero(block[name], name, where.start, source)
+            bar.update(where.stop - where.start)
     return Recording(t_us, places, counts, labels, class_names, groups, group_names, parts, source)
+
+
+def _free_places(sample: npt.NDArray[np.int64], free: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | slice:
+    """Where events go so that samples follow one another, in the order in which they come; `free`, the next place of each
+    sample, moves on."""
+    if not sample.size:
+        return slice(0, 0)
+    first = int(sample[0])
+    if sample[-1] == first and not (sample != first).any():  # the order that files have
+        begin = int(free[first])
+        free[first] += sample.size
+        return slice(begin, begin + sample.size)
+    order = np.argsort(sample, kind="stable")
+    ascending = sample[order]
+    begins = np.flatnonzero(np.diff(ascending, prepend=-1))
+    lengths = np.diff(begins, append=ascending.size)
+    to = np.empty(sample.size, np.int64)
+    to[order] = np.arange(sample.size) + np.repeat(free[ascending[begins]] - begins, lengths)
+    free[ascending[begins]] += lengths
+    return to
 
 
 def join(recordings: Mapping[str, Recording]) -> Recording:
@@ -168,8 +211,8 @@ def join(recordings: Mapping[str, Recording]) -> Recording:
         groups[key], found = _joined([(r.groups[key], r.group_names.get(key, [])) for r in several])
         group_names |= {key: found} if found else {}
     return Recording(
-        np.concatenate([r.t_us for r in several]),
-        {name: np.concatenate([r.places[name] for r in several]) for name in first.places},
+        _one_after_another([r.t_us for r in several]),
+        {name: _one_after_another([r.places[name] for r in several]) for name in first.places},
         np.concatenate([r.n_events for r in several]),
         labels,
         names,
@@ -178,6 +221,15 @@ def join(recordings: Mapping[str, Recording]) -> Recording:
         np.concatenate([np.full(len(r), part) for part, r in recordings.items()]),
         first.source,
     )
+
+
+def _one_after_another(several: Sequence[Array]) -> Array:
+    """`np.concatenate` into an array that may be larger than memory."""
+    whole, start = arrays.room(sum(x.size for x in several), several[0].dtype), 0
+    for x in several:
+        whole[start : start + x.size] = x
+        start += x.size
+    return whole
 
 
 def _joined(parts: list[tuple[npt.NDArray[np.int64], list[str]]]) -> tuple[npt.NDArray[np.int64], list[str]]:
@@ -190,23 +242,16 @@ def _named(numbers: npt.NDArray[np.int64], names: list[str]) -> Array:
     return np.array(names, str)[numbers] if names else numbers
 
 
-def _places(found: Mapping[str, Array], source: str) -> dict[str, npt.NDArray[np.int64]]:
+def _place_names(found: arrays.Columns, source: str) -> list[str]:
     if ("unit" in found) == ("x" in found or "y" in found):
         raise DataError(
             f"{source}: {'has unit and x or y' if 'unit' in found else 'has no units'}; give unit, or x and y"
         )
     if "unit" in found:
-        return {"unit": _from_zero(found["unit"], "unit", source)}
+        return ["unit"]
     if not ("x" in found and "y" in found):
         raise DataError(f"{source}: has no {'x' if 'y' in found else 'y'}; give x and y")
-    places = {name: _from_zero(found[name], name, source) for name in ("x", "y")}
-    if "p" in found:
-        p = _whole(found["p"], "p", source)
-        allowed = set(np.unique(p).tolist())
-        if not (allowed <= {0, 1} or allowed <= {-1, 1}):
-            raise DataError(f"{source}: p holds {min(allowed)} to {max(allowed)}; allowed: 0 and 1, or -1 and 1")
-        places["p"] = (p > 0).astype(np.int64)
-    return places
+    return ["x", "y", "p"] if "p" in found else ["x", "y"]
 
 
 def _parts(values: Array, source: str) -> npt.NDArray[np.str_]:
@@ -220,31 +265,36 @@ def _asked(name: str) -> str:
     return next(line for line in (__doc__ or "").splitlines() if f"`{name}`" in line).strip("| ").replace(" | ", ", ")
 
 
-def _checked(values: Array, name: str, kinds: str, source: str) -> Array:
-    if values.ndim != 1 or values.dtype.kind not in kinds:
-        raise DataError(f"{source}: {name} is {values.dtype}{list(values.shape)}; give a flat array of numbers")
-    return values
+def _check_column(column: arrays.Column, name: str, kinds: str, source: str) -> None:
+    if len(column.shape) != 1 or column.dtype.kind not in kinds:
+        raise DataError(f"{source}: {name} is {column.dtype}{list(column.shape)}; give a flat array of numbers")
+
+
+def _finite(values: Array, name: str, start: int, source: str) -> npt.NDArray[np.float64]:
+    if not np.isfinite(values).all():
+        bad = int(np.argmin(np.isfinite(values)))
+        raise DataError(f"{source}: {name}[{start + bad}] is {values[bad]}; allowed: finite numbers; remove the event")
+    return values.astype(np.float64)
 
 
 def _whole(values: Array, name: str, source: str) -> npt.NDArray[np.int64]:
-    checked = _checked(values, name, "biu", source)
-    if checked.size and checked.dtype == np.uint64 and int(checked.max()) >= 1 << 63:
-        raise DataError(f"{source}: {name} holds {checked.max()}; allowed: numbers below 2^63")
-    return checked.astype(np.int64)
+    if values.size and values.dtype == np.uint64 and int(values.max()) >= 1 << 63:
+        raise DataError(f"{source}: {name} holds {values.max()}; allowed: numbers below 2^63")
+    return values.astype(np.int64)
 
 
-def _from_zero(values: Array, name: str, source: str) -> npt.NDArray[np.int64]:
+def _from_zero(values: Array, name: str, start: int, source: str) -> npt.NDArray[np.int64]:
     whole = _whole(values, name, source)
     if whole.size and int(whole.min()) < 0:
         bad = int(np.argmin(whole))
-        raise DataError(f"{source}: {name}[{bad}] is {whole[bad]}; allowed: whole numbers from 0")
+        raise DataError(f"{source}: {name}[{start + bad}] is {whole[bad]}; allowed: whole numbers from 0")
     return whole
 
 
-def _long(values: Array, n: int, name: str, source: str) -> Array:
-    if values.shape != (n,):
-        raise DataError(f"{source}: {name} is {list(values.shape)}, label [{n}]; give one entry for each sample")
-    return values
+def _long(column: arrays.Column, n: int, name: str, source: str) -> Array:
+    if column.shape != (n,):
+        raise DataError(f"{source}: {name} is {list(column.shape)}, label [{n}]; give one entry for each sample")
+    return column.whole()
 
 
 # ---- the format of SHD ---------------------------------------------------------------------------------------------
@@ -268,31 +318,18 @@ def _read_shd(path: Path) -> Recording:
         lengths = {key: len(file[key]) for key in (*_SHD, *extra[:1]) if key != "extra/keys"}
         if len(set(lengths.values())) > 1 or lengths["labels"] > _MAX_SAMPLES:
             raise DataError(f"{path}: the numbers of samples are {lengths}; they must be equal")
+        if "extra/keys" in extra and file["extra/keys"].size > _MAX_SAMPLES:
+            raise DataError(f"{path}: extra/keys names {file['extra/keys'].size:,} classes; it is damaged")
     hdf5.probe(path, (*_SHD, *extra))
     with hdf5.opened(path) as file:
-        times, units = ([np.asarray(x) for x in file[key][()]] for key in _SHD[:2])
         given = np.asarray(file["labels"][()])
         speakers = np.asarray(file["extra/speaker"][()]) if "extra/speaker" in extra else None
         keys = np.ravel(file["extra/keys"][()]) if "extra/keys" in extra else np.empty(0)
-    for k, (t, u) in enumerate(zip(times, units, strict=True)):
-        if t.shape != u.shape:
-            raise DataError(
-                f"{path}: sample {k} has times {list(t.shape)} and units {list(u.shape)}; give one unit for each time"
-            )
-    n_events = np.array([t.size for t in times], np.int64)
-    n = n_events.size
-    with np.errstate(all="ignore"):
-        t_s = np.concatenate([t.astype(np.float64) for t in times]) if n else np.empty(0)
-    table: dict[str, Any] = {
-        "t_us": np.floor(t_s * 1e6),
-        "unit": np.concatenate(units) if n else np.empty(0, np.int64),
-        "sample": np.repeat(np.arange(n), n_events),
-        "label": given,
-    }
+    columns = _shd_events(path, given.size)
+    columns["label"] = arrays.in_memory(given)
     if speakers is not None:
-        names = numbered(speakers, f"{path}: extra/speaker")
-        table["group_speakers"] = _named(*names)
-    recording = from_arrays(table, str(path))
+        columns["group_speakers"] = arrays.in_memory(_named(*numbered(speakers, f"{path}: extra/speaker")))
+    recording = from_columns(columns, str(path))
     if keys.size and not recording.class_names:
         texts = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
         if recording.labels.size and int(recording.labels.max()) >= len(texts):
@@ -301,3 +338,45 @@ def _read_shd(path: Path) -> Recording:
             )
         recording = replace(recording, class_names=texts)
     return recording
+
+
+def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
+    """Times, units and samples of all events, some samples at a time."""
+
+    def pieces(key: str) -> Iterator[tuple[int, list[Array]]]:
+        with hdf5.opened(path) as file:
+            for k in range(0, n, hdf5.BLOCK_SAMPLES):
+                yield k, [np.asarray(x) for x in file[key][k : k + hdf5.BLOCK_SAMPLES]]
+
+    n_events = np.zeros(n, np.int64)
+    for (first, times), (_, units) in zip(pieces(_SHD[0]), pieces(_SHD[1]), strict=True):
+        for k, (t, u) in enumerate(zip(times, units, strict=True), first):
+            if t.shape != u.shape:
+                raise DataError(
+                    f"{path}: sample {k} has times {list(t.shape)} and units {list(u.shape)}; give one unit for each time"
+                )
+            n_events[k] = t.size
+
+    def times_us() -> Iterator[Array]:
+        for _, found in pieces(_SHD[0]):
+            with np.errstate(all="ignore"):
+                yield np.floor(np.concatenate([t.astype(np.float64) for t in found]) * 1e6)
+
+    def units() -> Iterator[Array]:
+        yield from (np.concatenate(found) for _, found in pieces(_SHD[1]))
+
+    def samples() -> Iterator[Array]:
+        for k in range(0, n, hdf5.BLOCK_SAMPLES):
+            some = n_events[k : k + hdf5.BLOCK_SAMPLES]
+            yield np.repeat(np.arange(k, k + some.size), some)
+
+    with hdf5.opened(path) as file:
+        import h5py
+
+        unit = np.dtype(h5py.check_vlen_dtype(file[_SHD[1]].dtype))
+    shape = (int(n_events.sum()),)
+    return {
+        "t_us": arrays.Column(shape, np.dtype(np.float64), times_us),
+        "unit": arrays.Column(shape, unit, units),
+        "sample": arrays.Column(shape, np.dtype(np.int64), samples),
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 import sparsesnn as ss
 from sparsesnn.cli import main
+from sparsesnn.datasets import arrays as arrays_module
+from sparsesnn.datasets import events as own_events
 from sparsesnn.datasets import load
 from sparsesnn.datasets.recording import read
 from sparsesnn.errors import ConfigError, DataError
@@ -481,3 +485,105 @@ def test_names_survive_the_cache_and_json(tmp_path: Path) -> None:
     path = save(tmp_path / "mine.npz", arrays())
     made, kept = (load("events", data_dir=path) for _ in range(2))
     assert json.loads(json.dumps(dict(kept.description))) == json.loads(json.dumps(dict(made.description)))
+
+
+# ---- large files ---------------------------------------------------------------------------------------------------
+
+
+def large(n_events: int, n: int = 23, *, ordered: bool) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    sample = rng.integers(0, n - 2, n_events)
+    return {
+        "t_us": rng.random(n_events) * 1e6,
+        "x": rng.integers(0, 33, n_events).astype(np.int16),
+        "y": rng.integers(0, 21, n_events).astype(np.int16),
+        "p": rng.integers(0, 2, n_events).astype(np.int8) * 2 - 1,
+        "sample": np.sort(sample) if ordered else sample,
+        "label": np.arange(n) % 3,
+    }
+
+
+def save_as(kind: str, folder: Path, table: dict[str, np.ndarray]) -> Path:
+    path = folder / f"mine.{'h5' if 'h5' in kind else 'npz'}"
+    if kind == "h5 in chunks":
+        with h5py.File(path, "w") as file:
+            for name, values in table.items():
+                file.create_dataset(name, data=values, chunks=(17,) if values.size > 17 else None, compression="gzip")
+    else:
+        (np.savez if kind == "npz" else np.savez_compressed)(path, **table)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npz", "compressed npz", "h5 in chunks"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_pieces_of_any_size_give_the_same(
+    kind: str, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = large(1009, ordered=ordered)
+    path = save_as(kind, tmp_path, table)
+    found = []
+    for block in (1 << 20, 97, 1):
+        monkeypatch.setattr(arrays_module, "BLOCK", block)
+        monkeypatch.setattr(arrays_module, "_LARGE", 1 if block < 1000 else 1 << 20)
+        monkeypatch.setattr(own_events, "_BLOCK_EVENTS", 3 * block)
+        made = load("events", data_dir=path, cache_dir=tmp_path / str(block), start="first", pool=2, n_steps=31)
+        assert made.path is not None
+        found.append((made.path.name, made.path.read_bytes()))
+    assert found[0] == found[1] == found[2]
+    assert made.n_events == 1009
+    unit = table["x"] // 2 + 17 * (table["y"] // 2 + 11 * (table["p"] > 0))
+    own = [table["sample"] == s for s in range(23)]
+    events = [(table["t_us"][k] - (table["t_us"][k].min() if k.any() else 0), unit[k]) for k in own]
+    assert_same(made, ss.EventSet.from_events(events, table["label"], n_steps=31, dt_us=made.dt_us or 0, n_units=374))
+
+
+@pytest.mark.parametrize("kind", ["npz", "compressed npz", "h5 in chunks"])
+def test_a_large_file_is_never_in_memory_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_events = 200_003
+    table = large(n_events, ordered=False)
+    if kind == "h5 in chunks":
+        path = tmp_path / "mine.h5"
+        with h5py.File(path, "w") as file:
+            for name, values in table.items():
+                file.create_dataset(name, data=values, chunks=(min(4096, values.size),))
+    else:
+        path = save_as(kind, tmp_path, table)
+    n_bytes = sum(values.nbytes for values in table.values())
+    del table
+    monkeypatch.setattr(arrays_module, "BLOCK", 4096)
+    monkeypatch.setattr(arrays_module, "_LARGE", 1 << 10)
+    read(path)  # imports
+    tracemalloc.start()
+    try:
+        recording = read(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert recording.t_us.size == n_events
+    assert peak < n_bytes / 5, f"{peak:,} of {n_bytes:,} bytes"
+
+
+@pytest.mark.parametrize("kind", ["npz", "compressed npz", "h5 in chunks"])
+def test_a_file_that_was_cut_short(kind: str, tmp_path: Path) -> None:
+    path = save_as(kind, tmp_path, large(1009, ordered=True))
+    content = path.read_bytes()
+    for size in (len(content) - 1, len(content) // 2, 100):
+        path.write_bytes(content[:size])
+        facts = (
+            r"mine\.h5: is damaged.*truncated|mine\.h5: is damaged"
+            if "h5" in kind
+            else (rf"mine\.npz: is cut short: its {size:,} bytes .* copy it again")
+        )
+        with pytest.raises(DataError, match=facts):
+            read(path)
+
+
+def test_a_full_disk_says_how_much_is_needed_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        DataError, match=r"needs 80,000,000 bytes .*: No space left on device; make room, or set TMPDIR"
+    ):
+        arrays_module.room(10_000_000, np.float64)
