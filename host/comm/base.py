@@ -89,6 +89,10 @@ class Communicator(ABC):
     def take(self, source: int, tag: int = 0) -> Bytes:
         """Waits for the next message, whatever its size."""
 
+    def take_any(self, tag: int = 0) -> tuple[int, Bytes]:
+        """Waits for the next message of any rank, whatever its size; returns whose it is, and the message."""
+        raise NotImplementedError(f"take_any: {type(self).__name__} cannot wait for any rank; use MPI")
+
     @abstractmethod
     def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
         """Gives `parts[r]` to rank r; returns what the ranks gave to this one. One dtype, any lengths, all [n]."""
@@ -113,6 +117,36 @@ class Communicator(ABC):
         """Returns once all ranks have called it."""
         self.all_gather(np.empty(0, np.uint8))
 
+    def scan(self, own: Array) -> tuple[Array, Array]:
+        """Sums [n] over all ranks, and over those before this one: in log2(R) rounds, each a message of n numbers.
+
+        In round k ranks whose numbers differ in bit k alone exchange the sums of the aligned blocks of 2^k ranks that
+        they know. Where R is no power of two the first ranks go in pairs, of which one takes part.
+        """
+        power = 1 << (self.size.bit_length() - 1)
+        extra = self.size - power
+        known, before = own.copy(), np.zeros_like(own)
+        paired = self.rank < 2 * extra
+        if paired and self.rank % 2:
+            self.send(known, self.rank - 1, SCAN).wait()
+            both = self.take(self.rank - 1, SCAN).view(own.dtype).reshape(2, -1)
+            return both[0], both[1]
+        if paired:
+            known = known + self.take(self.rank + 1, SCAN).view(own.dtype)
+        place = self.rank // 2 if paired else self.rank - extra
+        for k in range(power.bit_length() - 1):
+            other = place ^ (1 << k)
+            to = 2 * other if other < extra else other + extra
+            sent = self.send(known, to, SCAN)
+            theirs = self.take(to, SCAN).view(own.dtype)
+            sent.wait()
+            known = known + theirs
+            if other < place:
+                before += theirs
+        if paired:
+            self.send(np.concatenate([known, before + own]), self.rank + 1, SCAN).wait()
+        return known, before
+
     # ---- small things, on top ----------------------------------------------------------------------------------
 
     def all_texts(self, text: str) -> list[str]:
@@ -126,5 +160,5 @@ class Communicator(ABC):
         return [int(n) for n in np.sum(self.all_gather(np.array(counts, np.int64)), axis=0)]
 
 
-#: tag of the messages of `broadcast`; users take others
-BROADCAST = -1
+#: tags of the messages of `broadcast` and `scan`; users take others
+BROADCAST, SCAN = -1, 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,25 +15,42 @@ class LayerExchange:
 
     Args:
         comm: the group of these ranks alone.
+        first: first neuron of each rank, and the number of neurons, [R + 1].
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, comm: Communicator, first: Sequence[int]) -> None:
+        self.comm, self.first = comm, list(first)
         self.rank, self.size = comm.rank, comm.size
         self.others = [r for r in range(comm.size) if r != comm.rank]
         self.sent: list[list[Request]] = [[], []]
+        #: by slot and rank, messages of later exchanges
+        self.early: list[dict[int, deque[Bytes]]] = [defaultdict(deque), defaultdict(deque)]
 
-    def all_gather(self, own: Array, all_ranks: Array) -> None:
-        """Fills `all_ranks` [R·n] with the arrays [n] of all ranks."""
-        all_ranks[:] = np.concatenate(self.comm.all_gather(own))
+    def scan(self, own: Array, total: Array, before: Array) -> None:
+        """Fills `total` and `before` [n] with the sums over all ranks, and over those before this one."""
+        total[:], before[:] = self.comm.scan(own)
 
     def start(self, slot: int, parts: Sequence[Bytes]) -> None:
         """Starts to send `parts[r]` to every other rank r; they stay as they are until `finish(slot)`."""
         self.sent[slot] = [self.comm.send(parts[r], r, slot) for r in self.others]
 
     def finish(self, slot: int) -> list[Bytes]:
-        """What the other ranks sent in this slot; of this rank nothing."""
-        received = [self.comm.take(r, slot) if r != self.rank else np.empty(0, np.uint8) for r in range(self.comm.size)]
+        """What the other ranks sent in this slot, taken in the order in which it arrives; of this rank nothing.
+
+        A fast rank's next message may arrive before a slow one's: it waits for the next call.
+        """
+        received = [np.empty(0, np.uint8)] * self.size
+        early, missing = self.early[slot], set(self.others)
+        for r in [r for r in missing if early[r]]:
+            received[r] = early[r].popleft()
+            missing.remove(r)
+        while missing:
+            r, message = self.comm.take_any(slot)
+            if r in missing:
+                received[r] = message
+                missing.remove(r)
+            else:
+                early[r].append(message)
         for request in self.sent[slot]:
             request.wait()
         return received

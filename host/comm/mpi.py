@@ -112,6 +112,12 @@ class Mpi(Communicator):
         return _MpiRequest(self, request, None)
 
     def take(self, source: int, tag: int = 0) -> Bytes:
+        return self._take(source, tag)[1]
+
+    def take_any(self, tag: int = 0) -> tuple[int, Bytes]:
+        return self._take(self.mpi.ANY_SOURCE, tag)
+
+    def _take(self, source: int, tag: int) -> tuple[int, Bytes]:
         status = self.mpi.Status()
         with self.traffic.timed():
             if self.yields:
@@ -122,7 +128,7 @@ class Mpi(Communicator):
             array = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
             self.wait(message.Irecv([array, self.mpi.BYTE]))
         self.traffic.count(received=array.nbytes)
-        return array
+        return status.Get_source(), array
 
     def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
         arrays = [np.ascontiguousarray(part) for part in parts]

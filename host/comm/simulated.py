@@ -72,6 +72,17 @@ class _Post:
                 raise BrokenGroupError(f"rank {address[2]}: another rank failed while this one waited for it")
             return self.messages[address].popleft()
 
+    def get_any(self, addresses: Sequence[Address]) -> tuple[Address, Array]:
+        """Of several addresses the first that has a message."""
+        with self.changed:
+            while True:
+                for address in addresses:
+                    if self.messages[address]:
+                        return address, self.messages[address].popleft()
+                if self.closed:
+                    raise BrokenGroupError(f"rank {addresses[0][2]}: another rank failed while this one waited for it")
+                self.changed.wait()
+
     def close(self) -> None:
         with self.changed:
             self.closed = True
@@ -97,6 +108,14 @@ class Simulated(Communicator):
 
     def take(self, source: int, tag: int = 0) -> Bytes:
         return self._get(source, tag).reshape(-1).view(np.uint8)
+
+    def take_any(self, tag: int = 0) -> tuple[int, Bytes]:
+        with self.traffic.timed():
+            address, array = self.post.get_any(
+                [(self.group, r, self.rank, tag) for r in range(self.size) if r != self.rank]
+            )
+        self.traffic.count(received=array.nbytes)
+        return address[1], array.reshape(-1).view(np.uint8)
 
     def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
         for r, part in enumerate(parts):

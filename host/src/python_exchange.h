@@ -7,14 +7,16 @@
 
 namespace sparsesnn {
 
-// `python` has rank, size, all_gather(own, all), start(slot, parts) and finish(slot) → list of uint8 arrays; see
-// host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start` until `finish` of that slot.
+// `python` has rank, size, first, scan(own, total, before), start(slot, parts) and finish(slot) → list of uint8 arrays;
+// see host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start` until `finish` of that
+// slot.
 class PyExchange final : public Exchange {
  public:
   explicit PyExchange(nanobind::object python);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void all_gather(const std::int32_t* own, std::size_t n, std::int32_t* all) override;
+  const std::vector<std::uint32_t>& first() const override { return first_; }
+  void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
   void start(int slot, const std::vector<Bytes>& to) override;
   std::vector<Bytes> finish(int slot) override;
 
@@ -22,6 +24,7 @@ class PyExchange final : public Exchange {
   nanobind::object python_;
   nanobind::list received_[2];  // what `finish` returned, kept alive
   int rank_, size_;
+  std::vector<std::uint32_t> first_;
 };
 
 }  // namespace sparsesnn

@@ -21,29 +21,55 @@ void each_list(std::int64_t n_lists, Body&& body) {
 
 bool is_wide(std::uint32_t n_neurons) { return n_neurons > 65536; }
 
+template <class Count>
+void narrow(const std::int32_t* counts, std::size_t n, unsigned char* to) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const Count count = static_cast<Count>(counts[i]);
+    std::memcpy(to + i * sizeof(Count), &count, sizeof(Count));
+  }
+}
+
+template <class Count>
+void widen(const unsigned char* from, std::size_t n, std::int32_t* counts) {
+  for (std::size_t i = 0; i < n; ++i) {
+    Count count;
+    std::memcpy(&count, from + i * sizeof(Count), sizeof(Count));
+    counts[i] = static_cast<std::int32_t>(count);
+  }
+}
+
 // A shard's message, read.
 struct ShardLists {
-  const std::int32_t *n_spikes, *n_listed, *dropped;
+  Array<std::int32_t> counts;
+  const std::int32_t *n_spikes, *n_listed;
+  const unsigned char* dropped;
   const void* ids;
   std::int64_t n_ids;
   bool wide;
 };
 
-ShardLists read_message(const Message& message, std::int64_t n_lists, bool limited, std::uint32_t n_neurons,
+// `drops`: the message ends with what found no slot.
+ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops, std::uint32_t n_neurons,
                         std::size_t rank) {
+  const std::size_t n = static_cast<std::size_t>(n_lists), n_bytes = count_bytes(n_neurons);
+  const std::size_t tail = n_neurons ? 2 * n * n_bytes + (drops ? 4 * n : 0) : 0;
   ShardLists out{};
+  out.counts = n_neurons ? Array<std::int32_t>(2 * n) : Array<std::int32_t>::zeros(2 * n);
+  out.n_spikes = out.counts.data();
+  out.n_listed = out.n_spikes + n;
   out.wide = is_wide(n_neurons);
-  const std::size_t n_counts = static_cast<std::size_t>(n_lists) * (limited ? 3 : 2);
-  bool good = message.size >= 4 * n_counts;
-  out.n_spikes = reinterpret_cast<const std::int32_t*>(message.data);
-  out.n_listed = out.n_spikes + n_lists;
-  out.dropped = limited ? out.n_listed + n_lists : nullptr;
-  out.ids = out.n_spikes + n_counts;
+  out.ids = message.data;
+  bool good = message.size >= tail;
+  if (good && n_neurons) {
+    const unsigned char* counts = message.data + message.size - tail;
+    unpack_counts(counts, 2 * n, n_bytes, out.counts.data());
+    out.dropped = counts + 2 * n * n_bytes;
+  }
   for (std::int64_t i = 0; good && i < n_lists; ++i) {
     good = out.n_spikes[i] >= 0 && out.n_listed[i] >= out.n_spikes[i];
     out.n_ids += out.n_listed[i];
   }
-  if (!good || message.size != 4 * n_counts + static_cast<std::size_t>(out.n_ids) * (out.wide ? 4 : 2))
+  if (!good || message.size != tail + static_cast<std::size_t>(out.n_ids) * (out.wide ? 4 : 2))
     throw InputError("SpikeListError", "rank " + std::to_string(rank) + " sent " + std::to_string(message.size) +
                                            " bytes, which are not " + std::to_string(n_lists) + " lists of " +
                                            std::to_string(n_neurons) + " neurons");
@@ -99,24 +125,45 @@ std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
 
 }  // namespace
 
-Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, const std::int32_t* dropped) {
-  const std::size_t n_counts = static_cast<std::size_t>(n_lists) * (dropped ? 3 : 2),
-                    n_bytes = static_cast<std::size_t>(lists.offsets[n_lists]) * (lists.wide ? 4 : 2);
-  Array<unsigned char> message(4 * n_counts + n_bytes);
-  std::int32_t* counts = reinterpret_cast<std::int32_t*>(message.data());
-  std::copy_n(lists.n_spikes, n_lists, counts);
-  for (std::int64_t i = 0; i < n_lists; ++i)
-    counts[n_lists + i] = static_cast<std::int32_t>(lists.offsets[i + 1] - lists.offsets[i]);
-  if (dropped) std::copy_n(dropped, n_lists, counts + 2 * n_lists);
-  if (n_bytes) std::memcpy(counts + n_counts, lists.ids, n_bytes);
+void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to) {
+  if (n_bytes == 1)
+    narrow<std::uint8_t>(counts, n, to);
+  else if (n_bytes == 2)
+    narrow<std::uint16_t>(counts, n, to);
+  else
+    narrow<std::int32_t>(counts, n, to);
+}
+
+void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts) {
+  if (n_bytes == 1)
+    widen<std::uint8_t>(from, n, counts);
+  else if (n_bytes == 2)
+    widen<std::uint16_t>(from, n, counts);
+  else
+    widen<std::int32_t>(from, n, counts);
+}
+
+Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,
+                                   const std::int32_t* dropped) {
+  const std::size_t n = static_cast<std::size_t>(n_lists), n_bytes = count_bytes(n_neurons);
+  const std::size_t ids = static_cast<std::size_t>(lists.offsets[n_lists]) * (lists.wide ? 4 : 2);
+  std::vector<std::int32_t> counts(2 * n);
+  std::copy_n(lists.n_spikes, n, counts.data());
+  for (std::size_t i = 0; i < n; ++i)
+    counts[n + i] = static_cast<std::int32_t>(lists.offsets[i + 1] - lists.offsets[i]);
+  Array<unsigned char> message(ids + 2 * n * n_bytes + (dropped ? 4 * n : 0));
+  if (ids) std::memcpy(message.data(), lists.ids, ids);
+  pack_counts(counts.data(), 2 * n, n_bytes, message.data() + ids);
+  if (dropped) std::memcpy(message.data() + ids + 2 * n * n_bytes, dropped, 4 * n);
   return message;
 }
 
 MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
                            const std::vector<std::uint32_t>& first) {
+  const std::size_t first_owner = std::upper_bound(first.begin(), first.end(), 0u) - first.begin() - 1;
   std::vector<ShardLists> shards;
   for (std::size_t r = 0; r < messages.size(); ++r)
-    shards.push_back(read_message(messages[r], n_lists, limited, first[r + 1] - first[r], r));
+    shards.push_back(read_message(messages[r], n_lists, limited && r == first_owner, first[r + 1] - first[r], r));
 
   MergedLists out;
   out.wide = is_wide(first.back());
@@ -136,10 +183,9 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
     out.n_spikes[i] = n_spikes;
     out.offsets[i + 1] = out.offsets[i] + n_listed;
   }
-  if (limited) {  // all owners know of all; a rank without neurons knows nothing
+  if (limited) {
     out.dropped = Array<std::int32_t>(n_lists);
-    const std::size_t owner = std::upper_bound(first.begin(), first.end(), 0u) - first.begin() - 1;
-    std::copy_n(shards[owner].dropped, n_lists, out.dropped.data());
+    if (n_lists) std::memcpy(out.dropped.data(), shards[first_owner].dropped, 4 * static_cast<std::size_t>(n_lists));
   }
   out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (out.wide ? 4 : 2));
   parallel_for(static_cast<int>(starts.size()), [&](int item, int) {

@@ -30,8 +30,11 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // `n` numbers of every rank, [R][n].
-  virtual void all_gather(const std::int32_t* own, std::size_t n, std::int32_t* all) = 0;
+  // First neuron of every rank, and behind them the number of neurons: [R + 1].
+  virtual const std::vector<std::uint32_t>& first() const = 0;
+  std::uint32_t n_neurons(int r) const { return first()[r + 1] - first()[r]; }
+  // Of `n` numbers the sums over all ranks, and over those before this one.
+  virtual void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) = 0;
   // Starts to send `to[r]` to each rank r but this one; `finish` waits for what the others sent, [R], which stays valid
   // until the next start. Two exchanges may be under way, in slots 0 and 1.
   virtual void start(int slot, const std::vector<Bytes>& to) = 0;

@@ -18,29 +18,25 @@ namespace {
 
 // Of every rank the first neuron and the blocks that its tiles add up to; how all blocks fold.
 struct Ranks {
-  std::vector<std::uint32_t> first;  // [R + 1]
+  const std::vector<std::uint32_t>& first;  // [R + 1]
   std::vector<std::vector<TileBlock>> blocks;
   std::vector<int> folds;
 
-  Ranks(const LayerSpec& spec, Exchange& exchange) : first(exchange.size() + 1), blocks(exchange.size()) {
-    const std::int32_t own = spec.first;
-    std::vector<std::int32_t> firsts(exchange.size());
-    exchange.all_gather(&own, 1, firsts.data());
-    firsts.push_back(spec.n_all());
+  Ranks(const LayerSpec& spec, const Exchange& exchange) : first(exchange.first()), blocks(exchange.size()) {
     std::vector<TileBlock> all;
     for (int r = 0; r < exchange.size(); ++r) {
-      const int w = spec.tile_width;
-      blocks[r] = tile_blocks(firsts[r] / w, (firsts[r + 1] + w - 1) / w);
+      const int w = spec.tile_width, begin = static_cast<int>(first[r]), end = static_cast<int>(first[r + 1]);
+      blocks[r] = tile_blocks(begin / w, (end + w - 1) / w);
       all.insert(all.end(), blocks[r].begin(), blocks[r].end());
     }
     folds = block_folds(all);
-    std::copy(firsts.begin(), firsts.end(), first.begin());
   }
 };
 
 // The steps of a shard from the last to the first. ∂L/∂i of a rank's neurons at step t gives, through the rank's
 // columns of the loops, a share of ∂L/∂(list values) of the steps t - delay of every neuron of the population:
-// summed over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks.
+// summed over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks. Shares
+// travel once in as many steps as the shortest delay of the loops, as spikes do forward.
 class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
@@ -48,10 +44,13 @@ class StepsBack {
   Array<float> run();
 
  private:
-  // For each rank [loops that carry the step's lists][K][its entries in one half's lists of one step].
+  // For each rank, step by step, [loops that carry the step's lists][K][its entries in one half's lists of the step].
   using Sums = std::vector<std::vector<float>>;
 
   std::int64_t list(int t, int b) const { return static_cast<std::int64_t>(t) * n_samples_ + b; }
+  std::size_t n_own(int t, Half half) const {  // this rank's entries of a step
+    return static_cast<std::size_t>(saved_.lists.offsets[list(t, half.b1)] - saved_.lists.offsets[list(t, half.b0)]);
+  }
   // The loops that carry the lists of step t to a later step of this pass.
   std::vector<const Loop*> heard(int t) const {
     std::vector<const Loop*> found;
@@ -60,8 +59,10 @@ class StepsBack {
     return found;
   }
   void state_grads(int t, Half half);
-  void send(int t, int h);
-  void arrive(int t, int h);
+  void send(int t0, int t1, int h);
+  void arrive(int t0, int t1, int h);
+  void shares(int t, int b, const std::vector<float*>& to, const std::vector<std::size_t>& stride);
+  void add(int t, Half half, std::vector<const float*>& from);
 
   const LayerSpec& spec_;
   const LayerSaved& saved_;
@@ -127,12 +128,17 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
 
 Array<float> StepsBack::run() {
   const int n_halves = static_cast<int>(halves_.size());
-  for (int t = n_steps_ - 1; t >= 0; --t)
+  int n_slab = n_steps_;
+  for (const Loop& loop : loops_.loops) n_slab = std::min(n_slab, loop.delay);
+  for (int t1 = n_steps_; t1 > 0; t1 -= n_slab) {
+    const int t0 = std::max(0, t1 - n_slab);
     for (int h = 0; h < n_halves; ++h) {
-      if (pass_.is_heard(t)) arrive(t, h);
-      state_grads(t, halves_[h]);
-      if (t > 0 && pass_.is_heard(t - 1)) send(t - 1, h);
+      if (pass_.is_heard(t0)) arrive(t0, t1, h);
+      for (int t = t1 - 1; t >= t0; --t) state_grads(t, halves_[h]);
+      const int before = std::max(0, t0 - n_slab);
+      if (t0 > 0 && pass_.is_heard(before)) send(before, t0, h);
     }
+  }
   return std::move(total_);
 }
 
@@ -146,64 +152,85 @@ void StepsBack::state_grads(int t, Half half) {
   });
 }
 
-// What the lists of step t receive from this rank's neurons, to their owners.
-void StepsBack::send(int t, int h) {
+// What the lists of steps t0..t1-1 receive from this rank's neurons, to their owners.
+void StepsBack::send(int t0, int t1, int h) {
   const Half half = halves_[h];
-  const int n_ranks = exchange_.size();
-  const std::vector<const Loop*> loops = heard(t);
-  const std::size_t n_sums = loops.size() * blocks_.size();
-  std::vector<std::int64_t> starts(n_ranks * (half.size() + 1));
+  const int n_ranks = exchange_.size(), n_lists = (t1 - t0) * half.size();
+  // Of every list and rank, where the first sum goes, and how far the next one is from it.
+  std::vector<std::vector<std::size_t>> at(n_lists, std::vector<std::size_t>(n_ranks)),
+      stride(t1 - t0, std::vector<std::size_t>(n_ranks));
   std::vector<Bytes> to(n_ranks);
   for (int r = 0; r < n_ranks; ++r) {
-    std::int64_t* start = starts.data() + r * (half.size() + 1);
-    for (int k = 0; k < half.size(); ++k) start[k + 1] = start[k] + owners_.runs(list(t, half.b0 + k), r).size();
-    std::vector<float>& sums = sums_[h][r];
-    sums.resize(n_sums * static_cast<std::size_t>(start[half.size()]));
-    to[r] = {sums.data(), sizeof(float) * sums.size()};
-  }
-  parallel_for(half.size(), [&](int k, int) {
-    // The whole list in one go, for the kernel works on many rows at once; then each rank's part of it.
-    const int b = half.b0 + k;
-    const std::int64_t i = list(t, b), begin = all_.offsets[i];
-    const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
-    const Array<float> whole(n * n_sums);
-    const OwnSpikes listed{all_.at(begin), static_cast<std::int64_t>(n), all_.wide};
-    float* to_write = whole.data();
-    for (const Loop* loop : loops)
-      kernels_.recurrent_shares(spec_, *loop, listed, pass_.d_current_of(t + loop->delay, b), blocks_.data(),
-                                std::exchange(to_write, to_write + n * blocks_.size()), n);
-    for (int r = 0; r < n_ranks; ++r) {
-      const Runs runs = owners_.runs(i, r);
-      const std::int64_t* start = starts.data() + r * (half.size() + 1);
-      for (std::size_t s = 0; s < n_sums; ++s) {
-        const float* from = whole.data() + s * n - begin;
-        float* out = sums_[h][r].data() + s * static_cast<std::size_t>(start[half.size()]) + start[k];
-        out = std::copy_n(from + runs.spikes, runs.n_spikes(), out);
-        std::copy_n(from + runs.near, runs.n_near(), out);
+    std::size_t end = 0;
+    for (int t = t0; t < t1; ++t) {
+      std::size_t n = 0;
+      for (int k = 0; k < half.size(); ++k) {
+        at[(t - t0) * half.size() + k][r] = end + n;
+        n += static_cast<std::size_t>(owners_.runs(list(t, half.b0 + k), r).size());
       }
+      stride[t - t0][r] = n;
+      end += n * heard(t).size() * blocks_.size();
     }
+    sums_[h][r].resize(end);
+    to[r] = {sums_[h][r].data(), sizeof(float) * end};
+  }
+  parallel_for(n_lists, [&](int i, int) {
+    std::vector<float*> out(n_ranks);
+    for (int r = 0; r < n_ranks; ++r) out[r] = sums_[h][r].data() + at[i][r];
+    shares(t0 + i / half.size(), half.b0 + i % half.size(), out, stride[i / half.size()]);
   });
   exchange_.start(h, to);
 }
 
-// Adds to ∂L/∂(own list values) of step t what all ranks' neurons sent.
-void StepsBack::arrive(int t, int h) {
+// Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it.
+void StepsBack::shares(int t, int b, const std::vector<float*>& to, const std::vector<std::size_t>& stride) {
+  const std::vector<const Loop*> loops = heard(t);
+  const std::size_t n_sums = loops.size() * blocks_.size();
+  const std::int64_t i = list(t, b), begin = all_.offsets[i];
+  const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
+  const Array<float> whole(n * n_sums);
+  const OwnSpikes listed{all_.at(begin), static_cast<std::int64_t>(n), all_.wide};
+  float* to_write = whole.data();
+  for (const Loop* loop : loops)
+    kernels_.recurrent_shares(spec_, *loop, listed, pass_.d_current_of(t + loop->delay, b), blocks_.data(),
+                              std::exchange(to_write, to_write + n * blocks_.size()), n);
+  for (int r = 0; r < exchange_.size(); ++r) {
+    const Runs runs = owners_.runs(i, r);
+    for (std::size_t s = 0; s < n_sums; ++s) {
+      const float* from = whole.data() + s * n - begin;
+      float* out = std::copy_n(from + runs.spikes, runs.n_spikes(), to[r] + s * stride[r]);
+      std::copy_n(from + runs.near, runs.n_near(), out);
+    }
+  }
+}
+
+// Adds to ∂L/∂(own list values) of steps t0..t1-1 what all ranks' neurons sent.
+void StepsBack::arrive(int t0, int t1, int h) {
   const Half half = halves_[h];
-  const std::int64_t begin = saved_.lists.offsets[list(t, half.b0)];
-  const std::size_t n = static_cast<std::size_t>(saved_.lists.offsets[list(t, half.b1)] - begin);
   std::vector<Bytes> from = exchange_.finish(h);
   const std::vector<float>& own = sums_[h][exchange_.rank()];
   from[exchange_.rank()] = {own.data(), sizeof(float) * own.size()};
-  std::vector<std::vector<const float*>> blocks(heard(t).size());  // of each loop
+  std::size_t n = 0;  // of each block of tiles
+  for (int t = t0; t < t1; ++t) n += heard(t).size() * n_own(t, half);
+  std::vector<const float*> next;
   for (int r = 0; r < exchange_.size(); ++r) {
-    const std::size_t n_blocks = ranks_.blocks[r].size(), size = sizeof(float) * n * n_blocks * blocks.size();
+    const std::size_t size = sizeof(float) * n * ranks_.blocks[r].size();
     if (from[r].size != size)
       throw InputError("ShapeError", "rank " + std::to_string(r) + " of a layer sent " + std::to_string(from[r].size) +
                                          " bytes of gradients, not " + std::to_string(size));
-    const float* next = static_cast<const float*>(from[r].data);
-    for (std::vector<const float*>& of_loop : blocks)
-      for (std::size_t k = 0; k < n_blocks; ++k) of_loop.push_back(std::exchange(next, next + n));
+    next.push_back(static_cast<const float*>(from[r].data));
   }
+  for (int t = t0; t < t1; ++t) add(t, half, next);
+}
+
+// The same of one step; from: where each rank's sums go on.
+void StepsBack::add(int t, Half half, std::vector<const float*>& from) {
+  const std::int64_t begin = saved_.lists.offsets[list(t, half.b0)];
+  const std::size_t n = n_own(t, half);
+  std::vector<std::vector<const float*>> blocks(heard(t).size());  // of each loop
+  for (int r = 0; r < exchange_.size(); ++r)
+    for (std::vector<const float*>& of_loop : blocks)
+      for (std::size_t k = 0; k < ranks_.blocks[r].size(); ++k) of_loop.push_back(std::exchange(from[r], from[r] + n));
   std::vector<float> sum(n);
   for (const std::vector<const float*>& of_loop : blocks) {
     add_branches(of_loop, ranks_.folds, n, sum.data());

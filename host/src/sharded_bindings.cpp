@@ -39,11 +39,16 @@ nb::ndarray<nb::numpy, T> view(T* data, std::initializer_list<std::size_t> shape
 PyExchange::PyExchange(nb::object python)
     : python_(std::move(python)),
       rank_(nb::cast<int>(python_.attr("rank"))),
-      size_(nb::cast<int>(python_.attr("size"))) {}
+      size_(nb::cast<int>(python_.attr("size"))),
+      first_(nb::cast<std::vector<std::uint32_t>>(python_.attr("first"))) {
+  if (first_.size() != static_cast<std::size_t>(size_) + 1 || !std::is_sorted(first_.begin(), first_.end()))
+    throw InputError("ShapeError", "Exchange: first has " + std::to_string(first_.size()) + " numbers; give " +
+                                       std::to_string(size_ + 1) + " that ascend");
+}
 
-void PyExchange::all_gather(const std::int32_t* own, std::size_t n, std::int32_t* all) {
+void PyExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) {
   const nb::gil_scoped_acquire held;
-  python_.attr("all_gather")(view(own, {n}), view(all, {static_cast<std::size_t>(size_) * n}));
+  python_.attr("scan")(view(own, {n}), view(total, {n}), view(before, {n}));
 }
 
 void PyExchange::start(int slot, const std::vector<Bytes>& to) {
@@ -88,7 +93,7 @@ nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons,
   const Lists of = lists_of(lists, n_neurons, "shard_message");
   if (dropped && dropped->size() != n_lists) throw InputError("ShapeError", "shard_message: dropped has other lists");
   Array<unsigned char> message =
-      shard_message(of, static_cast<std::int64_t>(n_lists), dropped ? dropped->data() : nullptr);
+      shard_message(of, static_cast<std::int64_t>(n_lists), n_neurons, dropped ? dropped->data() : nullptr);
   const std::size_t n = message.size();
   return to_numpy(message, {n});
 }

@@ -4,32 +4,17 @@
 
 #include "kernels.h"
 #include "phases.h"
+#include "shard_lists.h"
 #include "sharded.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
 namespace {
 
-// Fired and near candidates of the other shards, all and before this one: [4] for each of `n` lists, from what every
-// rank counted, [R][n][2].
-std::vector<std::int32_t> others_of(const std::vector<std::int32_t>& all, const Exchange& exchange, std::size_t n) {
-  std::vector<std::int32_t> others(4 * n);
-  for (int r = 0; r < exchange.size(); ++r) {
-    if (r == exchange.rank()) continue;
-    for (std::size_t i = 0; i < n; ++i)
-      for (int kind = 0; kind < 2; ++kind) {
-        const std::int32_t count = all[(r * n + i) * 2 + kind];
-        others[4 * i + kind] += count;
-        if (r < exchange.rank()) others[4 * i + 2 + kind] += count;
-      }
-  }
-  return others;
-}
-
-// Applies the capacity to lists i0..i1-1, of which all ranks counted the candidates.
-void select_lists(const Kernels& kernels, const ForwardPass& pass, const Exchange& exchange,
-                  const std::vector<std::int32_t>& counts, std::int64_t i0, std::int64_t i1, std::int32_t* dropped) {
-  const std::vector<std::int32_t> others = others_of(counts, exchange, static_cast<std::size_t>(i1 - i0));
+// Applies the capacity to lists i0..i1-1; others: of each list the fired and near candidates of the other shards, all
+// and before this one, [n][4].
+void select_lists(const Kernels& kernels, const ForwardPass& pass, const std::vector<std::int32_t>& others,
+                  std::int64_t i0, std::int64_t i1, std::int32_t* dropped) {
   constexpr std::int64_t piece = 64;
   parallel_for(static_cast<int>((i1 - i0 + piece - 1) / piece), [&](int item, int) {
     for (std::int64_t i = i0 + item * piece; i < std::min(i1, i0 + (item + 1) * piece); ++i)
@@ -38,25 +23,31 @@ void select_lists(const Kernels& kernels, const ForwardPass& pass, const Exchang
   });
 }
 
-// The same where they have yet to tell one another.
+// The same where ranks have yet to count: a total and a sum over the ranks before this one are all it takes.
 void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int64_t i0,
                       std::int64_t i1, std::int32_t* dropped) {
   const std::size_t n = static_cast<std::size_t>(i1 - i0);
-  std::vector<std::int32_t> own(2 * n), all(2 * n * exchange.size());
+  std::vector<std::int32_t> own(2 * n), total(2 * n), before(2 * n), others(4 * n);
   constexpr std::int64_t piece = 1024;
   parallel_for(static_cast<int>((i1 - i0 + piece - 1) / piece), [&](int item, int) {
     const std::int64_t from = i0 + item * piece;
     kernels.count_candidates(pass, from, std::min(i1, from + piece), own.data() + 2 * (from - i0));
   });
-  exchange.all_gather(own.data(), own.size(), all.data());
-  select_lists(kernels, pass, exchange, all, i0, i1, dropped);
+  exchange.scan(own.data(), own.size(), total.data(), before.data());
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t kind = 0; kind < 2; ++kind) {
+      others[4 * i + kind] = total[2 * i + kind] - own[2 * i + kind];
+      others[4 * i + 2 + kind] = before[2 * i + kind];
+    }
+  select_lists(kernels, pass, others, i0, i1, dropped);
 }
 
 // The steps of a shard, in two halves of the samples: while one half's spikes travel the other half is computed. Ids of
 // the population are uint16 or uint32.
 //
-// Of a recurrent layer a message holds, for each sample, how many neurons fired (and nearly fired, with a capacity),
-// then the ids that fired. A capacity is applied when the messages are there: every rank knows by the counts which of
+// Of a recurrent layer spikes travel once in as many steps as the shortest delay of its loops, a slab: nobody hears
+// them earlier. A message holds the ids that fired, then, for each step and sample, how many neurons fired (and nearly
+// fired, with a capacity). A capacity is applied when the messages are there: every rank knows by the counts which of
 // its own candidates stay, and which of the others' spikes. Only lists of fixed activity are chosen before they are
 // sent, for they hold silent neurons too.
 template <class Id>
@@ -71,6 +62,7 @@ class Steps {
         recurrent_(pass.n_loops > 0),
         selects_late_(recurrent_ && dropped && !pass.spec->fixed),
         n_kept_(longest_delay(pass)),
+        n_slab_(shortest_delay(pass)),
         arrived_(static_cast<std::size_t>(n_kept_) * pass.n_samples),
         heard_(static_cast<std::size_t>(pass.n_loops) * pass.n_samples),
         messages_(halves_.size()) {
@@ -79,26 +71,19 @@ class Steps {
 
   void run() {
     const std::size_t row = static_cast<std::size_t>(pass_.spec->n_padded());
-    const Array<float> current(static_cast<std::size_t>(pass_.n_samples) * row);
-    const int n_halves = static_cast<int>(halves_.size());
-    for (int t = 0; t < pass_.n_steps; ++t)
+    current_ = Array<float>(static_cast<std::size_t>(pass_.n_samples) * row);
+    const int n_halves = static_cast<int>(halves_.size()), n_steps = pass_.n_steps;
+    int sent = 0;  // the first step of the slab that was sent last
+    for (int t0 = 0; t0 < n_steps; t0 += n_slab_) {
+      const int t1 = std::min(n_steps, t0 + n_slab_);
       for (int h = 0; h < n_halves; ++h) {
-        const Half half = halves_[h];
-        if (recurrent_ && t > 0) arrive(t - 1, h);
-        parallel_for(half.size(), [&](int k, int) {
-          const int b = half.b0 + k;
-          OwnSpikes* const heard = heard_.data() + static_cast<std::size_t>(b) * pass_.n_loops;
-          for (int l = 0; l < pass_.n_loops; ++l) {
-            const int from = t - pass_.loops[l].delay;
-            heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
-          }
-          kernels_.forward_step(pass_, t, b, current.data() + b * row, heard);
-        });
-        if (dropped_ && !selects_late_)
-          count_and_select(kernels_, pass_, exchange_, list(t, half.b0), list(t, half.b1), dropped_);
-        if (recurrent_ && (t + 1 < pass_.n_steps || selects_late_)) send(t, h);
+        if (recurrent_ && t0 > 0) arrive(sent, t0, h);
+        for (int t = t0; t < t1; ++t) step(t, halves_[h]);
+        if (recurrent_ && (t1 < n_steps || selects_late_)) send(t0, t1, h);
       }
-    for (int h = 0; h < n_halves && selects_late_ && pass_.n_steps; ++h) arrive(pass_.n_steps - 1, h);
+      sent = t0;
+    }
+    for (int h = 0; h < n_halves && selects_late_ && n_steps; ++h) arrive(sent, n_steps, h);
   }
 
  private:
@@ -108,68 +93,129 @@ class Steps {
     std::vector<std::vector<Id>> merged;  // [D], the population's spikes of a step, sample after sample
   };
 
+  void step(int t, Half half) {
+    const std::size_t row = static_cast<std::size_t>(pass_.spec->n_padded());
+    parallel_for(half.size(), [&](int k, int) {
+      const int b = half.b0 + k;
+      OwnSpikes* const heard = heard_.data() + static_cast<std::size_t>(b) * pass_.n_loops;
+      for (int l = 0; l < pass_.n_loops; ++l) {
+        const int from = t - pass_.loops[l].delay;
+        heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
+      }
+      kernels_.forward_step(pass_, t, b, current_.data() + b * row, heard);
+    });
+    if (dropped_ && !selects_late_)
+      count_and_select(kernels_, pass_, exchange_, list(t, half.b0), list(t, half.b1), dropped_);
+  }
+
   static int longest_delay(const ForwardPass& pass) {
     int longest = 0;
     for (int k = 0; k < pass.n_loops; ++k) longest = std::max(longest, pass.loops[k].delay);
     return std::min(longest, std::max(1, pass.n_steps));
   }
+  static int shortest_delay(const ForwardPass& pass) {
+    int shortest = std::max(1, pass.n_steps);
+    for (int k = 0; k < pass.n_loops; ++k) shortest = std::min(shortest, pass.loops[k].delay);
+    return pass.n_loops ? shortest : 1;
+  }
   std::size_t of(int t, int b) const { return static_cast<std::size_t>(t % n_kept_) * pass_.n_samples + b; }
 
   std::int64_t list(int t, int b) const { return static_cast<std::int64_t>(t) * pass_.n_samples + b; }
-  std::size_t n_counts(Half half) const { return static_cast<std::size_t>(half.size()) * (selects_late_ ? 2 : 1); }
+  std::size_t kinds() const { return selects_late_ ? 2 : 1; }
+  std::size_t n_counts(Half half) const { return static_cast<std::size_t>(half.size()) * kinds(); }  // of a step
 
-  void send(int t, int h) {
+  // Starts to send what fired in steps t0..t1-1.
+  void send(int t0, int t1, int h) {
     const Half half = halves_[h];
     const LayerSpec& spec = *pass_.spec;
+    const std::size_t n_bytes = count_bytes(static_cast<std::uint32_t>(spec.n));
+    const std::size_t n = n_counts(half) * static_cast<std::size_t>(t1 - t0);
     Message& message = messages_[h];
-    if (!message.own) message.own = Array<unsigned char>(4 * n_counts(half) + sizeof(Id) * half.size() * spec.n);
-    std::int32_t* counts = reinterpret_cast<std::int32_t*>(message.own.data());
-    Id* const ids = reinterpret_cast<Id*>(counts + n_counts(half));
+    if (!message.own) {
+      const std::size_t n_lists = static_cast<std::size_t>(n_slab_) * half.size();
+      message.own = Array<unsigned char>(n_lists * (kinds() * n_bytes + sizeof(Id) * spec.n));
+    }
+    Id* const ids = reinterpret_cast<Id*>(message.own.data());
     Id* to = ids;
+    std::vector<std::int32_t> counts(n);
+    std::int32_t* count = counts.data();
     const std::size_t stride = static_cast<std::size_t>(pass_.n_steps) * pass_.n_samples;
     const std::uint64_t* words = selects_late_ ? pass_.fired : pass_.sent;
-    for (int k = 0; k < half.size(); ++k) {
-      const Id* const begin = to;
-      for (int p = 0; p < spec.n_tiles(); ++p)
-        for (std::uint64_t bits = words[p * stride + list(t, half.b0 + k)]; bits; bits &= bits - 1)
-          *to++ = static_cast<Id>(spec.first + p * spec.tile_width + __builtin_ctzll(bits));
-      if (!selects_late_) counts[k] = static_cast<std::int32_t>(to - begin);
+    for (int t = t0; t < t1; ++t, count += n_counts(half)) {
+      for (int k = 0; k < half.size(); ++k) {
+        const Id* const begin = to;
+        for (int p = 0; p < spec.n_tiles(); ++p)
+          for (std::uint64_t bits = words[p * stride + list(t, half.b0 + k)]; bits; bits &= bits - 1)
+            *to++ = static_cast<Id>(spec.first + p * spec.tile_width + __builtin_ctzll(bits));
+        if (!selects_late_) count[k] = static_cast<std::int32_t>(to - begin);
+      }
+      if (selects_late_) kernels_.count_candidates(pass_, list(t, half.b0), list(t, half.b1), count);
     }
-    if (selects_late_) kernels_.count_candidates(pass_, list(t, half.b0), list(t, half.b1), counts);
-    message.size = 4 * n_counts(half) + sizeof(Id) * static_cast<std::size_t>(to - ids);
+    pack_counts(counts.data(), n, n_bytes, reinterpret_cast<unsigned char*>(to));
+    message.size = sizeof(Id) * static_cast<std::size_t>(to - ids) + n * n_bytes;
     exchange_.start(h, std::vector<Bytes>(exchange_.size(), {message.own.data(), message.size}));
   }
 
-  // Ends step t of half h: capacity, and the spikes of the whole population.
-  void arrive(int t, int h) {
+  // Ends steps t0..t1-1 of half h: capacity, and the spikes of the whole population.
+  void arrive(int t0, int t1, int h) {
     const Half half = halves_[h];
     std::vector<Bytes> from = exchange_.finish(h);
     from[exchange_.rank()] = {messages_[h].own.data(), messages_[h].size};
-    const int n_ranks = exchange_.size(), kinds = selects_late_ ? 2 : 1;
-    std::vector<std::int32_t> counts(n_counts(half) * n_ranks);
+    const int n_ranks = exchange_.size();
+    const std::size_t of_step = n_counts(half), n = of_step * static_cast<std::size_t>(t1 - t0);
+    std::vector<std::int32_t> counts(n * n_ranks);
     std::vector<const Id*> ids(n_ranks);
-    std::size_t n_ids = 0;
     for (int r = 0; r < n_ranks; ++r) {
-      std::int32_t* of_rank = counts.data() + n_counts(half) * r;
-      std::size_t n = 0, bytes = 4 * n_counts(half);
-      if (from[r].size >= bytes) std::memcpy(of_rank, from[r].data, bytes);
-      for (int k = 0; k < half.size(); ++k) n += static_cast<std::size_t>(of_rank[k * kinds]);
-      if (from[r].size != bytes + n * sizeof(Id))
+      std::int32_t* of_rank = counts.data() + n * r;
+      const std::size_t n_bytes = count_bytes(exchange_.n_neurons(r)), tail = n * n_bytes;
+      std::size_t n_ids = 0;
+      const unsigned char* const data = static_cast<const unsigned char*>(from[r].data);
+      if (from[r].size >= tail) unpack_counts(data + from[r].size - tail, n, n_bytes, of_rank);
+      for (std::size_t k = 0; k < n; k += kinds()) n_ids += static_cast<std::size_t>(of_rank[k]);
+      if (from[r].size != tail + n_ids * sizeof(Id))
         throw InputError("SpikeListError", "rank " + std::to_string(r) + " of a layer sent " +
                                                std::to_string(from[r].size) + " bytes of spikes, not " +
-                                               std::to_string(bytes + n * sizeof(Id)));
-      ids[r] = reinterpret_cast<const Id*>(static_cast<const unsigned char*>(from[r].data) + bytes);
-      n_ids += n;
+                                               std::to_string(tail + n_ids * sizeof(Id)));
+      ids[r] = reinterpret_cast<const Id*>(data);
     }
-    if (selects_late_) select_lists(kernels_, pass_, exchange_, counts, list(t, half.b0), list(t, half.b1), dropped_);
+    for (int t = t0; t < t1; ++t) {
+      const std::int32_t* of_first = counts.data() + of_step * static_cast<std::size_t>(t - t0);
+      if (selects_late_)
+        select_lists(kernels_, pass_, others_of(of_first, n, half.size()), list(t, half.b0), list(t, half.b1),
+                     dropped_);
+      merge(t, h, of_first, n, ids);
+    }
+  }
 
+  // Candidates of the other shards for the lists of a step, [B/2][4], from what all counted: of_first, `stride` on for
+  // the next rank.
+  std::vector<std::int32_t> others_of(const std::int32_t* of_first, std::size_t stride, int n) const {
+    std::vector<std::int32_t> others(4 * static_cast<std::size_t>(n));
+    for (int r = 0; r < exchange_.size(); ++r) {
+      if (r == exchange_.rank()) continue;
+      for (int i = 0; i < n; ++i)
+        for (int kind = 0; kind < 2; ++kind) {
+          const std::int32_t count = of_first[stride * r + 2 * i + kind];
+          others[4 * i + kind] += count;
+          if (r < exchange_.rank()) others[4 * i + 2 + kind] += count;
+        }
+    }
+    return others;
+  }
+
+  // The population's spikes of one step; ids: where those of each rank go on.
+  void merge(int t, int h, const std::int32_t* of_first, std::size_t stride, std::vector<const Id*>& ids) {
+    const Half half = halves_[h];
+    std::size_t n_ids = 0;
+    for (int r = 0; r < exchange_.size(); ++r)
+      for (int k = 0; k < half.size(); ++k) n_ids += static_cast<std::size_t>(of_first[stride * r + k * kinds()]);
     std::vector<Id>& merged = messages_[h].merged[t % n_kept_];
     merged.resize(n_ids);
     Id* to = merged.data();
     for (int k = 0; k < half.size(); ++k) {
       Id* const begin = to;
-      for (int r = 0; r < n_ranks; ++r) {
-        const std::int32_t n = counts[n_counts(half) * r + k * kinds];
+      for (int r = 0; r < exchange_.size(); ++r) {
+        const std::int32_t n = of_first[stride * r + k * kinds()];
         to = std::copy_n(ids[r], n, to);
         ids[r] += n;
       }
@@ -196,9 +242,11 @@ class Steps {
   const std::vector<Half> halves_;
   const bool recurrent_, selects_late_;
   const int n_kept_;                // D, the longest delay of a loop
+  const int n_slab_;                // steps between two exchanges, the shortest delay of a loop
   std::vector<OwnSpikes> arrived_;  // [D][B], the population's spikes of the last D steps
   std::vector<OwnSpikes> heard_;    // [B][loops], of the step at hand
   std::vector<Message> messages_;   // by half
+  Array<float> current_;            // [B][row]
 };
 
 }  // namespace

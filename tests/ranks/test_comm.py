@@ -53,15 +53,46 @@ def check_communicator(comm: Communicator) -> None:
 
 
 def check_exchange(comm: Communicator) -> None:
-    exchange = LayerExchange(comm)
-    everything = np.empty(2 * comm.size, np.int32)
-    exchange.all_gather(np.array([comm.rank, 7], np.int32), everything)
-    assert everything.tolist() == [x for k in range(comm.size) for x in (k, 7)]
+    exchange = LayerExchange(comm, range(comm.size + 1))
+    total, before = np.empty((2, 3), np.int32)
+    exchange.scan(np.array([comm.rank, 7, comm.rank**2], np.int32), total, before)
+    for found, ranks in ((total, range(comm.size)), (before, range(comm.rank))):
+        assert found.tolist() == [sum(ranks), 7 * len(ranks), sum(k**2 for k in ranks)]
     for slot in (0, 1):
         exchange.start(slot, [np.full(slot + to, 16 * comm.rank + to, np.uint8) for to in range(comm.size)])
     for slot in (1, 0):
         for k, part in enumerate(exchange.finish(slot)):
             assert part.tolist() == ([] if k == comm.rank else [16 * k + comm.rank] * (slot + comm.rank))
+
+
+def test_scans_take_a_logarithm_of_messages():
+    def messages(comm: Communicator) -> int:
+        comm.scan(np.arange(5, dtype=np.int32))
+        return comm.traffic.n_messages
+
+    assert [max(simulate(n, messages)) for n in (1, 2, 3, 4, 7, 8, 16)] == [0, 1, 2, 2, 3, 3, 4]
+
+
+def test_a_message_of_a_later_exchange_waits_for_it():
+    """Rank 1 has all it needs for its second exchange before rank 2 has begun its first."""
+
+    def work(comm: Communicator) -> list[list[int]]:
+        exchange, found = LayerExchange(comm, [0, 1, 2, 3]), []
+        if comm.rank == 2:
+            comm.take(1, 5)
+        for step in range(2):
+            if comm.rank == 1 and step == 0:  # both of its messages are there before rank 2's first
+                for to in (0, 2):
+                    comm.send(np.array([10], np.uint8), to, 0)
+                    comm.send(np.array([11], np.uint8), to, 0)
+                comm.send(np.empty(0, np.uint8), 2, 5)
+            elif comm.rank != 1:
+                exchange.start(0, [np.array([10 * comm.rank + step], np.uint8)] * 3)
+            if comm.rank != 1:
+                found.append([int(part[0]) if part.size else -1 for part in exchange.finish(0)])
+        return found
+
+    assert simulate(3, work) == [[[-1, 10, 20], [-1, 11, 21]], [], [[0, 10, -1], [1, 11, -1]]]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])

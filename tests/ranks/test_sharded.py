@@ -174,6 +174,11 @@ LOOPS = {
     "capacity": ((Dense(),), (2,), LIF(150, capacity=9, grad_threshold=0.5)),
     "late": ((Dense(), Dense()), (3, 14), CubaLIF(100, reset="zero", detach_reset=False, learn_beta=True)),
     "sparse": ((Sparse(0.02), Dense(), Sparse(0.2)), (1, 4, 2), LIF(210, learn_beta=True)),
+    "slabs": ((Dense(), Dense()), (4, 7), LIF(150, bias=True)),
+    "slabs-capacity": ((Dense(),), (3,), LIF(150, capacity=9, reset="zero")),
+    "slabs-fixed": ((Dense(),), (5,), LIF(150, capacity=9, activity="fixed")),
+    "slabs-sparse": ((Sparse(0.2), Sparse(0.05)), (6, 12), LIF(210, learn_threshold=True)),
+    "one-slab": ((Dense(),), (14,), LIF(100)),
 }
 
 
@@ -184,6 +189,29 @@ def test_loops_with_delays(name, grid):
     loops = [Connection("b", "b", delay, synapses=kind) for kind, delay in zip(kinds, delays, strict=True)]
     populations = {"a": Input(30), "b": hidden, "c": LIF(70), "d": LI(10)}
     check(Network(populations, (Connection("a", "b"), *loops, Connection("b", "c"), Connection("c", "d"))), *grid)
+
+
+@pytest.mark.parametrize("delay", [1, 2, 4, 13])
+@pytest.mark.parametrize("capacity", [None, 9])
+def test_spikes_travel_once_in_a_delay(delay, capacity):
+    """13 steps in slabs of the delay, in two halves of the samples, there and back; the last slab's spikes nobody hears."""
+    hidden = LIF(100, capacity=capacity)
+    loop, none = Connection("b", "b", delay), Connection("a", "b")
+    populations = {"a": Input(30), "b": hidden, "d": LI(10)}
+
+    def messages(world: Communicator, *loops: Connection) -> int:
+        network = Network(populations, (none, *loops, Connection("b", "d")))
+        model = Model(network, grid=make_grid(world, 1, 2), seed=1)
+        strengthen(model)
+        before = world.traffic.n_messages
+        loss_of(model(random_spikes(13, 19, 30, 0)), 0, 19).backward()
+        return world.traffic.n_messages - before
+
+    n_slabs = -(-13 // delay)
+    forward = n_slabs if capacity else n_slabs - 1  # a capacity asks for counts of all
+    scans = 1 if capacity else 0  # without a loop
+    with_loop, without = (simulate(2, lambda world, loops=loops: messages(world, *loops)) for loops in ((loop,), ()))
+    assert with_loop == [n - scans + 2 * (forward + n_slabs - 1) for n in without]
 
 
 ADAPTIVE = {

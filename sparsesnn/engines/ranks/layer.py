@@ -51,7 +51,9 @@ class Part:
         self.shards, self.grid, self.reduction = shards, grid, reduction
         owners = grid.shards.split(int(shards.n > 0))
         spans_ranks = len(shards.owners) > 1
-        self.exchange = _core.Exchange(LayerExchange(owners)) if spans_ranks else None
+        first = [*(shards.first[r] for r in shards.owners), shards.n_all]
+        exchanges = spans_ranks and shards.n > 0
+        self.exchange = _core.Exchange(LayerExchange(owners, first)) if exchanges else None
         self.tile_folds = (
             _core.tile_folds([-(-first // shards.tile_width) for first in shards.first])
             if spans_ranks

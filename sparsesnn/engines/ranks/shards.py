@@ -108,10 +108,11 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         plain = {f.name: getattr(own, f.name) for f in fields(SpikeBatch)}
         return ShardedSpikes(**{**plain, "values": None}, own_values=own.values, shards=shards)
     n_lists = own.n_steps * own.n_samples
-    own_dropped = None
-    if limited:  # a shard without neurons has lists of one that never fires, and knows of no candidates
-        own_dropped = np.zeros(n_lists, np.int32) if own.dropped is None else own.dropped.numpy()
-    message = np.asarray(_core.shard_message(engine.engine_lists(own), own.n_neurons, own_dropped))
+    message = np.empty(0, np.uint8)  # of a shard without neurons
+    if shards.n:
+        tells = limited and comm.rank == shards.owners[0]
+        own_dropped = own.dropped.numpy() if tells and own.dropped is not None else None
+        message = np.asarray(_core.shard_message(engine.engine_lists(own), shards.n, own_dropped))
     offsets, ids, n_spikes, dropped = _core.merge_messages(
         comm.all_gather(message), n_lists, limited, list(shards.first)
     )

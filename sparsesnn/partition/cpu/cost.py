@@ -4,17 +4,20 @@ Work is counted in additions of a spike to a neuron ("synaptic events"), neurons
 fitted to one measurement. A layer runs over the whole sequence before the next one starts, and its tiles are dealt to the
 cores: it takes as long as the core with the most tiles.
 
-Between ranks, for a population with S listed ids a step over the batch of B, which R ranks own or read (`sparsesnn/engines/ranks/layer.py`):
+Between ranks, for a population with S listed ids a step over the batch of B, of N neurons, which O of R ranks own
+(`sparsesnn/engines/ranks/layer.py`); w bytes hold a count of up to N/O neurons, 1, 2 or 4:
 
-    forward    every rank sends its part to all others: ids of 2 bytes, two counts of 4 a list, three with a capacity;
-               a rank receives                                          2·S·(R-1)/R + 8·B·(R-1)
-    backward   list gradients, summed over K blocks of the tiles that a rank of the layer that reads owns, K = 1 where these
+    lists      every owner sends its part to all others, ids of 2 bytes and two counts a list; the first one, with a
+               capacity, what was dropped; a rank receives                         2·S·(R-1)/R + 2·w·B·(R-1) + 4·B
+    capacity   a total and a prefix of the counts of candidates, in log2(O) messages                8·B·log2(O)
+    potentials of a readout, to all                                                      4·N·B·(R-1)/R
+    gradients  of lists, summed over K blocks of the tiles that a rank of the layer that reads owns, K = 1 where these
                are a power of two, go to the owners of the ids; a rank receives     4·S·K·(R-1)/R
 
-and of a recurrent one also once a step, in two halves of the samples:
+and of a recurrent one also once in as many steps as its shortest delay, in two halves of the samples:
 
-    forward    the ids that fired, and a count a list (two with a capacity)         2·(R-1)/R a spike + 4·B·(R-1)
-    backward   the same sums as above                                               4·K·(R-1)/R a listed id
+    forward    the ids that fired, and a count a list (two with a capacity)         2·(O-1)/O a spike + w·B·(O-1)
+    backward   the same sums as above                                               4·K·(O-1)/O a listed id
 
 Replicas of a grid (data parallel) are copies of the plan, each with a part of the batch, and one sum of gradients.
 """
@@ -23,14 +26,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sparsesnn.layers import LI
 from sparsesnn.partition.cpu.tiles import n_blocks, tile_width
-from sparsesnn.partition.lengths import Lengths, expected_lengths
-from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
+from sparsesnn.partition.plan import ConnectionPlan, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 
 
@@ -63,12 +66,12 @@ class CpuAssumptions:
 ASSUMPTIONS = CpuAssumptions()
 
 
-def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
-    """Cost of a plan for `cpu` or `mpi`."""
+def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: float = NEAR_PER_SPIKE) -> Prediction:
+    """Cost of a plan for `cpu` or `mpi`; near_per_spike: near-spikes listed per spike."""
     target = plan.target
-    lengths = expected_lengths(plan)
+    lengths = expected_lengths(plan, near_per_spike)
     rows = plan.n_steps * plan.n_samples
-    per_batch, per_step = [], []
+    per_batch = []
     for name, p in plan.populations.items():
         if name in plan.network.inputs:
             continue
@@ -99,15 +102,13 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
             compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * n * pair
         per_batch.append(_superstep(plan, name, compute, slowest=slowest))
     for name in plan.populations:
-        once, each_step = _exchanges(plan, name, lengths)
-        per_batch += once
-        per_step += each_step
+        per_batch += _exchanges(plan, name, lengths)
     framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
     per_batch.append(_superstep(plan, "framework", {"framework": framework}))
     per_batch += _replicas(plan, per_batch)
     inputs = sum(lengths[k].listed for k in plan.network.inputs)
     return Prediction(
-        per_step=tuple(per_step),
+        per_step=(),
         per_batch=tuple(per_batch),
         n_steps=plan.n_steps,
         n_samples=plan.replicas * plan.n_samples,
@@ -117,46 +118,106 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS) -> Prediction:
     )
 
 
-def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> tuple[list[Superstep], list[Superstep]]:
-    """What ranks tell one another of a population: once a sequence, and once a step."""
-    outgoing = plan.outgoing(name)
-    owners = {s.rank for s in plan.populations[name].shards}
-    n_ranks = len(owners | {s.rank for c in outgoing for s in plan.populations[c.post].shards})
-    # every rank reads its input from its own copy of the cache
-    if name in plan.network.inputs or not outgoing or n_ranks == 1:
-        return [], []
-    spikes, ids = (plan.n_samples * n for n in (lengths[name].spikes, lengths[name].listed))  # of one step
-    others = 1 - 1 / n_ranks
-    counts = 3 if plan.populations[name].capacity < plan.populations[name].n else 2
-    lists = 2 * ids * others + 4 * counts * plan.n_samples * (n_ranks - 1)
-    readers = [c.post for c in outgoing if not c.recurrent]
-    back = 4 * ids / n_ranks * sum(sum(tile_blocks(plan, post)) for post in readers) * plan.trains
-    rounds = 2 * math.ceil(math.log2(n_ranks)) + (len(readers) if plan.trains else 0)  # sizes go ahead of lists
-    once = _superstep(
+def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[Superstep]:
+    """What ranks tell one another of a population in a batch; every rank reads its input from its own copy of the cache."""
+    population, n_ranks = plan.network.populations[name], plan.target.devices
+    if name in plan.network.inputs or n_ranks == 1:
+        return []
+    own = _owned(plan, name)
+    owners = [r for r in range(n_ranks) if own[r]]
+    rows = plan.n_steps * plan.n_samples
+    hops = math.ceil(math.log2(n_ranks))
+
+    def exchange(what: str, sizes: Sequence[float], rounds: float, messages: float) -> Superstep:
+        """One message of each of these sizes, which goes to all the others."""
+        total = sum(sizes)
+        return _superstep(
+            plan,
+            f"{name} {what}",
+            bytes_in=total - min(sizes),
+            rounds=rounds,
+            messages=math.ceil(messages),
+            total=(len(sizes) - 1) * total,
+        )
+
+    if isinstance(population, LI):
+        return [exchange("potentials", [4.0 * rows * n for n in own], 2 * hops, n_ranks - 1)]
+    id_bytes = 4 if sum(own) > 65536 else 2
+    spikes, ids = (rows * n / sum(own) for n in (lengths[name].spikes, lengths[name].listed))  # of one neuron
+    limited = getattr(population, "capacity", None) is not None
+    fixed = getattr(population, "activity", "natural") == "fixed"
+    sizes = [n * id_bytes * ids + 2 * count_bytes(n) * rows * (n > 0) for n in own]
+    sizes[owners[0]] += 4 * rows * limited
+    found = [exchange("lists", sizes, 2 * hops, n_ranks - 1)]  # sizes go ahead of lists
+    loops = [c for c in plan.outgoing(name) if c.recurrent]
+    n_halves = min(2, plan.n_samples)
+    if limited and len(owners) > 1 and (fixed or not loops):
+        n_scans = n_halves * plan.n_steps if loops else 1
+        found.append(_scan(plan, name, len(owners), 8 * rows, n_scans))
+    if plan.trains:
+        found += [_list_gradients(plan, c, own, 4 * ids) for c in plan.outgoing(name) if not c.recurrent]
+    if not loops or len(owners) == 1:
+        return found
+    slab = min(plan.n_steps, *(c.delay for c in loops))
+    n_slabs = -(-plan.n_steps // slab)
+    late = limited and not fixed
+    n_sent = n_slabs if late else n_slabs - 1
+    share = min(1.0, n_sent * slab / plan.n_steps)
+    sizes = [share * (n * id_bytes * spikes + (1 + late) * count_bytes(n) * rows) for n in own if n]
+    n = n_halves * n_sent * (len(owners) - 1)
+    found.append(exchange("spikes", sizes, n, n))
+    if plan.trains:
+        heard = sum(max(0, plan.n_steps - c.delay) for c in loops) / plan.n_steps
+        n = n_halves * (n_slabs - 1) * (len(owners) - 1)
+        found.append(replace(_list_gradients(plan, loops[0], own, 4 * ids * heard, n), name=f"{name} sums"))
+    return found
+
+
+def count_bytes(most: int) -> int:
+    """Of a number that is at most so large, on its way; `count_bytes` of host/src/shard_lists.h."""
+    return 1 if most < 256 else 2 if most < 65536 else 4
+
+
+def _owned(plan: Plan, name: str) -> list[int]:
+    """Neurons of a population on each rank."""
+    own = [0] * plan.target.devices
+    for shard in plan.populations[name].shards:
+        own[shard.rank] += shard.n
+    return own
+
+
+def _scan(plan: Plan, name: str, n_ranks: int, n_bytes: float, n_scans: int) -> Superstep:
+    """Of numbers of `n_bytes` in all, in `n_scans` parts (`Communicator.scan`)."""
+    rounds = n_ranks.bit_length() - 1
+    extra = n_ranks - (1 << rounds)
+    most = rounds + (extra > 0)
+    return _superstep(
         plan,
-        f"{name} lists",
-        bytes_in=(lists + back * others) * plan.n_steps,
-        rounds=rounds,
-        messages=(n_ranks - 1) * (1 + (len(readers) if plan.trains else 0)),
-        total=plan.n_steps * (n_ranks * lists + (n_ranks - 1) * back),
+        f"{name} counts",
+        bytes_in=most * n_bytes,
+        rounds=n_scans * (most + (extra > 0)),
+        messages=n_scans * most,
+        total=n_bytes * ((1 << rounds) * rounds + 3 * extra),
     )
-    n_loops = sum(c.recurrent for c in outgoing)
-    if not n_loops or len(owners) == 1:
-        return [once], []
-    others = 1 - 1 / len(owners)
-    fired = 2 * spikes * others + 4 * (counts - 1) * plan.n_samples * (len(owners) - 1)
-    shares = 4 * ids * others * n_loops * sum(tile_blocks(plan, name)) / len(owners) * plan.trains
-    # two halves of the samples, forward and backward, each a message to every other rank
-    messages = 2 * (2 if plan.trains else 1) * (len(owners) - 1)
-    step = _superstep(
-        plan,
-        f"{name} spikes",
-        bytes_in=fired + shares,
-        rounds=messages,
-        messages=messages,
-        total=len(owners) * (fired + shares),
+
+
+def _list_gradients(
+    plan: Plan, c: ConnectionPlan, own: Sequence[int], n_bytes: float, n: int | None = None
+) -> Superstep:
+    """From the ranks that own neurons of post to those that own pre's: a sum for each of their blocks of tiles.
+
+    Args:
+        own: neurons of pre on each rank.
+        n_bytes: of the sums of one neuron of pre and one block.
+        n: messages of a rank; None: one to each owner.
+    """
+    blocks = tile_blocks(plan, c.post)
+    received = [n_bytes * size * (sum(blocks) - of_rank) for size, of_rank in zip(own, blocks, strict=True)]
+    n = sum(size > 0 for size in own) - 1 if n is None else n
+    rounds = 1 if not c.recurrent else n
+    return _superstep(
+        plan, f"{c.pre} gradients", bytes_in=max(received), rounds=rounds, messages=n, total=sum(received)
     )
-    return [once], [step]
 
 
 def tile_blocks(plan: Plan, name: str) -> list[int]:
