@@ -30,6 +30,9 @@ class LayerSpec:
 
     def __init__(self, *, model: str, constants: Sequence[float], learns: Sequence[bool], detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ...) -> None: ...
 
+    def at(self, seed: int, first_step: int, first_sample: int) -> LayerSpec:
+        """The same for one call."""
+
     @property
     def n(self) -> int: ...
 
@@ -84,6 +87,19 @@ class LayerCall:
     """
 
     def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ...) -> None: ...
+
+class Chain:
+    """
+    Layers that run one after the other in one call, without gradients: of each its name, a LayerCall whose lists, sizes
+    and state are not read, and what its sources read: 0 the input, k + 1 layer k.
+    """
+
+    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]]) -> None: ...
+
+    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list:
+        """
+        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.
+        """
 
 def neuron_models() -> dict:
     """

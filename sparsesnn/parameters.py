@@ -128,7 +128,7 @@ class PopulationModule(nn.Module):
         self._columns: dict[str, Columns | None] = {}
         self._places: dict[str, Tensor] = {}
         self._orders: dict[str, tuple[Tensor, Tensor]] = {}
-        self.rows: Any = None  # of the CPU engine, once it has run the layer
+        self.wiring: Any = None  # of the CPU engine, see sparsesnn.engines.cpu.layer.Wiring
         self.snapshot: Any = None  # of a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
         self.part: Any = None  # of a layer that ranks share, see sparsesnn.engines.ranks.layer.Part
         self.incoming = tuple(incoming)
@@ -136,6 +136,9 @@ class PopulationModule(nn.Module):
         self.senders = tuple(c for c in self.incoming if not c.is_recurrent)
         #: connections from the population to itself
         self.loops = tuple(c for c in self.incoming if c.is_recurrent)
+        self.n_pre = tuple(c.n_pre for c in self.senders)
+        self.delays = tuple(c.delay for c in self.senders)
+        self.loop_delays = tuple(c.delay for c in self.loops)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
         self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64) if counts else None)
@@ -175,8 +178,8 @@ class PopulationModule(nn.Module):
         return math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)) > 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own rows."""
-        return {**self.__dict__, "rows": None, "snapshot": None}
+        """For copies and pickles: a copy makes its own wiring."""
+        return {**self.__dict__, "wiring": None, "snapshot": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads files from before layers counted: as if training began now."""
@@ -271,14 +274,6 @@ class PopulationModule(nn.Module):
         return tuple(getattr(self, c.name) for c in self.senders)
 
     @property
-    def n_pre(self) -> tuple[int, ...]:
-        return tuple(c.n_pre for c in self.senders)
-
-    @property
-    def delays(self) -> tuple[int, ...]:
-        return tuple(c.delay for c in self.senders)
-
-    @property
     def sender_matrices(self) -> tuple[Tensor, ...]:
         """The weights of `senders` as matrices, those of kinds that are none as they are."""
         return tuple(self.matrix(c) for c in self.senders)
@@ -287,10 +282,6 @@ class PopulationModule(nn.Module):
     def loop_matrices(self) -> tuple[Tensor, ...]:
         """The weights of `loops` as matrices [n, n]."""
         return tuple(self.matrix(c) for c in self.loops)
-
-    @property
-    def loop_delays(self) -> tuple[int, ...]:
-        return tuple(c.delay for c in self.loops)
 
     @property
     def loop(self) -> Incoming | None:

@@ -4,10 +4,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "bandwidth.h"
@@ -34,10 +36,15 @@ void pack_weight_rows(const LayerSpec& spec, bool by_sample, const In<float>& we
   pack_rows(weight.data(), n_pre, spec, slab_width(spec, by_sample), begin, end, out.data(), name);
 }
 
-// The lists that a forward pass gives out, which the backward pass reads again.
+// The lists that a forward pass gives out.
+std::shared_ptr<PyLists> lists_of(const nb::dict& result) {
+  return std::make_shared<PyLists>(nb::cast<In<std::int64_t>>(result["offsets"]), nb::cast<AnyIn>(result["ids"]),
+                                   nb::cast<In<std::int32_t>>(result["n_spikes"]));
+}
+
+// The same for the backward pass, which reads them again.
 nb::object held_lists(const nb::dict& result, int n_neurons) {
-  auto lists = std::make_shared<PyLists>(nb::cast<In<std::int64_t>>(result["offsets"]), nb::cast<AnyIn>(result["ids"]),
-                                         nb::cast<In<std::int32_t>>(result["n_spikes"]));
+  auto lists = lists_of(result);
   lists->hold(n_neurons);
   return nb::cast(lists);
 }
@@ -68,6 +75,51 @@ nb::dict forward(PyLayer& layer) {
   result["state"] = state;
   result["potentials"] = to_numpy(out.potentials, {steps, samples, n});
   return result;
+}
+
+// Layers that run one after the other in one call, without gradients, with all that stays the same from call to call.
+struct PyChain {
+  struct Link {
+    std::string name;
+    PyLayer layer;
+    std::vector<int> reads;  // per source: 0 the input, k + 1 link k
+  };
+  std::vector<Link> links;
+};
+
+// One call of a layer of a chain.
+nb::dict forward_link(const PyChain::Link& link, const std::vector<std::shared_ptr<PyLists>>& lists, int n_steps,
+                      int n_samples, const nb::tuple& told) {
+  PyLayer layer = link.layer;
+  layer.n_steps = n_steps;
+  layer.n_samples = n_samples;
+  for (std::size_t k = 0; k < layer.sources.size(); ++k) layer.sources[k].lists = lists[link.reads[k]];
+  layer.spec.seed = nb::cast<std::uint64_t>(told[0]);
+  layer.spec.first_step = nb::cast<std::uint64_t>(told[1]);
+  if (!told[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(told[2]);
+  if (!told[3].is_none()) layer.own_before = nb::cast<std::shared_ptr<PyLists>>(told[3]);
+  try {
+    return forward(layer);
+  } catch (const InputError& e) {
+    if (std::string(e.kind) != "NumericError") throw;
+    throw InputError(e.kind, link.name + ": " + e.what());
+  }
+}
+
+nb::list forward_chain(const PyChain& chain, std::shared_ptr<PyLists> input, int n_steps, int n_samples,
+                       const nb::list& told) {
+  if (told.size() != chain.links.size())
+    throw InputError("ShapeError", "Chain: got settings for " + std::to_string(told.size()) + " layers; it has " +
+                                       std::to_string(chain.links.size()));
+  std::vector<std::shared_ptr<PyLists>> lists{std::move(input)};
+  nb::list results;
+  for (std::size_t k = 0; k < chain.links.size(); ++k) {
+    const PyChain::Link& link = chain.links[k];
+    nb::dict result = forward_link(link, lists, n_steps, n_samples, nb::cast<nb::tuple>(told[k]));
+    lists.push_back(link.layer.spec.model->fires() ? lists_of(result) : nullptr);
+    results.append(result);
+  }
+  return results;
 }
 
 // What a forward pass left for the backward pass, out of its result; keeps the arrays alive.
@@ -251,6 +303,15 @@ void register_engine(nb::module_& m) {
           nb::kw_only(), "model"_a, "constants"_a, "learns"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "n"_a,
           "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0,
           "population"_a = 0, "first"_a = 0)
+      .def(
+          "at",
+          [](LayerSpec self, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample) {
+            self.seed = seed;
+            self.first_step = first_step;
+            self.first_sample = first_sample;
+            return self;
+          },
+          "seed"_a, "first_step"_a, "first_sample"_a, "The same for one call.")
       .def_ro("n", &LayerSpec::n)
       .def_ro("save", &LayerSpec::save);
 
@@ -326,6 +387,28 @@ void register_engine(nb::module_& m) {
           "spec"_a, nb::kw_only(), "n_steps"_a, "n_samples"_a, "sources"_a, "parameters"_a,
           "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(),
           "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(), "exchange"_a.none() = nb::none());
+
+  nb::class_<PyChain>(m, "Chain",
+                      "Layers that run one after the other in one call, without gradients: of each its name, a "
+                      "LayerCall whose lists, sizes\n"
+                      "and state are not read, and what its sources read: 0 the input, k + 1 layer k.")
+      .def(
+          "__init__",
+          [](PyChain* self, const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links) {
+            PyChain chain;
+            for (const auto& [name, layer, reads] : links) {
+              const int n_before = static_cast<int>(chain.links.size());
+              if (reads.size() != layer->sources.size() || std::any_of(reads.begin(), reads.end(), [&](int k) {
+                    return k < 0 || k > n_before || (k && !chain.links[k - 1].layer.spec.model->fires());
+                  }))
+                throw InputError("ShapeError", "Chain: " + name + " must read the input or earlier layers that fire");
+              chain.links.push_back({name, *layer, reads});
+            }
+            new (self) PyChain(std::move(chain));
+          },
+          "links"_a)
+      .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a,
+           "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.");
 
   m.def(
       "neuron_models",

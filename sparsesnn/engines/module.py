@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsesnn.bounds import bounded
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
+from sparsesnn.engines.cpu.chain import Chain
 from sparsesnn.engines.cpu.layer import Snapshot, run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
@@ -105,6 +106,7 @@ class Layer(PopulationModule):
         self.backend = backend
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
+        self.has_axonal = any(c.axonal for c in self.senders)
         self.n_history = max([history or 0, *(c.delay for c in self.incoming if c.is_recurrent)])
 
     def extra_repr(self) -> str:
@@ -162,6 +164,8 @@ class Layer(PopulationModule):
 
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""
+        if not self.has_axonal:
+            return list(sources)
         found: list[LayerInput] = []
         for c, x in zip(self.senders, sources, strict=True):
             if c.axonal:
@@ -213,6 +217,9 @@ class Model(nn.Module):
             raise DescriptionError(f"Model: network is {network!r}; give a Network, such as parse_net('700-256r-20')")
         receivers = network.receivers()
         self.network = network
+        self.source = network.inputs[0]
+        self.senders = {name: network.senders(name) for name in receivers}
+        self.depth = network.history(self.source)
         self.backend = backend
         self.dense_mode = dense_mode
         self.weight_dtype = weight_dtype
@@ -267,8 +274,8 @@ class Model(nn.Module):
             first_sample: over ranks, whose replicas run whole sequences: samples of the batch that other replicas run before
                 these.
         """
-        chosen = chosen_neurons(self.network, record)
-        source = self.network.inputs[0]
+        chosen = chosen_neurons(self.network, record) if record else {}
+        source = self.source
         n_input = self.network.populations[source].n
         if getattr(spikes, "n_neurons", None) != n_input:
             raise ShapeError(_misfit(spikes, source, n_input))
@@ -284,8 +291,9 @@ class Model(nn.Module):
         states: dict[str, LayerState] = {}
         thin: dict[str, Any] = {}
         for name, layer in self.layers.items():
-            inputs, read = [], heard_by(self.network, name, outputs, thin, heard)
-            for c in self.network.senders(name):
+            inputs = []
+            read = heard_by(self.network, name, outputs, thin, heard) if heard else outputs.__getitem__
+            for c in self.senders[name]:
                 before = past[c.pre].history if c.pre in past else None
                 inputs.append(read(c.pre) if not c.reach or before is None else _extend(before, read(c.pre), c.reach))
             try:
@@ -294,7 +302,7 @@ class Model(nn.Module):
                 raise NumericError(f"{name}: {error}") from None
             if name in chosen:
                 traces[name] = replay(layer, inputs, outputs[name], past.get(name), chosen[name])
-        if depth := self.network.history(source):
+        if depth := self.depth:
             before = past[source].history if source in past else None
             given = data.to_dense() if isinstance(data, DenseSpikes) else data
             states[source] = LayerState(history=last_steps(before, given, depth))
@@ -360,6 +368,7 @@ class LiveModel:
 
     def __init__(self, model: Model) -> None:
         self.state: Mapping[str, LayerState] | None = None
+        self._chain: Chain | None = None
         if model.backend != "cpu":
             self._model = copy.deepcopy(model).eval()
             return
@@ -369,11 +378,17 @@ class LiveModel:
         self._model = copy.copy(model)
         self._model._modules = {**model._modules, "layers": layers}
         self._model.eval()
+        hooked = bool(model._forward_hooks or model._forward_pre_hooks)
+        if not hooked and Chain.fits(model.network, dict(layers)):
+            self._chain = Chain(model.network, dict(layers))
 
     def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
         """Runs the next T steps of B samples; B is that of the first call."""
         with torch.no_grad():
-            output = self._model(spikes, self.state)
+            if self._chain and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._chain.n_input:
+                output = self._chain(spikes, self.state)
+            else:
+                output = self._model(spikes, self.state)
         self.state = output.state
         return output
 

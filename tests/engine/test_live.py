@@ -9,16 +9,21 @@ import torch
 import sparsesnn as ss
 from sparsesnn import _core
 
+KINDS = ["plain", "recurrent", "capacity", "sparse", "some", "axonal"]
+#: without delays between populations, which one call of the engine runs
+KINDS += ["direct", "direct-recurrent", "direct-capacity"]
+
 
 def network(kind: str) -> ss.Network:
-    hidden = ss.LIF(33, recurrent=kind == "recurrent", bias=True, capacity=5 if kind == "capacity" else None)
+    hidden = ss.LIF(33, recurrent="recurrent" in kind, bias=True, capacity=5 if "capacity" in kind else None)
+    late = 0 if "direct" in kind else 1
     synapses = {"sparse": ss.Sparse(0.01, seed=3), "some": ss.Sparse(0.4, seed=3)}.get(kind, ss.Dense())
     axonal = ss.Delays(3, learn=True, seed=1) if kind == "axonal" else None
     return ss.Network(
         {"input": ss.Input(30), "a": hidden, "b": ss.CubaLIF(18), "out": ss.LI(5)},
         (
-            ss.Connection("input", "a", 2, synapses, axonal=axonal),
-            ss.Connection("a", "b", 1),
+            ss.Connection("input", "a", 2 * late, synapses, axonal=axonal),
+            ss.Connection("a", "b", late),
             ss.Connection("b", "out"),
         ),
     )
@@ -37,10 +42,10 @@ def input_of(n_samples: int) -> ss.SpikeBatch:
     return ss.SpikeBatch.from_dense((torch.rand(13, n_samples, 30) < 0.3).float())
 
 
-@pytest.mark.parametrize("kind", ["plain", "recurrent", "capacity", "sparse", "some", "axonal"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("backend", "weight_dtype"), [("cpu", "float32"), ("cpu", "bfloat16"), ("dense", "float32")])
 def test_goes_on_with_the_weights_of_when_it_was_made(kind: str, backend: str, weight_dtype: str) -> None:
-    if backend == "dense" and kind == "capacity":
+    if backend == "dense" and "capacity" in kind:
         pytest.skip("the dense backend has no lists to fill")
     model, spikes = model_of(kind, backend, weight_dtype), input_of(3)
     with torch.no_grad():
@@ -96,3 +101,35 @@ def test_not_a_number_is_named() -> None:
         model.layers["b"].weights[0][7, 3] = np.nan  # type: ignore[index]
     with pytest.raises(ss.errors.NumericError, match=r"b: a->b .*NaN.*\[7, 3\]"):
         model.live()
+
+
+def test_layers_run_in_one_call_unless_a_hook_looks_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    forward = _core.forward
+    monkeypatch.setattr(_core, "forward", lambda call: (calls.append("layer"), forward(call))[1])
+    model, spikes = model_of("direct-recurrent"), input_of(2)
+    expected = model.live()(spikes).potentials
+    assert not calls
+    model.layers["b"].register_forward_hook(lambda *_: calls.append("hook"))
+    assert expected is not None
+    assert torch.equal(model.live()(spikes).potentials, expected)
+    assert calls == ["layer", "layer", "hook", "layer"]
+
+
+def test_one_call_of_all_layers_checks_what_it_is_given() -> None:
+    model, spikes = model_of("direct-recurrent"), input_of(2)
+    live = model.live()
+    with pytest.raises(ss.errors.ShapeError, match="29 neurons.*30"):
+        live(ss.SpikeBatch.from_lists([[[3]]], 29))
+    live(spikes)
+    before = live.state
+    with pytest.raises(ss.errors.ShapeError, match=r"shape \[2, 33\].*\[1, 33\]"):
+        live(spikes[0])
+    assert live.state is before
+    spikes.ids.numpy()[3] = 77
+    with pytest.raises(ss.errors.SpikeListError, match="77"):
+        live(spikes)
+    with torch.no_grad():
+        model.layers["b"].beta.fill_(np.nan)  # type: ignore[union-attr]
+    with pytest.raises(ss.errors.NumericError, match="b: beta of neuron 0 is -?nan"):
+        model.live()(input_of(2))

@@ -98,7 +98,7 @@ def test_sparse_loops_give_the_bits_of_matrices(
         monkeypatch.setattr(sparse, "DENSEST", densest)
         model = model_of(network, weight_dtype=weight_dtype)
         found.append(gradients_of(model, spikes_of(5)))
-        assert bool(model.layers["b"].rows) == (densest > 0)
+        assert bool(model.layers["b"].wiring.rows) == (densest > 0)
     assert found[0].keys() == found[1].keys()
     for name, x in found[0].items():
         assert x.abs().max() > 0, name

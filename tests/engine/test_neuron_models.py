@@ -28,7 +28,7 @@ DESCRIBED = [
 def test_engine_and_description_agree(population: LI | Population) -> None:
     states, parameters, n_constants = _core.neuron_models()[population.kernel]
     assert states == population.states
-    assert parameters == engine.parameter_names(population)
+    assert parameters == tuple(p.name for p in population.parameters)
     assert n_constants == len(population.constants)
 
 

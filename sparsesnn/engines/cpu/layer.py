@@ -20,13 +20,13 @@ from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
-from sparsesnn.parameters import Incoming, PopulationModule
+from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
-    from sparsesnn.layers import Population
+    pass
 
 
 def run_layer(
@@ -51,7 +51,8 @@ class Pass:
 
     def __init__(self, layer: Any, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int) -> None:
         self.layer, self.sources, self.state = layer, tuple(sources), state
-        self.training_step = training_step
+        self.wiring = Wiring.of(layer)
+        self.training_step, self.first_sample = training_step, 0
         self.is_readout = isinstance(layer.population, LI)
         none = (0,) * len(self.sources)
         # With a state a source begins as many steps earlier as its delay is long.
@@ -97,44 +98,34 @@ class Pass:
 
     def run(self) -> Tensor:
         """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout."""
-        self.arrays = {name: _array(x, name) for name, x in self.tensors.items()}
-        self.spec = _core.LayerSpec(**self.numbers())
-        self.pack()
-        self.engine_call = self.make_call([engine_lists(source) for source in self.sources])
+        self.engine_call = self.prepare()
         self.result = _core.forward(self.engine_call)
         out = self.result["potentials" if self.is_readout else "values"]
         return torch.empty(0) if out is None else torch.from_numpy(out)
 
+    def prepare(self) -> _core.LayerCall:
+        """The engine's view of the pass."""
+        self.arrays = {name: _array(x, name) for name, x in self.tensors.items()}
+        seed = list_seed(self.layer.rotation_seed, self.training_step)
+        first_step = self.state.step if self.state else 0
+        self.spec = self.wiring.spec(self.layer, self.save, self.learnt).at(seed, first_step, self.first_sample)
+        self.pack()
+        return self.make_call([engine_lists(source) for source in self.sources])
+
     def lists(self, values: Tensor | None) -> SpikeBatch:
         """The lists of this process's neurons, ids from 0."""
-        offsets, ids, n_spikes, dropped = (self.result[k] for k in ("offsets", "ids", "n_spikes", "dropped"))
-        return SpikeBatch(
-            offsets=torch.from_numpy(offsets),
-            ids=torch.from_numpy(ids),
-            n_spikes=torch.from_numpy(n_spikes),
-            n_steps=self.n_steps,
-            n_samples=self.n_samples,
-            n_neurons=self.layer.neurons[1] - self.layer.neurons[0],
-            values=values,
-            dropped=None if dropped is None else torch.from_numpy(dropped),
-        )
+        first, end = self.layer.neurons
+        return spikes_of(self.result, self.n_steps, self.n_samples, end - first, values)
 
     def gradients(self, d_out: np.ndarray, wanted_values: list[bool]) -> tuple[dict[str, Any], list[Any]]:
         """Of the tensors that learn, by name, and of the values of every source's lists."""
-        return self.run_backward(
-            self.engine_call, d_out, sender_names(self.layer), loop_names(self.layer), wanted_values
-        )
+        return self.run_backward(self.engine_call, d_out, self.wiring.senders, self.wiring.loops, wanted_values)
 
     # ---- what differs where ranks share the neurons --------------------------------------------------------------
 
     def values_of(self, source: SpikeBatch) -> Tensor | None:
         """The values of a source's lists that autograd sees."""
         return source.values
-
-    def numbers(self) -> dict[str, Any]:
-        """The arguments of the engine's `LayerSpec`."""
-        first_step = self.state.step if self.state else 0
-        return spec_arguments(self.layer, self.save, self.learnt, first_step, self.training_step)
 
     def pack(self) -> None:
         """Sets `packed`: weights in the engine's order that are there already."""
@@ -146,9 +137,9 @@ class Pass:
             lists: of every source.
             own: the population's lists, which then are a source more in place of each loop.
         """
-        layer, rows, arrays, packed = self.layer, sparse_rows(self.layer), self.arrays, self.packed
-        read = list(zip(sender_names(layer), lists, layer.n_pre, self.delays, strict=True))
-        loops = list(zip(loop_names(layer), layer.loop_delays, strict=True))
+        layer, wiring, rows, arrays, packed = self.layer, self.wiring, self.wiring.rows, self.arrays, self.packed
+        read = list(zip(wiring.senders, lists, layer.n_pre, self.delays, strict=True))
+        loops = list(zip(wiring.loops, layer.loop_delays, strict=True))
         if own is not None:
             read += [(name, own, layer.population.n, delay) for name, delay in loops]
         return _core.LayerCall(
@@ -159,15 +150,15 @@ class Pass:
                 _core.Source(of, n_pre, delay, arrays[name], packed.get(name), rows.get(name))
                 for name, of, n_pre, delay in read
             ],
-            parameters=[arrays[name] for name in parameter_names(layer.population)],
+            parameters=[arrays[name] for name in wiring.parameters],
             grad_threshold=arrays.get("grad_threshold"),
             bias=arrays.get("bias"),
             loops=[
                 _core.Loop(arrays[name], delay, packed.get(name), rows.get(name))
                 for name, delay in (loops if own is None else ())
             ],
-            state=None if self.state is None else _states(layer, self.state),
-            own_before=_own_before(layer, self.state),
+            state=None if self.state is None else states_of(layer, self.state),
+            own_before=own_before(layer, self.state),
             exchange=layer.part.exchange if layer.part else None,
         )
 
@@ -194,7 +185,7 @@ class Pass:
         )
         found = dict(zip(senders, grads["weight"], strict=True))
         found.update(zip(loops, grads["loops"], strict=True), bias=grads["bias"])
-        found.update(zip(parameter_names(self.layer.population), grads["parameters"], strict=True))
+        found.update(zip(self.wiring.parameters, grads["parameters"], strict=True))
         return found, list(grads["value"])
 
 
@@ -214,13 +205,12 @@ class Snapshot:
     def of(cls, layer: PopulationModule) -> Snapshot:
         with torch.no_grad():
             tensors = {name: x.detach() for name, x in layer_tensors(layer).items()}
-        rows, spec = sparse_rows(layer), _core.LayerSpec(**spec_arguments(layer, False, ()))
-        packed = {}
-        for name, c in connections_read(layer).items():
-            if name not in rows:
+        wiring = Wiring.of(layer)
+        spec, packed = wiring.spec(layer, False, ()), {}
+        for name, c in wiring.connections.items():
+            if name not in wiring.rows:
                 packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
-                by_sample = bool(rows) or bool(layer.loops)
-                _core.pack_rows(spec, by_sample, _array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
+                _core.pack_rows(spec, wiring.by_sample, _array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
         return cls({name: x if name in packed else x.clone() for name, x in tensors.items()}, packed)
 
 
@@ -243,14 +233,12 @@ class _RunLayer(torch.autograd.Function):
         return (None, *(None if g is None else torch.from_numpy(g) for g in (*d_values, *map(found.get, this.learnt))))
 
 
-def parameter_names(population: LI | Population) -> tuple[str, ...]:
-    """The parameters of a neuron model in the order of the C++ model."""
-    return tuple(parameter.name for parameter in population.parameters)
-
-
 def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
     """All tensors that define the layer, under the engine's names; parameters within their range, those that learn [n]."""
-    found = weights_read(layer)
+    rows = Wiring.of(layer).rows
+    found = {
+        name: layer.weight(c) if name in rows else layer.matrix(c) for name, c in Wiring.of(layer).connections.items()
+    }
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is not None:
@@ -263,43 +251,47 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
     return found
 
 
-def sender_names(layer: PopulationModule) -> list[str]:
-    """The engine's names of the weights of `layer.senders`."""
-    return [f"weight{k}" for k in range(len(layer.senders))]
+class Wiring:
+    """What the engine is told of a layer at every call and does not change.
 
+    Attributes:
+        senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`.
+        connections: by these names.
+        parameters: of the neuron model, names in the order of the C++ model.
+        rows: compressed rows, by the names of the weights that have some.
+    """
 
-def loop_names(layer: PopulationModule) -> list[str]:
-    """Likewise of `layer.loops`."""
-    return [f"loop{k}" for k in range(len(layer.loops))]
-
-
-def connections_read(layer: PopulationModule) -> dict[str, Incoming]:
-    """The connections of a layer under the engine's names of their weights."""
-    return dict(zip([*sender_names(layer), *loop_names(layer)], [*layer.senders, *layer.loops], strict=True))
-
-
-def weights_read(layer: PopulationModule) -> dict[str, Tensor]:
-    """Weights in the form that the engine reads: matrices, or one number for each synapse of compressed rows."""
-    n = layer.population.n
-    return {
-        name: layer.weight(c) if c.synapses.is_compressed(c.n_pre, n) else layer.matrix(c)
-        for name, c in connections_read(layer).items()
-    }
-
-
-def sparse_rows(layer: Any) -> dict[str, _core.SparseRows]:
-    """The compressed rows that the engine reads, under its names of weights; made once."""
-    if layer.rows is None:
-        layer.rows = {}
-        for name, c in connections_read(layer).items():
+    def __init__(self, layer: PopulationModule) -> None:
+        self.senders = [f"weight{k}" for k in range(len(layer.senders))]
+        self.loops = [f"loop{k}" for k in range(len(layer.loops))]
+        self.connections = dict(zip([*self.senders, *self.loops], [*layer.senders, *layer.loops], strict=True))
+        self.parameters = tuple(parameter.name for parameter in layer.population.parameters)
+        by_blocks = bool(layer.part and layer.part.exchange)
+        self.rows: dict[str, _core.SparseRows] = {}
+        for name, c in self.connections.items():
             if c.synapses.is_compressed(c.n_pre, layer.population.n):
-                offsets, senders = layer.columns(c)
-                by_blocks = bool(layer.part and layer.part.exchange)
-                layer.rows[name] = _core.SparseRows(
-                    c.n_pre, offsets, senders, tile_width(layer), layer.neurons[0], by_blocks
-                )
-    found: dict[str, _core.SparseRows] = layer.rows
-    return found
+                columns = layer.columns(c)
+                assert columns is not None
+                offsets, senders = columns
+                width, first = tile_width(layer), layer.neurons[0]
+                self.rows[name] = _core.SparseRows(c.n_pre, offsets, senders, width, first, by_blocks)
+        self.by_sample = bool(self.rows) or bool(self.loops)
+        self.specs: dict[Any, _core.LayerSpec] = {}
+
+    @staticmethod
+    def of(layer: Any) -> Wiring:
+        """Made once; a copy of the layer makes its own."""
+        if layer.wiring is None:
+            layer.wiring = Wiring(layer)
+        found: Wiring = layer.wiring
+        return found
+
+    def spec(self, layer: PopulationModule, save: bool, learnt: Collection[str]) -> _core.LayerSpec:
+        """The engine's numbers, but for those that differ from call to call."""
+        key = save, layer.weight_dtype, tuple(name in learnt for name in self.parameters)
+        if key not in self.specs:
+            self.specs[key] = _core.LayerSpec(**spec_arguments(layer, save, learnt))
+        return self.specs[key]
 
 
 def tile_width(layer: PopulationModule) -> int:
@@ -311,21 +303,21 @@ def tile_width(layer: PopulationModule) -> int:
     return cpu_tile_width(n, sum(c.synapses.n_read(c.n_pre, n) for c in layer.incoming))
 
 
-def spec_arguments(
-    layer: Any, save: bool, learnt: Collection[str], first_step: int = 0, training_step: int = 0
-) -> dict[str, Any]:
-    """What the engine must know of a layer beside its arrays."""
+def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:
+    """What the engine must know of a layer in addition to its arrays, the same at every call."""
     population = layer.population
     common: dict[str, Any] = {
         "model": population.kernel,
         "constants": population.constants,
-        "learns": [name in learnt for name in parameter_names(population)],
+        "learns": [name in learnt for name in (parameter.name for parameter in population.parameters)],
         "n": layer.neurons[1] - layer.neurons[0],
+        "population": population.n if layer.part else 0,
+        "first": layer.neurons[0],
         "tile_width": tile_width(layer),
         "bf16": layer.weight_dtype == "bfloat16",
         "save": save,
-        "seed": list_seed(layer.rotation_seed, training_step),
-        "first_step": first_step,
+        "seed": 0,
+        "first_step": 0,
     }
     if isinstance(population, LI):
         readout = {"detach_reset": True, "surrogate": "straight_through", "slope": 1.0, "capacity": 0}
@@ -340,12 +332,31 @@ def spec_arguments(
     }
 
 
-def _states(layer: PopulationModule, state: LayerState) -> list[np.ndarray]:
+def spikes_of(
+    result: Mapping[str, Any], n_steps: int, n_samples: int, n_neurons: int, values: Tensor | None = None
+) -> SpikeBatch:
+    """The lists that the engine gave back."""
+    dropped = result["dropped"]
+    return SpikeBatch(
+        torch.from_numpy(result["offsets"]),
+        torch.from_numpy(result["ids"]),
+        torch.from_numpy(result["n_spikes"]),
+        n_steps,
+        n_samples,
+        n_neurons,
+        values,
+        None if dropped is None else torch.from_numpy(dropped),
+    )
+
+
+def states_of(layer: PopulationModule, state: LayerState) -> list[np.ndarray]:
+    """The states of the neuron model, in its order."""
     names = layer.population.states
     return [_array(z, f"state {x}") for x, z in zip(names, state.of(names), strict=True)]
 
 
-def _own_before(layer: PopulationModule, state: LayerState | None) -> _core.Lists | None:
+def own_before(layer: Any, state: LayerState | None) -> _core.Lists | None:
+    """The population's own lists before the pass, which its loops read."""
     if not layer.loops or state is None or not isinstance(state.history, SpikeBatch):
         return None
     n_steps, longest = state.history.n_steps, max(layer.loop_delays)
@@ -371,6 +382,6 @@ def engine_lists(spikes: SpikeBatch) -> _core.Lists:
 
 def _array(x: Tensor, name: str) -> np.ndarray:
     """The tensor's memory as a contiguous float32 array; copied only where it is not contiguous."""
-    if x.dtype != torch.float32 or x.device.type != "cpu":
+    if x.dtype != torch.float32 or not x.is_cpu:
         raise ShapeError(f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu")
-    return x.detach().contiguous().numpy()
+    return (x if x.is_contiguous() else x.contiguous()).detach().numpy()

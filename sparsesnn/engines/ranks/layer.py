@@ -17,15 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.layer import (
-    Pass,
-    connections_read,
-    engine_lists,
-    loop_names,
-    parameter_names,
-    sender_names,
-    sparse_rows,
-)
+from sparsesnn.engines.cpu.layer import Pass, engine_lists
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
@@ -127,11 +119,6 @@ class _ShardPass(Pass):
             return torch.empty(self.n_steps, self.n_samples, 0) if self.is_readout else torch.empty(0)
         return super().run()
 
-    def numbers(self) -> dict[str, Any]:
-        shards = self.part.shards
-        of_shard = {"population": shards.n_all, "first": shards.begin, "first_sample": self.first_sample}
-        return {**super().numbers(), **of_shard}
-
     def pack(self) -> None:
         """The weights of a training pass, in the one copy that replicas on this host read."""
         part = self.part
@@ -139,9 +126,8 @@ class _ShardPass(Pass):
             return
         if part.common_weights is None:
             part.common_weights = CommonWeights(part.reduction.memory)
-        rows = sparse_rows(self.layer)
-        weights = {name: self.arrays[name] for name in connections_read(self.layer) if name not in rows}
-        self.packed = part.common_weights.pack(self.spec, weights, by_sample=bool(rows) or bool(self.layer.loops))
+        weights = {name: self.arrays[name] for name in self.wiring.connections if name not in self.wiring.rows}
+        self.packed = part.common_weights.pack(self.spec, weights, by_sample=self.wiring.by_sample)
 
     def lists(self, values: Tensor | None) -> SpikeBatch:
         if self.result is not None:
@@ -153,7 +139,7 @@ class _ShardPass(Pass):
     def gradients(self, d_out: np.ndarray, wanted_values: list[bool]) -> tuple[dict[str, Any], list[Any]]:
         """Of this rank's parameters, and of the values that this rank owns of every source's lists."""
         part, reduction = self.part, self.part.reduction
-        senders, loops = sender_names(self.layer), loop_names(self.layer)
+        senders, loops = self.wiring.senders, self.wiring.loops
         n_batch = reduction.n_batch(self.n_samples, self.first_sample) if reduction and part.shards.n else 0
         d_values: list[Any] = [None] * len(senders)
         if not part.shards.n:  # empty ones: the other ranks count on this one where they sum over all neurons
@@ -198,15 +184,15 @@ class _ShardPass(Pass):
 
     def _over_replicas(self, reduction: Reduction, found: dict[str, Any]) -> dict[str, Any]:
         """Sums over replicas: of small gradients here, of weights in the background."""
-        layer, rows = self.layer, sparse_rows(self.layer)
-        lists_of = dict(zip(sender_names(layer), self.sources, strict=True))
-        for name, c in connections_read(layer).items():
+        layer, wiring = self.layer, self.wiring
+        lists_of = dict(zip(wiring.senders, self.sources, strict=True))
+        for name, c in wiring.connections.items():
             if name not in self.learnt:
                 continue
             parameter: nn.Parameter = getattr(layer, c.name)
             sums = found[name]
             if layer.columns(c) is not None:  # one number a synapse, as rows
-                if name not in rows:
+                if name not in wiring.rows:
                     sums = sums.reshape(len(sums), math.prod(sums.shape[1:]))[:, layer.places(c).numpy()]
                 reduction.add(parameter, sums[:, :, None], np.ones(len(parameter), np.bool_))
                 continue
@@ -214,7 +200,7 @@ class _ShardPass(Pass):
                 lists_of[name] = self.lists(None) if self.own is None or self.whole is None else self.whole
             lists = lists_of[name]
             reduction.add(parameter, sums, np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter))))
-        small = ("bias", *parameter_names(layer.population))
+        small = ("bias", *wiring.parameters)
         return {name: reduction.fold(found[name]) for name in small if name in self.learnt}
 
 

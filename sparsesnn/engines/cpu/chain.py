@@ -1,0 +1,84 @@
+"""A network without gradients in one call of the engine, with weights as they were at one time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsesnn import _core
+from sparsesnn.engines.cpu.layer import (
+    Pass,
+    engine_lists,
+    own_before,
+    spikes_of,
+    states_of,
+)
+from sparsesnn.network import Network
+from sparsesnn.output import LayerState, Output, last_steps
+from sparsesnn.rotation import list_seed
+from sparsesnn.spikes import SpikeBatch
+
+
+class Chain:
+    """Runs all layers of a network one after the other.
+
+    Args:
+        network: no connection from one population to another has a delay.
+        layers: by population, each with its `Snapshot`.
+    """
+
+    def __init__(self, network: Network, layers: Mapping[str, Any]) -> None:
+        self.layers, self.source, self.output = dict(layers), network.inputs[0], network.output
+        self.n_input = network.populations[self.source].n
+        places = {name: k for k, name in enumerate([self.source, *layers])}
+        links = []
+        for name, layer in layers.items():
+            nothing = [_nothing(n_pre) for n_pre in layer.n_pre]
+            links.append(
+                (name, Pass(layer, nothing, None, 0).prepare(), [places[c.pre] for c in network.senders(name)])
+            )
+        self.chain = _core.Chain(links)
+
+    @staticmethod
+    def fits(network: Network, layers: Mapping[str, Any]) -> bool:
+        """Whether a network can run so: nothing is delayed between populations, and no hooks want to see single layers."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks")
+        return all(c.is_recurrent or not c.reach for c in network.connections) and not any(
+            getattr(layer, name) for layer in layers.values() for name in hooks
+        )
+
+    def __call__(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None) -> Output:
+        """The next T steps of B samples, with the state that the steps before left."""
+        past: Mapping[str, LayerState] = state or {}
+        told: list[Any] = []
+        for name, layer in self.layers.items():
+            before = past.get(name)
+            if before is None:
+                told.append((list_seed(layer.rotation_seed, 0), 0, None, None))
+            else:
+                seed = list_seed(layer.rotation_seed, before.training_step)
+                told.append((seed, before.step, states_of(layer, before), own_before(layer, before)))
+        found = self.chain.forward(engine_lists(spikes), spikes.n_steps, spikes.n_samples, told)
+        potentials, sent, after = None, {}, {}
+        for (name, layer), result in zip(self.layers.items(), found, strict=True):
+            before = past.get(name)
+            numbers = zip(layer.population.states, map(torch.from_numpy, result["state"]), strict=True)
+            now = LayerState(dict(numbers), step=spikes.n_steps, training_step=0)
+            if before is not None:
+                now.step, now.training_step = before.step + spikes.n_steps, before.training_step
+            if result["potentials"] is None:
+                sent[name] = spikes_of(result, spikes.n_steps, spikes.n_samples, layer.population.n)
+                if layer.n_history:
+                    now.history = last_steps(before.history if before else None, sent[name], layer.n_history)
+            elif name == self.output:
+                potentials = torch.from_numpy(result["potentials"])
+            after[name] = now
+        return Output(potentials=potentials, spikes=sent, state=after, output=self.output)
+
+
+def _nothing(n_neurons: int) -> SpikeBatch:
+    """No steps of no samples."""
+    return SpikeBatch._from_flat(np.empty(0, np.int64), np.empty(0, np.int32), 0, 0, n_neurons)
