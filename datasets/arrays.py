@@ -55,10 +55,8 @@ class Column:
 
     def whole(self) -> Array:
         """All of it."""
-        found = list(self.pieces())
-        return (
-            np.concatenate(found) if found and self.shape else np.asarray(*found or [np.zeros(self.shape, self.dtype)])
-        )
+        found = list(self.pieces()) or [np.zeros(self.shape, self.dtype)]
+        return np.concatenate(found) if self.shape else found[0]
 
 
 Columns = Mapping[str, Column]

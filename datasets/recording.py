@@ -362,7 +362,7 @@ def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
             with np.errstate(all="ignore"):
                 yield np.floor(np.concatenate([t.astype(np.float64) for t in found]) * 1e6)
 
-    def units() -> Iterator[Array]:
+    def unit_ids() -> Iterator[Array]:
         yield from (np.concatenate(found) for _, found in pieces(_SHD[1]))
 
     def samples() -> Iterator[Array]:
@@ -377,6 +377,6 @@ def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
     shape = (int(n_events.sum()),)
     return {
         "t_us": arrays.Column(shape, np.dtype(np.float64), times_us),
-        "unit": arrays.Column(shape, unit, units),
+        "unit": arrays.Column(shape, unit, unit_ids),
         "sample": arrays.Column(shape, np.dtype(np.int64), samples),
     }

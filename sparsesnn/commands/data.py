@@ -30,7 +30,8 @@ examples:
   sparsesnn data build nmnist --data ~/data --set data.pool=2 --workers 8
   sparsesnn data check events.npz                    what a file of your own events holds, and a picture
   sparsesnn data verify                              compare every file with its checksum
-  sparsesnn data show dvsgesture --data ~/data --sample 3 --out wave.png
+  sparsesnn data show dvsgesture --data ~/data --sample 3 --out wave.gif
+  sparsesnn data show events.npz --sample 3
   sparsesnn data clear shd                           remove what is cached of SHD"""
 
 
@@ -77,13 +78,18 @@ def register(commands: Any) -> None:
 
     show = what.add_parser(
         "show",
-        help="draw a sample as PNG",
-        description="Draws what the network will see: a raster for sound, frames for cameras.",
+        help="draw a sample",
+        description="Draws what the network will see: a raster for sound; for cameras frames, and an animation.",
     )
     show.fill = _add_source
     show.add_argument("--split", default="train", metavar="NAME", help="default: %(default)s")
     show.add_argument("--sample", type=int, default=0, metavar="N", help="its number (default: %(default)s)")
-    show.add_argument("--out", type=Path, metavar="FILE", help="default: DATASET-SPLIT-N.png")
+    show.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="png, svg, pdf, or gif: the animation (default: DATASET-SPLIT-N.png, .gif)",
+    )
     show.set_defaults(run=_show)
 
     for one in (info, verify, clear):
@@ -93,7 +99,12 @@ def register(commands: Any) -> None:
 def _add_source(parser: argparse.ArgumentParser) -> None:
     from sparsesnn.config.flags import add_flags
 
-    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="name of the data set, unless --config says it")
+    parser.add_argument(
+        "dataset",
+        nargs="?",
+        metavar="DATASET",
+        help="name of the data set, or a file of your own events; unless --config says it",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="take the options of a training configuration")
     add_flags(parser, ("data",))
 
@@ -203,13 +214,24 @@ def _show(options: argparse.Namespace) -> int:
             f"--sample: is {options.sample}; the part {options.split!r} has {count(len(event_set), 'sample')}, 0 to "
             f"{len(event_set) - 1:,}"
         )
-    out = options.out or Path(f"{config.data.name}-{options.split}-{options.sample}.png")
+    stem = f"{config.data.name}-{options.split}-{options.sample}"
+    kinds = ("png", "gif") if event_set.sensor else ("png",)
     title = f"{config.data.name}, {options.split} sample {options.sample}"
-    try:
-        plots.plot_sample(event_set, options.sample, out, title=title)
-    except OSError as error:
-        raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
-    print(f"{title}: {_class_name(event_set, options.sample)}, drawn to {out}")
+    for out in [options.out] if options.out else [Path(f"{stem}.{kind}") for kind in kinds]:
+        more = ""
+        try:
+            if out.suffix.lower() != ".gif":
+                plots.plot_sample(event_set, options.sample, out, title=title)
+            elif event_set.sensor:
+                slower = plots.animate_sample(event_set, options.sample, out)
+                more = f", {slower:.3g} times slower than life" if slower > 1.05 else ""
+            else:
+                raise ConfigError(
+                    f"--out: is {out}; an animation needs a camera, which {config.data.name} is not; end it in .png, .svg or .pdf"
+                )
+        except OSError as error:
+            raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
+        print(f"{title}: {_class_name(event_set, options.sample)}, drawn to {out}{more}")
     return 0
 
 
@@ -225,6 +247,8 @@ def _resolve(options: argparse.Namespace) -> Config:
     if options.dataset is None and options.config is None:
         raise ConfigError(f"data {options.action}: which data set? name one, or give --config FILE")
     named = {} if options.dataset is None else {"data": {"name": options.dataset}}
+    if options.dataset is not None and Path(options.dataset).suffix.lower() in (".npz", ".h5", ".hdf5"):
+        named = {"data": {"name": "events", "dir": options.dataset}}
     return Config.resolve(*([] if options.config is None else [read_config(options.config)]), named, given(options))
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
 _MOST_FRAMES = 12
+#: of an animation: frames, how long each lasts at least, and about how wide it is
+_MOST_IMAGES, _LEAST_FRAME_MS, _ANIMATION_PIXELS = 100, 40.0, 256
 #: maps of a population, or filters of a connection, that are drawn; and channels that these filters read
 _MOST_MAPS, _MOST_CHANNELS = 16, 4
 #: a confusion matrix of more classes has colors alone
@@ -282,30 +284,71 @@ def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Pa
 
 def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:
     """One sample of data as the network sees it: frames where it has an image, else a raster."""
-    spikes = event_set.batch([sample])
+    steps, neurons, n_spikes = _events(event_set, sample)
     label = int(event_set.labels[sample])
     names = event_set.description.get("classes", [])
     name = f" ({names[label]})" if label < len(names) and names[label] != str(label) else ""
-    steps, neurons = _points(spikes)
-    title = f"{title}: class {label}{name}, {steps.size:,} spikes in {spikes.n_steps} steps"
+    title = f"{title}: class {label}{name}, {n_spikes:,} spikes in {event_set.n_steps} steps"
     if event_set.sensor is None:
         figure = new_figure(9, 5)
         axes = figure.subplots()
         size = 1.5 if event_set.n_neurons > _MANY_NEURONS else 6.0
         axes.scatter(steps, neurons, s=size, color=BLUE, marker="o", linewidths=0)
-        axes.set_xlim(-0.5, spikes.n_steps - 0.5)
+        axes.set_xlim(-0.5, event_set.n_steps - 0.5)
         axes.set_ylim(-0.5, event_set.n_neurons - 0.5)
         axes.set_xlabel("time step")
         axes.set_ylabel("neuron")
     else:
-        n_events = spikes.entry_values().long().numpy()
-        figure = _frames(steps.repeat(n_events), neurons.repeat(n_events), event_set.sensor, spikes.n_steps)
+        figure = _frames(*_images(steps, neurons, event_set.sensor, event_set.n_steps, _MOST_FRAMES))
     save(figure, path, title)
 
 
-def _frames(steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, n_steps: int) -> Figure:
-    """Up to twelve images, each the events of some steps: brighter pixels orange, darker ones blue, more events stronger."""
-    n_frames = min(_MOST_FRAMES, n_steps)
+def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:
+    """One sample of a camera as a GIF that runs on and on, in the colors of `plot_sample`; how much slower than life.
+
+    A frame lasts as long as its steps, but at least `_LEAST_FRAME_MS`; where steps have no width, just that.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib", "plot", "drawing animations") from error
+    assert event_set.sensor is not None, "the caller looks whether it is a camera"
+    steps, neurons, _ = _events(event_set, sample)
+    images = _images(steps, neurons, event_set.sensor, event_set.n_steps, _MOST_IMAGES)[0]
+    enlarged = max(1, _ANIMATION_PIXELS // max(images.shape[1:3]))
+    pixels = (255 * images).round().astype(np.uint8).repeat(enlarged, axis=1).repeat(enlarged, axis=2)
+    frames = [Image.fromarray(image).quantize(64, dither=Image.Dither.NONE) for image in pixels]
+    life_ms = (event_set.dt_us or 0.0) / 1e3 * event_set.n_steps / max(1, len(frames))
+    frame_ms = max(_LEAST_FRAME_MS, life_ms)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        frames[0].save(
+            temporary, "GIF", save_all=True, append_images=frames[1:], duration=round(frame_ms), loop=0, disposal=1
+        )
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return frame_ms / life_ms if life_ms else 1.0
+
+
+def _events(event_set: EventSet, sample: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
+    """Step and neuron of every event of a sample, as often as its spike counts; and the number of spikes."""
+    spikes = event_set.batch([sample])
+    steps, neurons = _points(spikes)
+    if event_set.sensor is None:
+        return steps, neurons, steps.size
+    n_events = spikes.entry_values().long().numpy()
+    return steps.repeat(n_events), neurons.repeat(n_events), steps.size
+
+
+def _images(
+    steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, n_steps: int, most: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """[frames, height, width, 3], each the events of some steps, and the frames' first steps (and the last one's end).
+
+    Brighter pixels are orange, darker ones blue, more events stronger.
+    """
+    n_frames = min(most, n_steps)
     edges = np.linspace(0, n_steps, n_frames + 1).astype(int)
     frame = np.searchsorted(edges, steps, side="right") - 1
     plane, pixel = np.divmod(neurons.astype(np.int64), sensor.width * sensor.height)
@@ -316,15 +359,20 @@ def _frames(steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, 
     strongest = float(np.quantile(counts[counts > 0], 0.95)) if counts.any() else 1.0
     strength = np.minimum(1.0, counts / strongest)
     ink = np.array([[int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)] for colour in (BLUE, ORANGE)])
-    images = 1.0 - np.einsum("fps,pc->fsc", strength, 1.0 - ink)
-    n_columns = min(4, n_frames)
-    n_rows = -(-n_frames // n_columns)
+    images = (1.0 - np.einsum("fps,pc->fsc", strength, 1.0 - ink)).clip(0, 1)
+    return images.reshape(n_frames, sensor.height, sensor.width, 3), edges
+
+
+def _frames(images: npt.NDArray[np.float64], edges: npt.NDArray[np.int64]) -> Figure:
+    """The images side by side, with their steps."""
+    n_columns = min(4, len(images))
+    n_rows = -(-len(images) // n_columns)
     figure = new_figure(2.2 * n_columns, 2.4 * n_rows + 0.4)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).reshape(-1)
     for k, axes in enumerate(panels):
         axes.set_axis_off()
-        if k < n_frames:
-            axes.imshow(images[k].clip(0, 1).reshape(sensor.height, sensor.width, 3), interpolation="nearest")
+        if k < len(images):
+            axes.imshow(images[k], interpolation="nearest")
             last = edges[k + 1] - 1
             axes.set_title(f"step {edges[k]}" + (f" to {last}" if last > edges[k] else ""), fontsize=8)
     return figure

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +176,58 @@ def test_show_draws_a_sample(tmp_path, capsys):
     code, _, err = run(capsys, "show", "synthetic", "--out", "absent/a.png")
     assert code == 2
     assert "--out: absent/a.png cannot be written (No such file or directory)" in err
+
+
+def test_show_animates_a_camera(tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    t = np.array([0.0, 10.0, 40.0, 89.0])
+    arrays = {"x": [0, 4, 4, 1], "y": [3, 2, 2, 0], "p": [0, 1, 1, 0], "sample": [0] * 4, "label": [0]}
+    np.savez(tmp_path / "mine.npz", t_ms=t, **arrays)
+    window = [
+        "--set",
+        "data.dt_ms=10",
+        "--set",
+        "data.n_steps=9",
+        "--set",
+        "data.test=none",
+        "--set",
+        "data.valid=none",
+    ]
+    code, out, err = run(capsys, "show", str(tmp_path / "mine.npz"), *window)
+    assert (code, err) == (0, "")
+    assert [line.rpartition("drawn to ")[2] for line in out.splitlines()] == [
+        "events-train-0.png",
+        "events-train-0.gif, 4 times slower than life",
+    ]
+    with image.open(tmp_path / "events-train-0.gif") as animation:
+        shown = []
+        for k in range(animation.n_frames):
+            animation.seek(k)
+            inked = np.argwhere(np.asarray(animation.convert("RGB"))[25::51, 25::51].sum(2) < 700)
+            shown.append((animation.info["duration"], inked.tolist()))
+        assert animation.size == (255, 204)
+    # equal frames are one that lasts longer
+    assert shown == [(40, [[3, 0]]), (40, [[2, 4]]), (80, []), (40, [[2, 4]]), (120, []), (40, [[0, 1]])]
+    code, _, err = run(capsys, "show", "synthetic", "--out", "a.gif")
+    assert code == 2
+    assert "--out: is a.gif; an animation needs a camera, which synthetic is not; end it in .png" in err
+
+
+@pytest.mark.parametrize("name", ["nmnist", "dvsgesture"])
+def test_show_animates_recordings(name, tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image")
+    folder = Path(os.environ.get("SPARSESNN_TEST_DATA", "")) / {"dvsgesture": "dvs_gesture"}.get(name, name)
+    if not os.environ.get("SPARSESNN_TEST_DATA") or not folder.is_dir():
+        pytest.skip("needs the recordings ($SPARSESNN_TEST_DATA)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the copy is a part of the set
+        code, out, _ = run(capsys, "show", name, "--data", str(folder), "--sample", "3", "--out", "a.gif")
+    assert code == 0
+    assert "drawn to a.gif" in out
+    with image.open(tmp_path / "a.gif") as animation:
+        assert 10 <= animation.n_frames <= 100
+        assert 200 <= max(animation.size) <= 300
 
 
 @pytest.mark.parametrize("duplicates", ["binary", "count:3"])
