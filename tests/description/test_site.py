@@ -6,13 +6,16 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sparsesnn as ss
+from sparsesnn.cli import _parser
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
@@ -71,3 +74,23 @@ def test_links_move_with_a_page() -> None:
     assert "--init-from" in hooks._commands()
     for model in re.findall(r"<!-- arguments of (\w+) -->", REFERENCE):
         assert "| `beta` |" in hooks._arguments(model)
+
+
+def test_the_commands_of_the_readme_are_known() -> None:
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^(?:mpirun -n \d+ )?sparsesnn ([^#\n]+)", text, re.MULTILINE)
+    assert len(commands) >= 7
+    for command in commands:
+        options, unknown = _parser().parse_known_args(shlex.split(command))
+        assert (options.command, unknown) == (command.split()[0], [])
+    scripts = re.findall(r"^\./dev (\w+) +#", text, re.MULTILINE)
+    assert scripts == ["demo", "test"]
+    known = (ROOT / "dev").read_text()
+    assert all(re.search(rf"^  {script} ", known, re.MULTILINE) for script in scripts)
+
+
+def test_the_code_of_the_readme_runs() -> None:
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    session: dict[str, object] = {"spikes": torch.zeros(3, 2, 700)}
+    exec(code, session)
