@@ -241,8 +241,10 @@ def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArr
 def delayed_grad(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, earlier: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], later: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, d_moved: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: bool) -> tuple:
     """Gradients by the values of the entries, and by the delays or None."""
 
-def adam(weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], first: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], second: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], gradient: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, step: float) -> None:
-    """One step of Adam or, decoupled, AdamW on float32[n] arrays, in place."""
+def adam(weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], first: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], second: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], gradient: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, step: float) -> None:
+    """
+    One step of Adam or, decoupled, AdamW on float32 arrays of one size, in place.
+    """
 
 class DenseSpec:
     """

@@ -73,20 +73,21 @@ class Adam(torch.optim.Optimizer):
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(weight)
             state["exp_avg_sq"] = torch.zeros_like(weight)
-        state["step"] += 1
+        step = state["step"]
+        step += 1
         beta1, beta2 = group["betas"]
         _core.adam(
-            weight.view(-1).numpy(),
-            state["exp_avg"].view(-1).numpy(),
-            state["exp_avg_sq"].view(-1).numpy(),
-            gradient.contiguous().view(-1).numpy(),
+            weight.numpy(),
+            state["exp_avg"].numpy(),
+            state["exp_avg_sq"].numpy(),
+            gradient.contiguous().numpy(),
             lr=float(group["lr"]),
             beta1=beta1,
             beta2=beta2,
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             decoupled=self.decoupled,
-            step=float(state["step"]),
+            step=step.item(),
         )
         increment_version(weight)  # autograd must see that it changed
 

@@ -442,25 +442,36 @@ class SpikeBatch:
                 )
 
     def _is_plain(self) -> bool:
-        """Whether `check_form` would find nothing in lists without values, in main memory: a quick look at the usual case."""
-        arrays = (self.offsets, self.ids, self.n_spikes)
-        if self.values is not None or self.dropped is not None or any(type(x) is not Tensor for x in arrays):
+        """Whether `check_form` would find nothing in lists in main memory: a quick look at the usual case."""
+        offsets, ids, n_spikes, values, dropped = self.offsets, self.ids, self.n_spikes, self.values, self.dropped
+        n_steps, n_samples, n_neurons = self.n_steps, self.n_samples, self.n_neurons
+        if not (type(offsets) is type(ids) is type(n_spikes) is Tensor and type(n_steps) is type(n_samples) is int):
             return False
-        if any(type(n) is not int for n in (self.n_steps, self.n_samples, self.n_neurons)):
+        if not (type(n_neurons) is int and 0 < n_neurons <= MAX_UINT16_NEURONS and n_steps >= 0 and n_samples >= 0):
             return False
-        n_lists = self.n_steps * self.n_samples
+        n_lists = n_steps * n_samples
         return (
-            0 <= self.n_steps < 2**31
-            and 0 <= self.n_samples < 2**31
-            and 1 <= self.n_neurons <= MAX_UINT16_NEURONS
-            and self.offsets.dtype == torch.int64
-            and self.ids.dtype == torch.uint16
-            and self.n_spikes.dtype == torch.int32
-            and self.offsets.shape == (n_lists + 1,)
-            and self.n_spikes.shape == (n_lists,)
-            and self.ids.ndim == 1
-            and all(x.is_cpu and x.is_contiguous() for x in arrays)
+            n_lists < 2**31
+            and offsets.dtype == torch.int64
+            and ids.dtype == torch.uint16
+            and n_spikes.dtype == torch.int32
+            and offsets.shape == (n_lists + 1,)
+            and n_spikes.shape == (n_lists,)
+            and ids.ndim == 1
+            and offsets.is_cpu
+            and ids.is_cpu
+            and n_spikes.is_cpu
+            and offsets.is_contiguous()
+            and ids.is_contiguous()
+            and n_spikes.is_contiguous()
+            and dropped is None
+            and (not self.graded if values is None else _is_like(values, ids))
         )
+
+
+def _is_like(values: Tensor, ids: Tensor) -> bool:
+    """Whether they are a float32 for each id, in main memory."""
+    return isinstance(values, Tensor) and values.dtype == torch.float32 and values.shape == ids.shape and values.is_cpu
 
 
 def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeBatch:

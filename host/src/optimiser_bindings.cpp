@@ -13,8 +13,8 @@ using namespace nb::literals;
 namespace sparsesnn {
 namespace {
 
-using Values = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Gradient = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using Gradient = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
 void adam(Values weight, Values first, Values second, Gradient gradient, double lr, double beta1, double beta2,
           double eps, double weight_decay, bool decoupled, double step) {
@@ -39,7 +39,7 @@ void adam(Values weight, Values first, Values second, Gradient gradient, double 
 void register_optimiser(nb::module_& m) {
   m.def("adam", &adam, "weight"_a, "first"_a, "second"_a, "gradient"_a, nb::kw_only(), "lr"_a, "beta1"_a, "beta2"_a,
         "eps"_a, "weight_decay"_a, "decoupled"_a, "step"_a,
-        "One step of Adam or, decoupled, AdamW on float32[n] arrays, in place.");
+        "One step of Adam or, decoupled, AdamW on float32 arrays of one size, in place.");
 }
 
 }  // namespace sparsesnn
