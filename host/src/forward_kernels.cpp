@@ -10,27 +10,64 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-// The currents of one tile, one step, one sample. `graded`: some list may be.
-template <int W, class Weight, bool graded>
-inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
+template <int W>
+inline void begin_current(const ForwardPass& pass, std::size_t first, float* current) {
   if (pass.neuron.bias)
     std::memcpy(current, pass.neuron.bias + first, sizeof(float) * W);
   else
     std::memset(current, 0, sizeof(float) * W);
+}
+
+// Adds what source `k` brings to the currents of one tile, one step, one sample. `graded`: some list may be.
+template <int W, class Weight, bool graded>
+[[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, std::size_t first, int t, int b,
+                                        float* current) {
+  const Source& source = pass.sources[k];
+  if (t < source.delay) return;
+  const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
+  const void* ids = source.lists.at(source.lists.offsets[list]);
+  const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
+  const std::int32_t n_spikes = source.lists.n_spikes[list];
+  const float* values = graded ? source.lists.values : nullptr;
+  with_ids(source.lists.wide, ids, [&](auto* id) {
+    if (values)
+      deliver_graded<W>(current, columns, id, values + source.lists.offsets[list], n_spikes);
+    else
+      deliver<W>(current, columns, id, n_spikes);
+  });
+}
+
+// The currents of one tile, one step, one sample.
+template <int W, class Weight, bool graded>
+inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
+  begin_current<W>(pass, first, current);
+  for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, first, t, b, current);
+}
+
+// The most bytes of a tile's columns that are read step by step. More than that, such as those of several delays, would
+// push one another out of L2: each source then runs over a block of steps whose currents wait, `waiting_rows` at most.
+inline constexpr std::size_t columns_in_l2 = 1 << 19;
+inline constexpr int waiting_rows = 512;
+
+template <class Weight>
+inline bool by_source(const ForwardPass& pass, int width, int n_samples) {
+  std::size_t n_pre = 0;
+  for (int k = 0; k < pass.n_sources; ++k) n_pre += static_cast<std::size_t>(pass.sources[k].n_pre);
+  const std::size_t columns = n_pre * static_cast<std::size_t>(width) * sizeof(Weight);
+  return pass.n_sources > 1 && columns > columns_in_l2 && n_samples <= waiting_rows;
+}
+
+// The currents of steps [t0, t1) and samples [b0, b1), source by source: each is the same sum in the same order.
+template <int W, class Weight, bool graded>
+[[gnu::noinline]] void wait_for_sources(const ForwardPass& pass, std::size_t first, int t0, int t1, int b0, int b1,
+                                        float* waiting) {
   for (int k = 0; k < pass.n_sources; ++k) {
-    const Source& source = pass.sources[k];
-    if (t < source.delay) continue;
-    const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-    const void* ids = source.lists.at(source.lists.offsets[list]);
-    const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
-    const std::int32_t n_spikes = source.lists.n_spikes[list];
-    const float* values = graded ? source.lists.values : nullptr;
-    with_ids(source.lists.wide, ids, [&](auto* id) {
-      if (values)
-        deliver_graded<W>(current, columns, id, values + source.lists.offsets[list], n_spikes);
-      else
-        deliver<W>(current, columns, id, n_spikes);
-    });
+    float* current = waiting;
+    for (int t = t0; t < t1; ++t)
+      for (int b = b0; b < b1; ++b, current += W) {
+        if (k == 0) begin_current<W>(pass, first, current);
+        hear<W, Weight, graded>(pass, k, first, t, b, current);
+      }
   }
 }
 
@@ -46,9 +83,23 @@ inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance
     }
 }
 
+// The same, source by source.
+template <int W, class Weight, bool graded, class Advance>
+inline void each_block(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
+  alignas(64) float waiting[waiting_rows * W];
+  const int n_together = waiting_rows / (b1 - b0);
+  for (int t0 = 0; t0 < pass.n_steps; t0 += n_together) {
+    const int t1 = t0 + n_together < pass.n_steps ? t0 + n_together : pass.n_steps;
+    wait_for_sources<W, Weight, graded>(pass, static_cast<std::size_t>(tile) * W, t0, t1, b0, b1, waiting);
+    const float* current = waiting;
+    for (int t = t0; t < t1; ++t)
+      for (int b = b0; b < b1; ++b, current += W) advance(t, b, current);
+  }
+}
+
 // The usual layer: a model with a loop of its own, whose records are x - θ alone, and no list is graded. Not inlined:
 // beside its siblings in one function, the loop's registers are spilled, and it takes a twelfth longer.
-template <class M, int W, class Weight>
+template <class M, int W, class Weight, bool in_blocks>
 [[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
   TileNeurons<M> neurons;
@@ -59,7 +110,7 @@ template <class M, int W, class Weight>
   const float* const grad_threshold = pass.neuron.grad_threshold + of.first;
   std::uint64_t *const fired = pass.fired + of.words, *const listed = pass.listed + of.words;
   SlotBuffer& slots = *of.slots;
-  each_step<W, Weight, false>(pass, of.index, b0, b1, [&](int t, int b, const float* current) {
+  const auto advance = [&](int t, int b, const float* current) {
     slots.reserve(W + vector_width);  // store_selected writes whole vectors
     float* const record = slots.data + slots.size;
     const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
@@ -70,7 +121,11 @@ template <class M, int W, class Weight>
         static_cast<std::size_t>(step_and_record<M, W>(here, grad_threshold, current, masks, record) - record);
     fired[list] = masks.fired;
     listed[list] = masks.listed;
-  });
+  };
+  if constexpr (in_blocks)
+    each_block<W, Weight, false>(pass, of.index, b0, b1, advance);
+  else
+    each_step<W, Weight, false>(pass, of.index, b0, b1, advance);
 }
 
 template <int W, class Weight>
@@ -79,26 +134,40 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const ForwardPass pass = shared;
   const LayerSpec spec = *pass.spec;
   const TileOf of(pass, spec, tile, block);
+  const bool in_blocks = by_source<Weight>(pass, W, b1 - b0);
   bool done = false, graded = false;
   for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
   if (!graded && of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
     Models::with(model_index(*spec.model), [&](auto model) {
       using M = decltype(model);
-      if constexpr (M::fused) forward_fused<M, W, Weight>(pass, of, b0, b1), done = true;
+      if constexpr (M::fused) {
+        if (in_blocks)
+          forward_fused<M, W, Weight, true>(pass, of, b0, b1);
+        else
+          forward_fused<M, W, Weight, false>(pass, of, b0, b1);
+        done = true;
+      }
     });
   if (done) return;
   const auto advance = neuron_kernels(spec).advance;
-  each_step<W, Weight, true>(pass, tile, b0, b1,
-                             [&](int t, int b, const float* current) { advance(pass, spec, of, t, b, current); });
+  const auto move_on = [&](int t, int b, const float* current) { advance(pass, spec, of, t, b, current); };
+  if (in_blocks)
+    each_block<W, Weight, true>(pass, tile, b0, b1, move_on);
+  else
+    each_step<W, Weight, true>(pass, tile, b0, b1, move_on);
 }
 
 template <int W, class Weight>
 float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
   const ForwardPass pass = shared;
   float sum = 0.0f;
-  each_step<W, Weight, true>(pass, tile, b0, b1, [&](int, int, const float* current) {
+  const auto add = [&](int, int, const float* current) {
     for (int k = 0; k < W; k += vector_width) sum += current[k];
-  });
+  };
+  if (by_source<Weight>(pass, W, b1 - b0))
+    each_block<W, Weight, true>(pass, tile, b0, b1, add);
+  else
+    each_step<W, Weight, true>(pass, tile, b0, b1, add);
   return sum;
 }
 

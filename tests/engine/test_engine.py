@@ -329,6 +329,34 @@ def test_bfloat16_is_for_the_engine() -> None:
         Model(parse_net("3-4-2"), weight_dtype="half")
 
 
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("graded", [False, True])
+def test_several_delays_read_source_by_source_give_the_same_bits(graded: bool, weight_dtype: str) -> None:
+    """Senders whose weights do not fit a cache are read one after the other; silent senders do not change a sum."""
+    n_steps, n_samples, n_few, n_many = 37, 97, 45, 9100  # several blocks of steps, the last ones not whole
+    spikes = random_spikes(3, n_steps, n_samples, n_few).to_dense()
+    if graded:
+        spikes *= torch.linspace(0.5, 1.5, n_few)
+    found = []
+    for n in (n_few, n_many):
+        chain = Network.chain(Input(n), LIF(37, grad_threshold=0.5, bias=True), LI(5)).with_delays([2, 0, 3])
+        model = Model(chain, seed=0, weight_dtype=weight_dtype)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for weight in model.layers["hidden"].weights:
+                weight[:n_few] = 0.3 * torch.randn(n_few, 37, generator=generator)
+            model.layers["hidden"].bias.copy_(torch.linspace(-0.1, 0.2, 37))
+            model.layers["output"].weights[0].copy_(torch.randn(37, 5, generator=generator))
+        wide = torch.zeros(n_steps, n_samples, n)
+        wide[..., :n_few] = spikes
+        output = model(SpikeBatch.from_dense(wide, graded=graded))
+        loss_of(output).backward()
+        gradients = [weight.grad[:n_few] for weight in model.layers["hidden"].weights]
+        found.append([output.potentials.detach(), *gradients])
+    assert all(x.any() for x in found[0])
+    assert all(torch.equal(few, many) for few, many in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("net", ["20-40-30-5", "20-40cr-30r-5", "20-40r-6s"])
 @pytest.mark.parametrize("delay", [0, 1, 3])
 @pytest.mark.parametrize("capacity", [None, 4])
