@@ -13,7 +13,7 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// ρ, what is left of the potential of the step before, and its derivatives; CubaLif has the same.
+// ρ, what is left of the potential of the step before, and its derivatives; models with another current share it.
 template <Reset reset>
 struct Membrane {
   static constexpr bool adds_q = reset != Reset::zero, reads_x = reset == Reset::zero;

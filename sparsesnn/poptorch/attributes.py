@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Dict  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, CubaLIF, Input
-from sparsesnn.layers.declaration import refuse_others
+from sparsesnn.layers import LI, Input
+from sparsesnn.layers.declaration import fires
 from sparsesnn.network import Network
 from sparsesnn.poptorch.tile_map import TileMap, connections
 from sparsesnn.surrogate import KINDS
 from sparsesnn.synapses.dense import check_dense
 
 Attributes = Dict[str, Any]  # noqa: UP006
-
-_RESETS = {"subtract": 0, "zero": 2, "none": 3}  # 1: subtract, then decay
 
 
 def check(network: Network) -> None:
@@ -28,8 +26,7 @@ def check(network: Network) -> None:
         raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
     check_dense(network.connections, "the op")
     for name, p in network.populations.items():
-        refuse_others(p, ("Input", "LIF", "CubaLIF", "LI"), "the op", name)
-        for flag in ("learn_beta", "learn_alpha", "learn_threshold"):
+        for flag in (f"learn_{q.name}" for q in getattr(p, "parameters", ())):
             if getattr(p, flag, False):
                 raise DescriptionError(f"{name}: {flag}=True: the op trains weights and biases only; leave it False")
         if late := [c.name for c in network.incoming(name) if c.is_recurrent and c.delay > 1]:
@@ -70,18 +67,16 @@ def attributes(
         "n_input": network.populations[network.inputs[0]].n,
         "input_capacity": input_capacity,
         "n": [p.n for p in populations],
-        "model": [3 if isinstance(p, LI) else 2 if isinstance(p, CubaLIF) else 1 for p in populations],
+        "models": " ".join(p.kernel for p in populations),
         "capacity": [capacity(p) for p in populations],
-        "reset": [
-            1 if getattr(p, "reset_decays", False) else _RESETS[getattr(p, "reset", "none")] for p in populations
-        ],
         "detach_reset": [int(getattr(p, "detach_reset", True)) for p in populations],
         "surrogate": [KINDS.index(s.kind) if s else 0 for s in surrogates],
         "slope": [float(s.slope) if s else 1.0 for s in surrogates],
         "fixed": [int(getattr(p, "activity", "natural") == "fixed") for p in populations],
         "bias": [int(p.bias) for p in populations],
         "seed": [seed - (seed >> 63 << 64) for seed in seeds],  # the same bits, with a sign
-        "gain": [float(p.gain) for p in populations],
+        "constants": [float(x) for p in populations for x in p.constants],
+        "parameters": [x for p in populations for name in _rows(p) for x in _per_neuron(p, name)],
         "connections": [x for row in connections(network) for x in row],
         "shards": [x for row in tile_map.shards for x in row],
         "collectors": [x for row in tile_map.collectors for x in row],
@@ -89,13 +84,16 @@ def attributes(
         "input_gradient": int(input_gradient),
         "codelets": codelets,
     }
-    for name in ("beta", "alpha", "threshold", "grad_threshold"):
-        found[name] = [x for p in populations for x in _per_neuron(p, name)]
     if tile_map.reducers:  # PopTorch takes no empty lists
         found["reducers"] = [x for row in tile_map.reducers for x in row]
     return found
 
 
+def _rows(population: Any) -> list[str]:
+    """The parameters of a model, then θ_grad where it fires."""
+    return [*(q.name for q in population.parameters), *(["grad_threshold"] if fires(population) else [])]
+
+
 def _per_neuron(population: Any, name: str) -> list[float]:
-    value = getattr(population, name, 0.0)
+    value = getattr(population, name)
     return [float(x) for x in value] if isinstance(value, tuple) else [float(value)] * population.n

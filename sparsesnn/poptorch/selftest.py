@@ -19,7 +19,8 @@ from typing import Any, Dict, List  # noqa: UP035
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
+from sparsesnn.layers.declaration import fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.poptorch.modules import Layer, Model, Output
 from sparsesnn.poptorch.spikes import Spikes, from_data, pack_dense
@@ -52,35 +53,23 @@ def dense(network: Network, parameters: Dict[str, nn.Module], spikes: Tensor) ->
     for name, population in network.populations.items():
         if isinstance(population, Input):
             continue
-        p: Any = population  # its decays are single numbers
+        p: Any = population  # its parameters are single numbers
         own: Any = parameters[name]
-        v = i_syn = torch.zeros(spikes.shape[1], p.n)
-        fired = torch.zeros_like(v)
+        named = {q.name: torch.tensor(getattr(p, q.name)) for q in p.parameters}
+        states = tuple(torch.zeros(spikes.shape[1], p.n) for _ in p.states)
+        fired = torch.zeros_like(states[0])
         out[name] = []
         for t in range(len(spikes)):
-            i = torch.zeros_like(v) if own.bias is None else own.bias.expand(len(v), -1)
+            i = torch.zeros_like(states[0]) if own.bias is None else own.bias.expand(len(states[0]), -1)
             for k, c in enumerate(network.incoming(name)):
                 if t >= c.delay:
                     i = i + out[c.pre][t - c.delay] @ own.weights[k]
-            if isinstance(population, CubaLIF):
-                i = i_syn = p.alpha * i_syn + i
-            v = p.beta * v + p.gain * i - (0 if isinstance(population, LI) else _reset(p, v, fired))
-            if not isinstance(population, LI):
-                fired = _Fire.apply(v - p.threshold, p.surrogate)
-            out[name].append(v if isinstance(population, LI) else fired)
+            reset = fired.detach() if getattr(p, "detach_reset", True) else fired
+            states = p.step(named, states, reset, fired, i)
+            if fires(p):
+                fired = _Fire.apply(states[0] - p.threshold, p.surrogate)
+            out[name].append(fired if fires(p) else states[0])
     return {name: torch.stack(steps) for name, steps in out.items()}
-
-
-def _reset(p: Any, v: Tensor, fired: Tensor) -> Tensor:
-    """What the spikes of the step before take from the potential."""
-    s = fired.detach() if p.detach_reset else fired
-    if p.reset == "zero":
-        taken: Tensor = p.beta * v * s
-    elif p.reset == "subtract":
-        taken = (p.beta if p.reset_decays else 1) * p.threshold * s
-    else:
-        taken = torch.zeros_like(v)
-    return taken
 
 
 # ---- what is tried -------------------------------------------------------------------------------------------------
@@ -107,6 +96,12 @@ def cases() -> Dict[str, Network]:  # noqa: UP006
     found["lif, reset_decays, reset in the gradient, bias"] = Network.chain(Input(N_INPUT), decays)
     found["lif, recurrent"] = Network.chain(Input(N_INPUT), LIF(9, recurrent=True, **lif))
     found["cuba_lif"] = Network.chain(Input(N_INPUT), CubaLIF(9, alpha=0.25, **lif))
+    adaptive = AdLIF(9, rho=0.5, q=0.5, **lif)
+    found["ad_lif"] = Network.chain(Input(N_INPUT), adaptive)
+    found["ad_lif, explicit, reset subtract, recurrent"] = Network.chain(
+        Input(N_INPUT), replace(adaptive, order="explicit", reset="subtract", recurrent=True)
+    )
+    found["resonator"] = Network.chain(Input(N_INPUT), Resonator(9, **lif))
     found["li"] = Network.chain(Input(N_INPUT), LI(3, beta=0.5, bias=True))
     found["stack"] = Network(
         {

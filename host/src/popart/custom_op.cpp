@@ -140,7 +140,7 @@ void append_attributes(popart::OpSerialiserBase& os, const Description& d) {
   for (const auto& [name, field] : number_attributes) os.appendAttribute(name, d.*field);
   for (const auto& [name, field] : int_attributes) os.appendAttribute(name, d.*field);
   for (const auto& [name, field] : float_attributes) os.appendAttribute(name, d.*field);
-  os.appendAttribute("codelets", d.codelets);
+  for (const auto& [name, field] : text_attributes) os.appendAttribute(name, d.*field);
 }
 
 class StackOp;
@@ -361,7 +361,7 @@ Description describe(const popart::Attributes& given) {
     d.*field = name == std::string("reducers") ? given.getAttribute<Attributes::Ints>(name, {})
                                                : given.getAttribute<Attributes::Ints>(name);
   for (const auto& [name, field] : float_attributes) d.*field = given.getAttribute<Attributes::Floats>(name);
-  d.codelets = given.getAttribute<Attributes::String>("codelets", "");
+  for (const auto& [name, field] : text_attributes) d.*field = given.getAttribute<Attributes::String>(name);
   as_popart([&] { d.check(); });
   return d;
 }
@@ -377,10 +377,11 @@ std::unique_ptr<Op> make_op(const popart::OpCreatorInfo& info) {
 }
 
 popart::OpDefinition define() {
-  popart::OpDefinition::Attributes attributes{{"codelets", {"*"}}};
+  popart::OpDefinition::Attributes attributes;
   for (const auto& [name, field] : number_attributes) attributes.emplace(name, "*");
   for (const auto& [name, field] : int_attributes) attributes.emplace(name, "*");
   for (const auto& [name, field] : float_attributes) attributes.emplace(name, "*");
+  for (const auto& [name, field] : text_attributes) attributes.emplace(name, "*");
   return {popart::OpDefinition::Inputs(
               {{"lists", {popart::DataType::INT32}}, {"values, weights, biases", {popart::DataType::FLOAT}}}),
           popart::OpDefinition::Outputs(

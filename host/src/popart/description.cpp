@@ -1,6 +1,7 @@
 #include "description.h"
 
 #include <limits>
+#include <sstream>
 #include <stdexcept>
 
 namespace sparsesnn::popart_op {
@@ -38,19 +39,17 @@ void check_range(const std::string& name, const std::vector<float>& values, floa
              std::to_string(high));
 }
 
-// The models and resets that an op has, by the numbers of sparsesnn/poptorch/attributes.py.
-constexpr const char* models[] = {"lif", "cuba_lif", "li"};
-constexpr const char* resets[] = {"subtract", "subtract_decays", "zero", "none"};
-
-std::string model_name(std::int64_t model, std::int64_t reset) {
-  const std::string name = models[model - 1];
-  return name == "li" ? name : name + "." + resets[reset];
-}
-
 constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 constexpr float infinite = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
 
 }  // namespace
+
+std::vector<const ipu::NeuronModel*> Description::neuron_models() const {
+  std::vector<const ipu::NeuronModel*> found;
+  std::istringstream names(models);
+  for (std::string name; names >> name;) found.push_back(&ipu::find_model(name));
+  return found;
+}
 
 void Description::check() const {
   const std::size_t count = n.size();
@@ -58,33 +57,30 @@ void Description::check() const {
   const std::string tables = " connections shards collectors reducers ";
   for (const auto& [name, field] : int_attributes)
     if (tables.find(" " + std::string(name) + " ") == std::string::npos) check_size(name, this->*field, count);
+  const std::vector<const ipu::NeuronModel*> found = neuron_models();
+  check_size("models", found, count);
   check_size("slope", slope, count);
-  check_size("gain", gain, count);
   whole("n_input", n_input, 1, 65536);
   whole("input_capacity", input_capacity, 1, n_input);
   check_each("n", n, 1, 65536);
-  check_each("model", model, 1, 3);
-  check_each("reset", reset, 0, 3);
   check_each("surrogate", surrogate, 0, 6);
   check_each("detach_reset", detach_reset, 0, 1);
   check_each("fixed", fixed, 0, 1);
   check_each("bias", bias, 0, 1);
-  std::size_t n_neurons = 0;
+  std::size_t n_constants = 0, n_parameters = 0;
   for (std::size_t k = 0; k < count; ++k) {
-    n_neurons += static_cast<std::size_t>(n[k]);
-    if (model[k] == 3 && k + 1 < count) refuse("attribute 'model': a readout (3) is only the last population");
-    if (model[k] != 3) whole("capacity", capacity[k], 1, n[k]);
+    const ipu::NeuronModel& model = *found[k];
+    if (!model.fires && k + 1 < count)
+      refuse("attribute 'models': a readout, '" + std::string(model.name) + "', is only the last population");
+    if (model.fires) whole("capacity", capacity[k], 1, n[k]);
+    n_constants += model.n_constants;
+    n_parameters += (model.n_parameters + model.fires) * static_cast<std::size_t>(n[k]);
   }
-  check_size("beta", beta, n_neurons);
-  check_size("alpha", alpha, n_neurons);
-  check_size("threshold", threshold, n_neurons);
-  check_size("grad_threshold", grad_threshold, n_neurons);
-  check_range("beta", beta, 0.0f, 1.0f);
-  check_range("alpha", alpha, 0.0f, 1.0f);
-  check_range("threshold", threshold, 0.0f, largest);
-  check_range("grad_threshold", grad_threshold, -infinite, largest);
+  check_size("constants", constants, n_constants);
+  check_size("parameters", parameters, n_parameters);
+  check_range("constants", constants, -largest, largest);
+  check_range("parameters", parameters, -infinite, largest);  // θ_grad may be -infinite
   check_range("slope", slope, std::numeric_limits<float>::min(), largest);
-  check_range("gain", gain, -largest, largest);
   check_rows("connections", connections, 3);
   check_rows("shards", shards, 4);
   check_rows("collectors", collectors, 4);
@@ -111,18 +107,19 @@ ipu::ProgramSpec Description::spec(std::int64_t n_steps, std::int64_t n_samples,
   s.n_steps = whole("T", n_steps, 1, most);
   s.n_samples = whole("B", n_samples, 1, most);
   s.optimiser = ipu::Optimiser::none;
-  s.decoding = model.back() == 3 ? 1 : 4;  // unused: the loss is the owner's
+  const std::vector<const ipu::NeuronModel*> found = neuron_models();
+  s.decoding = found.back()->fires ? 4 : 1;  // unused: the loss is the owner's
   s.n_classes = static_cast<unsigned>(n.back());
   ipu::Population input{};
   input.name = "input";
   input.n = static_cast<unsigned>(n_input);
   input.capacity = static_cast<unsigned>(input_capacity);
   s.populations.push_back(input);
-  std::size_t first = 0;
+  auto constant = constants.begin(), parameter = parameters.begin();
   for (std::size_t k = 0; k < n.size(); ++k) {
     ipu::Population p{};
     p.name = "population" + std::to_string(k + 1);
-    p.model = &ipu::find_model(model_name(model[k], reset[k]));
+    p.model = found[k];
     p.n = static_cast<unsigned>(n[k]);
     p.capacity = static_cast<unsigned>(capacity[k]);
     p.detach_reset = detach_reset[k] != 0;
@@ -130,17 +127,9 @@ ipu::ProgramSpec Description::spec(std::int64_t n_steps, std::int64_t n_samples,
     p.fixed = fixed[k] != 0;
     p.bias = bias[k] != 0;
     p.slope = slope[k];
-    p.constants = {gain[k]};
+    p.constants = {constant, constant += p.model->n_constants};
     p.seed = static_cast<std::uint64_t>(seed[k]);
-    for (unsigned row = 0; row < p.parameter_rows(); ++row) {
-      const std::string wanted = row < p.model->n_parameters ? p.model->parameter_names[row] : "grad_threshold";
-      for (const auto& [attribute, field] : float_attributes) {
-        if (attribute != wanted) continue;
-        const auto begin = (this->*field).begin() + static_cast<std::ptrdiff_t>(first);
-        p.parameters.insert(p.parameters.end(), begin, begin + static_cast<std::ptrdiff_t>(n[k]));
-      }
-    }
-    first += static_cast<std::size_t>(n[k]);
+    p.parameters = {parameter, parameter += static_cast<std::ptrdiff_t>(p.parameter_rows() * p.n)};
     s.populations.push_back(p);
   }
   const auto last = static_cast<std::int64_t>(n.size());

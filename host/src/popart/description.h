@@ -14,22 +14,26 @@ namespace sparsesnn::popart_op {
 
 struct Description {
   std::int64_t n_input, input_capacity;
-  std::vector<std::int64_t> n, model, capacity, reset, detach_reset, surrogate, fixed, bias, seed;  // [N]
-  std::vector<float> slope, gain;                                                                   // [N]
-  std::vector<float> beta, alpha, threshold, grad_threshold;  // [Σ n], population after population
-  std::vector<std::int64_t> connections;                      // rows of pre, post, delay; population 0 is the input
-  std::vector<std::int64_t> shards, collectors;               // rows of population, tile, first, n
-  std::vector<std::int64_t> reducers;  // rows of connection, tile, first shard, shards, first sample, samples
-  std::int64_t saves;                  // whether the forward op puts out what the gradient op needs
-  std::int64_t input_gradient;         // whether the input's lists have a gradient
-  std::string codelets;                // file that popc made; empty where codelets are linked in
+  std::string models;                                                                 // N names, with spaces between
+  std::vector<std::int64_t> n, capacity, detach_reset, surrogate, fixed, bias, seed;  // [N]
+  std::vector<float> slope;                                                           // [N]
+  std::vector<float> constants;                                                       // of each population's model
+  std::vector<float> parameters;  // population after population [rows, n]: the model's, then θ_grad where it fires
+  std::vector<std::int64_t> connections;         // rows of pre, post, delay; population 0 is the input
+  std::vector<std::int64_t> shards, collectors;  // rows of population, tile, first, n
+  std::vector<std::int64_t> reducers;            // rows of connection, tile, first shard, shards, first sample, samples
+  std::int64_t saves;                            // whether the forward op puts out what the gradient op needs
+  std::int64_t input_gradient;                   // whether the input's lists have a gradient
+  std::string codelets;                          // file that popc made; empty where codelets are linked in
 
   // Throws std::invalid_argument that names the attribute, what arrived and what is allowed.
   ipu::ProgramSpec spec(std::int64_t n_steps, std::int64_t n_samples, unsigned n_tiles) const;
   // The same for what needs no machine; called when the op is made.
   void check() const;
 
-  bool spikes(std::size_t population) const { return population == 0 || model[population - 1] != 3; }
+  // One for each name; throws where there is no such model.
+  std::vector<const ipu::NeuronModel*> neuron_models() const;
+  bool spikes(std::size_t population) const { return population == 0 || neuron_models()[population - 1]->fires; }
   std::size_t n_populations() const { return n.size() + 1; }
   std::size_t n_connections() const { return connections.size() / 3; }
   std::int64_t neurons(std::size_t population) const { return population ? n[population - 1] : n_input; }
@@ -55,9 +59,7 @@ inline constexpr Attribute<std::int64_t> number_attributes[] = {{"n_input", &Des
 
 inline constexpr Attribute<std::vector<std::int64_t>> int_attributes[] = {
     {"n", &Description::n},
-    {"model", &Description::model},
     {"capacity", &Description::capacity},
-    {"reset", &Description::reset},
     {"detach_reset", &Description::detach_reset},
     {"surrogate", &Description::surrogate},
     {"fixed", &Description::fixed},
@@ -69,8 +71,9 @@ inline constexpr Attribute<std::vector<std::int64_t>> int_attributes[] = {
     {"reducers", &Description::reducers}};  // PopTorch has no empty lists: absent where there are none
 
 inline constexpr Attribute<std::vector<float>> float_attributes[] = {
-    {"slope", &Description::slope},         {"gain", &Description::gain},
-    {"beta", &Description::beta},           {"alpha", &Description::alpha},
-    {"threshold", &Description::threshold}, {"grad_threshold", &Description::grad_threshold}};
+    {"slope", &Description::slope}, {"constants", &Description::constants}, {"parameters", &Description::parameters}};
+
+inline constexpr Attribute<std::string> text_attributes[] = {{"models", &Description::models},
+                                                             {"codelets", &Description::codelets}};
 
 }  // namespace sparsesnn::popart_op
