@@ -9,7 +9,8 @@ import pytest
 
 from sparsesnn import _core
 from sparsesnn.network import parse_net
-from sparsesnn.partition.cpu.memory import GROUP_SAMPLES, rank_bytes, waiting_sums
+from sparsesnn.partition.cpu.memory import rank_bytes, waiting_sums
+from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 

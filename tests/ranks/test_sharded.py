@@ -15,6 +15,7 @@ from torch import nn
 
 from sparsesnn import _core
 from sparsesnn.engines.module import Model
+from sparsesnn.engines.ranks.halving import is_halved
 from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
@@ -257,6 +258,55 @@ def test_replicas_on_several_hosts(grid, n_hosts, monkeypatch):
     on_hosts(monkeypatch, n_hosts)
     check(parse_net("30-75-40-10"), *grid)
     check(parse_net("30-75r-40c-10", bias=True), *grid, n_samples=100)
+
+
+@pytest.mark.parametrize(("n_replicas", "n_samples"), [(2, 129), (4, 256), (8, 511)])
+def test_even_replicas_add_up_along_a_tree(n_replicas, n_samples, monkeypatch):
+    """Each has one branch of the tree of groups: 2·log2(R) messages of rows, with as many that say which."""
+    on_hosts(monkeypatch, n_replicas)
+    network = Network.chain(Input(30), LIF(75, recurrent=True), LI(10))
+    check(network, n_replicas, 1, n_steps=5, n_samples=n_samples, silent=10)
+
+    def messages(world: Communicator) -> int:
+        grid = make_grid(world, n_replicas, 1)
+        model = Model(network, grid=grid, seed=1)
+        strengthen(model)
+        first, last = samples_of(world.rank, n_replicas, n_samples)
+        loss_of(model(random_spikes(5, n_samples, 30, 0)[first:last], first_sample=first), first, n_samples).backward()
+        before = world.traffic.n_messages
+        model.finish_backward()
+        return world.traffic.n_messages - before
+
+    rounds = n_replicas.bit_length() - 1
+    # three weights, of which the first two have ended some rounds while others ran backwards
+    assert max(simulate(n_replicas, messages)) <= 3 * 2 * 2 * rounds
+
+
+def test_the_first_rank_alone_sees_whole_weights():
+    network = parse_net("30-140r-75-10")
+    expected = {name: x.detach().numpy() for name, x in Model(network, seed=1).named_parameters()}
+
+    def run(world: Communicator) -> int:
+        model = Model(network, grid=make_grid(world, 1, 3), seed=1)
+        before = world.traffic.copy()
+        for name, x in model.named_parameters():
+            blocks = list(model.parts.whole_rows(name, x))
+            if world.rank == 0:
+                assert np.array_equal(np.concatenate(blocks).ravel(), expected[name].ravel())
+            else:
+                assert blocks == []
+        return world.traffic.since(before).bytes_received
+
+    first, *others = simulate(3, run)
+    assert others == [0, 0]
+    assert 0 < first < sum(x.nbytes for x in expected.values())
+
+
+def test_which_replicas_make_a_tree():
+    assert is_halved([1, 1], [0, 1])
+    assert is_halved([1, 1, 1, 1], [0, 1, 0, 2])
+    for branches, folds in [([1], [0]), ([1, 1, 1], [0, 1, 1]), ([1, 2], [0, 1, 1]), ([1, 1, 1, 1], [0, 0, 1, 2])]:
+        assert not is_halved(branches, folds)
 
 
 @pytest.mark.parametrize("n_hosts", [1, 2])

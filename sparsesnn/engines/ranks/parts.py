@@ -22,6 +22,8 @@ from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
 AT_ONCE = 1 << 17
+#: tag of rows on their way to the first rank
+ROWS = 8
 
 
 class WholeSpikes(CountedSpikes):
@@ -95,7 +97,10 @@ class Parts:
         return shape
 
     def whole_rows(self, name: str, tensor: Tensor) -> Iterator[npt.NDArray[Any]]:
-        """A parameter or buffer of the whole network, some rows at a time; all ranks must go through it together."""
+        """A parameter or buffer of the whole network, some rows at a time, on the first rank of a replica; on others nothing.
+
+        All ranks must go through it together: each sends its part of the rows at hand, and no rank holds more than that.
+        """
         array = tensor.detach().numpy()
         if not array.ndim or self.grid.n_shards == 1:
             yield np.ascontiguousarray(array)
@@ -105,8 +110,13 @@ class Parts:
         sizes = inner * np.diff(edges)
         rows = array.reshape(math.prod(array.shape[:axis]), sizes[self.grid.shards.rank])
         step = max(1, AT_ONCE // max(1, int(sizes.sum())))
+        comm = self.grid.shards
         for row in range(0, len(rows), step):
-            parts = self.grid.shards.all_gather(np.ascontiguousarray(rows[row : row + step]).reshape(-1))
+            own = np.ascontiguousarray(rows[row : row + step]).reshape(-1)
+            if comm.rank:
+                comm.send(own, 0, ROWS).wait()
+                continue
+            parts = [own, *(comm.take(r, ROWS).view(own.dtype) for r in range(1, comm.size))]
             height = min(step, len(rows) - row)
             yield np.concatenate([p.reshape(height, n) for p, n in zip(parts, sizes, strict=True)], axis=1)
 

@@ -5,6 +5,9 @@ branches that its groups make up: one, where 2, 4, … replicas share a batch ev
 some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
 backwards.
 
+Where 2, 4, 8, … replicas on hosts of their own have one branch each, sums go through that tree in 2·log2(R) messages
+(`halving.py`); else each replica sends rows to each.
+
 Replicas on one host read one another's branches and totals where they lie (`shared_memory.py`) and say only where that is;
 others send them. Rows whose source neuron did not fire in any sample hold zeros: they stay behind where that saves bytes.
 """
@@ -15,20 +18,16 @@ import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from sparsesnn import _core
+from sparsesnn.engines.ranks.halving import Halving, is_halved
+from sparsesnn.engines.ranks.rows import BACK, FORTH, Rows, Sent, receive_rows, send_rows, wait
 from sparsesnn.errors import ShapeError
-from sparsesnn.host.comm import Communicator, Request
+from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.base import Array
 from sparsesnn.host.shared_memory import HostMemory
-
-Rows = npt.NDArray[np.bool_]
-
-#: tags: branches on their way to the replica that adds up their rows, and totals on their way back
-FORTH, BACK = 4, 5
 
 
 class Reduction:
@@ -68,15 +67,21 @@ class Reduction:
             active: [M], rows that may differ from zero.
         """
         this = _Sum(parameter, self._placed(branches), active.copy())
-        for r in self._others:
+        assert self.batch is not None
+        if self.batch.is_halved and len(self.memory.ranks) == 1:
+            this.halving = Halving(self.comm, this.total, this.active)
+        for r in self._others if this.halving is None else ():
             if r in self.memory.ranks:
                 this.forth.append(self._say_where(this, r))
             else:
                 rows = self._rows(this, r)
-                this.forth += self._send(branches[:, rows], active[rows], r, FORTH)
+                this.forth += send_rows(self.comm, branches[:, rows], active[rows], r, FORTH)
         self.open.append(this)
-        if len(self.open) > 1:  # the one before has had the time of a layer to arrive
-            self._sum(self.open[-2])
+        for before in self.open[:-1]:  # what was sent has had the time of a layer to arrive
+            if before.halving is not None:
+                before.halving.advance()
+            elif before is self.open[-2]:
+                self._sum(before)
 
     def fold(self, groups: Array) -> Array:
         """The total of small gradients, from those of this replica's groups [G, …]; waits for all replicas."""
@@ -90,12 +95,13 @@ class Reduction:
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
         if self.open:
-            self._sum(self.open[-1])
+            if self.open[-1].halving is None:
+                self._sum(self.open[-1])
             self.memory.group.barrier()  # the totals are there
         for this in self.open:
             self._collect(this)
         for this in self.open:
-            _wait(this.back)
+            wait(this.back)
         if self.open:
             self.memory.group.barrier()  # they are read: whoever has them may change them
         self.open.clear()
@@ -126,16 +132,20 @@ class Reduction:
             elif n_branches:
                 shape = (rows.stop - rows.start, this.branches.shape[2])
                 out = [np.asarray(_core.empty_matrix(*shape)) for _ in range(n_branches)]
-                this.active[rows] |= self._receive(out, r, FORTH)
+                this.active[rows] |= receive_rows(self.comm, out, r, FORTH)
                 parts += out
         _core.add_branches(parts, self.batch.folds, this.total[rows], this.active[rows])
         for r in self._others:
             if r not in self.memory.ranks:
-                this.back += self._send(this.total[None, rows], this.active[rows], r, BACK)
+                this.back += send_rows(self.comm, this.total[None, rows], this.active[rows], r, BACK)
 
     def _collect(self, this: _Sum) -> None:
         """The rows that other replicas have added up."""
-        _wait(this.forth)  # where this replica's branches lie the totals are to come
+        if this.halving is not None:
+            this.halving.collect()
+            this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
+            return
+        wait(this.forth)  # where this replica's branches lie the totals are to come
         if len(self.memory.ranks) < self.comm.size:
             this.active[:] = True  # nobody has heard of all rows
         for r in self._others:
@@ -143,7 +153,7 @@ class Reduction:
             if r in self.memory.ranks:
                 _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
             else:
-                self._receive([this.total[rows]], r, BACK)
+                receive_rows(self.comm, [this.total[rows]], r, BACK)
         this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
 
     # ---- between replicas on one host --------------------------------------------------------------------------
@@ -158,7 +168,7 @@ class Reduction:
         placed[:] = branches
         return placed
 
-    def _say_where(self, this: _Sum, to: int) -> tuple[Request, Array]:
+    def _say_where(self, this: _Sum, to: int) -> Sent:
         """Tells where branches lie and which rows are active."""
         place = np.array([self.memory.place(this.branches)], np.int64)
         message = np.concatenate([place.view(np.uint8), this.active.view(np.uint8)])
@@ -172,31 +182,6 @@ class Reduction:
     def _look(self, this: _Sum, source: int, n: int) -> Array:
         """A replica's n sums [n, M, N]; of one, the total is the first."""
         return self.memory.at(source, this.places[source], (n, *this.total.shape))
-
-    def _send(self, sums: Array, active: Rows, to: int, tag: int) -> list[tuple[Request, Array]]:
-        """Sends which rows are active and these of each sum [K, m, n]; all of them where few are missing."""
-        if not len(active) or not len(sums):
-            return []
-        few = active.sum() <= 0.9 * len(active)
-        parts = [active.copy() if few else np.ones_like(active)]
-        parts += [one[active] if few else one for one in sums]
-        return [(self.comm.send(part, to, tag), part) for part in parts]
-
-    def _receive(self, out: list[Array], source: int, tag: int) -> Rows:
-        """Receives into `out`, [m, n] each; returns which rows were active."""
-        if not out or not len(out[0]):
-            return np.zeros(1, np.bool_)
-        active = np.empty(len(out[0]), np.bool_)
-        self.comm.receive(active, source, tag).wait()
-        for one in out:
-            if active.all():
-                self.comm.receive(one, source, tag).wait()
-                continue
-            some = np.empty((int(active.sum()), one.shape[1]), np.float32)
-            self.comm.receive(some, source, tag).wait()
-            one[:] = 0
-            one[active] = some
-        return active
 
 
 @dataclass(frozen=True)
@@ -220,6 +205,10 @@ class _Batch:
         n_branches = [sum(a <= lo < b for lo, _, _ in branches) for a, b in itertools.pairwise(edges)]
         return cls(counts, n_branches, [folds for _, _, folds in branches])
 
+    @property
+    def is_halved(self) -> bool:
+        return is_halved(self.n_branches, self.folds)
+
     def first_sample(self, replica: int) -> int:
         return sum(self.counts[:replica])
 
@@ -232,21 +221,18 @@ class _Sum:
         branches: this replica's; the first becomes the total.
         active: rows that may differ from zero, at first of this replica's, in the end of all on this host.
         places: of others' branches in their memory.
+        halving: how the sum travels where each replica has one branch of a tree, on a host of its own.
     """
 
     parameter: nn.Parameter
     branches: Array
     active: Rows
     places: dict[int, int] = field(default_factory=dict)
-    forth: list[tuple[Request, Array]] = field(default_factory=list)
-    back: list[tuple[Request, Array]] = field(default_factory=list)
+    forth: list[Sent] = field(default_factory=list)
+    back: list[Sent] = field(default_factory=list)
+    halving: Halving | None = None
 
     @property
     def total(self) -> Array:
         total: Array = self.branches[0]
         return total
-
-
-def _wait(sent: list[tuple[Request, Array]]) -> None:
-    while sent:
-        sent.pop()[0].wait()

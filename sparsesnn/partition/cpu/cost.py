@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sparsesnn.layers import LI
-from sparsesnn.partition.cpu.tiles import n_blocks, tile_width
+from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, n_blocks, tile_width
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
@@ -269,9 +269,9 @@ def _superstep(
 def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
     """The sum of weight gradients over the replicas of a plan.
 
-    Gradients go from replica to replica, each of which adds up some rows, and the total goes back to all: while a layer's
-    sum travels the layers before it run backwards, so only the longer of the two is waited for. All rows are counted; those
-    whose source was silent stay behind.
+    Each replica adds up some rows, and the total goes back to all: along a tree where each has one branch of it
+    (`sparsesnn/engines/ranks/halving.py`), else from each to each. While a layer's sum travels the layers before it run
+    backwards, so only the longer of the two is waited for. All rows are counted; those whose source was silent stay behind.
     """
     n = plan.replicas
     if n == 1 or not plan.trains:
@@ -283,19 +283,28 @@ def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
         for s in before
         for phase in ("state gradient", "list gradient", "weight gradient")
     ) / plan.target.clock_hz  # fmt: skip
-    # forth through a chain that is full once the first sum has gone through it, and back from its end to all
-    moving, latency = n_bytes * 2 / links.bytes_per_s, 2 * (n - 1) * n_connections * links.latency_s
+    tree = is_tree(-(-plan.n_samples // GROUP_SAMPLES) * n, n)
+    hops = math.ceil(math.log2(n)) if tree else n - 1
+    moving, latency = n_bytes * 2 / links.bytes_per_s, 2 * hops * n_connections * links.latency_s
     hidden = min(1.0, backward / (moving + latency))
     largest = max(plan.network.n_weights_of(c) for c in plan.network.connections)
-    last = 4 * largest / plan.target.devices * n
+    last = 4 * largest / plan.target.devices * (2 if tree else n)
     sent = 2 * n_bytes * (n - 1) / n
     return [
         _superstep(
             plan,
             "replicas",
             bytes_in=(1 - hidden) * 2 * n_bytes + last,
-            rounds=(1 - hidden) * 2 * (n - 1) * n_connections,
-            messages=4 * (n - 1) * n_connections,  # which rows, and the rows, forth and back
+            rounds=(1 - hidden) * 2 * hops * n_connections,
+            messages=4 * hops * n_connections,  # which rows, and the rows, forth and back
             total=plan.target.devices * sent,
         )
     ]
+
+
+def is_tree(n_groups: int, n: int) -> bool:
+    """Whether `n` replicas that share groups of samples evenly have one branch of their sum each (host/src/group_tree.h)."""
+    if n == 1:
+        return True
+    half = (n_groups + 1) // 2
+    return n % 2 == 0 and n_groups > LEAF_GROUPS and is_tree(half, n // 2) and is_tree(n_groups - half, n // 2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsesnn.errors import PlanError
-from sparsesnn.partition.cpu.memory import GROUP_SAMPLES
+from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, predict
 from sparsesnn.partition.target import Target

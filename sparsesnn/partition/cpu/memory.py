@@ -38,7 +38,7 @@ from collections.abc import Mapping
 
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.partition.cpu.cost import tile_blocks
-from sparsesnn.partition.cpu.tiles import tile_width
+from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
 
@@ -66,9 +66,6 @@ OBJECT_BYTES = 30_000
 SYNAPSE_BYTES = 13
 #: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/backward.cpp
 CHUNK_ROWS = 1024
-#: samples of a group, and groups that are added one after the other: `group_samples` of host/src/layer.h, `leaf_groups` of
-#: host/src/group_tree.h
-GROUP_SAMPLES, LEAF_GROUPS = 8, 8
 
 
 def rank_bytes(plan: Plan) -> list[dict[str, int]]:

@@ -6,6 +6,9 @@ from sparsesnn.partition.plan import Plan, Shard
 
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)
+#: samples of a group, and groups that are added one after the other: `group_samples` of host/src/layer.h, `leaf_groups` of
+#: host/src/group_tree.h
+GROUP_SAMPLES, LEAF_GROUPS = 8, 8
 #: bytes of weight and weight gradient that one tile should keep in its core's L2 cache; half of the smallest usual L2
 CPU_TILE_BYTES = 1024 * 1024
 
