@@ -24,6 +24,7 @@ from sparsesnn.datasets import arrays, hdf5
 from sparsesnn.datasets.classes import numbered
 from sparsesnn.datasets.convert import progress_bar
 from sparsesnn.errors import DataError
+from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]
 
@@ -141,7 +142,8 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
         if sample.size and not 0 <= int(sample.min()) <= int(sample.max()) < n:
             bad = int(np.argmax((sample < 0) | (sample >= n)))
             raise DataError(
-                f"{source}: sample[{where.start + bad}] is {sample[bad]}; label has {n:,} samples, so 0 to {n - 1:,} are allowed"
+                f"{source}: sample[{where.start + bad}] is {sample[bad]}; label has {count(n, 'sample')}, so 0 to {n - 1:,} are allowed; count samples "
+                "from 0, and give each a label"
             )
         counts += np.bincount(sample, minlength=n)
     groups: dict[str, npt.NDArray[np.int64]] = {}
@@ -267,7 +269,8 @@ def _asked(name: str) -> str:
 
 def _check_column(column: arrays.Column, name: str, kinds: str, source: str) -> None:
     if len(column.shape) != 1 or column.dtype.kind not in kinds:
-        raise DataError(f"{source}: {name} is {column.dtype}{list(column.shape)}; give a flat array of numbers")
+        wanted = "numbers" if "f" in kinds else "whole numbers, such as a.astype(int)"
+        raise DataError(f"{source}: {name} is {column.dtype}{list(column.shape)}; give a flat array of {wanted}")
 
 
 def _finite(values: Array, name: str, start: int, source: str) -> npt.NDArray[np.float64]:

@@ -50,7 +50,7 @@ def split_validation(
         held_out = _members(event_set, samples, how, kind, rest, option)
     if held_out.all() or not held_out.any():
         raise ConfigError(
-            f"{option}: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one"
+            f"{option}: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one: hold out another share, or 'none'"
         )
     return samples[~held_out], samples[held_out]
 

@@ -349,6 +349,8 @@ def parse_net(text: str, **defaults: Any) -> Network:
 
     Errors: `DescriptionError` for a text that is none, and unknown arguments.
     """
+    if not isinstance(text, str):
+        raise DescriptionError(f"net: is a {type(text).__name__}, {text!r}; give a text, such as '700-256r-20'")
     models = by_letter()
     known = neuron_options()
     if unknown := set(defaults) - set(known):
@@ -374,10 +376,13 @@ def parse_net(text: str, **defaults: Any) -> Network:
     if ":" in text:
         return Network.chain(*parse_maps(text, neurons, "".join(models)))
     pattern = f"([1-9][0-9]*)([rs{''.join(models)}]*)(?:p([0-9.]+))?"
-    matches = [re.fullmatch(pattern, part) for part in text.strip().split("-")]
+    words = text.strip().split("-")
+    matches = [re.fullmatch(pattern, word) for word in words]
     if len(matches) < 2 or None in matches:
+        wrong = [word for word in words if not re.fullmatch(pattern, word)]
+        found = f"{wrong[0]!r} is no size" if wrong else "has one size; a network has two or more"
         raise DescriptionError(
-            f"net {text!r}: write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
+            f"net {text!r}: {found}; write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
             "p0.1: sparse synapses of that density), or convolutions, such as 2x34x34:3C8s2-3C16s2-10"
         )
     sizes = [(int(m[1]), m[2]) for m in matches if m]

@@ -91,7 +91,7 @@ class Output:
         """float32[B, N], spikes of a population over the sequence (default: the last); differentiable."""
         if (name or self.output) not in self.spikes:
             raise DescriptionError(
-                f"counts: {name or self.output!r} is no population that fires; {', '.join(self.spikes)}"
+                f"counts: {name or self.output!r} is no population that fires; allowed: {', '.join(self.spikes)}"
             )
         spikes = self.spikes[name or self.output]
         return spikes.counts() if isinstance(spikes, SpikeBatch) else spikes.sum(0)

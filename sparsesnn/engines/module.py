@@ -184,7 +184,10 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
         )
     if not hasattr(spikes, "n_neurons"):
         return f"input is a {type(spikes).__name__}; give a SpikeBatch"
-    return f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}"
+    return (
+        f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}; give spikes [T, B, {n_input}], or describe a "
+        f"network with {spikes.n_neurons} inputs"
+    )
 
 
 class Model(nn.Module):

@@ -354,6 +354,7 @@ def test_labels_of_from_events() -> None:
         ({"unit": np.zeros(3, int)}, r"unit has 3 entries, t_ms \d+; give one for each event"),
         ({"unit": np.zeros((2, 2), int)}, r"unit is int64\[2, 2\]; give a flat array"),
         ({"label": np.zeros(5)}, "label: is float64"),
+        ({"unit": np.zeros(9)}, r"unit is float64\[9\]; give a flat array of whole numbers"),
         ({"label": np.zeros(2, int)}, r"sample\[\d+\] is \d+; label has 2 samples, so 0 to 1 are allowed"),
         ({"group": np.zeros(2, int)}, r"group is \[2\], label \[13\]; give one entry for each sample"),
         ({"part": np.array(["train"] * 12 + ["dev"])}, r"part is \['dev'\]; allowed: train, valid, test"),

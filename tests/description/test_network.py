@@ -388,3 +388,17 @@ def test_synapses_that_cannot_be_read(synapses: object, message: str) -> None:
     data["connections"][0]["synapses"] = synapses
     with pytest.raises(DescriptionError, match=message):
         Network.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("13-7x-3", "net '13-7x-3': '7x' is no size; write sizes .* such as 700-256r-20"),
+        ("13", "net '13': has one size; a network has two or more; write sizes"),
+        ("13--3", "net '13--3': '' is no size"),
+        ([13, 7, 3], r"net: is a list, \[13, 7, 3\]; give a text, such as '700-256r-20'"),
+    ],
+)
+def test_a_text_that_is_no_network_is_told_which_part_is_wrong(text: Any, facts: str) -> None:
+    with pytest.raises(DescriptionError, match=facts):
+        parse_net(text)

@@ -493,3 +493,10 @@ def test_validate_finds_duplicates_among_near_spikes() -> None:
     ids = torch.from_numpy(np.array([1, 3, 4, 4, 2, 2], np.uint16))
     with pytest.raises(SpikeListError, match="list 0 does not ascend: id 4 after 4"):
         replace(with_near_spikes(), ids=ids).validate()
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    with pytest.raises(ShapeError, match=r"from_dense: spikes are a ndarray; give a tensor \[T, B, N\]"):
+        SpikeBatch.from_dense(np.zeros((5, 2, 3)))  # type: ignore[arg-type]
+    with pytest.raises(SpikeListError, match=r"spikes hold 0\.25; entries must be 0 or 1.*graded=True"):
+        SpikeBatch.from_dense(torch.full((1, 1, 3), 0.25))

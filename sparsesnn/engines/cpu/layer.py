@@ -383,5 +383,7 @@ def engine_lists(spikes: SpikeBatch) -> _core.Lists:
 def _array(x: Tensor, name: str) -> np.ndarray:
     """The tensor's memory as a contiguous float32 array; copied only where it is not contiguous."""
     if x.dtype != torch.float32 or not x.is_cpu:
-        raise ShapeError(f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu")
+        raise ShapeError(
+            f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu: call model.float().cpu(), or use backend 'dense'"
+        )
     return (x if x.is_contiguous() else x.contiguous()).detach().numpy()
