@@ -64,13 +64,20 @@ class SparseRows:
 
     def __init__(self, n_pre: int, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], senders: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], tile_width: int, first: int = ..., by_blocks: bool = ...) -> None: ...
 
+class Windows:
+    """
+    A convolution as a layer hears it, see host/src/windows.h; shape: height, width, channels of the sender.
+    """
+
+    def __init__(self, *, shape: Sequence[int], channels_first: bool, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, channels: int) -> None: ...
+
 class Source:
     """
     A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses
-    [synapses] with their rows.
+    [synapses] with their rows; of a convolution that of its windows.
     """
 
-    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ...) -> None: ...
+    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., windows: Windows | None = ...) -> None: ...
 
 class Loop:
     """
@@ -231,6 +238,15 @@ def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=Fa
     """
     Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented where asked for.
     """
+
+def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> dict:
+    """
+    Lists of pooled maps, see host/src/pool_lists.h. `values`: of every entry, None where all spikes are 1; `ends`,
+    `entries`: int64, whose gradient an entry's is.
+    """
+
+def pooled_grad(ends: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], entries: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], d_pooled: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], share: float, n_values: int) -> object:
+    """The gradient by the values of the lists that were pooled."""
 
 def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, first_step: int) -> dict:
     """

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "events.h"
+#include "group_sums.h"
 #include "group_tree.h"
 #include "isa.h"
 #include "kernels.h"
@@ -14,6 +15,7 @@
 #include "sparse_rows.h"
 #include "thread_pool.h"
 #include "tile_sums.h"
+#include "windows.h"
 
 namespace sparsesnn {
 namespace {
@@ -21,8 +23,6 @@ namespace {
 // Rows (t, b) of current gradients that the backward pass keeps between its two halves: 256 kB a tile of 64 neurons,
 // which leaves half of the smallest usual L2 to the rest.
 constexpr int backward_chunk_rows = 1024;
-
-int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
 
 // Groups of samples whose sum is at hand when their last chunk is done.
 struct Leaf {
@@ -76,50 +76,6 @@ std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, const
         chunks.push_back({std::max(0, t1 - most_steps), t1, g * group_samples,
                           std::min(n_samples, std::min(leaf.hi, g + groups) * group_samples)});
   return chunks;
-}
-
-// Sums of groups [G, n], added up in order.
-Array<float> add_groups(const Array<float>& groups, std::size_t n) {
-  Array<float> total = Array<float>::zeros(n);
-  for (std::size_t g = 0; g < groups.size(); g += n)
-    for (std::size_t k = 0; k < n; ++k) total[k] += groups[g + k];
-  return total;
-}
-
-// Calls visit(b0, b1, sum) for each group of samples; `sum` [n] is zero at first. Returns the groups' sums, added up in
-// order or, `separate`, one after another: [G, n].
-template <class Visit>
-Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& visit) {
-  const int n_groups = count_groups(n_samples);
-  Array<float> groups(n * n_groups);
-  std::vector<double> sum(n);
-  for (int g = 0; g < n_groups; ++g) {
-    std::fill(sum.begin(), sum.end(), 0.0);
-    visit(g * group_samples, std::min(n_samples, (g + 1) * group_samples), sum.data());
-    for (std::size_t k = 0; k < n; ++k) groups[n * g + k] = static_cast<float>(sum[k]);
-  }
-  return separate ? std::move(groups) : add_groups(groups, n);
-}
-
-// Gradients of a spiking layer's parameters: Σ over slots of σ'·e times the trace stored with the slot, in the order of
-// slots within a group of samples.
-void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,
-                     std::int64_t n_slots, bool separate, LayerGradients& out) {
-  int field = 1 + int(spec.model->reads_x);
-  for (int k = 0; k < spec.model->n_parameters; ++k) {
-    if (!spec.learns[k]) continue;
-    const float* trace = saved.fields + static_cast<std::size_t>(field++) * n_slots;
-    out.d_parameters[k] = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
-      for (int t = 0; t < input.n_steps; ++t) {
-        const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * input.n_samples;
-        for (std::int64_t j = offsets[b0]; j < offsets[b1]; ++j) {
-          const std::uint32_t n = saved.lists.wide ? static_cast<const std::uint32_t*>(saved.lists.ids)[j]
-                                                   : static_cast<const std::uint16_t*>(saved.lists.ids)[j];
-          total[n] += static_cast<double>(d_slots[j]) * trace[j];
-        }
-      }
-    });
-  }
 }
 
 // What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
@@ -435,6 +391,7 @@ void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                               const float* d_values, const float* d_potentials, const Wanted& wanted) {
   check_layer(spec, input);
+  if (input.hears_windows()) return window_backward(spec, input, saved, d_values, wanted);
   return Backward(spec, input, saved, d_values, d_potentials, wanted).run();
 }
 

@@ -3,6 +3,7 @@
 
 #include "engine.h"
 #include "thread_pool.h"
+#include "window_passes.h"
 
 namespace sparsesnn {
 namespace {
@@ -84,6 +85,29 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
   }
 }
 
+namespace {
+
+// A layer that hears windows hears nothing else.
+void check_windows(const LayerSpec& spec, const LayerInput& input) {
+  const auto refuse = [](const std::string& what) { throw InputError("ShapeError", "layer: windows: " + what); };
+  const std::size_t n_windows = std::count_if(input.sources.begin(), input.sources.end(),
+                                              [](const SourceInput& source) { return source.windows != nullptr; });
+  if (!n_windows) return;
+  if (n_windows != input.sources.size() || n_windows > most_window_sources)
+    refuse(std::to_string(n_windows) + " of " + std::to_string(input.sources.size()) +
+           " sources have windows; allowed: all of at most " + std::to_string(most_window_sources));
+  if (!input.loops.empty() || input.exchange || !spec.model->fires() || spec.fixed || spec.needs_step_order())
+    refuse(
+        "the layer has loops, other shards, a readout, fixed activity, or a capacity next to derivatives through "
+        "spikes; allowed: none of these");
+  for (const SourceInput& source : input.sources)
+    if (source.windows->n_post() != spec.n || source.windows->n_rows() != input.sources[0].windows->n_rows())
+      refuse("they make maps of " + std::to_string(source.windows->n_post()) + " neurons; the layer has " +
+             std::to_string(spec.n));
+}
+
+}  // namespace
+
 void check_layer(const LayerSpec& spec, const LayerInput& input) {
   if (spec.n < 1 || input.n_steps < 0 || input.n_samples < 0)
     throw InputError("ShapeError", "layer: n, n_steps and n_samples must not be negative, and n at least 1");
@@ -105,6 +129,7 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
     if (source.n_list_steps < input.n_steps - source.delay)
       throw InputError("ShapeError", "layer: a source covers " + std::to_string(source.n_list_steps) + " steps, " +
                                          std::to_string(input.n_steps - source.delay) + " are read");
+  check_windows(spec, input);
 }
 
 }  // namespace sparsesnn

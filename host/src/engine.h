@@ -54,6 +54,8 @@ class Array {
   std::size_t size_ = 0;
 };
 
+class Windows;
+
 // A sending population as the caller has it: weight [M, N], row-major.
 struct SourceInput {
   Lists lists;
@@ -62,6 +64,7 @@ struct SourceInput {
   int delay = 0;
   const float* weight = nullptr;
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` has one number each, receiver by receiver
+  const Windows* windows = nullptr;  // of a convolution: `weight` is that of its windows (windows.h)
   const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
 };
 
@@ -98,6 +101,8 @@ struct LayerInput {
   Lists own_before;                      // own lists of the last steps before the sequence: as many as
   int n_before = 0;                      // the longest delay of a loop, or 0
 
+  // Whether a source's synapses are windows; then all are, and there are no loops.
+  bool hears_windows() const { return !sources.empty() && sources[0].windows; }
   // A spike's row of sparse synapses is read whole, so such layers run sample by sample.
   bool reads_rows() const {
     for (const SourceInput& source : sources)

@@ -1,6 +1,7 @@
 // What Python sees of the engine. Shapes and dtypes are checked here, once; the engine trusts them.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -347,12 +348,36 @@ void register_engine(nb::module_& m) {
           },
           "n_pre"_a, "offsets"_a, "senders"_a, "tile_width"_a, "first"_a = 0, "by_blocks"_a = false);
 
+  nb::class_<Windows>(
+      m, "Windows",
+      "A convolution as a layer hears it, see host/src/windows.h; shape: height, width, channels of the "
+      "sender.")
+      .def(
+          "__init__",
+          [](Windows* self, std::array<int, 3> shape, bool channels_first, std::array<int, 2> kernel,
+             std::array<int, 2> stride, std::array<int, 2> padding, std::array<int, 2> dilation, int groups,
+             int channels) {
+            new (self) Windows({shape[0],
+                                shape[1],
+                                shape[2],
+                                channels_first,
+                                {kernel[0], kernel[1]},
+                                {stride[0], stride[1]},
+                                {padding[0], padding[1]},
+                                {dilation[0], dilation[1]},
+                                groups,
+                                channels});
+          },
+          nb::kw_only(), "shape"_a, "channels_first"_a, "kernel"_a, "stride"_a, "padding"_a, "dilation"_a, "groups"_a,
+          "channels"_a);
+
   nb::class_<PySource>(m, "Source",
                        "A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses\n"
-                       "[synapses] with their rows.")
+                       "[synapses] with their rows; of a convolution that of its windows.")
       .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>,
-                    std::shared_ptr<SparseRowsOf>>(),
-           "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none());
+                    std::shared_ptr<SparseRowsOf>, std::shared_ptr<Windows>>(),
+           "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
+           "windows"_a.none() = nb::none());
 
   nb::class_<PyLoop>(
       m, "Loop",

@@ -9,6 +9,7 @@
 #include "sharded.h"
 #include "sparse_rows.h"
 #include "thread_pool.h"
+#include "windows.h"
 
 namespace sparsesnn {
 
@@ -180,6 +181,7 @@ bool any_below_zero(const Array<float>& x) {
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   check_layer(spec, input);
+  if (input.hears_windows()) return window_forward(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const NeuronModel& model = *spec.model;

@@ -8,6 +8,7 @@ namespace sparsesnn {
 
 struct DenseKernels;
 struct RandomKernels;
+struct WindowKernels;
 
 struct Kernels {
   const char* name;
@@ -50,6 +51,8 @@ struct Kernels {
   // `sum` has room for the longest row.
   void (*sparse_grad)(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current,
                       float* sum);
+  // Of a neuron model, the passes of layers that hear windows (window_passes.h).
+  const WindowKernels& (*window)(const LayerSpec&);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);

@@ -7,6 +7,7 @@ void register_engine(nanobind::module_& m);     // engine_bindings.cpp: the pass
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_delays(nanobind::module_& m);     // delays_bindings.cpp: lists whose entries arrive later
+void register_pools(nanobind::module_& m);      // pool_bindings.cpp: lists of pooled maps
 void register_optimiser(nanobind::module_& m);  // optimiser_bindings.cpp: Adam
 void register_dense(nanobind::module_& m);      // dense_bindings.cpp: the neuron dynamics of the dense baseline
 }  // namespace sparsesnn
@@ -20,6 +21,7 @@ NB_MODULE(_core, m) {
   sparsesnn::register_sharded(m);
   sparsesnn::register_batch(m);
   sparsesnn::register_delays(m);
+  sparsesnn::register_pools(m);
   sparsesnn::register_optimiser(m);
   sparsesnn::register_dense(m);
 }

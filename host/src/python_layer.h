@@ -15,6 +15,7 @@
 #include "python_arrays.h"
 #include "python_exchange.h"
 #include "sparse_rows.h"
+#include "windows.h"
 
 namespace sparsesnn {
 
@@ -25,6 +26,7 @@ struct PySource {
   In<float> weight;
   std::optional<In<unsigned char>> packed;
   std::shared_ptr<SparseRowsOf> rows;  // of sparse synapses, else null
+  std::shared_ptr<Windows> windows;    // of a convolution, else null
 };
 
 struct PyLoop {
@@ -87,6 +89,12 @@ struct PyLayer {
 
   // Of a weight.
   std::vector<std::size_t> shape_of(const PySource& from) const {
+    if (from.windows) {
+      if (from.windows->n_pre() != from.n_pre)
+        throw InputError("ShapeError", "layer: windows hear " + std::to_string(from.windows->n_pre()) +
+                                           " neurons; the source has " + std::to_string(from.n_pre));
+      return from.windows->weight_shape();
+    }
     return weight_shape(spec, from.n_pre, from.rows.get(), exchange != nullptr);
   }
   std::vector<std::size_t> shape_of(const PyLoop& from) const {
@@ -118,6 +126,7 @@ struct PyLayer {
       check_shape(from.weight, shape_of(from), "weight");
       source.weight = from.weight.data();
       source.rows = from.rows.get();
+      source.windows = from.windows.get();
       source.packed = packed_data(from.packed, from.n_pre, spec);
       in.sources.push_back(source);
     }

@@ -17,9 +17,11 @@ from sparsesnn.engines.cpu.layer import Snapshot, run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
+from sparsesnn.engines.pooling import pooled
 from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.host.comm import Grid
+from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
@@ -99,7 +101,9 @@ class Layer(PopulationModule):
         dense.check_mode(dense_mode, backend)
         connections = incoming(population, n_pre, delays)
         if backend == "cpu":
-            check_matrices(connections, f"backend {backend!r}")
+            if part is not None:
+                check_matrices(connections, f"backend {backend!r} on several ranks")
+            check_in_lists(population, connections, f"backend {backend!r}")
         own = (part.shards.begin, part.shards.end) if part else (0, population.n)
         super().__init__(population, connections, uniform(generator, population.n, *own, room), own)
         self.part = part
@@ -152,6 +156,9 @@ class Layer(PopulationModule):
         part: Part | None = self.part
         if part is not None:
             return part.run_layer(self, lists, training_step, first_sample)
+        for k, c in enumerate(self.senders):
+            found = c.synapses.in_lists(c.n_pre)
+            lists[k] = pooled(lists[k], found.pools if found else ())
         return run_layer(self, lists, state, training_step)
 
     def axonal_delays(self, c: Incoming) -> Tensor:

@@ -25,6 +25,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Target
 from sparsesnn.synapses import Synapses
+from sparsesnn.synapses.base import InLists
 from sparsesnn.wording import count, powers_of_two_near
 
 
@@ -194,6 +195,16 @@ class Plan:
         """Weights of one neuron of a population that the CPU engine keeps in a tile."""
         n = self.populations[name].n
         return sum(self.synapses(c).n_read(self.populations[c.pre].n, n) for c in self.incoming(name))
+
+    def in_lists(self, c: ConnectionPlan) -> InLists:
+        """How the CPU engine goes through a connection's lists."""
+        found = self.synapses(c).in_lists(self.populations[c.pre].n)
+        assert found is not None, "refused before a plan is made"
+        return found
+
+    def hears_windows(self, name: str) -> bool:
+        """Whether the CPU engine runs a population row by row of its maps (host/src/windows.h)."""
+        return any(self.in_lists(c).kind.window_shape() for c in self.incoming(name))
 
     def is_compressed(self, c: ConnectionPlan) -> bool:
         """Whether the CPU engine reads compressed rows of a connection."""

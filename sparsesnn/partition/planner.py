@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sparsesnn.errors import ConfigError
+from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Input
 from sparsesnn.layers.catalog import AnyPopulation
 from sparsesnn.network import Network
@@ -68,7 +69,11 @@ def make_plan(
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
     """
-    check_matrices(network.connections, "a plan")
+    if target.kind != "cpu" or target.devices > 1:
+        check_matrices(network.connections, f"a plan for '{target.name}'")
+    else:
+        for name, population in network.receivers().items():
+            check_in_lists(population, network.incoming(name), "a plan")
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
     if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.name.startswith("cpu")):
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Dict, Optional, Tuple, Type  # noqa: UP035
+from typing import Any, ClassVar, Dict, NamedTuple, Optional, Tuple, Type  # noqa: UP035
 
 import numpy as np
 
@@ -16,6 +16,20 @@ from sparsesnn.errors import DescriptionError
 Columns = Tuple[np.ndarray, np.ndarray]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
 #: height, width, channels
 Shape = Tuple[int, int, int]  # noqa: UP006
+
+
+class InLists(NamedTuple):
+    """How a kind that reads spike lists goes through them: first they are pooled, then the engine delivers what is left.
+
+    Args:
+        pools: kinds that make lists of lists, one behind the other.
+        kind: what reads the last of them: `Dense` or another matrix, or windows.
+        n_pre: neurons in these.
+    """
+
+    pools: Tuple[Any, ...]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
+    kind: Any
+    n_pre: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,14 @@ class Synapses:
     def is_compressed(self, n_pre: int, n_post: int) -> bool:
         """Whether the CPU engine reads compressed rows; else it reads a matrix."""
         return False
+
+    def in_lists(self, n_pre: int) -> InLists | None:
+        """How the CPU engine goes through lists of `n_pre` neurons; None: it does not."""
+        return InLists((), self, n_pre) if self.is_matrix else None
+
+    def window_shape(self) -> dict[str, Any] | None:
+        """Of a convolution, what `_core.Windows` is made from; None of another kind."""
+        return None
 
     def n_read(self, n_pre: int, n_post: int) -> int:
         """Weights of one receiver that the CPU engine keeps in a tile."""

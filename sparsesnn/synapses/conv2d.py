@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses.base import Shape
+from sparsesnn.synapses.base import InLists, Shape
 from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sides
 
 
@@ -50,6 +50,28 @@ class Conv2d(OnMaps):
 
     def windows(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
         return sides(self.kernel), sides(self.stride), sides(self.padding), sides(self.dilation)
+
+    def in_lists(self, n_pre: int) -> InLists | None:
+        return InLists((), self, n_pre)
+
+    def window_shape(self) -> dict[str, Any] | None:
+        kernel, stride, padding, dilation = self.windows()
+        return {
+            "shape": self.pre_shape,
+            "channels_first": self.channels_first,
+            "kernel": kernel,
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": self.groups,
+            "channels": self.channels,
+        }
+
+    def fan_out_runs(self) -> float:
+        """Runs of weights, without a gap, that a spike adds, on average: one a row that hears it, more where taps are apart."""
+        kernel, stride, _, dilation = self.windows()
+        gaps = 1 if self.groups == 1 and stride[1] % dilation[1] == 0 else kernel[1] / stride[1]
+        return kernel[0] / stride[0] * gaps
 
     @property
     def n_channels(self) -> int:

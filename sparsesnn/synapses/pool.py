@@ -9,7 +9,8 @@ from typing import Any, Optional
 import numpy as np
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses.base import Shape
+from sparsesnn.synapses.base import InLists, Shape
+from sparsesnn.synapses.conv2d import Conv2d
 from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sides
 
 REDUCTIONS = ("sum", "average", "max")
@@ -57,21 +58,39 @@ class Pool(OnMaps):
         height, width = sides(self.size)
         return height * width
 
+    def in_lists(self, n_pre: int) -> InLists | None:
+        """Pooled, each neuron hears its window alone."""
+        shape = self.post_shape
+        return InLists((self,), Conv2d(shape[2], 1, groups=shape[2], shape=shape), math.prod(shape))
+
+    def list_arguments(self) -> dict[str, Any]:
+        """What `_core.pooled` takes."""
+        size, stride, _, _ = self.windows()
+        return {
+            "shape": self.pre_shape,
+            "channels_first": self.channels_first,
+            "size": size,
+            "stride": stride,
+            "maximum": self.reduction == "max",
+            "share": self.share,
+        }
+
     @property
-    def _share(self) -> float:
+    def share(self) -> float:
+        """By which a sum is multiplied."""
         return 1 / self.fan_in(0, 0) if self.reduction == "average" else 1.0
 
     def add(self, i: Any, spikes: Any, weight: Any) -> None:
         maps, made = self.maps(spikes), self.received(i)
         windows = [maps[read] for _, _, read in self.taps()]
-        made += np.max(windows, axis=0) if self.reduction == "max" else self._share * np.sum(windows, axis=0)
+        made += np.max(windows, axis=0) if self.reduction == "max" else self.share * np.sum(windows, axis=0)
 
     def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:
         maps, d = self.maps(spikes), self.received(d)
         d_maps = np.zeros_like(maps, dtype=d.dtype)
         first = np.argmax([maps[read] for _, _, read in self.taps()], axis=0)
         for k, (_, _, read) in enumerate(self.taps()):
-            d_maps[read] += d * (first == k) if self.reduction == "max" else d * self._share
+            d_maps[read] += d * (first == k) if self.reduction == "max" else d * self.share
         return self.flat(d_maps).reshape(spikes.shape), np.zeros_like(weight)
 
     def product(self, spikes: Any, weight: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Optional, Tuple  # noqa: UP035
 import numpy as np
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses.base import Shape, Synapses, synapses_from_dict
+from sparsesnn.synapses.base import InLists, Shape, Synapses, synapses_from_dict
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,25 @@ class Series(Synapses):
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
         return 0, self.weight_shape(n_pre, n_post)[-1] if end else 0
+
+    def in_lists(self, n_pre: int) -> InLists | None:
+        """Pools of spikes, and one kind that reads what they make."""
+        pools: tuple[Any, ...] = ()
+        for member in self.members[:-1]:
+            found = member.in_lists(n_pre)
+            if found is None or not found.pools:
+                return None
+            pools, n_pre = pools + found.pools, found.n_pre
+        last = self.members[-1].in_lists(n_pre)
+        return last and InLists(pools + last.pools, last.kind, last.n_pre)
+
+    def n_read(self, n_pre: int, n_post: int) -> int:
+        found = self.in_lists(n_pre)
+        return found.kind.n_read(found.n_pre, n_post) if found else n_pre
+
+    def relative_work(self, n_pre: int, n_post: int) -> float:
+        found = self.in_lists(n_pre)
+        return found.kind.relative_work(found.n_pre, n_post) if found else 1.0
 
     def n_products(self, n_pre: int, n_post: int) -> int:
         return sum(member.n_products(*ends) for member, ends in self._pairs(n_post))

@@ -44,11 +44,11 @@ class Chain:
 
     @staticmethod
     def fits(network: Network, layers: Mapping[str, Any]) -> bool:
-        """Whether a network can run so: nothing is delayed between populations, and no hooks want to see single layers."""
+        """Whether a network can run so: nothing is delayed between populations, all synapses are matrices, and no hooks want to
+        see single layers."""
         hooks = ("_forward_hooks", "_forward_pre_hooks")
-        return all(c.is_recurrent or not c.reach for c in network.connections) and not any(
-            getattr(layer, name) for layer in layers.values() for name in hooks
-        )
+        plain = all(c.synapses.is_matrix and (c.is_recurrent or not c.reach) for c in network.connections)
+        return plain and not any(getattr(layer, name) for layer in layers.values() for name in hooks)
 
     def __call__(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None) -> Output:
         """The next T steps of B samples, with the state that the steps before left."""

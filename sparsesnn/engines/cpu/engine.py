@@ -16,8 +16,8 @@ from sparsesnn.engines.base import Training
 from sparsesnn.engines.module import WEIGHT_DTYPES, Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
+from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
-from sparsesnn.synapses.base import check_matrices
 
 
 class CpuEngine(TorchEngine):
@@ -34,7 +34,8 @@ class CpuEngine(TorchEngine):
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
-        check_matrices(network.connections, f"backend {name!r}")
+        for receiver, population in network.receivers().items():
+            check_in_lists(population, network.incoming(receiver), f"backend {name!r}")
 
     def _make_model(self) -> nn.Module:
         return Model(self.network, seed=self.training.seed, weight_dtype=self.training.options.weight_dtype)

@@ -20,7 +20,7 @@ from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
-from sparsesnn.parameters import PopulationModule
+from sparsesnn.parameters import Incoming, PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
@@ -59,7 +59,7 @@ class Pass:
         delays: tuple[int, ...] = layer.delays
         self.delays, earlier = (delays, none) if state is None else (none, delays)
         self.n_steps, self.n_samples = self.sources[0].n_steps - earlier[0], self.sources[0].n_samples
-        for source, n_pre, more in zip(self.sources, layer.n_pre, earlier, strict=True):
+        for source, n_pre, more in zip(self.sources, self.wiring.n_pre, earlier, strict=True):
             if (source.n_steps - more, source.n_samples, source.n_neurons) != (self.n_steps, self.n_samples, n_pre):
                 raise ShapeError(
                     f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
@@ -138,7 +138,7 @@ class Pass:
             own: the population's lists, which then are a source more in place of each loop.
         """
         layer, wiring, rows, arrays, packed = self.layer, self.wiring, self.wiring.rows, self.arrays, self.packed
-        read = list(zip(wiring.senders, lists, layer.n_pre, self.delays, strict=True))
+        read = list(zip(wiring.senders, lists, wiring.n_pre, self.delays, strict=True))
         loops = list(zip(wiring.loops, layer.loop_delays, strict=True))
         if own is not None:
             read += [(name, own, layer.population.n, delay) for name, delay in loops]
@@ -147,7 +147,7 @@ class Pass:
             n_steps=self.n_steps,
             n_samples=self.n_samples,
             sources=[
-                _core.Source(of, n_pre, delay, arrays[name], packed.get(name), rows.get(name))
+                _core.Source(of, n_pre, delay, arrays[name], packed.get(name), rows.get(name), wiring.windows.get(name))
                 for name, of, n_pre, delay in read
             ],
             parameters=[arrays[name] for name in wiring.parameters],
@@ -208,7 +208,7 @@ class Snapshot:
         wiring = Wiring.of(layer)
         spec, packed = wiring.spec(layer, False, ()), {}
         for name, c in wiring.connections.items():
-            if name not in wiring.rows:
+            if name not in wiring.rows and name not in wiring.windows:
                 packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
                 _core.pack_rows(spec, wiring.by_sample, _array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
         return cls({name: x if name in packed else x.clone() for name, x in tensors.items()}, packed)
@@ -235,10 +235,13 @@ class _RunLayer(torch.autograd.Function):
 
 def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
     """All tensors that define the layer, under the engine's names; parameters within their range, those that learn [n]."""
-    rows = Wiring.of(layer).rows
-    found = {
-        name: layer.weight(c) if name in rows else layer.matrix(c) for name, c in Wiring.of(layer).connections.items()
-    }
+    wiring = Wiring.of(layer)
+    found = {}
+    for name, c in wiring.connections.items():
+        if name in wiring.pools:
+            found[name] = torch.ones(c.synapses.weight_shape(c.n_pre, layer.population.n))
+        else:
+            found[name] = layer.weight(c) if name in wiring.rows or name in wiring.windows else layer.matrix(c)
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is not None:
@@ -256,7 +259,10 @@ class Wiring:
 
     Attributes:
         senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`.
-        connections: by these names.
+        connections: by these names, behind their pools.
+        n_pre: neurons in the lists of each sender, likewise.
+        pools: names of those that only pool: what they make is heard one to one.
+        windows: convolutions, by the names of their weights.
         parameters: of the neuron model, names in the order of the C++ model.
         rows: compressed rows, by the names of the weights that have some.
     """
@@ -264,7 +270,15 @@ class Wiring:
     def __init__(self, layer: PopulationModule) -> None:
         self.senders = [f"weight{k}" for k in range(len(layer.senders))]
         self.loops = [f"loop{k}" for k in range(len(layer.loops))]
-        self.connections = dict(zip([*self.senders, *self.loops], [*layer.senders, *layer.loops], strict=True))
+        self.connections = {
+            **dict(zip(self.senders, map(behind_pools, layer.senders), strict=True)),
+            **dict(zip(self.loops, layer.loops, strict=True)),
+        }
+        self.n_pre = [self.connections[name].n_pre for name in self.senders]
+        weightless = {c.name for c in layer.senders if not layer.has_weights(c)}
+        self.pools = {name for name, c in self.connections.items() if c.name in weightless}
+        shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
+        self.windows = {name: _core.Windows(**shape) for name, shape in shapes.items() if shape}
         self.parameters = tuple(parameter.name for parameter in layer.population.parameters)
         by_blocks = bool(layer.part and layer.part.exchange)
         self.rows: dict[str, _core.SparseRows] = {}
@@ -294,13 +308,20 @@ class Wiring:
         return self.specs[key]
 
 
+def behind_pools(c: Incoming) -> Incoming:
+    """A connection as the engine delivers it."""
+    found = c.synapses.in_lists(c.n_pre)
+    assert found is not None, "refused when the layer was made"
+    return c._replace(n_pre=found.n_pre, synapses=found.kind)
+
+
 def tile_width(layer: PopulationModule) -> int:
     """Neurons of a tile of the layer: as the plan says, where there is one."""
     if layer.part:
         width: int = layer.part.shards.tile_width
         return width
     n = layer.population.n
-    return cpu_tile_width(n, sum(c.synapses.n_read(c.n_pre, n) for c in layer.incoming))
+    return cpu_tile_width(n, sum(c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, layer.incoming)))
 
 
 def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:

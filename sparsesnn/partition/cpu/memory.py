@@ -20,6 +20,8 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
 |  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 128 |
 | state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
+|  | maps keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
+|  | (waiting sums), records before they are in order (masks), and no currents of several steps |
 | sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back |
 | shares | of one chunk: P·(listed ids of the chunk)·4.5 |
 | readout | potentials, their gradient, and PyTorch's copy of it, T·B·n·4 each |
@@ -64,6 +66,9 @@ ITEMS = (
 OBJECT_BYTES = 30_000
 #: which neurons a sparse synapse joins: sender, receiver, place, and how sums over receivers go on
 SYNAPSE_BYTES = 13
+#: a run of weights that a spike adds to a row of maps, and an own entry: `Hit` of host/src/windows.h, `RowEntry` of
+#: host/src/window_passes.h
+HIT_BYTES, ENTRY_BYTES = 32, 16
 #: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/backward.cpp
 CHUNK_ROWS = 1024
 
@@ -109,7 +114,9 @@ def _rank(
         padded = tiles[name] * tile_width(plan, name)
         begin = shards[name][0].first
         n_weights = {c: plan.n_weights(c, begin, begin + n) for c in incoming}
-        n_read = {c: w if plan.is_compressed(c) else plan.populations[c.pre].n * n for c, w in n_weights.items()}
+        windows = plan.hears_windows(name)
+        whole = {c: windows or plan.is_compressed(c) for c in incoming}  # read as they are
+        n_read = {c: w if whole[c] else plan.in_lists(c).n_pre * n for c, w in n_weights.items()}
         weights = 4 * sum(n_weights.values())
         out["weights"] += weights
         out["gradient"] += weights * train
@@ -136,6 +143,8 @@ def _rank(
             "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan.n_samples, plan.n_steps) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
         }
+        if windows:
+            peak = _windows(plan, name, sum(n_weights.values()), lengths)
         for item, size in peak.items():  # one layer after the other
             out[item] = max(out[item], size)
         kept += 4 * plan.n_samples * n * _states(population)
@@ -164,6 +173,21 @@ def _rank(
         out["lists"] += ids * (wide + 4 * train) + 12 * rows
         out["list gradients"] += 4 * ids * train * (not isinstance(plan.network.populations[name], Input))
     return out
+
+
+def _windows(plan: Plan, name: str, n_weights: int, lengths: Mapping[str, Lengths]) -> dict[str, int]:
+    """What a layer of maps holds while it runs, instead of what others do; `masks`: its records, row by row."""
+    population, n = plan.network.populations[name], plan.populations[name].n
+    train, cores = int(plan.trains), min(plan.target.tiles, plan.n_samples)
+    runs = sum(lengths[c.pre].listed * plan.in_lists(c).kind.fan_out_runs() for c in plan.incoming(name))
+    fields = 1 + (getattr(population, "reset", "") == "zero")
+    return {
+        "packed": 4 * n_weights,
+        "state": 4 * plan.n_samples * n * _states(population),
+        "masks": math.ceil(lengths[name].listed * plan.n_steps * plan.n_samples * (8 + 4 * fields * train)),
+        "sorting": math.ceil(plan.n_steps * cores * (HIT_BYTES * runs + ENTRY_BYTES * lengths[name].listed * train)),
+        "waiting sums": 4 * n_weights * min(plan.n_samples, GROUP_SAMPLES * LEAF_GROUPS) * train,
+    }
 
 
 def _states(population: Input | LI | Population) -> int:

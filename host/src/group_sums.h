@@ -1,0 +1,36 @@
+// Gradients of numbers per neuron, as sums over groups of samples.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "engine.h"
+
+namespace sparsesnn {
+
+inline int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
+
+// Sums of groups [G, n], added up in order.
+Array<float> add_groups(const Array<float>& groups, std::size_t n);
+
+// Calls visit(b0, b1, sum) for each group of samples; `sum` [n] is zero at first. Returns the groups' sums, added up in
+// order or, `separate`, one after another: [G, n].
+template <class Visit>
+Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& visit) {
+  const int n_groups = count_groups(n_samples);
+  Array<float> groups(n * n_groups);
+  std::vector<double> sum(n);
+  for (int g = 0; g < n_groups; ++g) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    visit(g * group_samples, std::min(n_samples, (g + 1) * group_samples), sum.data());
+    for (std::size_t k = 0; k < n; ++k) groups[n * g + k] = static_cast<float>(sum[k]);
+  }
+  return separate ? std::move(groups) : add_groups(groups, n);
+}
+
+// Gradients of a spiking layer's parameters: Σ over slots of σ'·e times the trace stored with the slot, in the order of
+// slots within a group of samples.
+void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,
+                     std::int64_t n_slots, bool separate, LayerGradients& out);
+
+}  // namespace sparsesnn

@@ -1,0 +1,234 @@
+// The backward pass of a layer that hears windows (windows.h): sample by sample, row by row, steps descending.
+//
+// The gradient of a weight is a sum over groups of samples (layer.h); a group's is that of its samples, ascending, each
+// of which begins at zero and adds rows ascending, steps descending, hits in the order of the forward pass.
+#include <algorithm>
+#include <utility>
+
+#include "group_sums.h"
+#include "group_tree.h"
+#include "isa.h"
+#include "kernels.h"
+#include "packing.h"
+#include "phases.h"
+#include "thread_pool.h"
+#include "window_passes.h"
+
+namespace sparsesnn {
+namespace {
+
+// Arrays of one worker.
+class BackwardRoom {
+ public:
+  BackwardRoom(const LayerSpec& spec, int length, bool bias)
+      : n_(window_row_floats(length)), n_blocks_(window_blocks(length)) {
+    const NeuronModel& model = *spec.model;
+    floats_ = Array<float>::zeros(n_ * (model.n_states + model.n_parameters + 3));
+    steps_ = Array<std::int32_t>(3 * static_cast<std::size_t>(n_blocks_));
+    alive_ = Array<bool>(n_blocks_);
+    listed_ = Array<unsigned char>(window_listed_bytes * window_block * n_blocks_);
+    float* next = floats_.data();
+    const auto take = [&] { return std::exchange(next, next + n_); };
+    for (int s = 0; s < model.n_states; ++s) room_.d_state[s] = take();
+    for (int k = 0; k < model.n_parameters; ++k) room_.parameter[k] = take();
+    room_.d_current = take();
+    room_.q = take();
+    if (bias) room_.d_bias = take();
+    room_.next = steps_.data();
+    room_.reached = steps_.data() + n_blocks_;
+    room_.n_listed = steps_.data() + 2 * n_blocks_;
+    room_.alive = alive_.data();
+    room_.listed = listed_.data();
+  }
+
+  WindowBackwardRoom room(float* d_weight) const {
+    WindowBackwardRoom room = room_;
+    room.d_weight = d_weight;
+    return room;
+  }
+
+  RowHits hits;
+  std::vector<RowEntry> entries;          // of the layer's own lists, by rows, steps ascending
+  std::vector<std::size_t> starts, next;  // of each row
+
+ private:
+  std::size_t n_;
+  int n_blocks_;
+  Array<float> floats_;
+  Array<std::int32_t> steps_;
+  Array<bool> alive_;
+  Array<unsigned char> listed_;
+  WindowBackwardRoom room_{};
+};
+
+class Backward {
+ public:
+  Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_values,
+           const Wanted& wanted)
+      : spec_(spec),
+        input_(input),
+        saved_(saved),
+        wanted_(wanted),
+        rows_(input),
+        packed_(spec, input),
+        neuron_(spec, input),
+        n_slots_(saved.lists.offsets[static_cast<std::int64_t>(input.n_steps) * input.n_samples]),
+        rooms_(num_threads()),
+        d_slots_(n_slots_) {
+    for (std::int64_t j = 0; j < n_slots_; ++j) d_slots_[j] = saved.fields[j] * d_values[j];
+  }
+
+  LayerGradients run();
+
+ private:
+  void find_entries(BackwardRoom& room, int sample) const;
+  void run_sample(int sample, int worker, float* d_weight);
+  void sum_weights();
+
+  const LayerSpec& spec_;
+  const LayerInput& input_;
+  const LayerSaved& saved_;
+  const Wanted& wanted_;
+  const Kernels& kernels_ = chosen_kernels();
+  const WindowRows rows_;
+  const PackedWindows packed_;
+  const Padded neuron_;
+  const std::int64_t n_slots_;
+  std::vector<std::unique_ptr<BackwardRoom>> rooms_;  // of each worker
+  Array<float> d_slots_, d_bias_;                     // σ'·e of each slot; [B, N]
+  WindowBackward pass_{};
+  LayerGradients out_;
+};
+
+void Backward::find_entries(BackwardRoom& room, int sample) const {
+  room.starts.assign(static_cast<std::size_t>(rows_.n_rows) + 1, 0);
+  const auto each = [&](auto&& visit) {
+    for (int t = 0; t < input_.n_steps; ++t) {
+      const std::int64_t i = static_cast<std::int64_t>(t) * input_.n_samples + sample;
+      const Lists& own = saved_.lists;
+      for (std::int64_t slot = own.offsets[i]; slot < own.offsets[i + 1]; ++slot)
+        visit(t, slot,
+              own.wide ? static_cast<const std::uint32_t*>(own.ids)[slot]
+                       : static_cast<const std::uint16_t*>(own.ids)[slot]);
+      if (saved_.silenced_offsets)
+        for (std::int64_t j = saved_.silenced_offsets[i]; j < saved_.silenced_offsets[i + 1]; ++j)
+          visit(t, -1, saved_.silenced_ids[j]);
+    }
+  };
+  const std::uint32_t length = static_cast<std::uint32_t>(rows_.length);
+  each([&](int, std::int64_t, std::uint32_t id) { ++room.starts[id / length + 1]; });
+  for (std::size_t row = 1; row < room.starts.size(); ++row) room.starts[row] += room.starts[row - 1];
+  room.entries.resize(room.starts.back());
+  room.next.assign(room.starts.begin(), room.starts.end());
+  each([&](int t, std::int64_t slot, std::uint32_t id) {
+    room.entries[room.next[id / length]++] = {slot, t, id % length};
+  });
+}
+
+void Backward::run_sample(int sample, int worker, float* d_weight) {
+  std::unique_ptr<BackwardRoom>& own = rooms_[worker];
+  if (!own) own = std::make_unique<BackwardRoom>(spec_, rows_.length, wanted_.bias);
+  own->hits.find(input_, packed_, sample, wanted_.value);
+  find_entries(*own, sample);
+  const WindowBackwardRoom room = own->room(d_weight);
+  const WindowKernels& kernels = kernels_.window(spec_);
+  for (int row = 0; row < rows_.n_rows; ++row) {
+    const RowEntry* const entries = own->entries.data();
+    kernels.backward(pass_, row, own->hits.begin(row), own->hits.end(row), entries + own->starts[row],
+                     entries + own->starts[row + 1], room);
+    if (wanted_.bias)
+      std::memcpy(d_bias_.data() + static_cast<std::size_t>(sample) * spec_.n + row * rows_.length, room.d_bias,
+                  sizeof(float) * rows_.length);
+  }
+}
+
+// Runs all samples, and adds up what they give to the weights.
+void Backward::sum_weights() {
+  const std::size_t n = packed_.data.size();
+  const bool any = std::find(wanted_.weight.begin(), wanted_.weight.end(), true) != wanted_.weight.end();
+  std::vector<Array<float>> sums;
+  std::vector<const float*> branches;
+  std::vector<int> folds;
+  for (const Branch& leaf : find_leaves(0, count_groups(input_.n_samples))) {
+    const int first = leaf.lo * group_samples, last = std::min(input_.n_samples, leaf.hi * group_samples);
+    const Array<float> by_sample = any ? Array<float>(n * (last - first)) : Array<float>();
+    parallel_for(last - first, [&](int k, int worker) {
+      float* const d_weight = any ? by_sample.data() + n * k : nullptr;
+      if (any) std::memset(d_weight, 0, sizeof(float) * n);
+      run_sample(first + k, worker, d_weight);
+    });
+    if (!any) continue;
+    sums.emplace_back(n);
+    float* const sum = sums.back().data();
+    constexpr std::size_t piece = 4096;
+    parallel_for(static_cast<int>((n + piece - 1) / piece), [&](int item, int) {
+      for (std::size_t k = item * piece; k < std::min(n, (item + 1) * piece); ++k) {
+        float total = 0.0f;
+        for (int b = 0; b < last - first; b += group_samples) {
+          float group = 0.0f;
+          for (int j = b; j < std::min(last - first, b + group_samples); ++j) group += by_sample[n * j + k];
+          total += group;
+        }
+        sum[k] = total;
+      }
+    });
+    branches.push_back(sum);
+    folds.push_back(leaf.folds);
+  }
+  Array<float> total = Array<float>::zeros(n);
+  if (!branches.empty()) add_branches(branches, folds, n, total.data());
+  for (std::size_t k = 0; k < input_.sources.size(); ++k) {
+    if (!wanted_.weight[k]) continue;
+    const Windows& windows = *input_.sources[k].windows;
+    out_.d_weight[k] = Array<float>(windows.n_weights());
+    windows.unpack(total.data() + packed_.first[k], out_.d_weight[k].data());
+  }
+}
+
+LayerGradients Backward::run() {
+  const std::size_t n_sources = input_.sources.size(), n = static_cast<std::size_t>(spec_.n);
+  out_.d_weight.resize(n_sources);
+  out_.d_value.resize(n_sources);
+  out_.d_parameters.resize(spec_.model->n_parameters);
+  pass_.spec = &spec_;
+  pass_.neuron = neuron_.pointers();
+  pass_.n_steps = input_.n_steps;
+  pass_.n_rows = rows_.n_rows;
+  pass_.length = rows_.length;
+  pass_.weight = packed_.data.data();
+  for (std::size_t k = 0; k < n_sources; ++k) {
+    const SourceInput& from = input_.sources[k];
+    if (wanted_.value[k])
+      out_.d_value[k] =
+          Array<float>::zeros(from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input_.n_samples]);
+    pass_.values[k] = from.lists.values;
+    pass_.d_value[k] = out_.d_value[k].data();
+    pass_.wants_weight[k] = wanted_.weight[k];
+  }
+  pass_.fields = saved_.fields;
+  pass_.n_slots = n_slots_;
+  pass_.d_slots = d_slots_.data();
+  if (wanted_.bias) d_bias_ = Array<float>(n * input_.n_samples);
+  {
+    const PhaseTimer timer(Phase::deliver_grad);
+    sum_weights();
+  }
+  if (wanted_.bias)
+    out_.d_bias = sum_groups(input_.n_samples, n, false, [&](int b0, int b1, double* sum) {
+      for (int b = b0; b < b1; ++b)
+        for (std::size_t k = 0; k < n; ++k) sum[k] += d_bias_[b * n + k];
+    });
+  if (spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, false, out_);
+  return std::move(out_);
+}
+
+}  // namespace
+
+LayerGradients window_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                               const float* d_values, const Wanted& wanted) {
+  if (wanted.n_batch)
+    throw InputError("ShapeError", "backward: gradients by branches of a batch, of a layer that hears windows");
+  return Backward(spec, input, saved, d_values, wanted).run();
+}
+
+}  // namespace sparsesnn

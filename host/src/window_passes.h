@@ -1,0 +1,90 @@
+// What the kernels of layers that hear windows are given (window_kernels.cpp); see windows.h.
+//
+// A row is cut into blocks of `window_block` neurons. Steps at which nothing reaches a block wait until something does;
+// they are then done in one go, states in registers, with the operations that they would have had in turn: bits do not
+// depend on what waits. Who would be listed in such a step ends the shortcut.
+#pragma once
+
+#include "layer.h"
+#include "windows.h"
+
+namespace sparsesnn {
+
+inline constexpr int window_block = 32;
+inline constexpr int most_window_sources = 16;
+
+// How many floats a row takes in the arrays below: whole blocks, and what runs may touch behind their end.
+constexpr std::size_t window_row_floats(int length) {
+  return static_cast<std::size_t>((length + window_block - 1) / window_block) * window_block + 64;
+}
+constexpr int window_blocks(int length) { return (length + window_block - 1) / window_block; }
+
+struct WindowForward {
+  const LayerSpec* spec;
+  NeuronParameters neuron;
+  int n_steps, n_rows, length;
+  const float* weight;                       // of all sources, packed
+  const float* values[most_window_sources];  // of each source's entries, or null
+  float* state[max_states];                  // [B, N], in place
+  bool nobody_fired;                         // before the first step, although a θ is negative
+  bool starts_silent;                        // nobody has fired before the first step, as the states say
+};
+
+// Room of one worker for a row: arrays of `window_row_floats`.
+struct WindowForwardRoom {
+  float *state[max_states], *trace[max_parameters][max_states], *parameter[max_parameters];
+  float *grad_threshold, *bias, *current, *slope;  // slope: null unless derivatives pass through spikes
+  std::int32_t *next, *reached;                    // per block: the next step to be done; blocks that a step reaches
+  bool* fired;                                     // per block: whether somebody fired in the step before that
+  SlotBuffer* records;                             // per block; see WindowRecord
+};
+
+// A listed neuron: this, then its fields (LayerSpec::n_fields).
+struct WindowRecord {
+  std::int32_t t;
+  std::uint32_t id;  // the neuron, and whether it fired: 2·n + fired
+};
+inline constexpr int window_record_floats = sizeof(WindowRecord) / sizeof(float);
+
+struct WindowBackward {
+  const LayerSpec* spec;
+  NeuronParameters neuron;
+  int n_steps, n_rows, length;
+  const float* weight;
+  const float* values[most_window_sources];  // of each source's entries, or null
+  float* d_value[most_window_sources];       // of each source's entries, or null
+  bool wants_weight[most_window_sources];
+  const float* fields;  // [n_fields][slots] of the layer's own lists
+  std::int64_t n_slots;
+  const float* d_slots;  // [slots], σ'·e
+};
+
+// An entry of the layer's own lists in one row, or (slot < 0) a neuron that fired and found no slot.
+struct RowEntry {
+  std::int64_t slot;
+  std::int32_t t;
+  std::uint32_t at;  // in the row
+};
+
+inline constexpr std::size_t window_listed_bytes = 32;
+
+struct WindowBackwardRoom {
+  float *d_state[max_states], *parameter[max_parameters];
+  float *d_current, *q;
+  float* d_bias;                            // sums, or null
+  std::int32_t *next, *reached, *n_listed;  // per block: the earliest step done; blocks with entries; how many
+  bool* alive;                              // per block: whether any gradient has come to it
+  void* listed;                             // [blocks][window_block] of ListedNeuron (codelets/step_grad.h)
+  float* d_weight;                          // like `weight`: this sample's sums
+};
+
+struct WindowKernels {
+  // One row of one sample over the whole sequence; its hits have ascending steps.
+  void (*forward)(const WindowForward&, int sample, int row, const Hit* begin, const Hit* end,
+                  const WindowForwardRoom&);
+  // The same backwards; hits and entries have ascending steps too, and are read from the end.
+  void (*backward)(const WindowBackward&, int row, const Hit* begin, const Hit* end, const RowEntry* first,
+                   const RowEntry* last, const WindowBackwardRoom&);
+};
+
+}  // namespace sparsesnn

@@ -1,0 +1,338 @@
+"""Convolution and pooling on the event-sparse engine: against PyTorch's convolution under autograd, and against dense synapses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from sparsesnn import (
+    LI,
+    LIF,
+    AdLIF,
+    Connection,
+    Conv2d,
+    CubaLIF,
+    Dense,
+    Input,
+    Model,
+    Network,
+    Pool,
+    Series,
+    SpikeBatch,
+    _core,
+    parse_net,
+)
+from sparsesnn.errors import DescriptionError, NumericError
+from sparsesnn.output import Output
+from sparsesnn.surrogate import Surrogate
+
+#: a flat surrogate: a steep one magnifies the last bits of potentials
+FIRES = {"threshold": 0.5, "grad_threshold": 0.1, "bias": True, "surrogate": Surrogate("fast_sigmoid", 2.0)}
+
+
+@pytest.fixture(autouse=True)
+def _usual_machine() -> Iterator[None]:
+    yield
+    _core.set_isa(_core.build_info()["isa_supported"][-1])
+    _core.set_num_threads(2)
+
+
+def spikes_of(n: int, n_steps: int = 9, n_samples: int = 3, rate: float = 0.3, graded: bool = False) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(n)
+    fired = (torch.rand(n_steps, n_samples, n, generator=generator) < rate).float()
+    return fired * torch.randint(1, 4, fired.shape, generator=generator) if graded else fired
+
+
+def model_of(network: Network, backend: str, scale: float = 3.0) -> Model:
+    model = Model(network, backend=backend, seed=1, **({"dense_mode": "step"} if backend == "dense" else {}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "->" in name and ":" not in name:
+                parameter.mul_(scale)
+            if name.endswith("bias"):
+                parameter.copy_(torch.linspace(-0.05, 0.1, parameter.numel()))
+    return model
+
+
+def loss_of(output: Output) -> torch.Tensor:
+    """A loss that every potential and count enters with a weight of its own."""
+    generator = torch.Generator().manual_seed(0)
+    parts = [] if output.potentials is None else [output.potentials]
+    parts += [output.counts(name) for name in output.spikes]
+    total: torch.Tensor = sum((x * torch.randn(x.shape, generator=generator)).mean() for x in parts)  # type: ignore[assignment]
+    return total
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got - want).norm() / want.norm().clamp_min(1e-12))
+
+
+def compare(network: Network, dense: torch.Tensor, graded: bool = False) -> None:
+    """Lists are those of PyTorch; gradients of all parameters and of the input's values to 1e-5."""
+    n = network.populations["input"].n
+    ours, theirs = model_of(network, "cpu"), model_of(network, "dense")
+    x, y = (dense.clone().requires_grad_() for _ in range(2))
+    got = ours(SpikeBatch.from_dense(x, gradient="all", graded=graded))
+    want = theirs(SpikeBatch.from_dense(y, gradient="all", graded=graded))
+    for name, spikes in want.spikes.items():
+        assert torch.equal(got.spikes[name].to_dense().detach(), spikes.detach()), name
+        assert 0.01 < spikes.mean() < 0.9, name
+    loss_of(got).backward()
+    loss_of(want).backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    assert x.shape[2] == n
+    assert relative_error(x.grad, y.grad) <= 1e-5
+    wanted = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        assert wanted[name].grad.abs().max() > 0, name
+        # one number for all neurons: PyTorch's sum in float32 is no better
+        assert relative_error(parameter.grad, wanted[name].grad) <= (1e-5 if parameter.ndim else 1e-4), name
+
+
+#: kernel, stride, padding, dilation, groups, channels before and after, height, width: odd ones, and each side its own
+SHAPES = [
+    (3, 1, 0, 1, 1, 2, 5, 7, 6),
+    (5, 2, 2, 1, 1, 3, 17, 9, 11),
+    (1, 1, 0, 1, 1, 5, 1, 4, 3),
+    (1, 3, 1, 1, 1, 1, 130, 7, 5),
+    (3, 1, 2, 2, 1, 3, 4, 8, 9),
+    (3, 2, 1, 2, 1, 2, 33, 9, 9),
+    (3, 3, 0, 2, 1, 2, 3, 11, 12),
+    (3, 1, 1, 1, 5, 5, 10, 6, 5),
+    (2, 2, 0, 1, 2, 6, 4, 7, 8),
+    ((2, 4), (1, 3), (0, 2), (2, 1), 3, 9, 6, 6, 13),
+    ((4, 1), (3, 1), (3, 0), 1, 1, 130, 2, 5, 4),
+    (7, 4, 3, 1, 1, 2, 16, 20, 3),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("channels_first", [False, True])
+def test_spikes_and_gradients_are_those_of_pytorch(shape: tuple[Any, ...], channels_first: bool) -> None:
+    kernel, stride, padding, dilation, groups, before, after, height, width = shape
+    network = Network.chain(
+        Input(shape=(height, width, before), channels_first=channels_first),
+        Conv2d(after, kernel, stride, padding, dilation, groups),
+        LIF(**FIRES),
+        LI(3),
+    )
+    compare(network, spikes_of(height * width * before))
+
+
+@pytest.mark.parametrize(
+    "neuron",
+    [
+        LIF(reset="zero", detach_reset=False, learn_beta=True, learn_threshold=True, **FIRES),
+        CubaLIF(learn_alpha=True, learn_beta=True, **FIRES),
+        AdLIF(beta=0.5, q=2.0, learn_rho=True, **FIRES),
+        LIF(reset="none", threshold=0.5, grad_threshold=-math.inf),
+        LIF(reset_decays=True, threshold=0.5, grad_threshold=0.5, beta=0.3),
+    ],
+    ids=repr,
+)
+def test_neuron_models(neuron: Any) -> None:
+    network = Network.chain(Input(shape=(7, 6, 2)), Conv2d(5, 3, 1, 1), neuron, Conv2d(4, 3, 2), neuron, LI(3))
+    compare(network, spikes_of(84))
+
+
+def test_delays_several_senders_and_values() -> None:
+    network = Network(
+        {"input": Input(shape=(6, 5, 2)), "a": LIF(**FIRES), "b": LIF(**FIRES), "out": LI(3)},
+        (
+            Connection("input", "a", 2, Conv2d(3, 3)),
+            Connection("input", "b", 1, Conv2d(4, 3, padding=1, stride=2)),
+            Connection("input", "b", 3, Conv2d(4, (2, 3), 2, (0, 1))),
+            Connection("a", "out", 1),
+            Connection("b", "out"),
+        ),
+    )
+    compare(network, spikes_of(60, graded=True), graded=True)
+
+
+def test_a_quiet_map_is_that_of_pytorch() -> None:
+    """Most steps reach nobody; some neurons fire by themselves, long after."""
+    network = Network.chain(
+        Input(shape=(12, 11, 2)),
+        Conv2d(7, 3),
+        LIF(beta=0.97, threshold=0.5, grad_threshold=0.3, bias=True),
+        LI(3),
+    )
+    ours, theirs = model_of(network, "cpu"), model_of(network, "dense")
+    for model in (ours, theirs):
+        with torch.no_grad():
+            layer = model.layers["hidden"]
+            layer.bias.zero_()
+            layer.bias[5::97] = 0.0153  # comes to the threshold after a hundred steps
+    fired = spikes_of(264, 300, 2, 0.0007)
+    lists = SpikeBatch.from_dense(fired)
+    got, want = ours(lists), theirs(lists)
+    assert torch.equal(got.spikes["hidden"].to_dense().detach(), want.spikes["hidden"].detach())
+    assert want.spikes["hidden"][-100:].sum() > 0
+    loss_of(got).backward()
+    loss_of(want).backward()
+    wanted = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        assert relative_error(parameter.grad, wanted[name].grad) <= 1e-5, name
+
+
+# ---- against dense synapses: a window as large as the maps is a matrix ---------------------------------------------------
+
+
+def as_matrix(neuron: Any, before: int = 3, delay: int = 0) -> tuple[Network, Network]:
+    shape = (4, 5, before)
+    return tuple(
+        Network(
+            {"input": Input(shape=shape), "hidden": neuron, "output": LI(3)},
+            (Connection("input", "hidden", delay, kind), Connection("hidden", "output")),
+        )
+        for kind in (Conv2d(neuron.n, (4, 5)), Dense())
+    )  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize(
+    "neuron",
+    [
+        LIF(70, capacity=9, **FIRES),
+        LIF(131, capacity=9, reset="zero", **FIRES),
+        LIF(33, reset="zero", detach_reset=False, learn_beta=True, learn_threshold=True, **FIRES),
+        CubaLIF(65, capacity=20, **FIRES),
+        AdLIF(40, beta=0.5, q=2.0, learn_a=True, **FIRES),
+    ],
+    ids=repr,
+)
+def test_a_window_as_large_as_the_maps_is_a_matrix(neuron: Any, graded: bool) -> None:
+    """Lists, dropped spikes and states bit for bit, in one call and in chunks."""
+    dense = spikes_of(60, graded=graded)
+    results = []
+    for network in as_matrix(neuron, delay=2):
+        model = model_of(network, "cpu")
+        with torch.no_grad():
+            weight = model.layers["hidden"].weights[0]
+            weight.copy_(torch.linspace(-1, 1.1, weight.numel()).mul(37).sin().mul(0.4).view_as(weight))
+        x = dense.clone().requires_grad_()
+        output = model(SpikeBatch.from_dense(x, gradient="all", graded=graded))
+        loss_of(output).backward()
+        model.eval()
+        state, parts = None, []
+        for begin, end in ((0, 1), (1, 1), (1, 6), (6, 9)):
+            part = model(SpikeBatch.from_dense(dense[begin:end], graded=graded), state)
+            state = part.state
+            parts.append(part.potentials)
+        results.append((model, x.grad, output, torch.cat(parts), state))
+    (ours, d_x, got, chunks, state), (theirs, d_y, want, other_chunks, other_state) = results
+    lists, others = got.spikes["hidden"], want.spikes["hidden"]
+    assert lists.n_spikes.sum() > 0
+    assert torch.equal(lists.n_spikes, others.n_spikes)
+    assert torch.equal(lists.ids, others.ids)
+    assert torch.equal(lists.offsets, others.offsets)
+    if neuron.capacity:
+        assert lists.dropped is not None
+        assert others.dropped is not None
+        assert lists.dropped.sum() > 0
+        assert torch.equal(lists.dropped, others.dropped)
+    assert torch.equal(got.potentials, want.potentials)
+    assert torch.equal(chunks, other_chunks)
+    for name, z in other_state["hidden"].states.items():
+        assert torch.equal(state["hidden"].states[name], z), name
+    assert relative_error(d_x, d_y) <= 1e-5
+    wanted = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        assert relative_error(parameter.grad.view_as(wanted[name].grad), wanted[name].grad) <= 1e-5, name
+
+
+# ---- bits ----------------------------------------------------------------------------------------------------------------
+
+POOLED = "2x11x9:3C7-MP2-3C5p-AP2-20-3"
+
+
+def test_bits_do_not_depend_on_threads_and_instruction_sets() -> None:
+    network = parse_net(POOLED, learn_beta=True, **FIRES)
+    model, spikes = model_of(network, "cpu"), SpikeBatch.from_dense(spikes_of(198, 21, 19, 0.2))
+
+    def run() -> list[torch.Tensor]:
+        model.zero_grad()
+        output = model(spikes)
+        loss_of(output).backward()
+        lists = [t for x in output.spikes.values() for t in (x.ids, x.offsets, x.n_spikes)]
+        return [*(p.grad for p in model.parameters()), *lists, output.potentials.detach()]  # type: ignore[list-item, union-attr]
+
+    _core.set_num_threads(1)
+    _core.set_isa("base")
+    want = [x.clone() for x in run()]
+    for isa, threads in itertools.product(_core.build_info()["isa_supported"], (1, 3)):
+        _core.set_isa(isa)
+        _core.set_num_threads(threads)
+        for got, expected in zip(run(), want, strict=True):
+            assert got.numpy().tobytes() == expected.numpy().tobytes(), (isa, threads)
+
+
+@pytest.mark.parametrize("n_steps", [1, 40])
+def test_a_sequence_in_chunks_is_the_sequence(n_steps: int) -> None:
+    """Steps that wait, and chunks that end among them, change no bit."""
+    network = parse_net("1x9x10:3C6-3C4s2-5", beta=0.9, threshold=0.4, grad_threshold=0.3)
+    model = model_of(network, "cpu", 5.0).eval()
+    dense = spikes_of(90, 240, 2, 0.004)
+    whole = model(SpikeBatch.from_dense(dense))
+    state, parts = None, []
+    for begin in range(0, 240, n_steps):
+        output = model(SpikeBatch.from_dense(dense[begin : begin + n_steps]), state)
+        state = output.state
+        parts.append(output.potentials)
+    assert whole.spikes["hidden1"].n_spikes.sum() > 0
+    assert torch.equal(torch.cat(parts), whole.potentials)
+    live = model.live()
+    assert torch.equal(
+        torch.cat([live(SpikeBatch.from_dense(x[None])).potentials for x in dense[:9]]), whole.potentials[:9]
+    )
+
+
+# ---- pools ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize(
+    "pool",
+    [Pool("sum", 2), Pool("average", (3, 2), stride=1), Pool("max", 3, stride=2), Pool("max", (1, 4), 3)],
+    ids=repr,
+)
+def test_pools_are_those_of_pytorch(pool: Pool, channels_first: bool, graded: bool) -> None:
+    shape = Input(shape=(9, 10, 3), channels_first=channels_first)
+    at = 0.3 if pool.reduction == "average" else 1.2
+    fires = {**FIRES, "threshold": at, "grad_threshold": at / 3, "beta": 0.5}
+    networks = [
+        Network.chain(shape, pool, LIF(**fires), LI(4)),
+        Network.chain(shape, pool, Conv2d(5, 2), LIF(**FIRES), Pool("max", (2, 1)), Dense(), LIF(9, **FIRES), LI(4)),
+    ]
+    for network in networks:
+        compare(network, spikes_of(270, rate=0.08, graded=graded), graded=graded)
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_does_not_run_them_says_so() -> None:
+    maps = Input(shape=(6, 5, 2))
+    with pytest.raises(DescriptionError, match=r"input->hidden: its synapses are Series.*'cpu'.*MP2 in place of \+MP2"):
+        Model(parse_net("2x6x5:3C4+MP2-3"))
+    for parts, words in (
+        ((maps, Conv2d(3, 2), LI()), "input->output.*it is a readout"),
+        ((maps, Conv2d(3, 2), LIF(activity="fixed", capacity=7), LI(2)), "its activity is fixed"),
+        ((maps, Conv2d(3, 2), LIF(capacity=7, learn_beta=True), LI(2)), "a capacity, and learns \\['beta'\\]"),
+        ((maps, Conv2d(3, 2), LIF(recurrent=True), LI(2)), "it also hears hidden->hidden"),
+    ):
+        with pytest.raises(DescriptionError, match=words):
+            Model(Network.chain(*parts))
+    model = Model(parse_net("2x6x5:3C4-3"))
+    with torch.no_grad():
+        model.layers["hidden"].weights[0][1, 2, 0, 3] = math.nan
+    with pytest.raises(NumericError, match=r"hidden: weight holds NaN at \[1, 2, 0, 3\]"):
+        model(SpikeBatch.from_dense(spikes_of(60)))
+    assert Series((Pool("max", 2), Conv2d(3, 2))).bound((6, 5, 2)).in_lists(60) is not None
