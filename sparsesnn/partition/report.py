@@ -214,6 +214,8 @@ def _foot(plan: Plan, prediction: Prediction) -> list[str]:
         f"moved a step: exchange {_bytes(prediction.exchange_bytes_per_step)}, "
         f"links {_bytes(prediction.link_bytes_per_step)}; from the host {_bytes(prediction.host_bytes)} a batch",
     ]
+    if prediction.messages_per_step:
+        lines.append(f"messages that a rank sends: {prediction.messages_per_step:,.2f} a step")
     if plan.target.kind == "ipu":
         lines.append(
             "a prediction by sparsesnn/partition/ipu/cost.py, not a measurement: nothing here has run on an IPU yet"

@@ -111,6 +111,8 @@ def test_the_plan_says_which_grid_is_best(capsys: pytest.CaptureFixture[str], el
     assert f"parallel.replicas={best['replicas']} --set parallel.shards={best['shards']}" in out
     assert f"bound by {best['bound']}" in out
     assert max(map(len, out.splitlines())) <= 125
+    n = json.loads(run(capsys, *PLAN, "--json")[0])["predicted"]["messages_per_step"]
+    assert f"messages that a rank sends: {n:,.2f} a step" in out
     auto = json.loads(run(capsys, *PLAN, "--replicas", "auto", "--json")[0])
     assert (auto["replicas"], auto["target"]["devices"]) == (best["replicas"], best["shards"])
     assert auto["predicted"]["batch_ms"] == pytest.approx(best["step_ms"])

@@ -110,7 +110,10 @@ def test_ranks_do_the_same_network(grid: tuple[int, int], recurrent: bool) -> No
 def test_plan_predicts_what_is_exchanged(n_ranks: int, recurrent: bool) -> None:
     """Bytes and messages, given how long the lists are."""
     point = replace(SMALL, shards=n_ranks, width=512, n_steps=20, recurrent=recurrent)
-    measured = simulate(point.ranks, lambda world: measure(point, world))[0]
+    check_counted(point, simulate(point.ranks, lambda world: measure(point, world))[0])
+
+
+def check_counted(point: Point, measured: dict[str, Any]) -> None:
     network = scaling.network_of(point)
     target = parse_target(f"mpi:{point.shards}x1")
     activity = {**measured["layer_activity"], "input": point.activity}
@@ -121,7 +124,7 @@ def test_plan_predicts_what_is_exchanged(n_ranks: int, recurrent: bool) -> None:
     assert predicted.link_bytes_per_step == pytest.approx(measured["bytes_per_time_step"], rel=0.02)
     # of three ranks the one that sends most counts is not the one that sends most gradients
     most = predicted.messages_per_step
-    assert (0.8 * most if n_ranks == 3 else most) <= measured["messages_per_time_step"] + 1e-9
+    assert (0.8 * most if point.ranks == 3 else most) <= measured["messages_per_time_step"] + 1e-9
     assert measured["messages_per_time_step"] <= most + 1e-9
 
 
@@ -304,6 +307,17 @@ def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main([*arguments, "--json"]) == 0  # nothing is measured again
     again = json.loads(capsys.readouterr().out)["rows"]
     assert [row["step_ms"] for row in again] == [one["step_ms"], two["step_ms"]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_mpirun")
+@pytest.mark.parametrize("n_ranks", [2, 4])
+def test_processes_exchange_what_the_plan_predicts(
+    n_ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    point = replace(SMALL, shards=n_ranks, width=512, n_steps=20, recurrent=True)
+    check_counted(point, scaling.run_point(point, 1, ["--bind", "none", "--oversubscribe"]))
 
 
 @pytest.mark.usefixtures("_mpirun")
