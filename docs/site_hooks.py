@@ -1,10 +1,11 @@
 """What the documentation site has beyond the pages in docs/: the files at the top of the source tree, the reference of options and
-commands, and the pictures of the gallery, which the commands themselves draw.
+commands, the pictures of the gallery, which the commands and examples themselves draw, and the tutorial as a notebook.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -28,19 +29,30 @@ COMMANDS = [
     "sparsesnn show OUT/run --sample 3",
     "sparsesnn show OUT/run --sample 5 --neurons 0 --out OUT/spikes.png",
     "sparsesnn data show digits --split test --sample 3 --out OUT/data.png",
+    "examples/camera_events.py OUT/bars.npz",
+    "sparsesnn data show OUT/bars.npz --sample 1 --out OUT/bars.png",
+    "sparsesnn data show OUT/bars.npz --sample 1 --out OUT/bars.gif",
+    "sparsesnn train events --data OUT/bars.npz --out OUT/bars --epochs 8 --threads 1 --no-tensorboard --quiet",
 ]
-SHOWN = ("run/sample-3.png", "run/curves.png", "run/activity.png", "run/confusion.png", "spikes.png", "data.png")
+#: the pictures by their names on the site
+SHOWN = {
+    **{f"{name}.png": f"run/{name}.png" for name in ("sample-3", "curves", "activity", "confusion")},
+    **{name: name for name in ("spikes.png", "data.png", "bars.png", "bars.gif")},
+    "bars-confusion.png": "bars/confusion.png",
+}
+NOTEBOOK = "notebooks/tutorial.ipynb"
 
 
 def on_pre_build(config: Any) -> None:
     """Draws the pictures that are not there yet."""
-    if all((PICTURES / name).exists() for name in SHOWN):
+    if all((PICTURES / name).exists() for name in SHOWN.values()):
         return
     subprocess.run(["rm", "-rf", str(PICTURES)], check=True)
     PICTURES.mkdir(parents=True)
     for command in COMMANDS:
         words = command.replace("OUT", str(PICTURES)).split()
-        subprocess.run([sys.executable, "-m", *words], check=True, stdout=subprocess.DEVNULL)
+        start = [str(ROOT / words[0])] if words[0].endswith(".py") else ["-m", words[0]]
+        subprocess.run([sys.executable, *start, *words[1:]], check=True, stdout=subprocess.DEVNULL)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -52,9 +64,10 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, name, content=_moved(text, Path(source).parent)))
     files.append(File.generated(config, "reference/options.md", content=_options()))
     files.append(File.generated(config, "reference/commands.md", content=_commands()))
-    for name in SHOWN:
-        place = f"gallery/{Path(name).name}"
-        files.append(File.generated(config, place, abs_src_path=str(PICTURES / name)))
+    for name, source in SHOWN.items():
+        files.append(File.generated(config, f"gallery/{name}", abs_src_path=str(PICTURES / source)))
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, NOTEBOOK, content=json.dumps(notebook(tutorial), indent=1)))
     for picture in sorted((ROOT / "benchmarks" / "results").glob("*.png")):
         files.append(File.generated(config, picture.name, abs_src_path=str(picture)))
     return files
@@ -64,6 +77,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links out of docs/ lead to the page that is made of a file, or to the source."""
     markdown = re.sub(r"<!-- arguments of (\w+) -->", lambda match: _arguments(match[1]), markdown)
     return markdown if page.file.src_uri in PAGES else _moved(markdown, Path("docs"))
+
+
+def notebook(text: str) -> dict[str, Any]:
+    """A page as a Jupyter notebook (format 4.4): a cell for each block of Python and for the text between two of them."""
+    cells: list[dict[str, Any]] = []
+    for k, part in enumerate(re.split(r"^```python\n(.*?)^```\n", text, flags=re.DOTALL | re.MULTILINE)):
+        lines = part.strip("\n").splitlines(keepends=True)
+        code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": lines}
+        if lines:
+            cells.append(code if k % 2 else {"cell_type": "markdown", "metadata": {}, "source": lines})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
 
 
 def _moved(text: str, folder: Path) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sparsesnn as ss
 from sparsesnn.cli import main
@@ -19,6 +22,7 @@ from sparsesnn.datasets import arrays as arrays_module
 from sparsesnn.datasets import events as own_events
 from sparsesnn.datasets import load
 from sparsesnn.datasets.recording import read
+from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.train import Config, evaluate_run, load_run, prepare, train
 
@@ -588,3 +592,17 @@ def test_a_full_disk_says_how_much_is_needed_and_where(monkeypatch: pytest.Monke
         DataError, match=r"needs 80,000,000 bytes .*: No space left on device; make room, or set TMPDIR"
     ):
         arrays_module.room(10_000_000, np.float64)
+
+
+def test_the_example_of_a_camera(tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[2] / "examples" / "camera_events.py"
+    path = tmp_path / "bars.npz"
+    subprocess.run([sys.executable, str(script), str(path), "--samples", "9"], check=True, stdout=subprocess.DEVNULL)
+    made = load("events", data_dir=path, n_steps=40)
+    assert made.sensor == Sensor(24, 24, 2)
+    assert made.n_lost == 0
+    assert [made.description["classes"][k] for k in made.labels] == [*["right", "left", "down", "up"] * 2, "right"]
+    column = made.batch([0, 1]).to_dense().view(40, 2, 2, 24, 24).sum((2, 3))  # [T, B, x]
+    place = (column * torch.arange(24)).sum(2) / column.sum(2)
+    assert place[5, 0] < 12 < place[30, 0], "right"
+    assert place[5, 1] > 12 > place[30, 1], "left"

@@ -52,19 +52,37 @@ def test_links_of_the_pages_lead_to_files() -> None:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
-            made = target.startswith("gallery/") or "://" in target
+            made = target.startswith(("gallery/", "notebooks/")) or "://" in target
             assert made or not re.match(r"[\w./-]+\.\w+$", target) or (page.parent / target).exists(), (
                 f"{page.name}: {target}"
             )
 
 
-def test_links_move_with_a_page() -> None:
+def site_hooks() -> Any:
+    """docs/site_hooks.py, which mkdocs loads."""
     spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
     assert spec is not None
     assert spec.loader is not None
     hooks = importlib.util.module_from_spec(spec)
     sys.modules["site_hooks"] = hooks
     spec.loader.exec_module(hooks)
+    return hooks
+
+
+def test_the_tutorial_is_a_notebook() -> None:
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    made = site_hooks().notebook(text)
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert code == [block.strip("\n") for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+    words = "".join("".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "markdown")
+    assert words.startswith("# Tutorial")
+    assert "```python" not in words
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is optional")
+    nbformat.validate(made)
+
+
+def test_links_move_with_a_page() -> None:
+    hooks = site_hooks()
     moved = hooks._moved("[a](docs/data.md#x) [b](CHANGELOG.md) [c](dev) [d](https://x.y) `[e](f.md)`", Path())
     assert moved == (
         "[a](data.md#x) [b](changelog.md) [c](https://example.org/sparsesnn/source/dev) [d](https://x.y) `[e](f.md)`"
