@@ -71,9 +71,14 @@ def test_ranks_that_cannot_hold_the_network_are_left_out() -> None:
         search("700-2048-2048-20", 2, bytes_per_device=1 << 20)
 
 
+def test_ranks_without_a_tile_are_left_out() -> None:
+    rows = search("70-256-20", 1024, (16,))
+    assert rows[-1].ranks == 2 * 4  # two groups of samples, four tiles of 64 neurons
+
+
 def test_a_search_over_1024_ranks_takes_seconds() -> None:
     start = time.process_time()
-    search("-".join(["700", *["1024r"] * 8, "20"]), 1024, (48, 384))
+    search("-".join(["700", *["1024r"] * 100, "20"]), 1024, (48, 384))
     assert time.process_time() - start < 5
 
 
@@ -116,6 +121,11 @@ def test_the_plan_says_which_grid_is_best(capsys: pytest.CaptureFixture[str], el
     auto = json.loads(run(capsys, *PLAN, "--replicas", "auto", "--json")[0])
     assert (auto["replicas"], auto["target"]["devices"]) == (best["replicas"], best["shards"])
     assert auto["predicted"]["batch_ms"] == pytest.approx(best["step_ms"])
+
+
+def test_idle_ranks_are_said(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    out, _ = run(capsys, "plan", "--net", "70-128-20", "--target", "mpi:64x2", "--batch", "8")
+    assert "of more than 2 ranks some would be idle" in out
 
 
 def test_replicas_share_the_ranks(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:

@@ -78,7 +78,7 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
         incoming = plan.incoming(name)
         width = tile_width(plan, name)
         work = {c: plan.synapses(c).relative_work(plan.populations[c.pre].n, p.n) for c in incoming}
-        ranks = [sum(s.rank == r for s in p.shards) for r in range(target.devices)]
+        ranks = n_tiles(plan, name)
         slowest = max(range(target.devices), key=ranks.__getitem__)
         n = width * math.ceil(ranks[slowest] / target.tiles)  # neurons of the core with the most tiles
         spikes = sum(lengths[c.pre].spikes * work[c] for c in incoming)
@@ -220,14 +220,20 @@ def _list_gradients(
     )
 
 
+def n_tiles(plan: Plan, name: str) -> list[int]:
+    """Tiles of a population on each rank."""
+    found = [0] * plan.target.devices
+    for shard in plan.populations[name].shards:
+        found[shard.rank] += 1
+    return found
+
+
 def tile_blocks(plan: Plan, name: str) -> list[int]:
     """Over how many blocks of a population's tiles each rank sums list gradients; see host/src/tile_sums.h."""
-    n_tiles = [0] * plan.target.devices
-    for shard in plan.populations[name].shards:
-        n_tiles[shard.rank] += 1
-    if max(n_tiles) == sum(n_tiles):
-        return [min(1, n) for n in n_tiles]
-    bounds = [0, *itertools.accumulate(n_tiles)]
+    tiles = n_tiles(plan, name)
+    if max(tiles) == sum(tiles):
+        return [min(1, n) for n in tiles]
+    bounds = [0, *itertools.accumulate(tiles)]
     return [n_blocks(begin, end) for begin, end in itertools.pairwise(bounds)]
 
 

@@ -83,7 +83,10 @@ def _groups(batch: int) -> int:
 def search_grids(
     plan: Callable[[int, int, int], Plan], ranks: int, batches: Sequence[int], replicas: int = 0
 ) -> list[Grid]:
-    """The fastest grid of each number of ranks, in ascending order; numbers that cannot hold the network are left out.
+    """The fastest grid of each number of ranks, in ascending order.
+
+    Numbers that cannot hold the network are left out, and those of which no layer has a tile, or the batch a group of samples,
+    for all.
 
     Args:
         plan: makes a plan from replicas, shards and the samples of one replica.
@@ -101,15 +104,18 @@ def search_grids(
             samples = largest_part(batch, n)
             for shards in _counts(ranks // n, ranks):
                 try:
-                    predicted = predict(plan(n, shards, samples))
+                    made = plan(n, shards, samples)
                 except PlanError as error:
                     refused = error
                     continue
+                predicted = predict(made)
                 base = base or batch / predicted.batch_s / (n * shards)  # of the smallest grid
                 grid = Grid(n, shards, batch, predicted, batch / predicted.batch_s / (n * shards) / base)
                 known = fastest.get(grid.ranks)
                 if known is None or grid.samples_per_s > known.samples_per_s:
                     fastest[grid.ranks] = grid
+                if shards >= max(len(p.shards) for p in made.populations.values()):
+                    break  # no layer has a tile for one more
     if not fastest:
         assert refused is not None
         raise refused
@@ -160,6 +166,10 @@ class Grids:
                 f"{grid.ranks:>5}  {grid.replicas:>8}  {grid.shards:>6}  {grid.batch:>5}  {1e3 * grid.predicted.batch_s:>9.2f}  "
                 f"{grid.samples_per_s:>9,.0f}  {100 * grid.efficiency:>8.0f} %  {share['compute']:>5.0f} %  "
                 f"{share['exchange']:>6.0f} %  {share['latency']:>5.0f} %  {grid.bound}{' (best)' * (grid is best)}"
+            )
+        if (most := self.rows[-1].ranks) < self.target.devices:
+            lines.append(
+                f"of more than {most} ranks some would be idle: layers have too few tiles, the batch too few groups of 8"
             )
         thrifty = best_grid([grid for grid in self.rows if grid.efficiency >= 0.5])
         return [
