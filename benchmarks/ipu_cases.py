@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.ipu import Optimiser, Regulariser
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
+from sparsesnn.layers.ad_lif import ORDERS
 from sparsesnn.layers.catalog import AnyPopulation
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu.layout import crossing, place_helpers
@@ -141,7 +142,7 @@ def _per_neuron(r: random.Random, n: int, low: float, high: float) -> float | tu
     return tuple(r.uniform(low, high) for _ in range(n))
 
 
-def _population(r: random.Random, n: int, *, may_drop: bool) -> LIF | CubaLIF:
+def _population(r: random.Random, n: int, *, may_drop: bool) -> AnyPopulation:
     reset = r.choice(("subtract", "subtract", "zero", "none"))
     limited = may_drop and r.random() < 0.25
     kind = r.choice(("fast_sigmoid", "fast_sigmoid", "straight_through", "sigmoid", "atan", "triangle", "boxcar"))
@@ -162,9 +163,31 @@ def _population(r: random.Random, n: int, *, may_drop: bool) -> LIF | CubaLIF:
         "learn_beta": learns and r.random() < 0.7,
         "learn_threshold": learns and r.random() < 0.7,
     }
-    if r.random() < 0.4:
-        return CubaLIF(n, alpha=_per_neuron(r, n, 0.3, 0.95), learn_alpha=learns and r.random() < 0.7, **common)  # type: ignore[arg-type]
-    return LIF(n, **common)  # type: ignore[arg-type]
+    model = r.choice((LIF, LIF, CubaLIF, AdLIF, Resonator))
+    if model is CubaLIF:
+        common |= {"alpha": _per_neuron(r, n, 0.3, 0.95), "learn_alpha": learns and r.random() < 0.7}
+    if model is AdLIF:
+        order = r.choice(ORDERS)
+        common |= {
+            "order": order,
+            "reset": "subtract" if reset == "none" or order == "sparch" else reset,
+            "beta": _per_neuron(r, n, 0.3, 0.9),  # it scales currents by 1 - beta
+            "rho": _per_neuron(r, n, 0.5, 0.98),
+            "a": _per_neuron(r, n, 0.0, 1.0),
+            "b": _per_neuron(r, n, 0.0, 2.0),
+            "q": r.choice((1.0, 5.0)),
+            "gain": r.choice((2.0, 5.0)),
+            **{f"learn_{name}": learns and r.random() < 0.7 for name in ("rho", "a", "b")},
+        }
+    if model is Resonator:
+        common |= {
+            "reset": "subtract",
+            "turn": _per_neuron(r, n, 0.0, 1.0),
+            "learn_turn": learns and r.random() < 0.7,
+        }
+    if model in (AdLIF, Resonator):
+        common["reset_decays"] = False  # both always decay what is left
+    return model(n, **common)  # type: ignore[arg-type, return-value]
 
 
 def _readout(r: random.Random, n: int) -> LI:

@@ -14,7 +14,7 @@ from ipu_random import run_case
 pytestmark = pytest.mark.slow
 
 #: together: one and several IPUs and replicas, shared rounds, odd shards, halves, regularisers, all losses and optimisers
-SEEDS = range(24)
+SEEDS = range(32)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -42,7 +42,8 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
         "recurrent": any(c.is_recurrent for case in cases for c in case.network.connections),
         "capacities": {getattr(p, "activity", "natural") for p in populations if getattr(p, "capacity", None)}
         == {"natural", "fixed"},
-        "learnt": any(getattr(p, "learn_alpha", False) for p in populations),
+        "models": {type(p).__name__ for p in populations} == {"Input", "LIF", "CubaLIF", "AdLIF", "Resonator", "LI"},
+        "learnt": all(any(getattr(p, f"learn_{q}", False) for p in populations) for q in ("alpha", "rho", "turn")),
     }.items():
         assert found, what
 
