@@ -187,7 +187,7 @@ def _population(r: random.Random, n: int, *, may_drop: bool) -> AnyPopulation:
         }
     if model in (AdLIF, Resonator):
         common["reset_decays"] = False  # both always decay what is left
-    return model(n, **common)  # type: ignore[arg-type, return-value]
+    return model(n, **common)  # type: ignore[arg-type]
 
 
 def _readout(r: random.Random, n: int) -> LI:
