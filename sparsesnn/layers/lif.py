@@ -34,7 +34,7 @@ class Population(HasDecays):
     threshold: PerNeuron = option(1.0, "a neuron fires when v > threshold, strictly", above=0, high=3e38)
     grad_threshold: PerNeuronOrText = option(
         0.9,
-        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, threshold: spikes only, "
+        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, as high as threshold: spikes only, "
         "exact: all whose surrogate derivative is not 0",
         low=-math.inf,
         high=3e38,
