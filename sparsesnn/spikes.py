@@ -109,14 +109,9 @@ class SpikeBatch:
         Errors: `ShapeError` for another shape; `SpikeListError` for other entries, and for spikes that require a gradient
         where `gradient` is "none".
         """
-        if not isinstance(spikes, Tensor):
-            raise ShapeError(
-                f"from_dense: spikes are a {type(spikes).__name__}; give a tensor [T, B, N], such as torch.as_tensor(spikes)"
-            )
-        if spikes.ndim != 3:
-            raise ShapeError(
-                f"from_dense: shape is {tuple(spikes.shape)}; give [T, B, N], or [B, T, N] with batch_first"
-            )
+        if not isinstance(spikes, Tensor) or spikes.ndim != 3:
+            found = f"a {type(spikes).__name__}, shape is {tuple(getattr(spikes, 'shape', ()))}"
+            raise ShapeError(f"from_dense: spikes are {found}; give a tensor [T, B, N], or [B, T, N] with batch_first")
         if gradient not in GRADIENTS:
             raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
         learns = spikes.requires_grad and torch.is_grad_enabled()
@@ -127,10 +122,9 @@ class SpikeBatch:
             )
         spikes = spikes.transpose(0, 1) if batch_first else spikes
         if not graded and not bool(((spikes == 0) | (spikes == 1)).all()):
-            found = spikes[(spikes != 0) & (spikes != 1)].flatten()[0].item()
+            value = spikes[(spikes != 0) & (spikes != 1)].flatten()[0].item()
             raise SpikeListError(
-                f"from_dense: spikes hold {found:.6g}; entries must be 0 or 1: a list says who fired; for counts or other values give "
-                "graded=True, for numbers see sparsesnn.encode"
+                f"from_dense: spikes hold {value:.6g}; entries must be 0 or 1; for counts or other values give graded=True"
             )
         if graded and not bool(torch.isfinite(spikes).all()):
             raise SpikeListError("from_dense: entries are NaN or infinite; give finite numbers")
