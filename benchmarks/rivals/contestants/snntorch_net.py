@@ -6,6 +6,7 @@ Its releases have no delays: spikes of all steps are shifted by hand, with an `n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import snntorch
 import torch
@@ -17,8 +18,7 @@ from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
 
 def make(task: Task) -> Callable[[], float]:
-    delays = task.delays or (0,)
-    inputs = nn.ModuleList(nn.ModuleList(linear(w) for _, w in task.taps(k)) for k in range(len(task.recurrent)))
+    inputs = [[(delay, linear(w)) for delay, w in task.taps(k)] for k in range(len(task.recurrent))]
     readout = linear(task.weights[-1])
     own = nn.ModuleList(nn.Identity() if w is None else linear(w) for w in task.recurrent)
     neurons = [
@@ -34,9 +34,9 @@ def make(task: Task) -> Callable[[], float]:
 
     def logits() -> Tensor:
         x = spikes
-        for layers, neuron, back in zip(inputs, neurons, own, strict=True):
+        for taps, neuron, back in zip(inputs, neurons, own, strict=True):
             v, s, fired = neuron.init_leaky(), None, []
-            currents = sum(layer(delayed(x, d)) for layer, d in zip(layers, delays, strict=True))
+            currents = reduce(torch.add, (layer(delayed(x, delay)) for delay, layer in taps))
             for i in currents.unbind(0):
                 if s is not None and isinstance(back, nn.Linear):
                     i = i + back(s)
@@ -45,4 +45,5 @@ def make(task: Task) -> Callable[[], float]:
             x = torch.stack(fired)
         return integrate(readout(x)).mean(0)
 
-    return step_of(logits, [*inputs.parameters(), *readout.parameters(), *own.parameters()], task.labels)
+    layers = nn.ModuleList([*(layer for taps in inputs for _, layer in taps), readout, own])
+    return step_of(logits, layers.parameters(), task.labels)

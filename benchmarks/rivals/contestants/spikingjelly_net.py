@@ -7,6 +7,7 @@ Its own recurrent container multiplies by the identity too, twice the work: here
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import torch
@@ -19,22 +20,22 @@ from rivals.task import BETA, THRESHOLD, Task
 
 
 def make(task: Task) -> Callable[[], float]:
-    inputs = nn.ModuleList(nn.ModuleList(_delayed(d, w) for d, w in task.taps(k)) for k in range(len(task.recurrent)))
+    inputs = [nn.ModuleList(_delayed(d, w) for d, w in task.taps(k)) for k in range(len(task.recurrent))]
     readout = linear(task.weights[-1])
     own = nn.ModuleList(nn.Identity() if w is None else linear(w) for w in task.recurrent)
     neurons = nn.ModuleList(_lif("m" if w is None else "s") for w in task.recurrent)
+    layers = nn.ModuleList([*inputs, readout, own, neurons])
     spikes = torch.from_numpy(task.dense())
 
     def logits() -> Tensor:
-        functional.reset_net(neurons)
-        functional.reset_net(inputs)
+        functional.reset_net(layers)
         x = spikes
         for taps, lif, back in zip(inputs, neurons, own, strict=True):
-            currents = sum(tap(x) for tap in taps)
+            currents = reduce(torch.add, (tap(x) for tap in taps))
             x = _recurrent(currents, lif, back) if isinstance(back, nn.Linear) else lif(currents)
         return integrate(readout(x)).mean(0)
 
-    return step_of(logits, [*inputs.parameters(), *readout.parameters(), *own.parameters()], task.labels)
+    return step_of(logits, layers.parameters(), task.labels)
 
 
 def _delayed(delay: int, weight: NDArray[np.float32]) -> nn.Module:
