@@ -239,15 +239,6 @@ def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=Fa
     Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented where asked for.
     """
 
-def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> dict:
-    """
-    Lists of pooled maps, see host/src/pool_lists.h. `values`: of every entry, None where all spikes are 1; `ends`,
-    `entries`: int64, whose gradient an entry's is.
-    """
-
-def pooled_grad(ends: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], entries: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], d_pooled: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], share: float, n_values: int) -> object:
-    """The gradient by the values of the lists that were pooled."""
-
 def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, first_step: int) -> dict:
     """
     Lists whose entries arrive later, by neuron; see host/src/axonal_delays.h. `earlier`, `later`: int32[S], where
@@ -256,6 +247,15 @@ def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArr
 
 def delayed_grad(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, earlier: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], later: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, d_moved: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: bool) -> tuple:
     """Gradients by the values of the entries, and by the delays or None."""
+
+def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> dict:
+    """
+    Lists of pooled maps, see host/src/pool_lists.h. `values`: of every entry, None where all spikes are 1; `ends`,
+    `entries`: int64, whose gradient an entry's is.
+    """
+
+def pooled_grad(ends: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], entries: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], d_pooled: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], share: float, n_values: int) -> object:
+    """The gradient by the values of the lists that were pooled."""
 
 def adam(weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], first: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], second: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], gradient: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, step: float) -> None:
     """

@@ -185,7 +185,11 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["train", "digits", "--epochs", "many"], 2, "train.epochs: is 'many'; allowed: whole numbers, 1 to 1000000"),
         (["train", "digits", "--net.beta", "[0.5, 2]"], 2, "net.beta: is 2; allowed: 0 to 1, or a list of them"),
         (["train", "digits", "--backend", "gpu"], 2, "train.backend: is 'gpu'; allowed: cpu, dense"),
-        (["train", "digits", "--net", "128-x-10", "--out", "OUT"], 2, "net '128-x-10': write sizes joined by"),
+        (
+            ["train", "digits", "--net", "128-x-10", "--out", "OUT"],
+            2,
+            "net '128-x-10': 'x' is no size; write sizes joined by",
+        ),
         (["train", "digits", "--net", "100-9-10", "--out", "OUT"], 2, "write --net 128-9-10"),
         (["train", "digits", "--resume"], 2, "--resume: which run?"),
         (["train", "--resume", "--out", "OUT"], 2, "holds no run"),
