@@ -151,7 +151,7 @@ def test_copies_keep_values() -> None:
 def test_what_is_no_graded_list_is_refused() -> None:
     spikes = SpikeBatch.from_dense(graded_input(14), graded=True)
     model = Model(network(False), seed=1)
-    with pytest.raises(SpikeListError, match=r"entries must be 0 or 1: .* give graded=True"):
+    with pytest.raises(SpikeListError, match=r"entries must be 0 or 1; .* give graded=True"):
         SpikeBatch.from_dense(graded_input(14))
     with pytest.raises(SpikeListError, match=r"NaN or infinite"):
         SpikeBatch.from_dense(graded_input(14) * torch.inf, graded=True)
