@@ -108,9 +108,8 @@ class Conv2d(OnMaps):
         from torch.nn import functional
 
         _, stride, padding, dilation = self.windows()
-        made = functional.conv2d(
-            self.images(spikes), weight.permute(3, 2, 0, 1), None, stride, padding, dilation, self.groups
-        )
+        filters = weight.permute(3, 2, 0, 1).contiguous()  # some shapes have no gradient otherwise
+        made = functional.conv2d(self.images(spikes), filters, None, stride, padding, dilation, self.groups)
         return made.permute(0, 2, 3, 1).reshape(spikes.shape[0], math.prod(self.post_shape))
 
     def fan_out(self, weight: Any, d: Any) -> Any:
@@ -123,7 +122,7 @@ class Conv2d(OnMaps):
         d_images, d_weight, _ = torch.ops.aten.convolution_backward(
             self.received(d).permute(0, 3, 1, 2),
             self.images(spikes),
-            weight.permute(3, 2, 0, 1),
+            weight.permute(3, 2, 0, 1).contiguous(),
             None,
             stride,
             padding,

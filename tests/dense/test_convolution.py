@@ -29,6 +29,7 @@ KINDS = [
     Conv2d(6, 3),
     Conv2d(6, 3, stride=2, padding=1),
     Conv2d(5, 1),
+    Conv2d(1, 3),
     Conv2d(6, 3, padding=2, dilation=2, groups=2),
     Conv2d(8, (2, 3), stride=(1, 3), padding=(0, 2), groups=4),
     Conv2d(4, 5, stride=3, padding=4, dilation=(1, 2)),
