@@ -152,7 +152,8 @@ class Option:
         if self.texts:
             return ", ".join(self.texts)
         if isinstance(wanted, type) and is_dataclass(wanted):
-            return f"a {wanted.__name__} ({', '.join(options_of(wanted))})"
+            example = f", such as {self.default!r}" if isinstance(self.default, wanted) else ""
+            return f"a {wanted.__name__} ({', '.join(options_of(wanted))}){example}"
         none = "None" if self.none is None else f"None ({self.none} in TOML)"
         return {bool: "true or false", str: "a text"}.get(wanted, none)
 
