@@ -43,7 +43,10 @@ def branched() -> Network:
         (lambda: LIF(3, reset="soft"), "LIF: reset is 'soft'; allowed: subtract, zero, none"),
         (lambda: LIF(3, activity="forced"), "LIF: activity is 'forced'; allowed: natural, fixed"),
         (lambda: LIF(3, gain=math.inf), "LIF: gain is inf; allowed: finite numbers"),
-        (lambda: LIF(3, surrogate="atan"), "LIF: surrogate is 'atan'; allowed: a Surrogate .*, such as Surrogate\\(kind='fast_sigmoid'"),
+        (
+            lambda: LIF(3, surrogate="atan"),
+            "LIF: surrogate is 'atan'; allowed: a Surrogate .*, such as Surrogate\\(kind='fast_sigmoid'",
+        ),
         (lambda: LIF(3, reset="zero", reset_decays=True), "reset_decays works only with reset='subtract'"),
         (lambda: LIF(3, capacity=4), "LIF: capacity is 4; allowed: 1 to 3"),
         (lambda: LIF(3, capacity=0), "LIF: capacity is 0"),
