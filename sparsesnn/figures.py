@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparsesnn.errors import ConfigError, MissingDependencyError
+from sparsesnn.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +31,5 @@ def save(figure: Figure, path: Path, title: str) -> None:
     if kind not in ("png", "svg", "pdf"):
         raise ConfigError(f"plot: {path} ends in {path.suffix!r}; end its name in .png, .svg or .pdf")
     figure.suptitle(title, fontsize=10)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, dpi=120, format=kind)
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=120, format=kind)

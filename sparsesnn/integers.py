@@ -24,6 +24,7 @@ from sparsesnn.errors import CheckpointError, ConfigError, DescriptionError
 from sparsesnn.network import Network
 from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS, Integers, product
+from sparsesnn.whole_file import whole_file
 
 __all__ = ["Saved", "load", "read", "save"]
 
@@ -68,16 +69,13 @@ def save(model: Model, path: str | Path, weight_dtype: str | None = None) -> Non
     about = json.dumps({"weight_dtype": kind, "network": model.network.to_dict()})
     data = to_bytes(tensors, {"sparsesnn": about})  # one key: safetensors gives several a random order
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written: {os.strerror(error.errno or 0)}; give a file in a folder that is there"
         ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: str | Path) -> Saved:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.layers import Population
+from sparsesnn.whole_file import whole_file
 
 __all__ = ["StepModule", "export"]
 
@@ -146,13 +147,10 @@ def export(model: Model, path: str | Path) -> StepModule:
             verbose=False,
         )
     assert program is not None, "the exporter gives a program where it is not given a file"
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        program.save(temporary)
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            program.save(temporary)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ConfigError(f"onnx: {path} cannot be written: {reason}; give another file") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return step

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.whole_file import whole_file
 
 #: bytes that all arrays of a file may declare; HDF5 can declare much in a small file
 MAX_BYTES = 8 << 30
@@ -56,15 +57,11 @@ def write(path: str | Path, graph: Any) -> None:
     """Writes a graph to `path`; the file appears whole. Errors: `DataError` if it cannot be written."""
     nir = nir_package()
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb"):
-            pass  # nir's own message for a folder that is not there names HDF5's flags
-        nir.write(str(temporary), graph)
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            temporary.touch()  # nir's own message for a folder that is not there names HDF5's flags
+            nir.write(str(temporary), graph)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {os.strerror(error.errno or 0)}") from None
     except Exception as error:  # scalars, for one: HDF5 does not compress them
         raise DataError(f"{path}: nir could not write the graph: {' '.join(str(error).split())[:200]}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -32,8 +32,9 @@ from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.parameters import NEURONS, cuts
-from sparsesnn.train.files import TEMPORARY, read_json, strict_json, write_atomically
+from sparsesnn.train.files import read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
+from sparsesnn.whole_file import TEMPORARY
 
 NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"

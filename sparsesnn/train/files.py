@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.whole_file import whole_file
 
 LOCK = ".lock"
-TEMPORARY = ".tmp"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -22,16 +22,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     The bytes go to a temporary name in the same folder, are flushed to the disk, and take the name in one step.
     Errors: `OSError`, such as a full disk; the temporary file is removed and an older `path` is untouched.
     """
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 

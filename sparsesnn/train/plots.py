@@ -22,6 +22,7 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.traces import Traces
 from sparsesnn.train.metrics import Result, read_metrics
 from sparsesnn.train.predictions import Confusion, class_name
+from sparsesnn.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -320,14 +321,10 @@ def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:
     frames = [Image.fromarray(image).quantize(64, dither=Image.Dither.NONE) for image in pixels]
     life_ms = (event_set.dt_us or 0.0) / 1e3 * event_set.n_steps / max(1, len(frames))
     frame_ms = max(_LEAST_FRAME_MS, life_ms)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with whole_file(path) as temporary:
         frames[0].save(
             temporary, "GIF", save_all=True, append_images=frames[1:], duration=round(frame_ms), loop=0, disposal=1
         )
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return frame_ms / life_ms if life_ms else 1.0
 
 
