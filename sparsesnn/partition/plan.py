@@ -196,6 +196,13 @@ class Plan:
         n = self.populations[name].n
         return sum(self.synapses(c).n_read(self.populations[c.pre].n, n) for c in self.incoming(name))
 
+    def shards_of_ranks(self, name: str) -> list[list[Shard]]:
+        """The shards of a population that lie on each rank, in ascending order."""
+        found: list[list[Shard]] = [[] for _ in range(self.target.devices)]
+        for shard in self.populations[name].shards:
+            found[shard.rank].append(shard)
+        return found
+
     def in_lists(self, c: ConnectionPlan) -> InLists:
         """How the CPU engine goes through a connection's lists."""
         found = self.synapses(c).in_lists(self.populations[c.pre].n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,7 +15,6 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.host.comm import Communicator
-from sparsesnn.layers import Input
 from sparsesnn.network import Network
 from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, tile_width
 from sparsesnn.partition.planner import make_plan
@@ -65,13 +65,9 @@ def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shard
     """The shards of all populations but the input, as the planner deals them out to `n_ranks` ranks."""
     plan = make_plan(network, 1, 1, parse_target(f"mpi:{n_ranks}x1"))
     found = {}
-    for name, population in plan.populations.items():
-        if isinstance(network.populations[name], Input):
-            continue
-        sizes = np.zeros(n_ranks + 1, np.int64)
-        for shard in population.shards:
-            sizes[shard.rank + 1] += shard.n
-        found[name] = Shards(tuple(int(n) for n in np.cumsum(sizes)), rank, tile_width(plan, name))
+    for name in network.receivers():
+        ends = itertools.accumulate(sum(s.n for s in mine) for mine in plan.shards_of_ranks(name))
+        found[name] = Shards((0, *ends), rank, tile_width(plan, name))
     return found
 
 

@@ -180,10 +180,7 @@ def count_bytes(most: int) -> int:
 
 def _owned(plan: Plan, name: str) -> list[int]:
     """Neurons of a population on each rank."""
-    own = [0] * plan.target.devices
-    for shard in plan.populations[name].shards:
-        own[shard.rank] += shard.n
-    return own
+    return [sum(shard.n for shard in shards) for shards in plan.shards_of_ranks(name)]
 
 
 def _scan(plan: Plan, name: str, n_ranks: int, n_bytes: float, n_scans: int) -> Superstep:
@@ -222,10 +219,7 @@ def _list_gradients(
 
 def n_tiles(plan: Plan, name: str) -> list[int]:
     """Tiles of a population on each rank."""
-    found = [0] * plan.target.devices
-    for shard in plan.populations[name].shards:
-        found[shard.rank] += 1
-    return found
+    return [len(shards) for shards in plan.shards_of_ranks(name)]
 
 
 def tile_blocks(plan: Plan, name: str) -> list[int]:

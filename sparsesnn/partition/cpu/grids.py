@@ -109,8 +109,9 @@ def search_grids(
                     refused = error
                     continue
                 predicted = predict(made)
-                base = base or batch / predicted.batch_s / (n * shards)  # of the smallest grid
-                grid = Grid(n, shards, batch, predicted, batch / predicted.batch_s / (n * shards) / base)
+                of_rank = batch / predicted.batch_s / (n * shards)
+                base = base or of_rank  # of the smallest grid
+                grid = Grid(n, shards, batch, predicted, of_rank / base)
                 known = fastest.get(grid.ranks)
                 if known is None or grid.samples_per_s > known.samples_per_s:
                     fastest[grid.ranks] = grid

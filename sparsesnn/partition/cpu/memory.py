@@ -77,18 +77,11 @@ def rank_bytes(plan: Plan) -> list[dict[str, int]]:
     """item → bytes, for every rank."""
     lengths = expected_lengths(plan)
     blocks = {name: tile_blocks(plan, name) for name in plan.populations}
-    shards = {name: _shards_of_ranks(plan, name) for name in plan.populations}
+    shards = {name: plan.shards_of_ranks(name) for name in plan.populations}
     return [
         _rank(plan, rank, lengths, blocks, {name: of_ranks[rank] for name, of_ranks in shards.items()})
         for rank in range(plan.target.devices)
     ]
-
-
-def _shards_of_ranks(plan: Plan, name: str) -> list[list[Shard]]:
-    found: list[list[Shard]] = [[] for _ in range(plan.target.devices)]
-    for shard in plan.populations[name].shards:
-        found[shard.rank].append(shard)
-    return found
 
 
 def _rank(
