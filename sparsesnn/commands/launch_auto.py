@@ -35,8 +35,8 @@ def choose(words: Sequence[str], ranks: int, threads: int) -> tuple[list[str], i
             f"--auto: the command is {' '.join(words[:1])!r}; only train has grids: give --ranks without --auto"
         )
     parser = argparse.ArgumentParser(prog="sparsesnn train")
-    train._add_arguments(parser)
-    config = train._resolve(parser.parse_args(words[1:]))
+    train.add_arguments(parser)
+    config = train.resolve(parser.parse_args(words[1:]))
     if config.train.backend != "cpu":
         raise ConfigError(
             f"--auto: train.backend is {config.train.backend!r}; only 'cpu' has replicas and shards to choose"

@@ -50,10 +50,10 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_train)
-    parser.fill = _add_arguments
+    parser.fill = add_arguments
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     from sparsesnn import datasets
     from sparsesnn.config.flags import add_flags
 
@@ -88,7 +88,7 @@ def _train(options: argparse.Namespace) -> int:
             raise ConfigError(f"--resume: is {options.resume!r}; allowed: auto, or nothing")
         options.dataset, options.resume = options.resume, "yes"
     if options.print_config:
-        print(_resolve(options).to_toml(), end="")
+        print(resolve(options).to_toml(), end="")
         return 0
     return run_on_ranks(lambda world: _train_on(options, world))
 
@@ -97,7 +97,7 @@ def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
     """On one rank of `world`; None: the only one."""
     from sparsesnn.train import Report, train
 
-    config = _resolve(options)
+    config = resolve(options)
     if options.resume and options.out is None:
         raise ConfigError("--resume: which run? give its folder with --out DIR")
     report = Report(quiet=options.quiet or (world is not None and world.rank > 0))
@@ -110,7 +110,7 @@ def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
     return 0
 
 
-def _resolve(options: argparse.Namespace) -> Any:
+def resolve(options: argparse.Namespace) -> Any:
     """Configuration file, then command line; a resumed run without either takes its own configuration."""
     from sparsesnn import datasets
     from sparsesnn.config import Config

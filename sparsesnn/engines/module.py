@@ -13,7 +13,7 @@ from sparsesnn.bounds import bounded
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
 from sparsesnn.engines.cpu.chain import Chain
-from sparsesnn.engines.cpu.layer import Snapshot, run_layer
+from sparsesnn.engines.cpu.layer import Snapshot, Wiring, run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
@@ -156,10 +156,8 @@ class Layer(PopulationModule):
         part: Part | None = self.part
         if part is not None:
             return part.run_layer(self, lists, training_step, first_sample)
-        for k, c in enumerate(self.senders):
-            found = c.synapses.in_lists(c.n_pre)
-            lists[k] = pooled(lists[k], found.pools if found else ())
-        return run_layer(self, lists, state, training_step)
+        heard = [pooled(x, pools) for x, pools in zip(lists, Wiring.of(self).pools_before, strict=True)]
+        return run_layer(self, heard, state, training_step)
 
     def axonal_delays(self, c: Incoming) -> Tensor:
         """Of a connection that has them, in steps; in training where they learn, they lie between steps."""

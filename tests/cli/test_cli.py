@@ -281,7 +281,7 @@ def test_what_the_machine_refuses_is_one_line(
     def refuse(*_: object) -> Any:
         raise error
 
-    monkeypatch.setattr("sparsesnn.commands.train._resolve", refuse)
+    monkeypatch.setattr("sparsesnn.commands.train.resolve", refuse)
     assert run("train", "digits") == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

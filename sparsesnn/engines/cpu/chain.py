@@ -9,15 +9,9 @@ import numpy as np
 import torch
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.layer import (
-    Pass,
-    engine_lists,
-    own_before,
-    spikes_of,
-    states_of,
-)
+from sparsesnn.engines.cpu.layer import Pass, engine_lists, own_before, spikes_of, state_after, states_of
 from sparsesnn.network import Network
-from sparsesnn.output import LayerState, Output, last_steps
+from sparsesnn.output import LayerState, Output
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
 
@@ -31,9 +25,9 @@ class Chain:
     """
 
     def __init__(self, network: Network, layers: Mapping[str, Any]) -> None:
-        self.layers, self.source, self.output = dict(layers), network.inputs[0], network.output
-        self.n_input = network.populations[self.source].n
-        places = {name: k for k, name in enumerate([self.source, *layers])}
+        self.layers, source, self.output = dict(layers), network.inputs[0], network.output
+        self.n_input = network.populations[source].n
+        places = {name: k for k, name in enumerate([source, *layers])}
         links = []
         for name, layer in layers.items():
             nothing = [_nothing(n_pre) for n_pre in layer.n_pre]
@@ -56,26 +50,21 @@ class Chain:
         told: list[Any] = []
         for name, layer in self.layers.items():
             before = past.get(name)
+            seed = list_seed(layer.rotation_seed, before.training_step if before else 0)
             if before is None:
-                told.append((list_seed(layer.rotation_seed, 0), 0, None, None))
+                told.append((seed, 0, None, None))
             else:
-                seed = list_seed(layer.rotation_seed, before.training_step)
                 told.append((seed, before.step, states_of(layer, before), own_before(layer, before)))
         found = self.chain.forward(engine_lists(spikes), spikes.n_steps, spikes.n_samples, told)
         potentials, sent, after = None, {}, {}
         for (name, layer), result in zip(self.layers.items(), found, strict=True):
             before = past.get(name)
-            numbers = zip(layer.population.states, map(torch.from_numpy, result["state"]), strict=True)
-            now = LayerState(dict(numbers), step=spikes.n_steps, training_step=0)
-            if before is not None:
-                now.step, now.training_step = before.step + spikes.n_steps, before.training_step
             if result["potentials"] is None:
                 sent[name] = spikes_of(result, spikes.n_steps, spikes.n_samples, layer.population.n)
-                if layer.n_history:
-                    now.history = last_steps(before.history if before else None, sent[name], layer.n_history)
             elif name == self.output:
                 potentials = torch.from_numpy(result["potentials"])
-            after[name] = now
+            training_step = before.training_step if before else 0
+            after[name] = state_after(layer, before, result, sent.get(name), spikes.n_steps, training_step)
         return Output(potentials=potentials, spikes=sent, state=after, output=self.output)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,7 @@ from sparsesnn.parameters import Incoming, PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
-
-if TYPE_CHECKING:
-    pass
+from sparsesnn.synapses.base import InLists
 
 
 def run_layer(
@@ -79,17 +77,10 @@ class Pass:
 
     def output(self) -> tuple[Any, LayerState]:
         """Runs the layer; what it puts out, and its state."""
-        result, before = self.run_in_graph(), self.state
-        found = self.result["state"]
-        states = {x: torch.from_numpy(a) for x, a in zip(self.layer.population.states, found, strict=True)}
-        step = self.n_steps + (before.step if before else 0)
-        after = LayerState(states, step=step, training_step=self.training_step)
-        if self.is_readout:
-            return result, after
-        out = self.lists(result if self.save else None)
-        if self.layer.n_history:
-            after.history = last_steps(before.history if before else None, out, self.layer.n_history)
-        return out, after
+        result = self.run_in_graph()
+        out = None if self.is_readout else self.lists(result if self.save else None)
+        after = state_after(self.layer, self.state, self.result, out, self.n_steps, self.training_step)
+        return result if out is None else out, after
 
     def run_in_graph(self) -> Tensor:
         """`run`, as a node of PyTorch's graph where a backward pass will follow."""
@@ -262,6 +253,7 @@ class Wiring:
         connections: by these names, behind their pools.
         n_pre: neurons in the lists of each sender, likewise.
         pools: names of those that only pool: what they make is heard one to one.
+        pools_before: of each sender, the pools that its lists go through first.
         windows: convolutions, by the names of their weights.
         parameters: of the neuron model, names in the order of the C++ model.
         rows: compressed rows, by the names of the weights that have some.
@@ -275,6 +267,7 @@ class Wiring:
             **dict(zip(self.loops, layer.loops, strict=True)),
         }
         self.n_pre = [self.connections[name].n_pre for name in self.senders]
+        self.pools_before = [_in_lists(c).pools for c in layer.senders]
         weightless = {c.name for c in layer.senders if not layer.has_weights(c)}
         self.pools = {name for name, c in self.connections.items() if c.name in weightless}
         shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
@@ -310,9 +303,14 @@ class Wiring:
 
 def behind_pools(c: Incoming) -> Incoming:
     """A connection as the engine delivers it."""
+    found = _in_lists(c)
+    return c._replace(n_pre=found.n_pre, synapses=found.kind)
+
+
+def _in_lists(c: Incoming) -> InLists:
     found = c.synapses.in_lists(c.n_pre)
     assert found is not None, "refused when the layer was made"
-    return c._replace(n_pre=found.n_pre, synapses=found.kind)
+    return found
 
 
 def tile_width(layer: PopulationModule) -> int:
@@ -368,6 +366,22 @@ def spikes_of(
         values,
         None if dropped is None else torch.from_numpy(dropped),
     )
+
+
+def state_after(
+    layer: Any,
+    before: LayerState | None,
+    result: Mapping[str, Any],
+    sent: SpikeBatch | None,
+    n_steps: int,
+    training_step: int,
+) -> LayerState:
+    """The state that a pass leaves; `result`: what the engine gave back, `sent`: the lists in it, None of a readout."""
+    states = {x: torch.from_numpy(a) for x, a in zip(layer.population.states, result["state"], strict=True)}
+    after = LayerState(states, step=n_steps + (before.step if before else 0), training_step=training_step)
+    if sent is not None and layer.n_history:
+        after.history = last_steps(before.history if before else None, sent, layer.n_history)
+    return after
 
 
 def states_of(layer: PopulationModule, state: LayerState) -> list[np.ndarray]:
