@@ -23,11 +23,6 @@ struct Arrivals {
   std::vector<std::size_t> starts;  // [steps + 1]
 };
 
-std::uint32_t id_at(const Lists& lists, std::int64_t slot) {
-  return lists.wide ? static_cast<const std::uint32_t*>(lists.ids)[slot]
-                    : static_cast<const std::uint16_t*>(lists.ids)[slot];
-}
-
 // Calls visit(slot, step, fired) for all entries of a sample.
 template <class Visit>
 void each_entry(const Lists& lists, int n_steps, int n_samples, int b, Visit&& visit) {
@@ -45,16 +40,16 @@ Arrivals sort_sample(const Lists& lists, int n_steps, int n_samples, int n_neuro
     bool fired;
   };
   std::vector<std::size_t> place(static_cast<std::size_t>(n_neurons) + 1);
-  each_entry(lists, n_steps, n_samples, b, [&](std::int64_t j, int, bool) { ++place[id_at(lists, j) + 1]; });
+  each_entry(lists, n_steps, n_samples, b, [&](std::int64_t j, int, bool) { ++place[lists.id(j) + 1]; });
   for (int m = 0; m < n_neurons; ++m) place[m + 1] += place[m];
   std::vector<Entry> by_id(place[n_neurons]);
   each_entry(lists, n_steps, n_samples, b, [&](std::int64_t j, int t, bool fired) {
-    by_id[place[id_at(lists, j)]++] = {static_cast<std::int32_t>(j), t, fired};
+    by_id[place[lists.id(j)]++] = {static_cast<std::int32_t>(j), t, fired};
   });
   // Calls put(step of arrival, part) for the parts of all entries that arrive in time.
   const auto each_part = [&](auto&& put) {
     for (const Entry& e : by_id) {
-      const std::uint32_t m = id_at(lists, e.slot);
+      const std::uint32_t m = lists.id(e.slot);
       const std::int64_t step = static_cast<std::int64_t>(e.step) + delays.steps[m];
       const float f = delays.fraction ? delays.fraction[m] : 0.0f;
       if (step >= first_step && step < n_steps) put(step - first_step, Moved{m, e.slot, 1.0f - f, false, e.fired});
@@ -157,7 +152,7 @@ void delay_lists_grad(const Lists& lists, std::int64_t n_lists, int n_neurons, c
       const float earlier = arrived(0);
       d_values[j] = earlier;
       if (!delays.fraction) continue;
-      const std::uint32_t m = id_at(lists, j);
+      const std::uint32_t m = lists.id(j);
       const float f = delays.fraction[m], later = arrived(1);
       d_values[j] = (1.0f - f) * earlier + f * later;
       if (d_delays && j < near)

@@ -34,12 +34,8 @@ nb::dict delayed(PyLists& from, int n_samples, int n_neurons, const In<std::int3
     out = delay_lists(lists, n_steps, n_samples, n_neurons, delays, first_step);
   }
   const std::size_t n_lists = static_cast<std::size_t>(n_steps - first_step) * static_cast<std::size_t>(n_samples);
-  const std::size_t n_moved = static_cast<std::size_t>(out.offsets[n_lists]), n_slots = from.ids.size();
-  nb::dict result;
-  result["offsets"] = to_numpy(out.offsets, {n_lists + 1});
-  result["ids"] = ids_to_numpy(out.ids, lists.wide, n_moved);
-  result["n_spikes"] = to_numpy(out.n_spikes, {n_lists});
-  result["values"] = to_numpy(out.values, {n_moved});
+  const std::size_t n_slots = from.ids.size();
+  nb::dict result = lists_to_numpy(out, lists.wide, n_lists);
   result["earlier"] = to_numpy(out.slots[0], {n_slots});
   result["later"] = to_numpy(out.slots[1], {n_slots});
   return result;

@@ -61,13 +61,9 @@ nb::dict forward(PyLayer& layer) {
                     samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
   const std::size_t n_slots = out.offsets ? static_cast<std::size_t>(out.offsets[lists]) : 0;
   const std::size_t n_silenced = out.silenced_ids.size();
-  nb::dict result;
-  result["ids"] = ids_to_numpy(out.ids, out.wide, n_slots);
-  result["offsets"] = to_numpy(out.offsets, {lists + 1});
-  result["n_spikes"] = to_numpy(out.n_spikes, {lists});
+  nb::dict result = lists_to_numpy(out, out.wide, lists);
   if (layer.spec.save && layer.spec.model->fires()) result["lists"] = held_lists(result, layer.spec.n);
   result["dropped"] = to_numpy(out.dropped, {lists});
-  result["values"] = to_numpy(out.values, {n_slots});
   result["fields"] = to_numpy(out.fields, {static_cast<std::size_t>(layer.spec.n_fields()), n_slots});
   result["silenced_offsets"] = to_numpy(out.silenced_offsets, {lists + 1});
   result["silenced_ids"] = to_numpy(out.silenced_ids, {n_silenced});

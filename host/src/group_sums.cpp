@@ -18,11 +18,8 @@ void parameter_grads(const LayerSpec& spec, const LayerInput& input, const Layer
     out.d_parameters[k] = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
       for (int t = 0; t < input.n_steps; ++t) {
         const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * input.n_samples;
-        for (std::int64_t j = offsets[b0]; j < offsets[b1]; ++j) {
-          const std::uint32_t n = saved.lists.wide ? static_cast<const std::uint32_t*>(saved.lists.ids)[j]
-                                                   : static_cast<const std::uint16_t*>(saved.lists.ids)[j];
-          total[n] += static_cast<double>(d_slots[j]) * trace[j];
-        }
+        for (std::int64_t j = offsets[b0]; j < offsets[b1]; ++j)
+          total[saved.lists.id(j)] += static_cast<double>(d_slots[j]) * trace[j];
       }
     });
   }

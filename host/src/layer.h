@@ -72,6 +72,9 @@ struct Lists {
   const void* at(std::int64_t slot) const {
     return static_cast<const char*>(ids) + static_cast<std::size_t>(slot) * (wide ? 4 : 2);
   }
+  std::uint32_t id(std::int64_t slot) const {
+    return wide ? static_cast<const std::uint32_t*>(ids)[slot] : static_cast<const std::uint16_t*>(ids)[slot];
+  }
 };
 
 // A population that sends to the layer.

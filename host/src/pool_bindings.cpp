@@ -29,11 +29,7 @@ nb::dict pooled(PyLists& from, int n_samples, std::array<int, 3> shape, bool cha
     out = pool_lists(lists, static_cast<std::int64_t>(n_lists), pool);
   }
   const std::size_t n_slots = static_cast<std::size_t>(out.offsets[n_lists]), n_entries = out.entries.size();
-  nb::dict result;
-  result["offsets"] = to_numpy(out.offsets, {n_lists + 1});
-  result["ids"] = ids_to_numpy(out.ids, out.wide, n_slots);
-  result["n_spikes"] = to_numpy(out.n_spikes, {n_lists});
-  result["values"] = to_numpy(out.values, {n_slots});
+  nb::dict result = lists_to_numpy(out, out.wide, n_lists);
   result["ends"] = to_numpy(out.ends, {n_slots});
   result["entries"] = to_numpy(out.entries, {n_entries});
   return result;

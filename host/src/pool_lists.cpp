@@ -32,8 +32,7 @@ void Piece::find(const Lists& lists, std::int64_t list, const PoolShape& s) {
   const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
   const int height = s.height(), width = s.width();
   for (std::int64_t j = begin; j < lists.offsets[list + 1]; ++j) {
-    const int id = static_cast<int>(lists.wide ? static_cast<const std::uint32_t*>(lists.ids)[j]
-                                               : static_cast<const std::uint16_t*>(lists.ids)[j]);
+    const int id = static_cast<int>(lists.id(j));
     const int plane = s.pre_height * s.pre_width;
     const int c = s.channels_first ? id / plane : id % s.channels,
               place = s.channels_first ? id % plane : id / s.channels;

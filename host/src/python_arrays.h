@@ -127,4 +127,16 @@ inline nb::object ids_to_numpy(Array<unsigned char>& ids, bool wide, std::size_t
   return nb::cast(nb::ndarray<nb::numpy, std::uint16_t>(data, 1, &n, owner));
 }
 
+// Lists that the engine made: the arrays that all of them have.
+template <class Made>
+nb::dict lists_to_numpy(Made& made, bool wide, std::size_t n_lists) {
+  const std::size_t n_slots = made.offsets ? static_cast<std::size_t>(made.offsets[n_lists]) : 0;
+  nb::dict result;
+  result["ids"] = ids_to_numpy(made.ids, wide, n_slots);
+  result["offsets"] = to_numpy(made.offsets, {n_lists + 1});
+  result["n_spikes"] = to_numpy(made.n_spikes, {n_lists});
+  result["values"] = to_numpy(made.values, {n_slots});
+  return result;
+}
+
 }  // namespace sparsesnn

@@ -21,21 +21,15 @@ void each_list(std::int64_t n_lists, Body&& body) {
 
 bool is_wide(std::uint32_t n_neurons) { return n_neurons > 65536; }
 
-template <class Count>
-void narrow(const std::int32_t* counts, std::size_t n, unsigned char* to) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const Count count = static_cast<Count>(counts[i]);
-    std::memcpy(to + i * sizeof(Count), &count, sizeof(Count));
-  }
-}
-
-template <class Count>
-void widen(const unsigned char* from, std::size_t n, std::int32_t* counts) {
-  for (std::size_t i = 0; i < n; ++i) {
-    Count count;
-    std::memcpy(&count, from + i * sizeof(Count), sizeof(Count));
-    counts[i] = static_cast<std::int32_t>(count);
-  }
+// Calls body with a number of the type in which counts of so many bytes travel.
+template <class Body>
+void with_count(std::size_t n_bytes, Body&& body) {
+  if (n_bytes == 1)
+    body(std::uint8_t());
+  else if (n_bytes == 2)
+    body(std::uint16_t());
+  else
+    body(std::int32_t());
 }
 
 // A shard's message, read.
@@ -126,21 +120,21 @@ std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
 }  // namespace
 
 void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to) {
-  if (n_bytes == 1)
-    narrow<std::uint8_t>(counts, n, to);
-  else if (n_bytes == 2)
-    narrow<std::uint16_t>(counts, n, to);
-  else
-    narrow<std::int32_t>(counts, n, to);
+  with_count(n_bytes, [&](auto count) {
+    for (std::size_t i = 0; i < n; ++i) {
+      count = static_cast<decltype(count)>(counts[i]);
+      std::memcpy(to + i * sizeof(count), &count, sizeof(count));
+    }
+  });
 }
 
 void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts) {
-  if (n_bytes == 1)
-    widen<std::uint8_t>(from, n, counts);
-  else if (n_bytes == 2)
-    widen<std::uint16_t>(from, n, counts);
-  else
-    widen<std::int32_t>(from, n, counts);
+  with_count(n_bytes, [&](auto count) {
+    for (std::size_t i = 0; i < n; ++i) {
+      std::memcpy(&count, from + i * sizeof(count), sizeof(count));
+      counts[i] = static_cast<std::int32_t>(count);
+    }
+  });
 }
 
 Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,

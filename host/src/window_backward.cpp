@@ -48,8 +48,7 @@ class BackwardRoom {
   }
 
   RowHits hits;
-  std::vector<RowEntry> entries;          // of the layer's own lists, by rows, steps ascending
-  std::vector<std::size_t> starts, next;  // of each row
+  ByRow<RowEntry> entries;  // of the layer's own lists, steps ascending
 
  private:
   std::size_t n_;
@@ -101,27 +100,19 @@ class Backward {
 };
 
 void Backward::find_entries(BackwardRoom& room, int sample) const {
-  room.starts.assign(static_cast<std::size_t>(rows_.n_rows) + 1, 0);
-  const auto each = [&](auto&& visit) {
+  const std::uint32_t length = static_cast<std::uint32_t>(rows_.length);
+  room.entries.sort(rows_.n_rows, [&](auto&& visit) {
+    const auto add = [&](int t, std::int64_t slot, std::uint32_t id) {
+      visit(id / length, RowEntry{slot, t, id % length});
+    };
     for (int t = 0; t < input_.n_steps; ++t) {
       const std::int64_t i = static_cast<std::int64_t>(t) * input_.n_samples + sample;
       const Lists& own = saved_.lists;
-      for (std::int64_t slot = own.offsets[i]; slot < own.offsets[i + 1]; ++slot)
-        visit(t, slot,
-              own.wide ? static_cast<const std::uint32_t*>(own.ids)[slot]
-                       : static_cast<const std::uint16_t*>(own.ids)[slot]);
+      for (std::int64_t slot = own.offsets[i]; slot < own.offsets[i + 1]; ++slot) add(t, slot, own.id(slot));
       if (saved_.silenced_offsets)
         for (std::int64_t j = saved_.silenced_offsets[i]; j < saved_.silenced_offsets[i + 1]; ++j)
-          visit(t, -1, saved_.silenced_ids[j]);
+          add(t, -1, saved_.silenced_ids[j]);
     }
-  };
-  const std::uint32_t length = static_cast<std::uint32_t>(rows_.length);
-  each([&](int, std::int64_t, std::uint32_t id) { ++room.starts[id / length + 1]; });
-  for (std::size_t row = 1; row < room.starts.size(); ++row) room.starts[row] += room.starts[row - 1];
-  room.entries.resize(room.starts.back());
-  room.next.assign(room.starts.begin(), room.starts.end());
-  each([&](int t, std::int64_t slot, std::uint32_t id) {
-    room.entries[room.next[id / length]++] = {slot, t, id % length};
   });
 }
 
@@ -133,9 +124,8 @@ void Backward::run_sample(int sample, int worker, float* d_weight) {
   const WindowBackwardRoom room = own->room(d_weight);
   const WindowKernels& kernels = kernels_.window(spec_);
   for (int row = 0; row < rows_.n_rows; ++row) {
-    const RowEntry* const entries = own->entries.data();
-    kernels.backward(pass_, row, own->hits.begin(row), own->hits.end(row), entries + own->starts[row],
-                     entries + own->starts[row + 1], room);
+    kernels.backward(pass_, row, own->hits.begin(row), own->hits.end(row), own->entries.begin(row),
+                     own->entries.end(row), room);
     if (wanted_.bias)
       std::memcpy(d_bias_.data() + static_cast<std::size_t>(sample) * spec_.n + row * rows_.length, room.d_bias,
                   sizeof(float) * rows_.length);
@@ -190,18 +180,12 @@ LayerGradients Backward::run() {
   out_.d_weight.resize(n_sources);
   out_.d_value.resize(n_sources);
   out_.d_parameters.resize(spec_.model->n_parameters);
-  pass_.spec = &spec_;
-  pass_.neuron = neuron_.pointers();
-  pass_.n_steps = input_.n_steps;
-  pass_.n_rows = rows_.n_rows;
-  pass_.length = rows_.length;
-  pass_.weight = packed_.data.data();
+  set_up(pass_, spec_, input_, packed_, neuron_);
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input_.sources[k];
     if (wanted_.value[k])
       out_.d_value[k] =
           Array<float>::zeros(from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input_.n_samples]);
-    pass_.values[k] = from.lists.values;
     pass_.d_value[k] = out_.d_value[k].data();
     pass_.wants_weight[k] = wanted_.weight[k];
   }

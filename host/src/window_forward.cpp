@@ -116,13 +116,7 @@ class Forward {
 void Forward::run_samples() {
   const PhaseTimer timer(Phase::forward);
   WindowForward pass{};
-  pass.spec = &spec_;
-  pass.neuron = neuron_.pointers();
-  pass.n_steps = input_.n_steps;
-  pass.n_rows = rows_.n_rows;
-  pass.length = rows_.length;
-  pass.weight = packed_.data.data();
-  for (std::size_t k = 0; k < input_.sources.size(); ++k) pass.values[k] = input_.sources[k].lists.values;
+  set_up(pass, spec_, input_, packed_, neuron_);
   for (std::size_t s = 0; s < out_.state.size(); ++s) pass.state[s] = out_.state[s].data();
   const Array<float>& threshold = neuron_.parameters[spec_.model->threshold];
   pass.starts_silent = !input_.state[0];

@@ -19,15 +19,22 @@ constexpr std::size_t window_row_floats(int length) {
 }
 constexpr int window_blocks(int length) { return (length + window_block - 1) / window_block; }
 
-struct WindowForward {
+struct WindowPass {
   const LayerSpec* spec;
   NeuronParameters neuron;
-  int n_steps, n_rows, length;
+  int n_steps, length;
   const float* weight;                       // of all sources, packed
   const float* values[most_window_sources];  // of each source's entries, or null
-  float* state[max_states];                  // [B, N], in place
-  bool nobody_fired;                         // before the first step, although a θ is negative
-  bool starts_silent;                        // nobody has fired before the first step, as the states say
+};
+
+struct Padded;  // packing.h
+void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const PackedWindows& packed,
+            const Padded& neuron);
+
+struct WindowForward : WindowPass {
+  float* state[max_states];  // [B, N], in place
+  bool nobody_fired;         // before the first step, although a θ is negative
+  bool starts_silent;        // nobody has fired before the first step, as the states say
 };
 
 // Room of one worker for a row: arrays of `window_row_floats`.
@@ -46,13 +53,8 @@ struct WindowRecord {
 };
 inline constexpr int window_record_floats = sizeof(WindowRecord) / sizeof(float);
 
-struct WindowBackward {
-  const LayerSpec* spec;
-  NeuronParameters neuron;
-  int n_steps, n_rows, length;
-  const float* weight;
-  const float* values[most_window_sources];  // of each source's entries, or null
-  float* d_value[most_window_sources];       // of each source's entries, or null
+struct WindowBackward : WindowPass {
+  float* d_value[most_window_sources];  // of each source's entries, or null
   bool wants_weight[most_window_sources];
   const float* fields;  // [n_fields][slots] of the layer's own lists
   std::int64_t n_slots;

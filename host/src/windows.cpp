@@ -7,6 +7,7 @@
 
 #include "packing.h"
 #include "phases.h"
+#include "window_passes.h"
 
 namespace sparsesnn {
 namespace {
@@ -117,8 +118,7 @@ PackedWindows::PackedWindows(const LayerSpec& spec, const LayerInput& input) {
 }
 
 void RowHits::find(const LayerInput& input, const PackedWindows& packed, int sample, const std::vector<bool>& near) {
-  starts_.assign(static_cast<std::size_t>(WindowRows(input).n_rows) + 1, 0);
-  const auto each = [&](auto&& visit) {
+  sort(WindowRows(input).n_rows, [&](auto&& visit) {
     for (int t = 0; t < input.n_steps; ++t)
       for (std::size_t k = 0; k < input.sources.size(); ++k) {
         const SourceInput& from = input.sources[k];
@@ -127,19 +127,23 @@ void RowHits::find(const LayerInput& input, const PackedWindows& packed, int sam
         const std::int64_t begin = from.lists.offsets[list], fired = begin + from.lists.n_spikes[list];
         const std::int64_t end = near[k] ? from.lists.offsets[list + 1] : fired;
         for (std::int64_t slot = begin; slot < end; ++slot) {
-          const std::uint32_t id = from.lists.wide ? static_cast<const std::uint32_t*>(from.lists.ids)[slot]
-                                                   : static_cast<const std::uint16_t*>(from.lists.ids)[slot];
-          from.windows->each_run(id, [&](std::uint32_t row, std::uint32_t to, std::uint32_t n, std::uint32_t weight) {
-            visit(row, Hit{slot, t, to, n, packed.first[k] + weight, static_cast<std::uint16_t>(k), slot < fired});
-          });
+          from.windows->each_run(
+              from.lists.id(slot), [&](std::uint32_t row, std::uint32_t to, std::uint32_t n, std::uint32_t weight) {
+                visit(row, Hit{slot, t, to, n, packed.first[k] + weight, static_cast<std::uint16_t>(k), slot < fired});
+              });
         }
       }
-  };
-  each([&](std::uint32_t row, const Hit&) { ++starts_[row + 1]; });
-  for (std::size_t row = 1; row < starts_.size(); ++row) starts_[row] += starts_[row - 1];
-  hits_.resize(starts_.back());
-  next_.assign(starts_.begin(), starts_.end());
-  each([&](std::uint32_t row, const Hit& hit) { hits_[next_[row]++] = hit; });
+  });
+}
+
+void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const PackedWindows& packed,
+            const Padded& neuron) {
+  pass.spec = &spec;
+  pass.neuron = neuron.pointers();
+  pass.n_steps = input.n_steps;
+  pass.length = WindowRows(input).length;
+  pass.weight = packed.data.data();
+  for (std::size_t k = 0; k < input.sources.size(); ++k) pass.values[k] = input.sources[k].lists.values;
 }
 
 WindowRows::WindowRows(const LayerInput& input)

@@ -88,17 +88,32 @@ struct PackedWindows {
   PackedWindows(const LayerSpec& spec, const LayerInput& input);
 };
 
-// What a sample's lists add to each row, steps ascending, then sources, then ids.
-class RowHits {
+// Items in the order of their rows, those of a row as they came.
+template <class Item>
+class ByRow {
  public:
-  // `near`: near-spikes too, where the gradient of the source's values is wanted.
-  void find(const LayerInput& input, const PackedWindows& packed, int sample, const std::vector<bool>& near);
-  const Hit* begin(int row) const { return hits_.data() + starts_[row]; }
-  const Hit* end(int row) const { return hits_.data() + starts_[row + 1]; }
+  // `each` calls visit(row, item) for all of them; it is called twice.
+  template <class Each>
+  void sort(int n_rows, Each&& each) {
+    starts_.assign(static_cast<std::size_t>(n_rows) + 1, 0);
+    each([&](std::uint32_t row, const Item&) { ++starts_[row + 1]; });
+    for (std::size_t row = 1; row < starts_.size(); ++row) starts_[row] += starts_[row - 1];
+    items_.resize(starts_.back());
+    next_.assign(starts_.begin(), starts_.end());
+    each([&](std::uint32_t row, const Item& item) { items_[next_[row]++] = item; });
+  }
+  const Item* begin(int row) const { return items_.data() + starts_[row]; }
+  const Item* end(int row) const { return items_.data() + starts_[row + 1]; }
 
  private:
-  std::vector<Hit> hits_;
+  std::vector<Item> items_;
   std::vector<std::size_t> starts_, next_;
+};
+
+// What a sample's lists add to each row, steps ascending, then sources, then ids.
+struct RowHits : ByRow<Hit> {
+  // `near`: near-spikes too, where the gradient of the source's values is wanted.
+  void find(const LayerInput& input, const PackedWindows& packed, int sample, const std::vector<bool>& near);
 };
 
 // Rows of a layer that hears windows, and the numbers each.
