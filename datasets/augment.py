@@ -1,4 +1,4 @@
-"""Augmentation of spike lists: moved, shifted, stretched, dropped and mixed spikes, vectorised over a whole batch.
+"""Augmentation of spike lists: moved, shifted, stretched, dropped, blended and mixed spikes, vectorised over a batch.
 
 What happens to a sample depends on (seed, epoch, sample) alone: not on the batch it is in, nor on the thread or rank
 that makes it. Every random number is a hash of those three, of what it is for and of the spike's number in its sample.
@@ -25,9 +25,10 @@ Ints = npt.NDArray[np.int64]
 # what a random number is for; a number here is part of the results: never change one, add new ones at the end
 _DROP, _TIME_STRETCH, _TIME_SHIFT, _TIME_JITTER, _WITHIN_STEP, _CHANNEL_SHIFT, _CHANNEL_JITTER = range(7)
 _TIME_CROP, _MIX, _SPATIAL_SHIFT, _FLIP, _ROTATION = range(7, 12)
+_BLEND, _BLEND_SPIKES, _TIME_MASK, _CHANNEL_MASK = range(12, 16)
 
 _SPATIAL = ("spatial_shift", "flip", "rotation")
-_CHANNELS = ("channel_shift", "channel_jitter")
+_CHANNELS = ("channel_shift", "channel_jitter", "channel_mask")
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Augment:
     """How strongly each sample is changed; 0 switches a change off.
 
     For spike (t, n) of a sample, or each event that a spike counts, with u uniform in [0, 1) and z normal, drawn again for
-    each spike, and f, Δt, Δn drawn once for each sample and epoch, in this order: a section is exchanged (`mix`), what is
-    outside the crop is left out, spikes are dropped, and the others move:
+    each spike, and f, Δt, Δn drawn once for each sample and epoch, in this order: spikes come from two samples (`blend`
+    or `mix`), those outside the crop or inside a mask are left out, spikes are dropped, and the others move:
 
         t' = floor((t + u)·f + time_jitter·z) + Δt        n' = n + Δn + round(channel_jitter·z)
 
@@ -44,6 +45,12 @@ class Augment:
     window or the population are left out; those that meet in one place become one, whose value counts them where spikes
     have values. Δt, Δn, shifts and angles are uniform in the integers between -strength and strength; f is uniform in
     [1 - time_stretch, 1 + time_stretch]. A crop removes a uniform number of steps, up to its share of the window, split at a uniform place between beginning and end.
+    A mask (SpecAugment, Park et al. 2019) silences a uniform number of neighboring steps or channels at a uniform place.
+
+    `blend` makes a sample of two of one class, as Nowotny et al. 2022 do for SHD: both move towards each other by half
+    the distance of their centers, over time and over channels (cameras: over time), then each spike of either stays with
+    probability one half. The label stays. A sample without a partner (alone in its class, silent, or drawn with itself)
+    stays as it is; one that is blended is not mixed.
 
     `mix` is CutMix (Yun et al. 2019) along time: the label becomes soft, each of the two classes gets the share of the
     spikes that come from its sample, counted before anything else changes. Spikes and not steps: a silent section of a
@@ -64,6 +71,13 @@ class Augment:
         0.0, "standard deviation, in channels, of each spike's move over channels; not for cameras", low=0
     )
     event_drop: float = option(0.0, "probability that a spike is left out", low=0, high=1)
+    time_mask: float = option(0.0, "largest share of the window that is silenced at a random place", low=0, high=1)
+    channel_mask: int = option(
+        0, "most neighboring channels that are silenced, after pooling; not for cameras", low=0, high=10**9
+    )
+    blend: float = option(
+        0.0, "probability that spikes are those of two samples of the same class, half of each", low=0, high=1
+    )
     mix: float = option(0.0, "probability that a section of the window is that of another sample", low=0, high=1)
     spatial_shift: int = option(
         0, "largest move of the image along x and along y, pixels; for cameras", low=0, high=10**9
@@ -85,9 +99,70 @@ class Augment:
         for name in _SPATIAL if sensor is None else _CHANNELS:
             if getattr(self, name):
                 change = "is for the images of a camera" if sensor is None else "is for rows of channels"
-                others = f"time_*, event_drop, mix, {', '.join(_CHANNELS if sensor is None else _SPATIAL)}"
+                others = f"time_*, event_drop, blend, mix, {', '.join(_CHANNELS if sensor is None else _SPATIAL)}"
                 size = "neurons without an image" if sensor is None else f"{sensor.width} × {sensor.height} pixels"
                 raise ConfigError(f"augment: {name} {change}; this data set has {size}; set it to 0; allowed: {others}")
+
+    def blending(self, indices: Ints, *, labels: Ints, partners: Ints, seed: int, epoch: int) -> Ints:
+        """int64[B], the sample that each one is blended with; itself where it is not blended.
+
+        Args:
+            indices: int64[B], number of each sample in its data set.
+            labels: int64[n_samples], class of every sample of the data set.
+            partners: int64[n], samples to blend with: the training part, the same for every rank.
+            seed, epoch: see `apply`.
+        """
+        if not self.blend:
+            return indices
+        by_class, spans = classmates(labels, partners)
+        first, stop = spans[indices].T
+        key = hashing.keys(seed, epoch, indices, _BLEND)
+        blended = (hashing.uniform(key, 0) < self.blend) & (first < stop)
+        mates: Ints = indices.copy()
+        mates[blended] = by_class[(first + _below(stop - first, key, 1))[blended]]
+        return mates
+
+    def merge(
+        self,
+        own: tuple[Ints, Ints, Ints],
+        theirs: tuple[Ints, Ints, Ints],
+        *,
+        indices: Ints,
+        n_steps: int,
+        n_neurons: int,
+        seed: int,
+        epoch: int,
+        sensor: Sensor | None = None,
+    ) -> tuple[Ints, Ints, Ints]:
+        """The spikes `(sample, step, unit)` of blended samples: those of each sample, then those of its partner.
+
+        Args:
+            own, theirs: `(sample, step, unit)`, int64[S] each, spikes of the samples and of the partners that `blending`
+                chose, sample ascending; spikes of partners only where a sample is blended.
+            indices, n_steps, n_neurons, seed, epoch, sensor: see `apply`.
+        """
+        n_samples = indices.size
+        n_own, n_theirs = (np.bincount(part[0], minlength=n_samples) for part in (own, theirs))
+        blended = (n_own > 0) & (n_theirs > 0)
+        moved: list[Ints] = []
+        for axis in (1, 2):
+            centers = [
+                np.bincount(part[0], part[axis], n_samples) / np.maximum(1, n)
+                for part, n in ((own, n_own), (theirs, n_theirs))
+            ]
+            apart = np.rint(centers[1] - centers[0]).astype(np.int64)
+            if axis == 2 and sensor is not None:
+                apart = np.zeros_like(apart)
+            half = np.where(blended, apart >> 1, 0)
+            moved.append(np.concatenate([own[axis] + half[own[0]], theirs[axis] + (half - apart)[theirs[0]]]))
+        sample = np.concatenate([own[0], theirs[0]])
+        order = np.argsort(sample, kind="stable")
+        sample, step, unit = sample[order], moved[0][order], moved[1][order]
+        number = np.arange(sample.size) - np.searchsorted(sample, np.arange(n_samples))[sample]
+        half_of_them = hashing.uniform(hashing.keys(seed, epoch, indices, _BLEND_SPIKES)[sample], number) < 0.5
+        keep = np.where(blended[sample], half_of_them, order < own[0].size)
+        keep &= (step >= 0) & (step < n_steps) & (unit >= 0) & (unit < n_neurons)
+        return sample[keep], step[keep], unit[keep]
 
     def mixing(self, indices: Ints, *, partners: Ints, n_steps: int, seed: int, epoch: int) -> tuple[Ints, Ints, Ints]:
         """Which section of each sample is another's: `(partner, start, stop)`, int64[B] each, for steps [start, stop).
@@ -144,6 +219,15 @@ class Augment:
             cut = _below(int(self.time_crop * n_steps) + 1, key, 0)
             start = _below(cut + 1, key, 1)
             keep &= (step >= start[sample]) & (step < (start + n_steps - cut)[sample])
+        for mask, axis, most in (
+            (_TIME_MASK, step, int(self.time_mask * n_steps)),
+            (_CHANNEL_MASK, unit, min(self.channel_mask, n_neurons)),
+        ):
+            if most:
+                key, size = per_sample(mask), n_steps if axis is step else n_neurons
+                length = _below(most + 1, key, 0)
+                start = _below(size - length + 1, key, 1)
+                keep &= (axis < start[sample]) | (axis >= (start + length)[sample])
         if self.event_drop:
             keep &= hashing.uniform(per_spike(_DROP), number) >= self.event_drop
         if self.time_stretch or self.time_jitter:
@@ -182,6 +266,13 @@ class Augment:
         planes = np.arange(sensor.n_polarities)[:, None] * n_pixels
         to = np.where(inside, y * sensor.width + x, -1)[:, None, :]
         return np.where(to < 0, -1, planes + to).reshape(len(pixel), sensor.n_neurons)
+
+
+def classmates(labels: Ints, partners: Ints) -> tuple[Ints, Ints]:
+    """The partners class by class, int64[n], and which part of that has the class of each sample, int64[n_samples, 2]."""
+    by_class = partners[np.argsort(labels[partners], kind="stable")]
+    ends = [np.searchsorted(labels[by_class], labels, side) for side in ("left", "right")]
+    return by_class, np.stack(ends, axis=1).astype(np.int64)
 
 
 @functools.lru_cache(maxsize=4)

@@ -264,8 +264,8 @@ class EventSet:
             indices: int[B], numbers of the samples.
             rng: `(seed, epoch)`, needed with `augment`: with the sample's number it decides the augmentation.
             augment: how the samples are changed; None leaves them as they are.
-            partners: int64[n], samples that others are mixed with (`augment.mix`), such as the training part; None
-                means all.
+            partners: int64[n], samples that others are blended or mixed with, such as the training part; None means
+                all.
 
         Raises:
             IndexError: a number that no sample has.
@@ -284,9 +284,7 @@ class EventSet:
     ) -> npt.NDArray[np.float32]:
         """float32[B, C], for each sample of a mixed batch the share of each class; arguments as in `batch`."""
         chosen = self.checked(indices)
-        partner, start, stop = augment.mixing(
-            chosen, partners=self._partners(partners), n_steps=self.n_steps, seed=rng[0], epoch=rng[1]
-        )
+        _, partner, start, stop = self._sources(chosen, rng, augment, self._partners(partners))
         step = np.arange(self.n_steps)
         theirs = (step >= start[:, None]) & (step < stop[:, None])
         n_own = np.where(theirs, 0, self.list_sums[chosen]).sum(1)
@@ -338,29 +336,26 @@ class EventSet:
         partners: npt.NDArray[np.int64],
     ) -> SpikeBatch:
         n_samples, n_steps, n_neurons = chosen.size, self.n_steps, self.n_neurons
-        partner, start, stop = augment.mixing(chosen, partners=partners, n_steps=n_steps, seed=rng[0], epoch=rng[1])
+        mate, partner, start, stop = self._sources(chosen, rng, augment, partners)
         step = np.arange(n_steps)
         theirs = (step >= start[:, None]) & (step < stop[:, None])
-        n_spikes = np.where(theirs, self.n_spikes[partner], self.n_spikes[chosen]).astype(np.int64).reshape(-1)
-        starts = np.where(theirs, self._list_starts(partner), self._list_starts(chosen)).reshape(-1)
-        ends = np.cumsum(n_spikes)
-        row = np.repeat(np.arange(n_samples * n_steps), n_spikes)
-        entry = np.arange(row.size) + (starts - ends + n_spikes)[row]
-        if self.values is not None:  # each event on its own
-            row, entry = (np.repeat(x, self.values[entry]) for x in (row, entry))
-        unit = self.ids[entry].astype(np.int64)
-        sample, step = np.divmod(row, max(1, n_steps))
-        sample, step, unit = augment.apply(
-            sample,
-            step,
-            unit,
-            indices=chosen,
-            n_steps=n_steps,
-            n_neurons=n_neurons,
-            seed=rng[0],
-            epoch=rng[1],
-            sensor=self.sensor,
+        spikes = self._events(
+            np.where(theirs, self.n_spikes[partner], self.n_spikes[chosen]),
+            np.where(theirs, self._list_starts(partner), self._list_starts(chosen)),
         )
+        options: dict[str, Any] = {
+            "indices": chosen,
+            "n_steps": n_steps,
+            "n_neurons": n_neurons,
+            "seed": rng[0],
+            "epoch": rng[1],
+            "sensor": self.sensor,
+        }
+        (blended,) = np.nonzero(mate != chosen)
+        if blended.size:
+            sample, step, unit = self._events(self.n_spikes[mate[blended]], self._list_starts(mate[blended]))
+            spikes = augment.merge(spikes, (blended[sample], step, unit), **options)
+        sample, step, unit = augment.apply(*spikes, **options)
         cell, values = (step * n_samples + sample) * n_neurons + unit, None
         if self.values is None:
             cell = _distinct(cell, n_steps * n_samples * n_neurons)
@@ -371,6 +366,27 @@ class EventSet:
         offsets = np.zeros(counts.size + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         return self._spike_batch(unit.astype(self.ids.dtype), offsets, counts, n_samples, values)
+
+    def _sources(
+        self, chosen: Array, rng: tuple[int, int], augment: Augment, partners: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        """int64[B] each: whom a sample is blended with, itself where not, and of mixed ones partner, start and stop."""
+        mate = augment.blending(chosen, labels=self.labels, partners=partners, seed=rng[0], epoch=rng[1])
+        partner, start, stop = augment.mixing(
+            chosen, partners=partners, n_steps=self.n_steps, seed=rng[0], epoch=rng[1]
+        )
+        unmixed = mate != chosen
+        return mate, np.where(unmixed, chosen, partner), np.where(unmixed, 0, start), np.where(unmixed, 0, stop)
+
+    def _events(self, n_spikes: Array, starts: Array) -> tuple[Array, Array, Array]:
+        """`(sample, step, unit)`, int64[S], each event on its own, of lists with lengths and places [B, T]."""
+        lengths = n_spikes.astype(np.int64).reshape(-1)
+        row = np.repeat(np.arange(lengths.size), lengths)
+        entry = np.arange(row.size) + (starts.reshape(-1) - np.cumsum(lengths) + lengths)[row]
+        if self.values is not None:
+            row, entry = (np.repeat(x, self.values[entry]) for x in (row, entry))
+        sample, step = np.divmod(row, max(1, self.n_steps))
+        return sample, step, self.ids[entry].astype(np.int64)
 
     def _spike_batch(
         self,

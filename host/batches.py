@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.datasets import hashing
-from sparsesnn.datasets.augment import Augment, rotations
+from sparsesnn.datasets.augment import Augment, classmates, rotations
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.spikes import SpikeBatch
 
@@ -33,7 +33,7 @@ class Batches:
         event_set: where the samples come from.
         seed: of the augmentation.
         augment: how samples are changed; None leaves them as they are.
-        partners: int64[n], samples that others are mixed with.
+        partners: int64[n], samples that others are blended or mixed with.
 
     Raises:
         ConfigError: a change that has no meaning for this data.
@@ -44,8 +44,11 @@ class Batches:
         self.seed = seed
         self.augment = augment or None  # strengths that are all 0 change nothing
         self.partners = partners
+        self._mates: tuple[Indices, Indices] | tuple[None, None] = (None, None)
         if self.augment:
             self.augment.check(event_set.sensor)
+            if self.augment.blend:
+                self._mates = classmates(event_set.labels, partners)
 
     def epoch(self, epoch: int) -> Make:
         """What makes the batches of that epoch."""
@@ -92,5 +95,7 @@ class Batches:
             quantiles=hashing.NORMAL,
             rotated=rotations(sensor.width, sensor.height, a.rotation) if sensor and a.rotation else None,
             partners=self.partners if a.mix else np.empty(0, np.int64),
+            by_class=self._mates[0],
+            spans=self._mates[1],
             **strengths,
         )

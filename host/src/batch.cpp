@@ -28,6 +28,10 @@ enum Purpose {
   spatial_shift,
   flip,
   rotation,
+  blend,
+  blend_spikes,
+  time_mask,
+  channel_mask,
 };
 
 std::int64_t floor_of(double x) {
@@ -101,7 +105,30 @@ class Mover {
 
   // Spikes that stay in order need no sorting, and none of them meet.
   bool keeps_order() const {
-    return !(a_.time_stretch > 0 || a_.time_jitter > 0 || a_.channel_jitter > 0 || a_.flip > 0 || a_.rotation);
+    return !(a_.time_stretch > 0 || a_.time_jitter > 0 || a_.channel_jitter > 0 || a_.flip > 0 || a_.rotation ||
+             a_.blend > 0);
+  }
+
+  // Leaves of the first n_own spikes, the sample's, and of the others, its partner's, about half, moved to one center.
+  void merge(std::int64_t sample, Spikes& spikes, std::size_t n_own) {
+    sample_ = sample;
+    n_ = spikes.n;
+    spikes.n = n_own;
+    if (!n_own || n_ == n_own) return;
+    step_ = spikes.step.data();
+    neuron_ = spikes.neuron.data();
+    const std::int64_t steps = apart(step_, n_own), neurons = a_.width ? 0 : apart(neuron_, n_own);
+    const double* u = uniforms(blend_spikes);
+    std::size_t n = 0;
+    for (std::size_t k = 0; k < n_; ++k) {
+      const bool theirs = k >= n_own;
+      const std::int64_t t = step_[k] + (steps >> 1) - (theirs ? steps : 0);
+      const std::int64_t id = neuron_[k] + (neurons >> 1) - (theirs ? neurons : 0);
+      step_[n] = static_cast<std::int32_t>(t);
+      neuron_[n] = static_cast<std::int32_t>(id);
+      n += u[k] < 0.5 && t >= 0 && t < n_steps_ && id >= 0 && id < n_neurons_;
+    }
+    spikes.n = n;
   }
 
   void move(std::int64_t sample, Spikes& spikes) {
@@ -110,6 +137,9 @@ class Mover {
     step_ = spikes.step.data();
     neuron_ = spikes.neuron.data();
     if (a_.time_crop > 0) crop();
+    if (a_.time_mask > 0)
+      mask(time_mask, step_, n_steps_, static_cast<std::int64_t>(a_.time_mask * static_cast<double>(n_steps_)));
+    if (a_.channel_mask) mask(channel_mask, neuron_, n_neurons_, std::min(a_.channel_mask, n_neurons_));
     if (a_.event_drop > 0) leave_out();
     if (a_.time_stretch > 0 || a_.time_jitter > 0 || a_.time_shift) move_in_time();
     if (a_.spatial_shift || a_.rotation || a_.flip > 0) move_image();
@@ -124,6 +154,22 @@ class Mover {
     const auto largest = static_cast<std::int64_t>(a_.time_crop * static_cast<double>(n_steps_));
     const std::int64_t cut = crop.below(largest + 1, 0), from = crop.below(cut + 1, 1), to = from + n_steps_ - cut;
     for (std::size_t k = 0; k < n_; ++k) step_[k] = step_[k] >= from && step_[k] < to ? step_[k] : -1;
+  }
+
+  // Leaves out the spikes whose place is in a random stretch of the places 0 .. size-1.
+  void mask(Purpose purpose, const std::int32_t* place, std::int64_t size, std::int64_t most) {
+    const Draws draw = draws(purpose);
+    const std::int64_t length = draw.below(most + 1, 0), from = draw.below(size - length + 1, 1), to = from + length;
+    for (std::size_t k = 0; k < n_; ++k) step_[k] = place[k] >= from && place[k] < to ? -1 : step_[k];
+  }
+
+  // How far the center of the places from number n_own on is from that of those before, rounded.
+  std::int64_t apart(const std::int32_t* place, std::size_t n_own) const {
+    std::int64_t own = 0, theirs = 0;
+    for (std::size_t k = 0; k < n_own; ++k) own += place[k];
+    for (std::size_t k = n_own; k < n_; ++k) theirs += place[k];
+    return rounded(static_cast<double>(theirs) / static_cast<double>(n_ - n_own) -
+                   static_cast<double>(own) / static_cast<double>(n_own));
   }
 
   void leave_out() {
@@ -238,8 +284,14 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
   Sorter<Id> sorter(cache.n_steps, cache.n_neurons);
   for (std::size_t b = 0; b < n_samples; ++b) {
     const std::int64_t own = chosen[b];
-    std::int64_t partner = own, start = 0, stop = 0;  // steps [start, stop) are the partner's
-    if (a.mix > 0) {
+    std::int64_t mate = own, partner = own, start = 0, stop = 0;  // steps [start, stop) are the partner's
+    if (a.blend > 0) {
+      const Draws draws(a.seed, a.epoch, own, blend);
+      const std::int64_t* span = a.spans.data() + 2 * own;
+      if (span[0] < span[1] && draws.uniform(0) < a.blend)
+        mate = a.by_class[static_cast<std::size_t>(span[0] + draws.below(span[1] - span[0], 1))];
+    }
+    if (a.mix > 0 && mate == own) {
       const Draws draws(a.seed, a.epoch, own, mix);
       if (draws.uniform(0) < a.mix) {
         partner = a.partners[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(a.partners.size()), 1))];
@@ -248,10 +300,16 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
         stop = start + length;
       }
     }
-    spikes.begin(cache.end(own) - cache.begin(own) + cache.end(partner) - cache.begin(partner));
+    const std::int64_t other = mate == own ? partner : mate;
+    spikes.begin(cache.end(own) - cache.begin(own) + cache.end(other) - cache.begin(other));
     spikes.add(cache, own, 0, start);
     spikes.add(cache, partner, start, stop);
     spikes.add(cache, own, stop, cache.n_steps);
+    if (mate != own) {
+      const std::size_t n_own = spikes.n;
+      spikes.add(cache, mate, 0, cache.n_steps);
+      mover.merge(own, spikes, n_own);
+    }
     mover.move(own, spikes);
     if (const std::size_t room = n_found + spikes.n + Sorter<Id>::slack; found.size() < room)
       found.resize(std::max(room, spikes.n * (n_samples - b) + n_found));
@@ -299,7 +357,12 @@ void check_samples(const std::vector<std::int64_t>& samples, std::int64_t n, con
 
 Batch make_batch(const EventCache& cache, const std::vector<std::int64_t>& chosen, const AugmentSpec* augment) {
   check_samples(chosen, cache.n_samples, "chosen");
-  if (augment) check_samples(augment->partners, cache.n_samples, "partners");
+  if (augment) {
+    check_samples(augment->partners, cache.n_samples, "partners");
+    check_samples(augment->by_class, cache.n_samples, "by_class");
+    if (augment->blend > 0 && augment->spans.size() != 2 * static_cast<std::size_t>(cache.n_samples))
+      throw InputError("ShapeError", "make_batch: spans must have one row for each sample");
+  }
   return cache.wide ? of_length<std::int32_t>(cache, chosen, augment)
                     : of_length<std::uint16_t>(cache, chosen, augment);
 }

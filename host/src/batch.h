@@ -29,12 +29,15 @@ struct EventCache {
 struct AugmentSpec {
   std::uint64_t seed = 0, epoch = 0;
   double time_jitter = 0, time_stretch = 0, time_crop = 0, channel_jitter = 0, event_drop = 0, mix = 0, flip = 0;
-  std::int64_t time_shift = 0, channel_shift = 0, spatial_shift = 0, rotation = 0;
+  double time_mask = 0, blend = 0;
+  std::int64_t time_shift = 0, channel_shift = 0, channel_mask = 0, spatial_shift = 0, rotation = 0;
   int width = 0, height = 0;          // of the sensor; 0 where there is none
   const double* quantiles = nullptr;  // [4096], of the normal distribution
   // [2 rotation + 1, width height], where a pixel goes: y << 16 | x, -1 outside
   std::vector<std::int32_t> rotated;
   std::vector<std::int64_t> partners;  // samples that others are mixed with
+  // samples that others are blended with, class by class: those for sample s are [spans[2 s], spans[2 s + 1])
+  std::vector<std::int64_t> by_class, spans;
 };
 
 struct Batch {

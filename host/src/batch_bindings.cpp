@@ -89,9 +89,11 @@ void register_batch(nb::module_& m) {
           "__init__",
           [](PyAugment* self, std::uint64_t seed, std::uint64_t epoch, double time_jitter, std::int64_t time_shift,
              double time_stretch, double time_crop, std::int64_t channel_shift, double channel_jitter,
-             double event_drop, double mix, std::int64_t spatial_shift, double flip, std::int64_t rotation, int width,
-             int height, std::optional<In<double>> quantiles, std::optional<In<std::int32_t>> rotated,
-             const In<std::int64_t>& partners) {
+             double event_drop, double time_mask, std::int64_t channel_mask, double blend, double mix,
+             std::int64_t spatial_shift, double flip, std::int64_t rotation, int width, int height,
+             std::optional<In<double>> quantiles, std::optional<In<std::int32_t>> rotated,
+             const In<std::int64_t>& partners, std::optional<In<std::int64_t>> by_class,
+             std::optional<In<std::int64_t>> spans) {
             require(width >= 0 && height >= 0 && (width == 0) == (height == 0) && width <= 32768 && height <= 32768,
                     "the sensor has no such width and height");
             require(!(spatial_shift || rotation || flip > 0) || width, "an image needs a sensor");
@@ -102,6 +104,16 @@ void register_batch(nb::module_& m) {
             require(rotation >= 0 && rotation <= 180 && (!rotation || (rotated && rotated->size() == n_entries)),
                     "a rotation needs a table for every angle");
             require(!(mix > 0) || partners.size(), "mixing needs partners");
+            require(!(blend > 0) || (by_class && spans && spans->ndim() == 2 && spans->shape(1) == 2),
+                    "blending needs the partners class by class and spans of them");
+            const auto numbers = [](const std::optional<In<std::int64_t>>& array) {
+              return array ? std::vector<std::int64_t>(array->data(), array->data() + array->size())
+                           : std::vector<std::int64_t>();
+            };
+            std::vector<std::int64_t> mates = numbers(by_class), ends = numbers(spans);
+            for (std::size_t k = 0; k + 1 < ends.size(); k += 2)
+              require(ends[k] >= 0 && ends[k] <= ends[k + 1] && ends[k + 1] <= static_cast<std::int64_t>(mates.size()),
+                      "spans leave by_class");
             std::vector<std::int32_t> places(rotation ? n_entries : 0);
             for (std::size_t k = 0; k < places.size(); ++k) {
               const std::int32_t to = rotated->data()[k];
@@ -120,19 +132,25 @@ void register_batch(nb::module_& m) {
                  event_drop,
                  mix,
                  flip,
+                 time_mask,
+                 blend,
                  time_shift,
                  channel_shift,
+                 channel_mask,
                  spatial_shift,
                  rotation,
                  width,
                  height,
                  self->quantiles ? self->quantiles->data() : nullptr,
                  std::move(places),
-                 std::vector<std::int64_t>(partners.data(), partners.data() + partners.size())};
+                 numbers(partners),
+                 std::move(mates),
+                 std::move(ends)};
           },
           nb::kw_only(), "seed"_a, "epoch"_a, "time_jitter"_a, "time_shift"_a, "time_stretch"_a, "time_crop"_a,
-          "channel_shift"_a, "channel_jitter"_a, "event_drop"_a, "mix"_a, "spatial_shift"_a, "flip"_a, "rotation"_a,
-          "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(), "partners"_a);
+          "channel_shift"_a, "channel_jitter"_a, "event_drop"_a, "time_mask"_a, "channel_mask"_a, "blend"_a, "mix"_a,
+          "spatial_shift"_a, "flip"_a, "rotation"_a, "width"_a, "height"_a, "quantiles"_a.none(), "rotated"_a.none(),
+          "partners"_a, "by_class"_a.none() = nb::none(), "spans"_a.none() = nb::none());
 
   m.def("make_batch", &batch, "ids"_a, "n_spikes"_a, "sample_starts"_a, "n_neurons"_a, "chosen"_a, "augment"_a.none(),
         "values"_a.none(),

@@ -97,10 +97,15 @@ void augmented_lists_ascend(int n_steps, int n_neurons, double activity) {
   a.channel_jitter = 2;
   a.event_drop = 0.1;
   a.mix = 0.5;
+  a.blend = 0.5;
+  a.time_mask = 0.3;
   a.time_shift = 3;
   a.channel_shift = 5;
+  a.channel_mask = 2;
   a.quantiles = q.data();
   a.partners = {0, 5};
+  a.by_class = {5, 0, 3};
+  a.spans = {0, 3, 0, 3, 0, 0, 1, 2, 3, 3, 0, 1};
   std::int64_t n_spikes = 0;
   for (a.seed = 0; a.seed < 5; ++a.seed) {
     const Batch batch = make_batch(data.cache(), {1, 1, 5, 2, 0}, &a);
@@ -134,8 +139,11 @@ void a_changed_cache_does_no_harm() {
   AugmentSpec a;
   a.time_jitter = 1;
   a.mix = 0.5;
+  a.blend = 0.3;
+  a.channel_mask = 5;
   a.quantiles = q.data();
-  a.partners = {0, 1, 2, 3};
+  a.partners = a.by_class = {0, 1, 2, 3};
+  a.spans = {0, 4, 0, 4, 0, 4, 0, 4};
   int n_errors = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
     auto data = random_data<std::uint16_t, std::int32_t>(4, 5, 33, 0.2, seed);

@@ -14,6 +14,7 @@ from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
 
 N_NEURONS, N_STEPS = 37, 23
+CAMERA = Sensor(9, 6, 2)
 ALL = Augment(time_jitter=1.5, time_shift=3, time_stretch=0.3, channel_shift=4, channel_jitter=1.2, event_drop=0.2)
 
 
@@ -36,9 +37,11 @@ def dense(event_set: EventSet, indices, augment, seed=7, epoch=2) -> np.ndarray:
     shift=st.sampled_from([0, 5]),
     stretch=st.sampled_from([0.0, 0.5]),
     drop=st.sampled_from([0.0, 0.3]),
+    blend=st.sampled_from([0.0, 0.6]),
+    mask=st.sampled_from([0.0, 0.4]),
     seed=st.integers(-(2**63), 2**64),
 )
-def test_a_sample_is_changed_alike_in_whatever_batch_it_is(chosen, jitter, shift, stretch, drop, seed):
+def test_a_sample_is_changed_alike_in_whatever_batch_it_is(chosen, jitter, shift, stretch, drop, blend, mask, seed):
     events = ALL_SAMPLES
     augment = Augment(
         time_jitter=jitter,
@@ -47,6 +50,9 @@ def test_a_sample_is_changed_alike_in_whatever_batch_it_is(chosen, jitter, shift
         channel_shift=shift,
         channel_jitter=jitter,
         event_drop=drop,
+        blend=blend,
+        time_mask=mask,
+        channel_mask=int(mask * N_NEURONS),
     )
     together = dense(events, chosen, augment, seed)
     for b, sample in enumerate(chosen):
@@ -56,7 +62,7 @@ def test_a_sample_is_changed_alike_in_whatever_batch_it_is(chosen, jitter, shift
 def _all_samples() -> EventSet:
     rng = np.random.default_rng(2)
     events = [(rng.uniform(0, N_STEPS, n), rng.integers(0, N_NEURONS, n)) for n in (40, 0, 1, 30, 25, 3)]
-    return EventSet.from_events(events, range(6), n_units=N_NEURONS, n_steps=N_STEPS, dt_us=1.0)
+    return EventSet.from_events(events, [0, 1, 0, 1, 0, 1], n_units=N_NEURONS, n_steps=N_STEPS, dt_us=1.0)
 
 
 ALL_SAMPLES = _all_samples()
@@ -185,6 +191,9 @@ def test_sorting_and_marking_agree(event_set, monkeypatch):
         ({"event_drop": True}, "event_drop: is True"),
         ({"time_crop": 1.0}, "time_crop: is 1.0; allowed: 0 to below 1"),
         ({"mix": 1.5}, "mix: is 1.5; allowed: 0 to 1"),
+        ({"blend": 1.5}, "blend: is 1.5; allowed: 0 to 1"),
+        ({"time_mask": -0.5}, "time_mask: is -0.5; allowed: 0 to 1"),
+        ({"channel_mask": 0.5}, "channel_mask: is 0.5; allowed: whole numbers"),
         ({"flip": 2}, "flip: is 2; allowed: 0 to 1"),
         ({"spatial_shift": 0.5}, "spatial_shift: is 0.5; allowed: whole numbers"),
         ({"rotation": 22.5}, "rotation: is 22.5; allowed: whole numbers"),
@@ -216,6 +225,157 @@ def test_a_crop_silences_the_ends_and_moves_nothing():
     assert set(n_kept.tolist()) == set(range(20, 41))
     assert {int(f) for f, n in zip(first, n_kept, strict=True) if n < 40} >= set(range(10))
     assert abs(n_kept.mean() - 30) < 5 * 6.06 / 300**0.5
+
+
+# ---- masks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def full() -> EventSet:
+    """300 samples in which every neuron fires in every step."""
+    events = (np.repeat(np.arange(9.0), 13), np.tile(np.arange(13), 9))
+    return EventSet.from_events([events] * 300, [0] * 300, n_units=13, n_steps=9, dt_us=1.0)
+
+
+@pytest.mark.parametrize(("strength", "axis", "most"), [({"time_mask": 0.5}, 1, 4), ({"channel_mask": 5}, 2, 5)])
+def test_a_mask_silences_one_stretch_at_a_uniform_place(full, strength, axis, most):
+    kept = dense(full, np.arange(300), Augment(**strength))
+    silent = ~kept.any(3 - axis)
+    assert (kept.all(3 - axis) == ~silent).all(), "whole steps or whole channels"
+    edges = np.abs(np.diff(np.pad(silent, ((0, 0), (1, 1))).astype(int), axis=1)).sum(1)
+    assert set(edges.tolist()) == {0, 2}
+    assert set(silent.sum(1).tolist()) == set(range(most + 1))
+    assert silent.any(0).all(), "every place is reached, the ends too"
+
+
+def test_masks_may_silence_all(full):
+    assert not dense(full, np.arange(300), Augment(time_mask=1.0)).any(axis=(1, 2)).all()
+    kept = dense(full, np.arange(300), Augment(channel_mask=10**6))
+    assert 0 < (~kept.any(axis=(1, 2))).sum() < 100, "a length of 13 is one of 14, a longer one none"
+
+
+def test_masks_leave_what_they_do_not_cover_as_it_would_be(event_set):
+    augment = Augment(time_stretch=0.3, channel_jitter=1.0, event_drop=0.2)
+    masked = replace(augment, time_mask=0.6, channel_mask=20)
+    assert not (dense(event_set, range(6), masked) & ~dense(event_set, range(6), augment)).any()
+
+
+# ---- blends --------------------------------------------------------------------------------------------------------
+
+
+def blocks(places, labels, duplicates="binary", n_steps=40) -> EventSet:
+    """Sample s fires 5 × 4 spikes in the steps and neurons from places[s] on; none where that is None."""
+    step, unit = (x.reshape(-1) for x in np.mgrid[:5, :4])
+    none = (np.empty(0), np.empty(0, int))
+    events = [none if place is None else (step + float(place[0]), unit + place[1]) for place in places]
+    window = {"n_units": 31, "n_steps": n_steps, "dt_us": 1.0, "duplicates": duplicates}
+    return EventSet.from_events(events, labels, **window, n_classes=4)
+
+
+def test_a_blend_takes_half_of_either_sample_at_their_common_center():
+    # centers are 7 steps and 4 channels apart: the first moves by 3 and 2, the second by -4 and -2
+    event_set = blocks([(10, 6), (17, 10), None], [1, 1, 0], duplicates="count")
+    counts = np.zeros((40, 31))
+    for epoch in range(300):
+        blend = event_set.batch([0], (7, epoch), Augment(blend=1.0), partners=np.array([1])).validate()
+        sample = blend.to_dense().numpy()[:, 0]
+        assert sample[13:18, 8:12].sum() == sample.sum()
+        counts += sample
+    # each of the 40 spikes stays with probability one half, two of them in each place
+    assert abs(counts.sum() - 300 * 20) < 5 * (300 * 40 * 0.25) ** 0.5
+    assert abs(counts[13:18, 8:12] - 300).max() < 5 * (300 * 2 * 0.25) ** 0.5
+
+
+def test_spikes_of_a_blend_that_meet_become_one():
+    event_set = blocks([(10, 6), (17, 10)], [1, 1])
+    for epoch in range(10):
+        sample = event_set.batch([0], (7, epoch), Augment(blend=1.0), partners=np.array([1])).validate()
+        assert 0 < sample.ids.numel() < 20
+
+
+def test_centers_meet_whoever_comes_first():
+    """Differences are rounded down for one and up for the other, so that both end at the same place."""
+    for first, second in itertools.product([(10, 6), (11, 9)], [(15, 13), (16, 12), (3, 2)]):
+        event_set = blocks([first, second], [0, 0])
+        for chosen in (0, 1):
+            covered = np.zeros((40, 31), bool)
+            for epoch in range(40):
+                covered |= dense_of(event_set, [chosen], epoch, partners=[1 - chosen])
+            step, unit = np.nonzero(covered)
+            assert (np.ptp(step), np.ptp(unit)) == (4, 3)
+
+
+def dense_of(event_set, chosen, epoch, partners, **strengths) -> np.ndarray:
+    batch = event_set.batch(chosen, (7, epoch), Augment(blend=1.0, **strengths), np.array(partners)).validate()
+    return batch.to_dense().numpy()[:, 0] > 0
+
+
+def test_partners_have_the_same_class_and_are_drawn_alike():
+    # where a spike is says whose it is; centers are equal, so that nothing moves
+    ring = [(10, 3), (10, 3), (10, 3), (10, 3), (10, 3)]
+    event_set = blocks(ring, [2, 0, 2, 2, 0])
+    mates = np.concatenate(
+        [
+            Augment(blend=0.7).blending(
+                np.arange(5), labels=event_set.labels, partners=np.array([4, 0, 3]), seed=1, epoch=e
+            )
+            for e in range(400)
+        ]
+    ).reshape(400, 5)
+    assert (event_set.labels[mates] == event_set.labels).all()
+    for sample, allowed in enumerate([{0, 3}, {1, 4}, {0, 2, 3}, {0, 3}, {4}]):
+        assert set(mates[:, sample].tolist()) == allowed
+    assert abs((mates[:, 2] == 2).mean() - 0.3) < 5 * (0.3 * 0.7 / 400) ** 0.5
+    assert abs((mates[:, 2] == 0).mean() - 0.35) < 5 * (0.35 * 0.65 / 400) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("places", "labels", "partners"),
+    [
+        ([(10, 6), (3, 2)], [0, 1], [1]),  # nobody of its class
+        ([(10, 6), None], [0, 0], [1]),  # a silent partner
+        ([(10, 6), (3, 2)], [0, 0], [0]),  # itself
+        ([(10, 6), (3, 2)], [3, 1], []),  # nobody at all
+    ],
+)
+def test_a_sample_without_a_partner_stays_as_it_is(places, labels, partners):
+    event_set = blocks(places, labels)
+    plain = event_set.batch([0]).to_dense().numpy()[:, 0] > 0
+    for epoch in range(5):
+        assert (dense_of(event_set, [0], epoch, np.array(partners, np.int64)) == plain).all()
+
+
+def test_a_silent_sample_stays_silent():
+    event_set = blocks([None, (10, 6)], [0, 0])
+    assert not dense_of(event_set, [0], 1, partners=[1]).any()
+
+
+def test_a_blended_sample_keeps_its_label_and_is_not_mixed():
+    event_set = blocks([(10, 6), (17, 10), (25, 20)], [1, 1, 0])
+    augment = Augment(blend=0.5, mix=1.0)
+    n_blended = 0
+    for epoch in range(100):
+        rng, partners = (7, epoch), np.array([1, 2])
+        mate = augment.blending(np.array([0]), labels=event_set.labels, partners=partners, seed=7, epoch=epoch)
+        (target,) = event_set.targets([0], rng, augment, partners)
+        spikes = event_set.batch([0], rng, augment, partners).to_dense().numpy()[:, 0] > 0
+        if mate[0] == 1:
+            n_blended += 1
+            assert target.tolist() == [0, 1, 0, 0]
+            assert (spikes == dense_of(event_set, [0], epoch, [1, 2])).all()
+    assert 25 < n_blended < 75
+
+
+def test_blends_of_cameras_move_over_time_alone():
+    rng = np.random.default_rng(4)
+    pixels = rng.permutation(CAMERA.n_neurons)
+    events = [(np.full(50, 3.0), pixels[:50]), (np.full(50, 8.0), pixels[50:100])]
+    made = EventSet.from_events(events, [0, 0], n_units=CAMERA.n_neurons, n_steps=12, dt_us=1.0)
+    made = replace(made, description={"sensor": CAMERA.entry()})
+    blend = made.batch([0], (7, 0), Augment(blend=1.0), np.array([1])).to_dense().numpy()[:, 0] > 0
+    assert np.flatnonzero(blend.any(1)).tolist() == [5]
+    assert set(np.flatnonzero(blend[5]).tolist()) <= set(pixels[:100].tolist())
+    assert 25 < blend.sum() < 75
 
 
 # ---- mixing --------------------------------------------------------------------------------------------------------
@@ -277,8 +437,6 @@ def test_a_mixed_sample_is_then_changed_like_any_other(striped):
 
 
 # ---- images --------------------------------------------------------------------------------------------------------
-
-CAMERA = Sensor(9, 6, 2)
 
 
 @pytest.fixture(scope="module")
@@ -363,6 +521,7 @@ def test_rotation_turns_samples_by_whole_degrees(pictures):
     [
         ({"channel_shift": 1}, "channel_shift is for rows of channels; this data set has 9 × 6 pixels; set it to 0"),
         ({"channel_jitter": 1.0}, "channel_jitter is for rows of channels"),
+        ({"channel_mask": 2}, "channel_mask is for rows of channels; .* allowed: time_.*blend, mix, spatial_shift"),
     ],
 )
 def test_channels_have_no_meaning_for_cameras(pictures, strength, message):

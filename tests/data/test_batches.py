@@ -66,11 +66,13 @@ def cases(draw):
         "time_crop": pick(0.3, 0.99),
         "event_drop": pick(0.2, 1.0),
         "mix": pick(0.5, 1.0),
+        "blend": pick(0.5, 1.0),
+        "time_mask": pick(0.4, 1.0),
     }
     if event_set.sensor:
         own = {"spatial_shift": pick(2), "flip": pick(0.5, 1.0), "rotation": pick(1, 30, 180)}
     else:
-        own = {"channel_shift": pick(4), "channel_jitter": pick(0.4, 9.0)}
+        own = {"channel_shift": pick(4), "channel_jitter": pick(0.4, 9.0), "channel_mask": pick(3, 10**6)}
     partners = draw(st.lists(st.integers(0, len(event_set) - 1), min_size=1, max_size=4))
     return (
         event_set,
@@ -138,9 +140,22 @@ def call(**changes):
 
 def strengths(**changes):
     none = dict.fromkeys(
-        ("time_jitter", "time_stretch", "time_crop", "channel_jitter", "event_drop", "mix", "flip"), 0.0
+        (
+            "time_jitter",
+            "time_stretch",
+            "time_crop",
+            "time_mask",
+            "channel_jitter",
+            "event_drop",
+            "blend",
+            "mix",
+            "flip",
+        ),
+        0.0,
     )
-    whole = dict.fromkeys(("time_shift", "channel_shift", "spatial_shift", "rotation", "width", "height", "seed"), 0)
+    whole = dict.fromkeys(
+        ("time_shift", "channel_shift", "channel_mask", "spatial_shift", "rotation", "width", "height", "seed"), 0
+    )
     values = {**none, **whole, "epoch": 0, "quantiles": None, "rotated": None, "partners": np.empty(0, np.int64)}
     return _core.Augment(**{**values, **changes})
 
@@ -170,6 +185,14 @@ def test_the_call_by_itself_works():
         ({"values": np.ones(3, np.float32)}, "values must be uint8, uint16 or int32"),
         ({"n_neurons": 0}, "n_neurons must be above 0"),
         ({"augment": strengths(mix=0.1, partners=np.array([7]))}, "partners holds 7; allowed: 0 to 1"),
+        (
+            {"augment": strengths(blend=0.1, by_class=np.array([7]), spans=np.array([[0, 1], [0, 1]]))},
+            "by_class holds 7; allowed: 0 to 1",
+        ),
+        (
+            {"augment": strengths(blend=0.1, by_class=np.array([1]), spans=np.array([[0, 1]]))},
+            "spans must have one row for each sample",
+        ),
         ({"augment": strengths(flip=0.1, width=2, height=2)}, "the sensor's pixels do not divide the neurons"),
     ],
 )
@@ -187,6 +210,12 @@ def test_arguments_that_do_not_fit_are_errors(changes, message):
         ({"time_jitter": 1.0}, "jitter needs 4096 quantiles"),
         ({"time_jitter": 1.0, "quantiles": np.zeros(7)}, "jitter needs 4096 quantiles"),
         ({"mix": 0.5}, "mixing needs partners"),
+        ({"blend": 0.5}, "blending needs the partners class by class"),
+        ({"blend": 0.5, "by_class": np.arange(2)}, "blending needs the partners class by class"),
+        ({"blend": 0.5, "by_class": np.arange(2), "spans": np.arange(2)}, "blending needs the partners"),
+        ({"blend": 0.5, "by_class": np.arange(2), "spans": np.array([[0, 3]])}, "spans leave by_class"),
+        ({"blend": 0.5, "by_class": np.arange(2), "spans": np.array([[-1, 1]])}, "spans leave by_class"),
+        ({"blend": 0.5, "by_class": np.arange(2), "spans": np.array([[2, 1]])}, "spans leave by_class"),
         ({"rotation": 1, "width": 2, "height": 1}, "a table for every angle"),
         ({"rotation": 1, "width": 2, "height": 1, "rotated": np.zeros((3, 3), np.int32)}, "a table for every angle"),
         (

@@ -239,7 +239,7 @@ def test_the_slices_of_all_ranks_are_the_batch_of_one(n_ranks, drop_last, bucket
         "seed": 3,
         "drop_last": drop_last,
         "bucket_batches": bucket_batches,
-        "augment": Augment(event_drop=0.3, time_jitter=1.0, mix=0.5),
+        "augment": Augment(event_drop=0.3, time_jitter=1.0, mix=0.5, blend=0.4, time_mask=0.3, channel_mask=3),
     }
     event_set = make(60)
     whole = Stream(event_set, None, 27, **options)
@@ -357,6 +357,22 @@ def test_partners_come_from_the_same_samples(event_set):
     for epoch in range(20):
         _, targets = next(iter(stream.epoch(epoch)))
         assert set(torch.nonzero(targets)[:, 1].tolist()) <= {2, 3, 5}
+
+
+def test_blends_are_made_of_the_same_samples():
+    """Samples of two blocks that no training sample has would show in it."""
+    step, unit = (x.reshape(-1) for x in np.mgrid[:5, :4])
+    events = [(step + 10.0, unit + (3 if s < 4 else 20)) for s in range(8)]
+    made = EventSet.from_events(events, [0, 1] * 4, n_units=31, n_steps=40, dt_us=1.0)
+    stream = Stream(made, [0, 1, 2, 3], 4, shuffle=True, seed=3, augment=Augment(blend=1.0))
+    whole = Stream(made, None, 4, shuffle=True, seed=3, augment=Augment(blend=1.0))
+    seen = {name: set() for name in ("some", "all")}
+    for epoch in range(20):
+        for name, source in (("some", stream), ("all", whole)):
+            for spikes, _ in source.epoch(epoch):
+                seen[name] |= set(spikes.ids.tolist())
+    assert seen["some"] == {3, 4, 5, 6}
+    assert seen["all"] > seen["some"]
 
 
 def test_no_samples_make_no_batches(event_set):

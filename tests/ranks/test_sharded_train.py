@@ -132,7 +132,7 @@ def test_spikes_with_values(net, tmp_path, monkeypatch):
 
 def test_mixed_samples_and_a_spiking_readout(tmp_path):
     config = make_config(
-        augment={"mix": 0.5},
+        augment={"mix": 0.5, "blend": 0.5, "time_mask": 0.3},
         loss={"label_smoothing": 0.1},
         net={"text": "auto-70c-autos"},
         train={"epochs": 1, "batch": 64},

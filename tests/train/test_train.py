@@ -223,6 +223,8 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         {"augment": {"event_drop": 0.5}},
         {"augment": {"time_crop": 0.5}},
         {"augment": {"mix": 0.5}},
+        {"augment": {"blend": 0.5}},
+        {"augment": {"time_mask": 0.5}},
         {"train": {"bucket_batches": 3}},
         {"train": {"drop_last": True}},
         {"init": {"activity": 0.0}},
@@ -441,6 +443,7 @@ def undisturbed(
         ("adamw", {}),
         ("sgd", {}),
         ("adamw", {"augment": {"mix": 0.7, "time_crop": 0.2}, "train": {"bucket_batches": 3}}),
+        ("adamw", {"augment": {"blend": 0.7, "time_mask": 0.4, "channel_mask": 5}}),
         ("adamw", {"train": {"drop_last": True}}),
         ("adamw", {"net": {"capacity": 2}}),
         (
@@ -452,7 +455,16 @@ def undisturbed(
         ),
         ("adamw", {"optim": {"schedule": "plateau", "plateau_patience": 1, "lr": 0.5}}),
     ],
-    ids=["adamw", "sgd", "mixed and bucketed", "without the last batch", "full lists", "averaged, dropout", "plateau"],
+    ids=[
+        "adamw",
+        "sgd",
+        "mixed and bucketed",
+        "blended and masked",
+        "without the last batch",
+        "full lists",
+        "averaged, dropout",
+        "plateau",
+    ],
 )
 def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
     """Every batch of the run, over and over: stop after one more batch and go on."""
