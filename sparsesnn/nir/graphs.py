@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsesnn.errors import DescriptionError
+from sparsesnn.nir import maps
 from sparsesnn.nir.files import MAX_NODES, nir_package
+from sparsesnn.synapses import Dense, Series, Shape, Synapses
+from sparsesnn.synapses.maps import OnMaps
 
 #: stands for the graph's one Input
 INPUT = "*input*"
-_LINEAR = ("Linear", "Affine", "Scale", "Flatten", "Delay", "Output", "Identity", "Input")
+_LINEAR = ("Linear", "Affine", "Scale", *maps.NODES, "Flatten", "Delay", "Output", "Identity", "Input")
 #: NIR graphs may hold graphs; deeper ones are not networks
 MAX_DEPTH = 20
 
@@ -27,15 +32,60 @@ class Route:
         source: name of the node that fires, or `INPUT`.
         matrix: float[n_post, n_pre], as NIR holds weights; None: each neuron reaches its counterpart.
         delay: in the graph's unit of time.
+        kinds: convolution and pooling, one behind the other; the matrix reads what the last of them makes.
+        filters: of the convolution among them, in the order of `Conv2d`.
     """
 
     source: str
     matrix: NDArray[Any] | None = None
     delay: float = 0.0
+    kinds: tuple[OnMaps, ...] = ()
+    filters: NDArray[Any] | None = None
 
-    def weights(self, n: int) -> NDArray[Any]:
-        """[n_pre, n_post], a row per source, as ours."""
+    @property
+    def changes(self) -> bool:
+        """Whether more arrives than the spikes as they are."""
+        return self.matrix is not None or bool(self.kinds)
+
+    def synapses(self) -> Synapses:
+        members = (*self.kinds, *([Dense()] if self.matrix is not None or not self.kinds else []))
+        return members[0] if len(members) == 1 else Series(members)
+
+    def weights(self, n: int) -> NDArray[Any] | None:
+        """As of `synapses`: [n_pre, n_post], a row per source, or a convolution's; None: there are none."""
+        if self.matrix is None and self.kinds:
+            return self.filters
         return np.eye(n, dtype=np.float32) if self.matrix is None else np.ascontiguousarray(self.matrix.T)
+
+    def sizes(self) -> tuple[int, int] | None:
+        """Neurons before and behind it; None: as many as the source has."""
+        if not self.changes:
+            return None
+        before = self.kinds[0].n_pre if self.kinds else self.matrix.shape[1]  # type: ignore[union-attr]
+        return before, math.prod(self.kinds[-1].post_shape) if self.matrix is None else self.matrix.shape[0]
+
+    def through(self, kind: OnMaps, filters: NDArray[Any] | None, where: str) -> Route:
+        """The same with convolution or pooling behind it."""
+        if self.matrix is not None or (filters is not None and self.filters is not None):
+            raise DescriptionError(
+                f"{where}: reads what the weights before it make; here neurons lie between two layers of weights: put some there"
+            )
+        first = self.source == INPUT and not self.kinds
+        bound = replace(kind, channels_first=first)  # type: ignore[call-arg]  # a field of every kind
+        return replace(self, kinds=(*self.kinds, bound), filters=self.filters if filters is None else filters)
+
+    def in_order(self, values: NDArray[Any], shape: Shape | None) -> NDArray[Any]:
+        """Numbers for each of the maps' elements that it makes, along the last axis, in our order; an Input keeps NIR's."""
+        return values if self.source == INPUT and not self.kinds else _in_order(values, shape)
+
+    def times(self, scale: NDArray[Any], shape: Shape | None, name: str) -> Route:
+        """The same with a factor for all that it makes, or for each."""
+        if not self.kinds or self.matrix is not None or shape is None:
+            return replace(self, matrix=_rows(scale, self.matrix, name))
+        if self.filters is None:
+            raise DescriptionError(f"node {name!r}: scales pools, which have no weights; scale those of a convolution")
+        each = np.broadcast_to(scale, (math.prod(shape),))
+        return replace(self, filters=self.filters * maps.per_channel(each, shape, f"node {name!r}", "its factor"))
 
 
 @dataclass(frozen=True)
@@ -59,21 +109,62 @@ class Graph:
         if unknown := [name for name in self.nodes if name not in known]:
             kinds = sorted({type(self.nodes[name]).__name__ for name in unknown})
             raise DescriptionError(
-                f"node {unknown[0]!r}: is a {kinds[0]}; known: {', '.join(neuron_kinds)}, Linear, Affine, Scale, "
-                f"Flatten, Delay, Input, Output (unknown in this graph: {', '.join(kinds)})"
+                f"node {unknown[0]!r}: is a {kinds[0]}; known: {', '.join((*neuron_kinds, *_LINEAR))} (unknown in this "
+                f"graph: {', '.join(kinds)})"
             )
         if len(self.inputs()) != 1:
             raise DescriptionError(f"the graph has {len(self.inputs())} Input nodes; a model here has one")
         found = []
         for name in self.of_kind("Output"):
             routes, _ = self.incoming(name, neurons)
-            if any(r.matrix is not None for r in routes):
+            if any(r.changes for r in routes):
                 found.append(f"{name} (sum)")
         return found
 
     def incoming(self, name: str, neurons: Sequence[str]) -> tuple[list[Route], NDArray[Any] | None]:
         """All routes into a node, one per source, and the constant input (None: there is none)."""
         return self._sum(name.removesuffix(" (sum)"), frozenset(neurons), ())
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """What nodes put out that have maps; behind a Flatten still the maps that it takes in."""
+        found: dict[str, Shape] = {}
+        ready = self.inputs()
+        after: dict[str, list[str]] = {}
+        for name, sources in self.before.items():
+            for source in sources:
+                after.setdefault(source, []).append(name)
+        ready += [name for name in self.nodes if maps.shape_before(self.nodes[name])]
+        while ready:
+            name = ready.pop(0)
+            kind = type(self.nodes[name]).__name__
+            made = next((found[source] for source in self.before.get(name, ()) if source in found), None)
+            if kind in maps.NODES:
+                made = self._bound(name, made).post_shape
+            elif kind in ("Linear", "Affine"):
+                made = None
+            elif kind == "Input" and not self.before.get(name):
+                made = maps.shape_of(next(iter(self.nodes[name].input_type.values())))
+            if made is not None and name not in found:
+                found[name] = made
+                ready += after.get(name, ())
+        return found
+
+    def _bound(self, name: str, shape: Shape | None) -> Any:
+        """The kind of synapses of a convolution or pooling that reads maps of a shape."""
+        node, where = self.nodes[name], f"node {name!r} ({type(self.nodes[name]).__name__})"
+        shape = shape or maps.shape_before(node)
+        try:
+            if shape is None:
+                raise DescriptionError(
+                    "the shape of what it reads is unknown; give the Input node [channels, height, width]"
+                )
+            return maps.kind_of(node).bound(shape)
+        except DescriptionError as error:
+            raise DescriptionError(f"{where}: {error}") from None
+
+    def _shape_into(self, name: str) -> Shape | None:
+        return next((self.shapes[source] for source in self.before.get(name, ()) if source in self.shapes), None)
 
     def _sum(self, name: str, stops: frozenset[str], via: tuple[str, ...]) -> tuple[list[Route], Any]:
         routes: dict[str, Route] = {}
@@ -99,8 +190,9 @@ class Graph:
             weight = array(node.weight)
             if weight.ndim != 2:
                 raise DescriptionError(f"node {name!r}: weight has shape {weight.shape}; give a matrix [n_post, n_pre]")
-            routes = [replace(r, matrix=_times(weight, r.matrix, name)) for r in routes]
-            bias = None if bias is None else weight @ bias
+            shape = self._shape_into(name)
+            routes = [replace(r, matrix=_times(r.in_order(weight, shape), r, name)) for r in routes]
+            bias = None if bias is None else _in_order(weight, shape) @ bias
             if kind == "Affine" and np.any(array(node.bias) != 0):
                 own = array(node.bias).reshape(-1)
                 if own.size != weight.shape[0]:
@@ -108,10 +200,12 @@ class Graph:
                         f"node {name!r}: {own.size} biases for {weight.shape[0]} rows; give one a row"
                     )
                 bias = own if bias is None else own + bias
+        elif kind in maps.NODES:
+            routes, bias = self._windows(name, routes, bias)
         elif kind == "Scale":
-            scale = array(node.scale).reshape(-1)
-            routes = [replace(r, matrix=_rows(scale, r.matrix, name)) for r in routes]
-            bias = None if bias is None else scale * bias
+            scale, shape = array(node.scale).reshape(-1), self._shape_into(name)
+            routes = [r.times(r.in_order(scale, shape), shape, name) for r in routes]
+            bias = None if bias is None else _in_order(scale, shape) * bias
         elif kind == "Delay":
             delays = np.unique(array(node.delay))
             if len(delays) != 1 or not delays[0] >= 0:
@@ -121,6 +215,21 @@ class Graph:
             routes = [replace(r, delay=r.delay + float(delays[0])) for r in routes]
         return routes, bias
 
+    def _windows(self, name: str, routes: list[Route], bias: Any) -> tuple[list[Route], Any]:
+        """What a convolution or pooling makes of what it reads."""
+        node, where = self.nodes[name], f"node {name!r} ({type(self.nodes[name]).__name__})"
+        kind = self._bound(name, self._shape_into(name))
+        if not hasattr(node, "weight"):
+            return [r.through(kind, None, where) for r in routes], None if bias is None else maps.pooled(bias, kind)
+        filters = maps.filters_of(array(node.weight))
+        if filters.shape != kind.weight_shape(0, 0):
+            raise DescriptionError(
+                f"{where}: reads {filters.shape[2] * kind.groups} channels; those before it have {kind.pre_shape[2]}: correct its shape"
+            )
+        routes = [r.through(kind, filters, where) for r in routes]
+        own = array(node.bias).reshape(-1)
+        return routes, np.tile(own, kind.post_shape[0] * kind.post_shape[1]) if np.any(own != 0) else None
+
     def input_size(self) -> int:
         shape = next(iter(self.nodes[self.inputs()[0]].input_type.values()))
         n = int(np.prod(np.asarray(shape, dtype=np.int64))) if shape is not None else 0
@@ -129,9 +238,9 @@ class Graph:
         return n
 
     def parameter_size(self, name: str) -> int:
-        """Values per parameter of a neuron; 1 where one serves all, or for a readout without a node."""
+        """Values per parameter of a neuron; 1 where one serves all or a channel, or for a readout without a node."""
         node = self.nodes.get(name)
-        return 1 if node is None else array(node.r).size
+        return 1 if node is None or name in self.shapes else array(node.r).size
 
 
 def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
@@ -205,16 +314,28 @@ def array(value: Any) -> NDArray[Any]:
     return found
 
 
-def per_neuron(node: Any, attribute: str, n: int, where: str) -> NDArray[np.float64]:
-    """A parameter for each of `n` neurons, from one value or one each."""
+def per_neuron(node: Any, attribute: str, n: int, where: str, shape: Shape | None = None) -> NDArray[np.float64]:
+    """A parameter for each of `n` neurons, from one value or one each; of maps in our order."""
     value = getattr(node, attribute, None)
     if value is None:
         value = 0.0 if attribute in ("v_reset", "v_leak") else 1.0
-    found = array(value).astype(np.float64).reshape(-1)
+    found = array(value).astype(np.float64)
+    if (
+        shape is not None
+        and found.ndim == 3
+        and all(a in (1, b) for a, b in zip(found.shape, maps.theirs(shape), strict=True))
+    ):
+        found = np.broadcast_to(found, maps.theirs(shape))
+    found = found.reshape(-1)
     if found.size not in (1, n):
         raise DescriptionError(f"{where}: {attribute} has {found.size} values for {n} neurons; give one, or one each")
     values: NDArray[np.float64] = np.broadcast_to(found, (n,)).copy()
-    return values
+    return values if shape is None else maps.to_ours(values, shape)
+
+
+def _in_order(values: NDArray[Any], shape: Shape | None) -> NDArray[Any]:
+    """Numbers for each element of maps, along the last axis, in our order; others as they are."""
+    return values if shape is None or values.shape[-1] != math.prod(shape) else maps.to_ours(values, shape)
 
 
 def _add(known: Route | None, route: Route, name: str) -> Route:
@@ -225,6 +346,10 @@ def _add(known: Route | None, route: Route, name: str) -> Route:
             f"node {name!r}: hears {route.source!r} after {known.delay:g} and after {route.delay:g}; a connection here has "
             "one delay: make them equal"
         )
+    if known.kinds or route.kinds:
+        raise DescriptionError(
+            f"node {name!r}: hears {route.source!r} on two ways, one with convolution or pooling; give it one way"
+        )
     n = next((m.shape[1] for m in (known.matrix, route.matrix) if m is not None), 0)
     if known.matrix is None and route.matrix is None:
         raise DescriptionError(f"node {name!r}: hears {route.source!r} twice without weights; use one Scale of 2")
@@ -232,13 +357,12 @@ def _add(known: Route | None, route: Route, name: str) -> Route:
     return replace(known, matrix=parts[0] + parts[1])
 
 
-def _times(weight: NDArray[Any], matrix: NDArray[Any] | None, name: str) -> NDArray[Any]:
+def _times(weight: NDArray[Any], route: Route, name: str) -> NDArray[Any]:
+    sizes, matrix = route.sizes(), route.matrix
+    if sizes is not None and weight.shape[1] != sizes[1]:
+        raise DescriptionError(f"node {name!r}: has {weight.shape[1]} columns for {sizes[1]} inputs; correct its shape")
     if matrix is None:
         return weight
-    if weight.shape[1] != matrix.shape[0]:
-        raise DescriptionError(
-            f"node {name!r}: has {weight.shape[1]} columns for {matrix.shape[0]} inputs; correct its shape"
-        )
     product: NDArray[Any] = weight.astype(np.float64) @ matrix
     return product
 

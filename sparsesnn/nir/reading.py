@@ -1,7 +1,8 @@
 """From a NIR graph to a `Model` with its weights.
 
 Neurons become populations. What lies between them — Linear, Affine, Scale, Flatten, Delay — becomes one weight matrix, one
-delay and one bias; a path from a population to itself is its recurrent weights.
+delay and one bias; Conv2d, SumPool2d and AvgPool2d become kinds of synapses. A path from a population to itself is its
+recurrent weights.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.network import Connection, Network
-from sparsesnn.nir import graphs
+from sparsesnn.nir import graphs, maps
 from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain
 from sparsesnn.nir.files import nir_package, read
 from sparsesnn.nir.graphs import Graph, Route
+from sparsesnn.synapses import Pool
 
 #: the secondary gradient threshold of imported neurons, as a share of their threshold: ours by default
 GRAD_SHARE = 0.9
@@ -41,7 +43,8 @@ def from_nir(
 ) -> Model:
     """A model that fires as the graph's did in the library that wrote it, up to the order of floating-point sums.
 
-    Populations are named `input`, `hidden` (or `hidden1`, …) and `output` (or `output1`, …), as in `Network.chain`.
+    Maps keep their meaning: the input's neurons are in NIR's order, channels first; those of populations behind a convolution
+    or pooling are channels last, as all maps here. Populations are named `input`, `hidden` (or `hidden1`, …) and `output` (or `output1`, …), as in `Network.chain`.
 
     Args:
         graph: a `nir.NIRGraph`, or the path of a file.
@@ -56,7 +59,7 @@ def from_nir(
             as the library does by default.
         backend: of the model.
 
-    Errors: `DescriptionError` where the graph has no equal here: node types, convolutions, potentials at rest that differ
+    Errors: `DescriptionError` where the graph has no equal here: node types, padded pools, potentials at rest that differ
         from the reset, feedback between populations, resets that lose input; it names the node and the difference.
     """
     convention = find_convention(source)
@@ -68,11 +71,11 @@ def from_nir(
     nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
     neurons = nodes.of_kind(*_NEURONS)
     ends = nodes.readouts(_NEURONS)
-    routes = {name: nodes.incoming(name, neurons) for name in [*neurons, *ends]}
+    routes = {name: _incoming(nodes, name, neurons) for name in [*neurons, *ends]}
     order = graphs.order({name: [r.source for r in found[0]] for name, found in routes.items()})
     names = _names(order, routes)
     sizes = _sizes(nodes, order, routes)
-    populations: dict[str, Any] = {"input": Input(sizes[graphs.INPUT])}
+    populations: dict[str, Any] = {"input": _input(sizes[graphs.INPUT], routes)}
     connections, weights, matrices = [], {}, {}
     for node in order:
         incoming, bias = routes[node]
@@ -82,28 +85,52 @@ def from_nir(
         loops = [r for r in incoming if r.source == node]
         if not feeds:
             raise DescriptionError(f"node {node!r}: nothing but itself feeds it; connect it to the input")
+        if any(r.kinds for r in loops):
+            raise DescriptionError(
+                f"node {node!r}: convolution or pooling lies on its way to itself; recurrent synapses here are matrices: use a Linear"
+            )
         if any(r.delay for r in loops):
             raise DescriptionError(
                 f"node {node!r}: a delay lies on its way to itself; ours is always one step: remove it"
             )
         for route in sorted(feeds, key=lambda r: -1 if r.source == graphs.INPUT else order.index(r.source)):
             late = convention.late if route.source != graphs.INPUT else 0
-            made_of = Connection(names[route.source], names[node], how.steps(route.delay, node) + late)
-            connections.append(made_of)
-            matrices[made_of] = made.columns(route.weights(sizes[route.source]))
-        for route in loops:
-            loop = Connection(names[node], names[node])
-            matrices[loop] = made.columns(route.weights(sizes[node]))
+            delay = how.steps(route.delay, node) + late
+            connections.append(Connection(names[route.source], names[node], delay, route.synapses()))
+        for route in incoming:
+            matrices[names[route.source], names[node]] = made.weights(route, sizes[route.source], node)
         if made.bias is not None:
             weights[f"layers.{names[node]}.bias"] = made.bias
     model = Model(Network(populations, tuple(connections)), backend=backend)
-    weights |= {f"layers.{c.post}.{c.name}": matrices[c] for c in model.network.connections}
+    for c in model.network.connections:
+        if (weight := matrices[c.pre, c.post]) is not None:
+            weights[f"layers.{c.post}.{c.name}"] = weight
     state = model.state_dict()
     model.load_state_dict(state | {name: _tensor(value, state[name]) for name, value in weights.items()})
     return model
 
 
 _NEURONS = ("LIF", "CubaLIF", "IF", "LI", "I")
+
+
+def _incoming(nodes: Graph, name: str, neurons: list[str]) -> tuple[list[Route], NDArray[Any] | None]:
+    """Routes into a node; maps that reach their counterparts without weights do so through windows of one."""
+    routes, bias = nodes.incoming(name, neurons)
+    shape = nodes.shapes.get(name)
+    if shape is None:
+        return routes, bias
+    one = Pool("sum", 1, shape=shape)
+    return [r if r.changes else r.through(one, None, f"node {name!r}") for r in routes], bias
+
+
+def _input(n: int, routes: dict[str, Any]) -> Input:
+    """With the shape of what a convolution or pooling reads of it."""
+    shapes = {r.kinds[0].shape for found, _ in routes.values() for r in found if r.source == graphs.INPUT and r.kinds}
+    if len(shapes) > 1:
+        raise DescriptionError(
+            f"the Input node: is read as maps of {' and of '.join(map(str, shapes))}; give them one shape"
+        )
+    return Input(shape=next(iter(shapes)), channels_first=True) if shapes else Input(n)
 
 
 def _tensor(value: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
@@ -159,8 +186,17 @@ class _Made:
     bias: NDArray[Any] | None
     factor: Array | None
 
-    def columns(self, weights: NDArray[Any]) -> NDArray[Any]:
-        return weights if self.factor is None else weights * self.factor
+    def weights(self, route: Route, n_pre: int, node: str) -> NDArray[Any] | None:
+        weights, factor = route.weights(n_pre), self.factor
+        if factor is None:
+            return weights
+        if route.matrix is None and route.kinds:
+            factor = maps.per_channel(factor, route.kinds[-1].post_shape, f"node {node!r}", "its gain")
+        if weights is None:
+            raise DescriptionError(
+                f"node {node!r}: gains differ between channels, and pools have no weights; make them equal"
+            )
+        return weights * factor
 
 
 def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route], bias: NDArray[Any] | None) -> _Made:
@@ -172,7 +208,7 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     where = f"node {name!r} ({kind})"
 
     def values(attribute: str) -> Array:
-        return graphs.per_neuron(node, attribute, n, where)
+        return graphs.per_neuron(node, attribute, n, where, nodes.shapes.get(name))
 
     alpha = None
     if kind in ("IF", "I"):
@@ -291,8 +327,8 @@ def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, 
     sizes: dict[str, int] = {}
     for node in order:
         for route in routes[node][0]:
-            if route.matrix is not None:
-                for name, n in ((node, route.matrix.shape[0]), (route.source, route.matrix.shape[1])):
+            if (ends := route.sizes()) is not None:
+                for name, n in ((route.source, ends[0]), (node, ends[1])):
                     if sizes.setdefault(name, n) != n:
                         raise DescriptionError(
                             f"node {name!r}: weights say that it has {sizes[name]} neurons, and {n}; correct their shapes"
@@ -300,7 +336,7 @@ def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, 
     sizes.setdefault(graphs.INPUT, nodes.input_size())
     for node in order:
         own = nodes.parameter_size(node)
-        direct = [sizes[r.source] for r in routes[node][0] if r.matrix is None and r.source in sizes]
+        direct = [sizes[r.source] for r in routes[node][0] if not r.changes and r.source in sizes]
         n = sizes.setdefault(node, own if own > 1 else (direct or [own])[0])
         if any(other != n for other in direct) or own not in (1, n):
             raise DescriptionError(f"node {node!r}: has {own} values for {n} neurons; give one, or one per neuron")

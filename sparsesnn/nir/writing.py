@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,11 +15,13 @@ from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
 from sparsesnn.layers.declaration import refuse_others
-from sparsesnn.network import Network
+from sparsesnn.network import Connection, Network
+from sparsesnn.nir import maps
 from sparsesnn.nir.files import nir_package
 from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS
-from sparsesnn.synapses.base import check_matrices
+from sparsesnn.synapses import Conv2d, Pool, Series
+from sparsesnn.synapses.maps import sides
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,9 @@ class Target:
         own_gain: that gain: "share" (1 - β) or "unit" (1).
         neurons: the kinds of nodes that it reads.
         recurrent: it reads loops.
+        pools: reductions that it reads.
+        groups: it reads convolutions in groups; importers that make a PyTorch module with the weight's second size do not.
+        leaky_maps: it reads neurons that leak on maps.
     """
 
     dt: float | None
@@ -42,18 +48,31 @@ class Target:
     own_gain: str = "share"
     neurons: tuple[str, ...] = ("LIF", "CubaLIF", "IF", "LI")
     recurrent: bool = True
+    pools: tuple[str, ...] = ("sum", "average")
+    groups: bool = False
+    leaky_maps: bool = True
 
 
 #: read by: their importers at the versions of `conventions`
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
-        "nir": Target(None),
+        "nir": Target(None, groups=True),
         # its importer sends the input of a recurrent layer through the recurrent weights
-        "snntorch": Target(1e-4, neurons=("LIF", "CubaLIF"), recurrent=False),
-        "norse": Target(1e-3, reads_r=False, neurons=("LIF", "CubaLIF"), recurrent=False),
-        "spikingjelly": Target(1e-4, reads_r=False, neurons=("LIF", "CubaLIF", "IF"), recurrent=False),
+        "snntorch": Target(1e-4, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("average",)),
+        "norse": Target(1e-3, reads_r=False, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("sum",)),
+        "spikingjelly": Target(
+            1e-4, reads_r=False, neurons=("LIF", "CubaLIF", "IF"), recurrent=False, pools=("average",)
+        ),
         "sinabs": Target(
-            1.0, True, ("subtract", True), reads_r=False, own_gain="unit", neurons=("LIF", "LI", "IF"), recurrent=False
+            1.0,
+            True,
+            ("subtract", True),
+            reads_r=False,
+            own_gain="unit",
+            neurons=("LIF", "LI", "IF"),
+            recurrent=False,
+            pools=("sum",),
+            leaky_maps=False,  # its importer asks whether any row of v_leak is not 0
         ),
     }
 )
@@ -77,7 +96,8 @@ def to_nir(
     keep_reset: bool = False,
     readout: str | None = None,
 ) -> Any:
-    """The model as a `nir.NIRGraph`: Affine and Linear nodes for weights, LIF, CubaLIF, IF and LI nodes for neurons.
+    """The model as a `nir.NIRGraph`: Affine, Linear, Conv2d and pool nodes for synapses, LIF, CubaLIF, IF and LI nodes for
+    neurons. Maps are NIR's, [channels, height, width]; what reads them as a matrix does so behind a Flatten.
 
     Args:
         model: its weights, decays and thresholds as they are now.
@@ -88,8 +108,8 @@ def to_nir(
             is the readout; "linear", the weighted sums alone, which the reader integrates. None: "li" where the target reads
             it, else "membrane".
 
-    Errors: `DescriptionError` where NIR or the target has no equal: a reset other than theirs, capacities, readouts and
-        loops that the target cannot read.
+    Errors: `DescriptionError` where NIR or the target has no equal: a reset other than theirs, capacities, maximum pooling,
+        axonal delays, readouts and loops that the target cannot read.
     """
     if target not in TARGETS:
         raise DescriptionError(f"`target` is {target!r}; give who will read the graph: {', '.join(TARGETS)}")
@@ -102,50 +122,93 @@ def to_nir(
     readout = readout or default_readout(target)
     nir = nir_package()
     network = model.network
-    check_matrices(network.connections, "the writer of NIR")
     nodes: dict[str, Any] = {}
     edges: list[tuple[str, str]] = []
     ends: list[str] = []
     for name, population in network.populations.items():
         if isinstance(population, Input):
-            nodes[name] = nir.Input({"input": np.array([population.n])})
+            nodes[name] = nir.Input({"input": _type_of(network, name)})
             continue
         layer: Layer = model.layers[name]  # type: ignore[assignment]
         refuse_others(population, _KINDS, "NIR", name)
-        reasons = _reasons(name, population, network.is_recurrent(name), target, readout)
+        reasons = [
+            *_reasons(name, population, network.is_recurrent(name), target, readout),
+            *_of_synapses(network, name, target),
+        ]
         if reasons and not (keep_reset and all(reason.is_reset for reason in reasons)):
             raise DescriptionError(next(r for r in reasons if not (keep_reset and r.is_reset)).text)
         neuron, factor = _neuron(nir, name, layer, target, reader, dt, readout)
         bias = None if layer.bias is None else _array(layer.bias) * factor
         for c, incoming in zip(network.senders(name), layer.senders, strict=True):
-            weight, scales = _weight(layer, incoming, factor)
             synapses = f"{c.pre}_to_{name}"
             if synapses in nodes:
                 synapses += f"_{c.delay}"
-            nodes[synapses] = (
-                nir.Linear(weight, metadata=scales) if bias is None else nir.Affine(weight, bias, metadata=scales)
-            )
-            bias = None
             source = c.pre
             if c.delay:
                 source = f"{synapses}_delay"
-                nodes[source] = nir.Delay(np.full(weight.shape[1], c.delay * dt))
+                nodes[source] = nir.Delay(np.full(_type_of(network, c.pre), c.delay * dt))
                 edges.append((c.pre, source))
-            edges += [(source, synapses), (synapses, name)] if neuron is not None else [(source, synapses)]
-            ends += [synapses] if neuron is None else []
+            for suffix, node in _chain(nir, network, c, layer, incoming, factor, bias):
+                nodes[synapses + suffix] = node
+                edges.append((source, synapses + suffix))
+                source = synapses + suffix
+            bias = None
+            if neuron is None:
+                ends.append(source)
+            else:
+                edges.append((source, name))
         if neuron is None:
             continue
-        nodes[name] = neuron
+        shape = network.shape(name)
+        nodes[name] = neuron if shape is None else maps.neuron_node(neuron, shape)
         if (loop := layer.loop) is not None:
             weight, scales = _weight(layer, loop, factor)
-            nodes[f"{name}_recurrent"] = nir.Linear(weight, metadata=scales)
+            nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray(weight.T), metadata=scales)
             edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", name)]
     read = {c.pre for c in network.connections}
     for name in [k for k in network.populations if k not in read]:
         end = f"{name}_spikes" if isinstance(network.populations[name], Population) else f"{name}_potentials"
-        nodes[end] = nir.Output({"output": np.array([network.populations[name].n])})
+        nodes[end] = nir.Output({"output": _type_of(network, name)})
         edges += [(source, end) for source in ([name] if name in nodes else ends)]
     return nir.NIRGraph(nodes=nodes, edges=edges)
+
+
+def _type_of(network: Network, name: str) -> NDArray[Any]:
+    """A population's shape as NIR says it."""
+    shape = network.shape(name)
+    return np.array([network.populations[name].n] if shape is None else maps.theirs(shape))
+
+
+def _chain(
+    nir: Any, network: Network, c: Connection, layer: Layer, incoming: Incoming, factor: NDArray[Any], bias: Any
+) -> list[tuple[str, Any]]:
+    """A connection's nodes, each with the ending of its name, in the order in which spikes pass them."""
+    shape, found = network.shape(c.pre), []
+    channels_first = getattr(network.populations[c.pre], "channels_first", False)
+    members = c.synapses.members if isinstance(c.synapses, Series) else (c.synapses,)
+    for k, kind in enumerate(members):
+        if isinstance(kind, Pool):
+            found.append((f"_pool{k}" if len(members) > 1 else "", maps.pool_node(nir, kind)))
+            shape, channels_first = kind.post_shape, False
+        elif isinstance(kind, Conv2d):
+            given, where = network.shape(c.post), f"connection {c.name}"
+            assert given is not None, "a convolution makes maps"
+            own = np.zeros(kind.channels, np.float32)
+            if bias is not None:  # of neurons, behind the pools; before those that add up it is less
+                sums = [math.prod(sides(m.size)) for m in members[k:] if isinstance(m, Pool) and m.reduction == "sum"]
+                own = maps.per_channel(bias, given, where, "the bias") / np.float32(math.prod(sums))
+            weight, scales = _weight(layer, incoming, maps.per_channel(factor, given, where, "the gain"))
+            found.append(("", maps.conv_node(nir, kind, weight, own, scales)))
+            shape, channels_first = kind.post_shape, False
+        else:
+            weight, scales = _weight(layer, incoming, factor)
+            matrix = np.ascontiguousarray(weight.T)
+            if shape is not None:
+                found.append(("_flatten", maps.flatten_node(nir, shape)))
+                matrix = matrix if channels_first else maps.to_theirs(matrix, shape)
+            node = nir.Linear(matrix, metadata=scales) if bias is None else nir.Affine(matrix, bias, metadata=scales)
+            found.append(("", node))
+    return found
 
 
 @dataclass(frozen=True)
@@ -171,15 +234,12 @@ def default_readout(target: str) -> str:
 def readers(network: Network) -> dict[str, tuple[str, ...]]:
     """For each target what keeps it from reading the network as it is, in a few words; empty: nothing."""
     found = {}
-    kinds = dict.fromkeys(
-        f"{type(c.synapses).__name__} synapses" for c in network.connections if not c.synapses.is_matrix
-    )
     for target in TARGETS:
-        reasons = [
-            _reasons(name, population, network.is_recurrent(name), target, default_readout(target))
-            for name, population in network.receivers().items()
-        ]
-        found[target] = (*kinds, *dict.fromkeys(reason.short for group in reasons for reason in group))
+        reasons = []
+        for name, population in network.receivers().items():
+            reasons += _reasons(name, population, network.is_recurrent(name), target, default_readout(target))
+            reasons += _of_synapses(network, name, target)
+        found[target] = tuple(dict.fromkeys(reason.short for reason in reasons))
     return found
 
 
@@ -233,6 +293,38 @@ def _reasons(name: str, population: LI | Population, recurrent: bool, target: st
         )
         wanted = f"net.reset={reset}" + (", net.reset_decays=true" if decays else "")
         found.append(Reason(text, _ONLY + wanted, is_reset=True))
+    return found
+
+
+def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
+    """What keeps a target from reading what a population hears, and its maps."""
+    reader, found, population = TARGETS[target], [], network.populations[name]
+    on_maps = network.shape(name) is not None
+    for c in network.incoming(name):
+        where = f"connection {c.name}"
+        members = c.synapses.members if isinstance(c.synapses, Series) else (c.synapses,)
+        if c.axonal:
+            text = f"{where}: has a delay per sender, which is not written to NIR; use one delay for the connection"
+            found.append(Reason(text, "no axonal delays"))
+        if on_maps and members[-1].is_matrix:
+            text = f"{where}: a matrix makes the maps of {name}, and NIR's Linear makes no maps; leave convolutions into {name} out"
+            found.append(Reason(text, "no matrix that makes maps"))
+        for kind in members:
+            if isinstance(kind, Pool) and kind.reduction not in reader.pools:
+                text = (
+                    f"{where}: pools by {kind.reduction}, which {'NIR' if target == 'nir' else target} does not have; it has "
+                    f"{', '.join(reader.pools)}: train with one of these"
+                )
+                found.append(Reason(text, f"no {kind.reduction} pooling"))
+            if isinstance(kind, Conv2d) and kind.groups > 1 and not reader.groups:
+                text = f"{where}: its groups are {kind.groups}, and {target} reads convolutions of one group; use `target=nir`"
+                found.append(Reason(text, "no groups"))
+        if getattr(population, "bias", False) and all(isinstance(kind, Pool) for kind in members):
+            text = f"{where}: pools without weights, and NIR has no place for the bias of {name}; use bias=False"
+            found.append(Reason(text, "no bias behind pools"))
+    if on_maps and not reader.leaky_maps and getattr(population, "beta", 1) != 1:
+        text = f"{name}: leaks on maps, which {target} does not read; use beta=1, or `target=nir`"
+        found.append(Reason(text, "no leaky neurons on maps"))
     return found
 
 
@@ -291,17 +383,17 @@ def _neuron(
 
 
 def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """[n, n_pre] and metadata; rounded weights are integer times `scale`, float32[n], which the metadata hold."""
+    """As it is read, times a factor for each receiver, and metadata; rounded weights are integer times `scale`, float32[n], which the metadata hold."""
     if layer.weight_dtype not in BITS:
-        return np.ascontiguousarray((_array(layer.matrix(c)) * factor).T), {}
+        return _array(layer.matrix(c)) * factor, {}
     found = layer.integers(c, layer.weight_dtype)
     scale = _float(_array(found.scales) * factor)
-    numbers = np.zeros((c.n_pre, scale.size), np.float32)
-    if layer.columns(c) is None:
-        numbers[:] = _array(found.numbers)
-    else:
-        numbers.reshape(-1)[layer.places(c).cpu().numpy()] = _array(found.numbers)
-    return np.ascontiguousarray((numbers * scale).T), {"scale": scale, "weight_dtype": layer.weight_dtype}
+    numbers = _array(found.numbers)
+    if layer.columns(c) is not None:
+        spread = np.zeros(c.n_pre * scale.size, np.float32)
+        spread[layer.places(c).cpu().numpy()] = numbers
+        numbers = spread.reshape(c.n_pre, scale.size)
+    return numbers * scale, {"scale": scale, "weight_dtype": layer.weight_dtype}
 
 
 def _each(layer: Layer, name: str, n: int) -> NDArray[np.float64]:

@@ -180,7 +180,7 @@ def check_sides(kind: Any, **least: int) -> None:
                 f"{type(kind).__name__}: {name} is {value!r}; allowed: whole numbers, {low} or more, or a pair of them for "
                 "height and width"
             )
-        object.__setattr__(kind, name, value[0] if len(given) == 1 and isinstance(value, tuple) else value)
+        object.__setattr__(kind, name, given[0] if len(set(given)) == 1 else given)
 
 
 def check_shape(owner: str, shape: Any) -> Optional[Shape]:  # noqa: UP045

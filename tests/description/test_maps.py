@@ -57,9 +57,12 @@ def test_chains_without_ceremony() -> None:
     assert depthwise.n_weights() == 3 * 6
 
 
-def test_no_library_is_said_to_read_convolutions() -> None:
-    assert readers_text(parse_net("1x5x5:3C2-4")).startswith(
-        "no other library reads this network through NIR: Conv2d synapses"
+def test_who_reads_convolutions() -> None:
+    assert readers_text(parse_net("1x5x5:3C2-4", reset="zero")) == (
+        "this network is read through NIR by nir, snntorch, norse, spikingjelly"
+    )
+    assert readers_text(parse_net("1x5x5:3C2-MP2-4", reset="zero")).startswith(
+        "no other library reads this network through NIR: no max pooling"
     )
 
 

@@ -1,0 +1,156 @@
+"""Convolution and pooling: NIR's maps are [channels, height, width], ours [height, width, channels].
+
+Numbers per neuron, weights and biases are in our order everywhere but in the nodes themselves; shapes are ours, too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.synapses import Conv2d, Pool, Shape
+from sparsesnn.synapses.maps import OnMaps
+
+Array = NDArray[Any]
+#: NIR's node of each reduction
+POOLS = {"sum": "SumPool2d", "average": "AvgPool2d"}
+#: kinds of nodes that read maps
+NODES = ("Conv2d", *POOLS.values())
+
+
+# ---- order -------------------------------------------------------------------------------------------------------------
+
+
+def shape_of(given: Any) -> Shape | None:
+    """Of NIR's (channels, height, width), with leading ones (a batch) or without; None of what are no maps."""
+    sizes = [int(size) for size in np.asarray(given).reshape(-1)] if given is not None else []
+    while len(sizes) > 3 and sizes[0] == 1:
+        sizes = sizes[1:]
+    return (sizes[1], sizes[2], sizes[0]) if len(sizes) == 3 and min(sizes) > 0 else None
+
+
+def theirs(shape: Shape) -> tuple[int, int, int]:
+    height, width, channels = shape
+    return channels, height, width
+
+
+def to_ours(values: Array, shape: Shape) -> Array:
+    """Numbers of neurons in NIR's order along the last axis, in ours."""
+    maps = values.reshape(*values.shape[:-1], *theirs(shape))
+    return np.ascontiguousarray(np.moveaxis(maps, -3, -1)).reshape(values.shape)
+
+
+def to_theirs(values: Array, shape: Shape) -> Array:
+    """The inverse."""
+    maps = values.reshape(*values.shape[:-1], *shape)
+    return np.ascontiguousarray(np.moveaxis(maps, -1, -3)).reshape(values.shape)
+
+
+def per_channel(values: Array, shape: Shape, where: str, what: str) -> Array:
+    """[channels] of numbers per neuron. Errors: `DescriptionError` if they differ within a channel."""
+    rows = values.reshape(-1, shape[2])
+    worst = int(np.argmax(np.ptp(rows, axis=0)))
+    if np.ptp(rows[:, worst]) > 0:
+        raise DescriptionError(
+            f"{where}: {what} differs within channel {worst}, from {rows[:, worst].min():g} to {rows[:, worst].max():g}; a "
+            "convolution has one number per channel: make them equal"
+        )
+    channels: Array = rows[0]
+    return channels
+
+
+# ---- nodes → kinds of synapses -----------------------------------------------------------------------------------------
+
+
+def kind_of(node: Any) -> OnMaps:
+    """The kind of synapses of a Conv2d, SumPool2d or AvgPool2d. Errors: `DescriptionError`."""
+    kind = type(node).__name__
+    if kind == "Conv2d":
+        shape = np.shape(node.weight)
+        if len(shape) != 4:
+            raise DescriptionError(f"weight has shape {shape}; give [channels, channels before, height, width]")
+        kernel, stride, dilation = shape[2:], _pair(node.stride), _pair(node.dilation)
+        padding = _padding(node.padding, kernel, stride, dilation)
+        return Conv2d(shape[0], kernel, stride, padding, dilation, groups=int(node.groups))
+    if any(_pair(node.padding)):
+        raise DescriptionError(f"padding is {_pair(node.padding)}; pools here have none: use 0")
+    reduction = next(name for name, its in POOLS.items() if its == kind)
+    return Pool(reduction, _pair(node.kernel_size), _pair(node.stride))
+
+
+def filters_of(weight: Array) -> Array:
+    """A convolution's weight [channels, channels before, height, width] as ours."""
+    return np.ascontiguousarray(weight.transpose(2, 3, 1, 0))
+
+
+def shape_before(node: Any) -> Shape | None:
+    """What a Conv2d says of its input."""
+    given = getattr(node, "input_shape", None)
+    return None if given is None else shape_of((np.shape(node.weight)[1] * int(node.groups), *np.reshape(given, -1)))
+
+
+def pooled(constant: Array, pool: OnMaps) -> Array:
+    """What pooling makes of a constant input."""
+    made = np.zeros((1, math.prod(pool.post_shape)))
+    pool.add(made, constant[None], None)
+    found: Array = made[0]
+    return found
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    found = [int(x) for x in np.asarray(value).reshape(-1)]
+    return (found[0], found[-1])
+
+
+def _padding(padding: Any, kernel: Any, stride: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int]:
+    """Numbers for "same" and "valid", too."""
+    if not isinstance(padding, (str, bytes)):
+        return _pair(padding)
+    name = padding.decode() if isinstance(padding, bytes) else padding
+    if name == "valid":
+        return 0, 0
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    if name != "same" or stride != (1, 1) or any(r % 2 for r in reach):
+        raise DescriptionError(
+            f"padding is {name!r} with kernel {tuple(kernel)}, stride {stride}, dilation {dilation}; allowed: numbers, 'valid', "
+            "and 'same' with stride 1 where as much is added on both sides: give numbers"
+        )
+    return reach[0] // 2, reach[1] // 2
+
+
+# ---- kinds of synapses → nodes -----------------------------------------------------------------------------------------
+
+
+def conv_node(nir: Any, kind: Conv2d, weight: Array, bias: Array, metadata: dict[str, Any]) -> Any:
+    """Of our weight [height, width, channels before, channels]."""
+    _, stride, padding, dilation = kind.windows()
+    filters = np.ascontiguousarray(weight.transpose(3, 2, 0, 1))
+    node = nir.Conv2d(None, filters, stride, padding, dilation, kind.groups, bias, metadata=metadata)
+    node.input_shape = kind.pre_shape[:2]
+    return _typed(node, kind)
+
+
+def pool_node(nir: Any, kind: Pool) -> Any:
+    size, stride, padding, _ = (np.array(pair) for pair in kind.windows())
+    return _typed(getattr(nir, POOLS[kind.reduction])(size, stride, padding), kind)
+
+
+def flatten_node(nir: Any, shape: Shape) -> Any:
+    return nir.Flatten({"input": np.array(theirs(shape))}, start_dim=0, end_dim=-1)
+
+
+def neuron_node(node: Any, shape: Shape) -> Any:
+    """A node of neurons with parameters [n] as one with parameters [channels, height, width]."""
+    names = (name for name, value in vars(node).items() if isinstance(value, np.ndarray))
+    return type(node)(**{name: to_theirs(getattr(node, name), shape).reshape(theirs(shape)) for name in names})
+
+
+def _typed(node: Any, kind: OnMaps) -> Any:
+    """With types said outright: what nir works out is wrong for groups, and for kernels that are not square."""
+    node.input_type = {"input": np.array(theirs(kind.pre_shape))}
+    node.output_type = {"output": np.array(theirs(kind.post_shape))}
+    return node
