@@ -42,7 +42,7 @@ if(SPARSESNN_POPLAR_SDK)
 endif()
 
 function(sparsesnn_add_ipu_modules)
-  nanobind_add_module(_ipu NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp)
+  nanobind_add_module(_ipu STABLE_ABI NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp)
   target_compile_definitions(_ipu PRIVATE SPARSESNN_IPU_MODULE=_ipu)
   target_link_libraries(_ipu PRIVATE sparsesnn_ipu)
   install(TARGETS _ipu LIBRARY DESTINATION sparsesnn)

@@ -96,7 +96,9 @@ def test_sdist_to_wheel(tmp_path: Path) -> None:
     sources = [name for name in names if name.endswith(".cpp") and not name.startswith("sparsesnn/codelets/")]
     assert sources == []
     assert [name for name in names if name.startswith(("tests/", "sparsesnn/host/src"))] == []
-    assert len([name for name in names if name.startswith("sparsesnn/_core.") and name.endswith(".so")]) == 1
+    (core,) = [name for name in names if name.startswith("sparsesnn/_core.") and name.endswith(".so")]
+    stable = sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    assert core.endswith(".abi3.so") == ("-cp312-abi3-" in wheel.name) == stable
 
     run(*pip, "install", "--no-deps", wheel, cwd=tmp_path)
     assert tmp_path / "venv" in use(python, tmp_path).parents

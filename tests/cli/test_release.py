@@ -29,6 +29,8 @@ def test_wheels_are_built_for_every_python_from_the_minimum() -> None:
     assert minimum
     built = [int(n) for n in re.findall(r"cp3(\d+)-\*", PROJECT["tool"]["cibuildwheel"]["build"])]
     assert built == list(range(int(minimum[1]), built[-1] + 1))
+    stable = int(PROJECT["tool"]["scikit-build"]["wheel"]["py-api"].removeprefix("cp3"))
+    assert stable < built[-1], "one wheel for this Python and newer ones, which is tried on a newer one"
 
 
 def test_hosted_files_are_yaml_and_run_what_everybody_runs() -> None:
