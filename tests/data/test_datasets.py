@@ -78,6 +78,8 @@ def test_every_recipe_describes_a_network_for_its_data(path):
     images = {"nmnist_subset_conv": (34, 34, 2)}
     name = max((known for known in sizes if path.stem.startswith(known)), key=len)
     n_neurons, n_classes = sizes[name]
+    if config.data.name in ("shd", "ssc"):
+        n_neurons = 700 // config.data.options["pool"]
     network = config.net.network(n_neurons, n_classes, config.data.options.get("dt_ms"), images.get(path.stem))
     config.loss.decoding_for(network)
     sensor = None if config.data.name in ("digits", "shd", "ssc") else Sensor(n_neurons, 1, 1)
