@@ -7,7 +7,6 @@
 
 #include "events.h"
 #include "group_sums.h"
-#include "group_tree.h"
 #include "isa.h"
 #include "kernels.h"
 #include "packing.h"
@@ -23,41 +22,6 @@ namespace {
 // Rows (t, b) of current gradients that the backward pass keeps between its two halves: 256 kB a tile of 64 neurons,
 // which leaves half of the smallest usual L2 to the rest.
 constexpr int backward_chunk_rows = 1024;
-
-// Groups of samples whose sum is at hand when their last chunk is done.
-struct Leaf {
-  int lo, hi;
-  int branch;  // which of the sums that are asked for it belongs to
-  int slot;    // where its sum lies; in those before it lie sums that wait, the branch's own in slot 0
-  int folds;   // how many of these it is then added to
-};
-
-// The leaves of these samples of a batch, groups counted from the first of them.
-std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_batch) {
-  const int n_groups = count_groups(n_samples);
-  std::vector<Branch> branches;
-  if (!n_batch) {
-    branches = find_branches(n_groups, {});
-  } else if (n_samples) {
-    if (first_sample % group_samples || first_sample + n_samples > static_cast<std::uint64_t>(n_batch))
-      throw InputError("ShapeError", "backward: " + std::to_string(n_samples) + " samples from " +
-                                         std::to_string(first_sample) + " on are no groups of " +
-                                         std::to_string(group_samples) + " of a batch of " + std::to_string(n_batch));
-    const int before = static_cast<int>(first_sample / group_samples);
-    for (const Branch& branch : find_branches(count_groups(n_batch), {before, before + n_groups}))
-      if (branch.lo >= before && branch.hi <= before + n_groups)
-        branches.push_back({branch.lo - before, branch.hi - before, 0});
-  }
-  std::vector<Leaf> leaves;
-  for (int k = 0; k < static_cast<int>(branches.size()); ++k) {
-    int n_waiting = 0;
-    for (const Branch& leaf : find_leaves(branches[k].lo, branches[k].hi)) {
-      leaves.push_back({leaf.lo, leaf.hi, k, n_waiting, leaf.folds});
-      n_waiting += 1 - leaf.folds;
-    }
-  }
-  return leaves;
-}
 
 // The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
 // descending. Sample by sample (`by_sample`) there must be something to do for every thread, if that fits.
@@ -118,13 +82,20 @@ class Backward {
     std::size_t size;                 // M·N
     Array<float> group;               // [M, N], where a group of samples takes several chunks
     std::vector<Array<float>> later;  // [M, N] each, the slots behind slot 0, which is d_weight
+    // Of a convolution: `weight` is null, `M, N` is one number a weight, in packed order until the end.
+    const Windows* windows = nullptr;
+    WindowSender window = {};
+    Array<float> by_sample = {};  // [samples of the chunk][M, N + slack]
   };
 
-  void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight);
+  void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
+                  const Windows* windows = nullptr);
   void sort();
   void share_out(int c);
   void run_chunk(int c, const Leaf& leaf);
   void run_sparse(const ChunkPass& at_hand, int sender);
+  void run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of);
+  void unpack_windows();
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
   void fold(const Leaf& leaf);
   float* d_weight_of(const Sender& to, int branch, int slot) const;
@@ -188,9 +159,10 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
       chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
-  const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows) {
+  const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows, const Windows* windows = nullptr) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
-    const std::size_t size = (rows ? rows->n_synapses : n_pre * n_) * (separate_ ? n_branches : 1);
+    const std::size_t n_weights = rows ? rows->n_synapses : windows ? windows->n_weights() : n_pre * n_;
+    const std::size_t size = n_weights * (separate_ ? n_branches : 1);
     if (separate_ && !chunks_.empty()) return Array<float>::shared(size);  // for the replicas on this host
     return chunks_.empty() ? Array<float>::zeros(size) : Array<float>(size);
   };
@@ -200,14 +172,19 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
     const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples_];
-    if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre, from.rows);
+    if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre, from.rows, from.windows);
     if (wanted.value[k]) out_.d_value[k] = Array<float>::zeros(n_values * (by_blocks_ ? blocks_.size() : 1));
-    const float* weight = wanted.value[k] ? from.weight : nullptr;
+    const float* weight = wanted.value[k] && !from.windows ? from.weight : nullptr;
     if (weight && from.rows) {
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
       weight = static_cast<const float*>(packed_.back().data);
     }
-    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k]}, from.rows, weight, out_.d_weight[k].data());
+    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k]}, from.rows, weight, out_.d_weight[k].data(),
+               from.windows);
+    if (!from.windows) continue;
+    packed_.push_back(pack_windows(*from.windows, from.weight, spec.bf16));
+    senders_.back().window = {from.windows, from.lists, from.delay, static_cast<const float*>(packed_.back().data),
+                              out_.d_value[k].data()};
   }
   out_.d_loops.resize(input.loops.size());
   for (std::size_t k = 0; k < input.loops.size(); ++k) {
@@ -252,14 +229,16 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_senders = n_senders();
 }
 
-void Backward::add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight) {
-  const bool several_a_group = static_cast<int>(chunks_.size()) > n_groups_;
-  const std::size_t size = rows ? rows->n_synapses : from.n_pre * n_;
+void Backward::add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
+                          const Windows* windows) {
+  const bool several_a_group = static_cast<int>(chunks_.size()) > n_groups_ && !windows;
+  const std::size_t size = rows ? rows->n_synapses : windows ? windows->n_weights() : from.n_pre * n_;
   Sender sender{from, rows, weight, d_weight, size, d_weight && several_a_group ? Array<float>(size) : Array<float>(),
                 {}};
   if (d_weight)
     for (const Leaf& leaf : leaves_)
       if (leaf.slot > static_cast<int>(sender.later.size())) sender.later.emplace_back(size);
+  sender.windows = windows;
   senders_.push_back(std::move(sender));
 }
 
@@ -285,6 +264,7 @@ void Backward::sort() {
   listed_.resize(n_chunks);
   parallel_for(n_chunks * n_sorts, [&](int item, int) {
     const int c = item / n_sorts, k = item % n_sorts;
+    if (k < n_senders() && senders_[k].windows) return;
     if (k < n_senders())
       events_[at(c, k)] = sort_by_sender(senders_[k].input, chunks_[c], n_samples_);
     else
@@ -301,6 +281,7 @@ LayerGradients Backward::run() {
     for (; c < n_chunks && chunks_[c].b0 < leaf.hi * group_samples; ++c) run_chunk(c, leaf);
     if (leaf.folds && n_chunks) fold(leaf);
   }
+  unpack_windows();
   if (wanted_.bias) {
     Array<float> groups(n_groups_ * n_);
     for (int g = 0; g < n_groups_; ++g)
@@ -341,8 +322,8 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   }
   std::vector<SenderSums> sums;
   for (const Sender& from : senders_)
-    sums.push_back(
-        {from.input.n_pre, from.weight, d_weight_of(from, leaf.branch, leaf.slot), from.group.data(), from.rows});
+    sums.push_back({from.input.n_pre, from.weight, from.windows ? nullptr : d_weight_of(from, leaf.branch, leaf.slot),
+                    from.group.data(), from.rows});
   const ChunkPass at_hand{chunk,
                           chunk.b0 == leaf.lo * group_samples,
                           d_bias_ ? d_bias_.data() + chunk.b0 / group_samples * row_ : nullptr,
@@ -365,12 +346,44 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
     kernels_.weight_grad(pass_, at_hand, p, d_current);
   });
   for (int k = 0; k < n_senders(); ++k)
-    if (senders_[k].rows) run_sparse(at_hand, k);
+    if (senders_[k].rows)
+      run_sparse(at_hand, k);
+    else if (senders_[k].windows)
+      run_windows(chunk, leaf, senders_[k]);
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
     if (!senders_[k].weight) continue;
     const std::size_t n_values = out_.d_value[k].size() / (by_blocks_ ? blocks_.size() : 1);
     add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
                out_.d_value[k].data(), n_values);
+  }
+}
+
+// Samples by themselves, each in the order of its chunks; a chunk with the first steps ends the groups' sums.
+void Backward::run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of) {
+  const PhaseTimer timer(Phase::deliver_grad);
+  float* const total = d_weight_of(of, leaf.branch, leaf.slot);
+  const int n_samples = chunk.b1 - chunk.b0;
+  const std::size_t stride = of.size + window_slack;
+  if (total && chunk.t1 == n_steps_) of.by_sample = Array<float>::zeros(stride * n_samples);
+  parallel_for(n_samples, [&](int k, int) {
+    const Array<float> row = Array<float>::zeros(row_ + window_slack);
+    kernels_.windows_grad(pass_, chunk, of.window, chunk.b0 + k, d_current_.data(), row.data(),
+                          total ? of.by_sample.data() + stride * k : nullptr);
+  });
+  if (total && chunk.t0 == 0)
+    add_samples(of.by_sample.data(), stride, of.size, n_samples, chunk.b0 == leaf.lo * group_samples, total);
+}
+
+// Gradients of windows in the order of their weights.
+void Backward::unpack_windows() {
+  for (std::size_t k = 0; k < input_.sources.size(); ++k) {
+    const Sender& of = senders_[k];
+    if (!of.windows || !of.d_weight) continue;
+    const Array<float> packed(of.size);
+    for (std::size_t from = 0; from < out_.d_weight[k].size(); from += of.size) {
+      std::memcpy(packed.data(), of.d_weight + from, sizeof(float) * of.size);
+      of.windows->unpack(packed.data(), of.d_weight + from);
+    }
   }
 }
 
@@ -391,7 +404,7 @@ void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                               const float* d_values, const float* d_potentials, const Wanted& wanted) {
   check_layer(spec, input);
-  if (input.hears_windows()) return window_backward(spec, input, saved, d_values, wanted);
+  if (runs_by_row(spec, input)) return window_backward(spec, input, saved, d_values, wanted);
   return Backward(spec, input, saved, d_values, d_potentials, wanted).run();
 }
 

@@ -3,7 +3,7 @@
 
 #include "engine.h"
 #include "thread_pool.h"
-#include "window_passes.h"
+#include "windows.h"
 
 namespace sparsesnn {
 namespace {
@@ -87,23 +87,14 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
 
 namespace {
 
-// A layer that hears windows hears nothing else.
 void check_windows(const LayerSpec& spec, const LayerInput& input) {
-  const auto refuse = [](const std::string& what) { throw InputError("ShapeError", "layer: windows: " + what); };
-  const std::size_t n_windows = std::count_if(input.sources.begin(), input.sources.end(),
-                                              [](const SourceInput& source) { return source.windows != nullptr; });
-  if (!n_windows) return;
-  if (n_windows != input.sources.size() || n_windows > most_window_sources)
-    refuse(std::to_string(n_windows) + " of " + std::to_string(input.sources.size()) +
-           " sources have windows; allowed: all of at most " + std::to_string(most_window_sources));
-  if (!input.loops.empty() || input.exchange || !spec.model->fires() || spec.fixed || spec.needs_step_order())
-    refuse(
-        "the layer has loops, other shards, a readout, fixed activity, or a capacity next to derivatives through "
-        "spikes; allowed: none of these");
-  for (const SourceInput& source : input.sources)
-    if (source.windows->n_post() != spec.n || source.windows->n_rows() != input.sources[0].windows->n_rows())
-      refuse("they make maps of " + std::to_string(source.windows->n_post()) + " neurons; the layer has " +
-             std::to_string(spec.n));
+  for (const SourceInput& source : input.sources) {
+    if (!source.windows) continue;
+    if (input.exchange) throw InputError("ShapeError", "layer: a shard hears windows; allowed: whole populations");
+    if (source.windows->n_post() != spec.n)
+      throw InputError("ShapeError", "layer: windows make maps of " + std::to_string(source.windows->n_post()) +
+                                         " neurons; the layer has " + std::to_string(spec.n));
+  }
 }
 
 }  // namespace

@@ -54,8 +54,6 @@ class Array {
   std::size_t size_ = 0;
 };
 
-class Windows;
-
 // A sending population as the caller has it: weight [M, N], row-major.
 struct SourceInput {
   Lists lists;
@@ -101,12 +99,10 @@ struct LayerInput {
   Lists own_before;                      // own lists of the last steps before the sequence: as many as
   int n_before = 0;                      // the longest delay of a loop, or 0
 
-  // Whether a source's synapses are windows; then all are, and there are no loops.
-  bool hears_windows() const { return !sources.empty() && sources[0].windows; }
-  // A spike's row of sparse synapses is read whole, so such layers run sample by sample.
+  // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
   bool reads_rows() const {
     for (const SourceInput& source : sources)
-      if (source.rows) return true;
+      if (source.rows || source.windows) return true;
     for (const LoopInput& loop : loops)
       if (loop.rows) return true;
     return false;

@@ -79,9 +79,10 @@ std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input,
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
-    packed.push_back(from.rows ? pack_rows_of(*from.rows, from.weight, spec.bf16, "weight")
-                               : pack_unless(from.packed, from.weight, from.n_pre, spec, width, "weight"));
-    sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data, from.rows};
+    packed.push_back(from.rows      ? pack_rows_of(*from.rows, from.weight, spec.bf16, "weight")
+                     : from.windows ? pack_windows(*from.windows, from.weight, spec.bf16)
+                                    : pack_unless(from.packed, from.weight, from.n_pre, spec, width, "weight"));
+    sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data, from.rows, from.windows};
   }
   return sources;
 }
@@ -102,7 +103,7 @@ void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t
   const PhaseTimer timer(Phase::forward);
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   parallel_for(pass.n_samples, [&](int b, int) {
-    const Array<float> current(n);
+    const Array<float> current = Array<float>::zeros(n + window_slack);
     const Array<OwnSpikes> own(pass.n_loops);
     const Array<std::uint32_t> own_ids(n * pass.n_loops);
     kernels.forward_sample(pass, b, {current.data(), own.data(), own_ids.data()}, dropped);
@@ -118,7 +119,7 @@ void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, bool by_sam
   const PhaseTimer timer(Phase::deliver);
   if (by_sample)
     parallel_for(pass.n_samples, [&](int b, int) {
-      const Array<float> current(n);
+      const Array<float> current = Array<float>::zeros(n + window_slack);
       const Array<OwnSpikes> heard(pass.n_loops);
       sink.store(kernels.deliver_sample(pass, b, {current.data(), heard.data(), nullptr}, own),
                  std::memory_order_relaxed);
@@ -181,7 +182,7 @@ bool any_below_zero(const Array<float>& x) {
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   check_layer(spec, input);
-  if (input.hears_windows()) return window_forward(spec, input);
+  if (runs_by_row(spec, input)) return window_forward(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const NeuronModel& model = *spec.model;

@@ -201,6 +201,11 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
     const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
     const std::int64_t first = source.lists.offsets[list];
     const float* values = source.lists.values ? source.lists.values + first : nullptr;
+    if (source.windows) {
+      const OwnSpikes spikes{source.lists.at(first), source.lists.n_spikes[list], source.lists.wide};
+      deliver_windows(current, *source.windows, static_cast<const float*>(source.weight), spikes, values);
+      continue;
+    }
     send(source.weight, source.rows, source.lists.wide, source.lists.at(first), values, source.lists.n_spikes[list]);
   }
   for (int k = 0; k < pass.n_loops; ++k)

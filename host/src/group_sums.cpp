@@ -1,6 +1,51 @@
 #include "group_sums.h"
 
+#include <string>
+
+#include "thread_pool.h"
+
 namespace sparsesnn {
+
+std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_batch) {
+  const int n_groups = count_groups(n_samples);
+  std::vector<Branch> branches;
+  if (!n_batch) {
+    branches = find_branches(n_groups, {});
+  } else if (n_samples) {
+    if (first_sample % group_samples || first_sample + n_samples > static_cast<std::uint64_t>(n_batch))
+      throw InputError("ShapeError", "backward: " + std::to_string(n_samples) + " samples from " +
+                                         std::to_string(first_sample) + " on are no groups of " +
+                                         std::to_string(group_samples) + " of a batch of " + std::to_string(n_batch));
+    const int before = static_cast<int>(first_sample / group_samples);
+    for (const Branch& branch : find_branches(count_groups(n_batch), {before, before + n_groups}))
+      if (branch.lo >= before && branch.hi <= before + n_groups)
+        branches.push_back({branch.lo - before, branch.hi - before, 0});
+  }
+  std::vector<Leaf> leaves;
+  for (int k = 0; k < static_cast<int>(branches.size()); ++k) {
+    int n_waiting = 0;
+    for (const Branch& leaf : find_leaves(branches[k].lo, branches[k].hi)) {
+      leaves.push_back({leaf.lo, leaf.hi, k, n_waiting, leaf.folds});
+      n_waiting += 1 - leaf.folds;
+    }
+  }
+  return leaves;
+}
+
+void add_samples(const float* by_sample, std::size_t stride, std::size_t n, int n_samples, bool first, float* total) {
+  constexpr std::size_t piece = 4096;
+  parallel_for(static_cast<int>((n + piece - 1) / piece), [&](int item, int) {
+    for (std::size_t k = item * piece; k < std::min(n, (item + 1) * piece); ++k) {
+      float sum = first ? 0.0f : total[k];
+      for (int b = 0; b < n_samples; b += group_samples) {
+        float group = 0.0f;
+        for (int j = b; j < std::min(n_samples, b + group_samples); ++j) group += by_sample[stride * j + k];
+        sum += group;
+      }
+      total[k] = sum;
+    }
+  });
+}
 
 Array<float> add_groups(const Array<float>& groups, std::size_t n) {
   Array<float> total = Array<float>::zeros(n);

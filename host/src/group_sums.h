@@ -5,10 +5,26 @@
 #include <vector>
 
 #include "engine.h"
+#include "group_tree.h"
 
 namespace sparsesnn {
 
 inline int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
+
+// Groups of samples whose sum is at hand when their last chunk is done.
+struct Leaf {
+  int lo, hi;
+  int branch;  // which of the sums that are asked for it belongs to
+  int slot;    // where its sum lies; in those before it lie sums that wait, the branch's own in slot 0
+  int folds;   // how many of these it is then added to
+};
+
+// The leaves of these samples of a batch, groups counted from the first of them; n_batch: as `Wanted` has it.
+std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_batch);
+
+// total[k] = (first ? 0 : total[k]) + the sums of the groups, in order; a group's begins at zero and adds its samples,
+// ascending. by_sample: [samples][stride], of which n are added.
+void add_samples(const float* by_sample, std::size_t stride, std::size_t n, int n_samples, bool first, float* total);
 
 // Sums of groups [G, n], added up in order.
 Array<float> add_groups(const Array<float>& groups, std::size_t n);

@@ -1,6 +1,6 @@
 // What the files of kernels share, each compiled once per instruction set: forward_kernels.cpp, neuron_kernels.cpp,
-// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, sparse_kernels.cpp, window_kernels.cpp, and
-// kernels.cpp with the table of them.
+// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, sparse_kernels.cpp, window_kernels.cpp,
+// window_sample_kernels.cpp, and kernels.cpp with the table of them.
 #pragma once
 
 #include <type_traits>
@@ -45,6 +45,13 @@ void weight_grad(const BackwardPass&, const ChunkPass&, int tile, const float* d
 void sparse_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current, float* sums,
                    std::size_t stride);
 void sparse_grad(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current, float* sum);
+
+// ---- window_sample_kernels.cpp
+// Adds what the spikes of a list bring through windows to the currents of a layer; `values`: of each, or null.
+void deliver_windows(float* current, const Windows& windows, const float* weight, const OwnSpikes& spikes,
+                     const float* values);
+void windows_grad(const BackwardPass&, const Chunk&, const WindowSender&, int sample, const float* d_current,
+                  float* row, float* d_weight);
 
 // ---- window_kernels.cpp
 const WindowKernels& window_kernels(const LayerSpec& spec);

@@ -51,7 +51,11 @@ struct Kernels {
   // `sum` has room for the longest row.
   void (*sparse_grad)(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current,
                       float* sum);
-  // Of a neuron model, the passes of layers that hear windows (window_passes.h).
+  // Of one sample of a chunk, the gradients of windows: d_weight, packed, is added to, or null; d_current as
+  // above; `row` has room for one of it.
+  void (*windows_grad)(const BackwardPass&, const Chunk&, const WindowSender&, int sample, const float* d_current,
+                       float* row, float* d_weight);
+  // Of a neuron model, the passes of layers that run row by row (window_passes.h).
   const WindowKernels& (*window)(const LayerSpec&);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.

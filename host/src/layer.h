@@ -77,6 +77,8 @@ struct Lists {
   }
 };
 
+class Windows;
+
 // A population that sends to the layer.
 struct Source {
   Lists lists;
@@ -84,6 +86,7 @@ struct Source {
   int delay = 0;                     // the layer's step t reads list t - delay
   const void* weight = nullptr;      // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` is float, in the order of the rows
+  const Windows* windows = nullptr;  // of a convolution: `weight` is float, packed (windows.h)
 };
 
 // A recurrent connection: the layer's step t reads its own list t - delay.
@@ -171,6 +174,15 @@ struct alignas(128) SlotBuffer {
 struct NeuronParameters {
   const float* parameters[max_parameters] = {};
   const float *grad_threshold = nullptr, *bias = nullptr;
+};
+
+// A population whose windows a layer hears step by step, seen backwards.
+struct WindowSender {
+  const Windows* windows;
+  Lists lists;
+  int delay;
+  const float* weight;  // packed
+  float* d_value;       // of each entry, or null
 };
 
 // Ids of one list of the population itself.

@@ -136,10 +136,12 @@ void Backward::run_sample(int sample, int worker, float* d_weight) {
 void Backward::sum_weights() {
   const std::size_t n = packed_.data.size();
   const bool any = std::find(wanted_.weight.begin(), wanted_.weight.end(), true) != wanted_.weight.end();
+  const std::vector<Leaf> leaves = make_leaves(input_.n_samples, spec_.first_sample, wanted_.n_batch);
+  const std::size_t n_branches = leaves.empty() ? 0 : leaves.back().branch + 1;
   std::vector<Array<float>> sums;
-  std::vector<const float*> branches;
-  std::vector<int> folds;
-  for (const Branch& leaf : find_leaves(0, count_groups(input_.n_samples))) {
+  std::vector<std::vector<const float*>> branches(std::max<std::size_t>(n_branches, !wanted_.n_batch));
+  std::vector<std::vector<int>> folds(branches.size());
+  for (const Leaf& leaf : leaves) {
     const int first = leaf.lo * group_samples, last = std::min(input_.n_samples, leaf.hi * group_samples);
     const Array<float> by_sample = any ? Array<float>(n * (last - first)) : Array<float>();
     parallel_for(last - first, [&](int k, int worker) {
@@ -149,29 +151,23 @@ void Backward::sum_weights() {
     });
     if (!any) continue;
     sums.emplace_back(n);
-    float* const sum = sums.back().data();
-    constexpr std::size_t piece = 4096;
-    parallel_for(static_cast<int>((n + piece - 1) / piece), [&](int item, int) {
-      for (std::size_t k = item * piece; k < std::min(n, (item + 1) * piece); ++k) {
-        float total = 0.0f;
-        for (int b = 0; b < last - first; b += group_samples) {
-          float group = 0.0f;
-          for (int j = b; j < std::min(last - first, b + group_samples); ++j) group += by_sample[n * j + k];
-          total += group;
-        }
-        sum[k] = total;
-      }
-    });
-    branches.push_back(sum);
-    folds.push_back(leaf.folds);
+    add_samples(by_sample.data(), n, n, last - first, true, sums.back().data());
+    branches[leaf.branch].push_back(sums.back().data());
+    folds[leaf.branch].push_back(leaf.folds);
   }
-  Array<float> total = Array<float>::zeros(n);
-  if (!branches.empty()) add_branches(branches, folds, n, total.data());
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
     if (!wanted_.weight[k]) continue;
-    const Windows& windows = *input_.sources[k].windows;
-    out_.d_weight[k] = Array<float>(windows.n_weights());
-    windows.unpack(total.data() + packed_.first[k], out_.d_weight[k].data());
+    const std::size_t size = input_.sources[k].windows->n_weights() * branches.size();
+    out_.d_weight[k] = wanted_.n_batch ? Array<float>::shared(size) : Array<float>(size);
+  }
+  for (std::size_t branch = 0; any && branch < branches.size(); ++branch) {
+    const Array<float> total = Array<float>::zeros(n);
+    if (!branches[branch].empty()) add_branches(branches[branch], folds[branch], n, total.data());
+    for (std::size_t k = 0; k < input_.sources.size(); ++k) {
+      const Windows& windows = *input_.sources[k].windows;
+      if (wanted_.weight[k])
+        windows.unpack(total.data() + packed_.first[k], out_.d_weight[k].data() + branch * windows.n_weights());
+    }
   }
 }
 
@@ -198,11 +194,11 @@ LayerGradients Backward::run() {
     sum_weights();
   }
   if (wanted_.bias)
-    out_.d_bias = sum_groups(input_.n_samples, n, false, [&](int b0, int b1, double* sum) {
+    out_.d_bias = sum_groups(input_.n_samples, n, wanted_.n_batch > 0, [&](int b0, int b1, double* sum) {
       for (int b = b0; b < b1; ++b)
         for (std::size_t k = 0; k < n; ++k) sum[k] += d_bias_[b * n + k];
     });
-  if (spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, false, out_);
+  if (spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, wanted_.n_batch > 0, out_);
   return std::move(out_);
 }
 
@@ -210,8 +206,6 @@ LayerGradients Backward::run() {
 
 LayerGradients window_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                                const float* d_values, const Wanted& wanted) {
-  if (wanted.n_batch)
-    throw InputError("ShapeError", "backward: gradients by branches of a batch, of a layer that hears windows");
   return Backward(spec, input, saved, d_values, wanted).run();
 }
 

@@ -112,9 +112,25 @@ PackedWindows::PackedWindows(const LayerSpec& spec, const LayerInput& input) {
     n += source.windows->n_weights();
     if (n >> 32) throw InputError("ShapeError", "Windows: a layer reads more than 2^32 weights");
   }
-  data = Array<float>::zeros(n + 16);
+  data = Array<float>::zeros(n + window_slack);
   for (std::size_t k = 0; k < input.sources.size(); ++k)
     input.sources[k].windows->pack(input.sources[k].weight, spec.bf16, data.data() + first[k]);
+}
+
+Packed pack_windows(const Windows& windows, const float* weight, bool bf16) {
+  const PhaseTimer timer(Phase::pack);
+  const std::size_t n = windows.n_weights();
+  Packed packed{nullptr, Array<unsigned char>::zeros(sizeof(float) * (n + window_slack))};
+  packed.data = packed.own.data();
+  windows.pack(weight, bf16, reinterpret_cast<float*>(packed.own.data()));
+  return packed;
+}
+
+bool runs_by_row(const LayerSpec& spec, const LayerInput& input) {
+  if (input.sources.empty() || input.sources.size() > most_window_sources || !input.loops.empty()) return false;
+  for (const SourceInput& source : input.sources)
+    if (!source.windows || source.windows->n_rows() != WindowRows(input).n_rows) return false;
+  return spec.model->fires() && !spec.fixed && !spec.needs_step_order();
 }
 
 void RowHits::find(const LayerInput& input, const PackedWindows& packed, int sample, const std::vector<bool>& near) {

@@ -1,14 +1,15 @@
 // Synapses from maps to maps: every place of the receiver hears the same window of weights around its place in the
 // sender, which is how a convolution connects.
 //
-// A layer with such a source runs sample by sample and row by row of its maps, each over the whole sequence: the states
-// of a row stay in the first cache. What a spike adds to a row lies in runs without a gap (codelets/deliver_window.h).
+// A spiking layer that hears nothing else runs sample by sample and row by row of its maps, each over the whole
+// sequence: the states of a row stay in the first cache. What a spike adds to a row lies in runs without a gap
+// (codelets/deliver_window.h). Other layers run step by step, as those with sparse synapses do.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "engine.h"
+#include "packing.h"
 
 namespace sparsesnn {
 
@@ -18,6 +19,9 @@ struct WindowShape {
   int kernel[2], stride[2], padding[2], dilation[2];
   int groups, channels;
 };
+
+// Runs are taken 16 numbers at a time: arrays that they touch are so many longer.
+inline constexpr std::size_t window_slack = 16;
 
 // What one entry of a list adds to one row of the receiver: `n` numbers from `to` on.
 struct Hit {
@@ -121,6 +125,13 @@ struct WindowRows {
   int n_rows, length;
   explicit WindowRows(const LayerInput& input);
 };
+
+// Whether a layer runs row by row: all that it hears is windows, over maps with the same rows, no step of a row needs
+// one of another row.
+bool runs_by_row(const LayerSpec& spec, const LayerInput& input);
+
+// A weight as `Source` and `WindowSender` have it.
+Packed pack_windows(const Windows& windows, const float* weight, bool bf16);
 
 LayerOutput window_forward(const LayerSpec& spec, const LayerInput& input);
 LayerGradients window_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,

@@ -103,7 +103,7 @@ class Layer(PopulationModule):
         if backend == "cpu":
             if part is not None:
                 check_matrices(connections, f"backend {backend!r} on several ranks")
-            check_in_lists(population, connections, f"backend {backend!r}")
+            check_in_lists(connections, f"backend {backend!r}")
         own = (part.shards.begin, part.shards.end) if part else (0, population.n)
         super().__init__(population, connections, uniform(generator, population.n, *own, room), own)
         self.part = part

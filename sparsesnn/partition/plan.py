@@ -209,9 +209,14 @@ class Plan:
         assert found is not None, "refused before a plan is made"
         return found
 
-    def hears_windows(self, name: str) -> bool:
-        """Whether the CPU engine runs a population row by row of its maps (host/src/windows.h)."""
-        return any(self.in_lists(c).kind.window_shape() for c in self.incoming(name))
+    def is_windows(self, c: ConnectionPlan) -> bool:
+        """Whether the CPU engine goes through the windows of a convolution (host/src/windows.h)."""
+        return bool(self.in_lists(c).kind.window_shape())
+
+    def runs_by_row(self, name: str) -> bool:
+        """Whether it runs a population row by row of its maps."""
+        natural = getattr(self.network.populations[name], "activity", "") == "natural"
+        return natural and all(self.is_windows(c) for c in self.incoming(name))
 
     def is_compressed(self, c: ConnectionPlan) -> bool:
         """Whether the CPU engine reads compressed rows of a connection."""

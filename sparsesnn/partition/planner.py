@@ -72,8 +72,7 @@ def make_plan(
     if target.kind != "cpu" or target.devices > 1:
         check_matrices(network.connections, f"a plan for '{target.name}'")
     else:
-        for name, population in network.receivers().items():
-            check_in_lists(population, network.incoming(name), "a plan")
+        check_in_lists(network.connections, "a plan")
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
     if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.name.startswith("cpu")):
         raise ConfigError(

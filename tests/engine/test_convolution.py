@@ -23,6 +23,7 @@ from sparsesnn import (
     Network,
     Pool,
     Series,
+    Sparse,
     SpikeBatch,
     _core,
     parse_net,
@@ -181,6 +182,69 @@ def test_a_quiet_map_is_that_of_pytorch() -> None:
         assert relative_error(parameter.grad, wanted[name].grad) <= 1e-5, name
 
 
+# ---- next to other connections: step by step, not row by row --------------------------------------------------------------
+
+ODD = Conv2d(6, (3, 2), (2, 1), (1, 0), (1, 2), 2)  # maps of (4, 5, 6) from (7, 7, 4)
+
+
+def beside(*others: Connection, **neuron: Any) -> Network:
+    """A population that hears a convolution of the input, and what else is given; so does a readout."""
+    return Network(
+        {"input": Input(shape=(7, 7, 4)), "side": LIF(9, **FIRES), "hidden": LIF(**{**FIRES, **neuron}), "out": LI()},
+        (
+            Connection("input", "side"),
+            *others,
+            Connection("input", "hidden", 2, ODD),
+            Connection("hidden", "out", 0, Conv2d(2, 3, padding=1)),
+            Connection("side", "out", 1),
+        ),
+    )
+
+
+NEXT_TO = {
+    "a readout alone": beside(),
+    "dense": beside(Connection("side", "hidden", 1)),
+    "recurrent": beside(recurrent=True),
+    "sparse and a recurrent delay": beside(
+        Connection("side", "hidden", 0, Sparse(0.3, seed=2)), Connection("hidden", "hidden", 3), reset="zero"
+    ),
+    "a pool": beside(
+        Connection("input", "hidden", 0, Series((Pool("average", (2, 1)), Conv2d(6, (2, 3), padding=(1, 0))))),
+        Connection("side", "hidden", 2),
+    ),
+    "learns": beside(Connection("side", "hidden", 1), learn_beta=True, learn_threshold=True, detach_reset=False),
+}
+
+
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize("network", NEXT_TO.values(), ids=NEXT_TO)
+def test_next_to_other_connections_they_are_those_of_pytorch(network: Network, graded: bool) -> None:
+    compare(network, spikes_of(196, graded=graded), graded=graded)
+
+
+@pytest.mark.parametrize("n_samples", [3, 80])
+def test_a_readout_that_hears_a_convolution(n_samples: int) -> None:
+    """More steps than a chunk of the backward pass has, and more groups of samples than are added one by one."""
+    shape = Input(shape=(5, 6, 3), channels_first=True)
+    network = Network.chain(shape, Conv2d(7, 2, 2), LI(learn_beta=True), delay=1)
+    compare(network, spikes_of(90, 9 if n_samples > 3 else 140, n_samples))
+
+
+def test_bits_of_a_mixture_do_not_depend_on_threads_and_instruction_sets() -> None:
+    network = NEXT_TO["sparse and a recurrent delay"]
+    model, spikes = model_of(network, "cpu"), SpikeBatch.from_dense(spikes_of(196, 21, 19, 0.2))
+    same_bits(model, spikes)
+
+
+def test_a_mixture_in_chunks_is_the_sequence() -> None:
+    model = model_of(NEXT_TO["recurrent"], "cpu").eval()
+    dense = spikes_of(196, 31, 2)
+    whole, live = model(SpikeBatch.from_dense(dense)), model.live()
+    assert whole.spikes["hidden"].n_spikes.sum() > 0
+    parts = [live(SpikeBatch.from_dense(x)).potentials for x in dense.split(7)]
+    assert torch.equal(torch.cat(parts), whole.potentials)
+
+
 # ---- against dense synapses: a window as large as the maps is a matrix ---------------------------------------------------
 
 
@@ -201,6 +265,8 @@ def as_matrix(neuron: Any, before: int = 3, delay: int = 0) -> tuple[Network, Ne
     [
         LIF(70, capacity=9, **FIRES),
         LIF(131, capacity=9, reset="zero", **FIRES),
+        LIF(70, capacity=9, learn_beta=True, detach_reset=False, **FIRES),
+        LIF(33, capacity=5, activity="fixed", **FIRES),
         LIF(33, reset="zero", detach_reset=False, learn_beta=True, learn_threshold=True, **FIRES),
         CubaLIF(65, capacity=20, **FIRES),
         AdLIF(40, beta=0.5, q=2.0, learn_a=True, **FIRES),
@@ -254,8 +320,10 @@ POOLED = "2x11x9:3C7-MP2-3C5p-AP2-20-3"
 
 def test_bits_do_not_depend_on_threads_and_instruction_sets() -> None:
     network = parse_net(POOLED, learn_beta=True, **FIRES)
-    model, spikes = model_of(network, "cpu"), SpikeBatch.from_dense(spikes_of(198, 21, 19, 0.2))
+    same_bits(model_of(network, "cpu"), SpikeBatch.from_dense(spikes_of(198, 21, 19, 0.2)))
 
+
+def same_bits(model: Model, spikes: SpikeBatch) -> None:
     def run() -> list[torch.Tensor]:
         model.zero_grad()
         output = model(spikes)
@@ -319,17 +387,8 @@ def test_pools_are_those_of_pytorch(pool: Pool, channels_first: bool, graded: bo
 
 
 def test_who_does_not_run_them_says_so() -> None:
-    maps = Input(shape=(6, 5, 2))
     with pytest.raises(DescriptionError, match=r"input->hidden: its synapses are Series.*'cpu'.*MP2 in place of \+MP2"):
         Model(parse_net("2x6x5:3C4+MP2-3"))
-    for parts, words in (
-        ((maps, Conv2d(3, 2), LI()), "input->output.*it is a readout"),
-        ((maps, Conv2d(3, 2), LIF(activity="fixed", capacity=7), LI(2)), "its activity is fixed"),
-        ((maps, Conv2d(3, 2), LIF(capacity=7, learn_beta=True), LI(2)), "a capacity, and learns \\['beta'\\]"),
-        ((maps, Conv2d(3, 2), LIF(recurrent=True), LI(2)), "it also hears hidden->hidden"),
-    ):
-        with pytest.raises(DescriptionError, match=words):
-            Model(Network.chain(*parts))
     model = Model(parse_net("2x6x5:3C4-3"))
     with torch.no_grad():
         model.layers["hidden"].weights[0][1, 2, 0, 3] = math.nan

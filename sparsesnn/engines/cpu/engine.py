@@ -34,8 +34,7 @@ class CpuEngine(TorchEngine):
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
-        for receiver, population in network.receivers().items():
-            check_in_lists(population, network.incoming(receiver), f"backend {name!r}")
+        check_in_lists(network.connections, f"backend {name!r}")
 
     def _make_model(self) -> nn.Module:
         return Model(self.network, seed=self.training.seed, weight_dtype=self.training.options.weight_dtype)

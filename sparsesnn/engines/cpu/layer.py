@@ -282,7 +282,7 @@ class Wiring:
                 offsets, senders = columns
                 width, first = tile_width(layer), layer.neurons[0]
                 self.rows[name] = _core.SparseRows(c.n_pre, offsets, senders, width, first, by_blocks)
-        self.by_sample = bool(self.rows) or bool(self.loops)
+        self.by_sample = bool(self.rows) or bool(self.loops) or bool(self.windows)
         self.specs: dict[Any, _core.LayerSpec] = {}
 
     @staticmethod

@@ -20,7 +20,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
 |  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 128 |
 | state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
-|  | maps keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
+|  | maps that hear convolutions alone keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
 |  | (waiting sums), records before they are in order (masks), and no currents of several steps |
 | sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back |
 | shares | of one chunk: P·(listed ids of the chunk)·4.5 |
@@ -107,8 +107,7 @@ def _rank(
         padded = tiles[name] * tile_width(plan, name)
         begin = shards[name][0].first
         n_weights = {c: plan.n_weights(c, begin, begin + n) for c in incoming}
-        windows = plan.hears_windows(name)
-        whole = {c: windows or plan.is_compressed(c) for c in incoming}  # read as they are
+        whole = {c: plan.is_windows(c) or plan.is_compressed(c) for c in incoming}  # read as they are
         n_read = {c: w if whole[c] else plan.in_lists(c).n_pre * n for c, w in n_weights.items()}
         weights = 4 * sum(n_weights.values())
         out["weights"] += weights
@@ -122,7 +121,7 @@ def _rank(
         seen |= {name, *(c.pre for c in incoming)}
         peak = {
             "packed": (2 if plan.weight_dtype == "half" else 4) * _packed(plan, incoming) * padded
-            + 4 * sum(w for c, w in n_weights.items() if plan.is_compressed(c)),
+            + 4 * sum(w for c, w in n_weights.items() if whole[c]),
             "state": 4
             * plan.n_samples
             * padded
@@ -136,7 +135,10 @@ def _rank(
             "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan.n_samples, plan.n_steps) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
         }
-        if windows:
+        peak["waiting sums"] += sum(
+            4 * w * _chunk_samples(plan) * train for c, w in n_weights.items() if plan.is_windows(c)
+        )
+        if plan.runs_by_row(name):
             peak = _windows(plan, name, sum(n_weights.values()), lengths)
         for item, size in peak.items():  # one layer after the other
             out[item] = max(out[item], size)
@@ -183,6 +185,11 @@ def _windows(plan: Plan, name: str, n_weights: int, lengths: Mapping[str, Length
     }
 
 
+def _chunk_samples(plan: Plan) -> int:
+    """Samples that the backward pass works on at a time: whole groups."""
+    return min(plan.n_samples, max(1, CHUNK_ROWS // (plan.n_steps * GROUP_SAMPLES)) * GROUP_SAMPLES)
+
+
 def _states(population: Input | LI | Population) -> int:
     """Numbers per neuron that its model carries."""
     return 0 if isinstance(population, Input) else len(population.states)
@@ -190,9 +197,8 @@ def _states(population: Input | LI | Population) -> int:
 
 def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
     """Senders whose weights are packed where no gradient can lie."""
-    return sum(
-        plan.populations[c.pre].n for c in incoming if (c.recurrent or not plan.trains) and not plan.is_compressed(c)
-    )
+    read = [c for c in incoming if not plan.is_compressed(c) and not plan.is_windows(c)]
+    return sum(plan.populations[c.pre].n for c in read if c.recurrent or not plan.trains)
 
 
 def waiting_sums(n_samples: int, n_steps: int) -> int:
@@ -210,6 +216,8 @@ def waiting_sums(n_samples: int, n_steps: int) -> int:
 def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, listed: float) -> int:
     if c.pre in plan.network.inputs:
         return 0
+    if plan.is_windows(c):
+        return 0
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
     rows = min(CHUNK_ROWS, plan.n_steps * plan.n_samples)
@@ -219,5 +227,7 @@ def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, listed: float) -> int:
 def _sorting(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
     """Own lists of a recurrent layer, and the input's, are sorted for the weight gradient alone: spikes."""
     rows = plan.n_steps * plan.n_samples
+    if plan.is_windows(c):
+        return 0
     spikes_only = c.recurrent or c.pre in plan.network.inputs
     return math.ceil(rows * (4 * lengths.spikes if spikes_only else 8 * lengths.listed))
