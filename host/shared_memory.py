@@ -34,11 +34,14 @@ class HostMemory:
 
     def __init__(self, comm: Communicator) -> None:
         self.rank = comm.rank
-        self._files = {r: opened for r, text in enumerate(comm.all_texts(_own_file())) if (opened := _open(text))}
-        sees = comm.all_gather(np.array([r in self._files for r in range(comm.size)]))
-        alike = tuple(r for r in range(comm.size) if np.array_equal(sees[r], sees[comm.rank]) and sees[comm.rank][r])
-        self.ranks = alike if comm.rank in alike else (comm.rank,)
-        self.group = comm.split(self.ranks[0])
+        own = _own_file() if comm.ranks_on_host > 1 else ""
+        self._files = {r: opened for r, text in enumerate(comm.all_texts(own)) if (opened := _open(text))}
+        sees = np.stack(comm.all_gather(np.array([r in self._files for r in range(comm.size)])))
+        kinds = np.unique(sees, axis=0, return_inverse=True)[1].reshape(-1)
+        alike = sees & (kinds[:, None] == kinds)  # [rank, rank]: both see the same ranks, one another among them
+        first = np.where(alike.diagonal(), alike.argmax(1), np.arange(comm.size))
+        self.ranks = tuple(np.flatnonzero(first == first[self.rank]).tolist())
+        self.group = comm.split(first.tolist())
 
     def place(self, array: Array) -> int:
         """Where others find the float32 array, which must lie in shared memory."""

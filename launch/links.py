@@ -70,6 +70,24 @@ def measured_links() -> tuple[Links, Path] | None:
     return None
 
 
+def given_links(text: str) -> Links:
+    """What `--link` says: GB/s and µs, such as 12.5,2, or the scaling.json of a series."""
+    if text.endswith(".json"):
+        found = read_links(Path(text))
+        if found is None:
+            raise ConfigError(
+                f"--link: {text} measured one rank alone, which has no links; give a series of several ranks"
+            )
+        return found
+    try:
+        gigabytes, microseconds = (float(part) for part in text.split(","))
+    except ValueError:
+        gigabytes = microseconds = -1.0
+    if not (0 < gigabytes < 1e6 and 0 <= microseconds < 1e9):
+        raise ConfigError(f"--link: is {text!r}; give GB/s and µs, such as 12.5,2, or a scaling.json")
+    return Links(bytes_per_s=1e9 * gigabytes, latency_s=1e-6 * microseconds)
+
+
 def _there_and_back(world: Communicator, other: int, array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
     start = perf_counter()
     if world.rank < other:

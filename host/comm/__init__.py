@@ -1,8 +1,9 @@
-"""Communicators: how ranks exchange arrays. One interface (`Communicator`), three forms.
+"""Communicators: how ranks exchange arrays. One interface (`Communicator`), four forms.
 
     Local           one rank, nothing to exchange
     simulate(R, f)  R ranks as threads of one process: for tests, and for networks beyond the machine at hand
     mpi_world()     MPI through mpi4py; buffers only, nothing is pickled
+    DryRun(R)       one rank of R that is alone, in `dry_run.py`: what the others would send is made up
 
 `environment.py` tells which rank a process is, without MPI. A `Grid` arranges the ranks as replicas × shards. A `Lifeline` ends all ranks where one fails.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -98,12 +98,24 @@ class Communicator(ABC):
         """Gives `parts[r]` to rank r; returns what the ranks gave to this one. One dtype, any lengths, all [n]."""
 
     @abstractmethod
-    def split(self, color: int) -> Communicator:
-        """The group of those that gave the same color, in the order of their ranks."""
+    def split(self, colors: Sequence[int]) -> Communicator:
+        """The group of the ranks of this one's color, in their order; `colors` [R] are those of all ranks."""
 
     def all_gather(self, array: Array) -> list[Array]:
         """The arrays [n] of all ranks; one dtype, any lengths."""
         return self.all_to_all([array] * self.size)
+
+    def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
+        """`all_gather` of parts whose lengths differ in a way that all ranks know.
+
+        Args:
+            what: the parts are.
+            made_up: of a rank, an array as it would give; for dry runs.
+        """
+        return self.all_gather(own)
+
+    def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # of use to dry runs alone
+        """Says, for dry runs, what the next message with this tag of each other rank is like."""
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Overwrites `array` by that of rank `root`, of the same shape and dtype."""
@@ -160,5 +172,6 @@ class Communicator(ABC):
         return [int(n) for n in np.sum(self.all_gather(np.array(counts, np.int64)), axis=0)]
 
 
-#: tags of the messages of `broadcast` and `scan`; users take others
-BROADCAST, SCAN = -1, 6
+#: tags of messages: those of `broadcast` and `scan`; 0 and 1 are the halves of the samples of a recurrent layer; list gradients on
+#: their way to the owners of the neurons; sums on their way to the replica that adds up their rows, and totals on their way back
+BROADCAST, LIST_GRADIENTS, FORTH, BACK, SCAN = -1, 3, 4, 5, 6

@@ -61,4 +61,5 @@ def make_grid(world: Communicator, n_replicas: int = 0, n_shards: int = 0) -> Gr
         )
     if world.size == 1:
         return Grid(world, world, world)
-    return Grid(world, world.split(world.rank // shards), world.split(world.rank % shards))
+    ranks = range(world.size)
+    return Grid(world, world.split([r // shards for r in ranks]), world.split([r % shards for r in ranks]))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsesnn.host.comm import made_up
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, Request
 
 
@@ -16,10 +17,11 @@ class LayerExchange:
     Args:
         comm: the group of these ranks alone.
         first: first neuron of each rank, and the number of neurons, [R + 1].
+        n_blocks: sums of each rank's tiles for an entry of a list, [R].
     """
 
-    def __init__(self, comm: Communicator, first: Sequence[int]) -> None:
-        self.comm, self.first = comm, list(first)
+    def __init__(self, comm: Communicator, first: Sequence[int], n_blocks: Sequence[int]) -> None:
+        self.comm, self.first, self.n_blocks = comm, list(first), list(n_blocks)
         self.rank, self.size = comm.rank, comm.size
         self.others = [r for r in range(comm.size) if r != comm.rank]
         self.sent: list[list[Request]] = [[], []]
@@ -30,9 +32,18 @@ class LayerExchange:
         """Fills `total` and `before` [n] with the sums over all ranks, and over those before this one."""
         total[:], before[:] = self.comm.scan(own)
 
-    def start(self, slot: int, parts: Sequence[Bytes]) -> None:
-        """Starts to send `parts[r]` to every other rank r; they stay as they are until `finish(slot)`."""
+    def start(self, slot: int, parts: Sequence[Bytes], n_lists: int, n_kinds: int) -> None:
+        """Starts to send `parts[r]` to every other rank r; they stay as they are until `finish(slot)`.
+
+        Args:
+            parts: spikes, which end with n_kinds counts of each of n_lists lists; or sums, where n_lists is 0.
+        """
         self.sent[slot] = [self.comm.send(parts[r], r, slot) for r in self.others]
+        own = parts[self.rank]
+        if n_lists:
+            self.comm.expect(slot, lambda r: made_up.spikes(own, n_lists, n_kinds, self.first, self.rank, r))
+        else:
+            self.comm.expect(slot, lambda r: made_up.sums(own, self.n_blocks, self.rank, r))
 
     def finish(self, slot: int) -> list[Bytes]:
         """What the other ranks sent in this slot, taken in the order in which it arrives; of this rank nothing.

@@ -27,5 +27,5 @@ class Local(Communicator):
     def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
         return [np.array(part) for part in parts]
 
-    def split(self, color: int) -> Local:
+    def split(self, colors: Sequence[int]) -> Local:
         return self

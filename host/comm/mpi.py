@@ -178,8 +178,8 @@ class Mpi(Communicator):
         with self.traffic.timed():
             self.wait(self.comm.Ibarrier())
 
-    def split(self, color: int) -> Mpi:
-        group = self.comm.Split(color, self.rank)
+    def split(self, colors: Sequence[int]) -> Mpi:
+        group = self.comm.Split(colors[self.rank], self.rank)
         return Mpi(self.mpi, group, self.traffic, yields=self.yields, ranks_on_host=self.ranks_on_host)
 
     def wait(self, request: Any, status: Any = None) -> None:

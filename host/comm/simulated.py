@@ -123,8 +123,8 @@ class Simulated(Communicator):
                 self.send(part, r, COLLECTIVE)
         return [np.array(parts[r]) if r == self.rank else self._get(r, COLLECTIVE) for r in range(self.size)]
 
-    def split(self, color: int) -> Simulated:
-        colors = [int(c[0]) for c in self.all_gather(np.array([color], np.int64))]
+    def split(self, colors: Sequence[int]) -> Simulated:
+        color = colors[self.rank]
         members = [r for r, c in enumerate(colors) if c == color]
         group = (self.group, next(self._splits), color)
         return Simulated(self.post, group, members.index(self.rank), len(members), self.traffic)

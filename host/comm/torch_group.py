@@ -90,14 +90,13 @@ class TorchGroup(Communicator):
             x[e[self.rank] - n[self.rank] : e[self.rank]] for x, e, n in zip(all_parts, ends, all_lengths, strict=True)
         ]
 
-    def split(self, color: int) -> TorchGroup:
-        colors = [int(part[0]) for part in self.all_gather(np.array([color], np.int64))]
+    def split(self, colors: Sequence[int]) -> TorchGroup:
         made = None
         for each in sorted(set(colors)):  # every rank makes every group, in the same order
             members = [r for r, c in enumerate(colors) if c == each]
             members = [dist.get_global_rank(self.group, r) for r in members] if self.group is not None else members
             group = dist.new_group(members)
-            made = group if each == color else made
+            made = group if each == colors[self.rank] else made
         return TorchGroup(made, self.traffic, self.ranks_on_host)
 
 

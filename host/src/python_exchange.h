@@ -7,9 +7,9 @@
 
 namespace sparsesnn {
 
-// `python` has rank, size, first, scan(own, total, before), start(slot, parts) and finish(slot) → list of uint8 arrays;
-// see host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start` until `finish` of that
-// slot.
+// `python` has rank, size, first, scan(own, total, before), start(slot, parts, n_lists, n_kinds) and finish(slot) →
+// list of uint8 arrays; see host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start`
+// until `finish` of that slot.
 class PyExchange final : public Exchange {
  public:
   explicit PyExchange(nanobind::object python);
@@ -17,7 +17,7 @@ class PyExchange final : public Exchange {
   int size() const override { return size_; }
   const std::vector<std::uint32_t>& first() const override { return first_; }
   void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
-  void start(int slot, const std::vector<Bytes>& to) override;
+  void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) override;
   std::vector<Bytes> finish(int slot) override;
 
  private:

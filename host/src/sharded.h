@@ -36,8 +36,9 @@ class Exchange {
   // Of `n` numbers the sums over all ranks, and over those before this one.
   virtual void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) = 0;
   // Starts to send `to[r]` to each rank r but this one; `finish` waits for what the others sent, [R], which stays valid
-  // until the next start. Two exchanges may be under way, in slots 0 and 1.
-  virtual void start(int slot, const std::vector<Bytes>& to) = 0;
+  // until the next start. Two exchanges may be under way, in slots 0 and 1. Spikes end with n_kinds counts of each of
+  // n_lists lists; of sums n_lists is 0, and to[rank()] is what this rank has for itself.
+  virtual void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) = 0;
   virtual std::vector<Bytes> finish(int slot) = 0;
 };
 

@@ -179,7 +179,7 @@ void StepsBack::send(int t0, int t1, int h) {
     for (int r = 0; r < n_ranks; ++r) out[r] = sums_[h][r].data() + at[i][r];
     shares(t0 + i / half.size(), half.b0 + i % half.size(), out, stride[i / half.size()]);
   });
-  exchange_.start(h, to);
+  exchange_.start(h, to, 0, 0);
 }
 
 // Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it.

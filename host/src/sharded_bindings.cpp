@@ -51,11 +51,11 @@ void PyExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* tota
   python_.attr("scan")(view(own, {n}), view(total, {n}), view(before, {n}));
 }
 
-void PyExchange::start(int slot, const std::vector<Bytes>& to) {
+void PyExchange::start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) {
   const nb::gil_scoped_acquire held;
   nb::list parts;
   for (const Bytes& part : to) parts.append(view(static_cast<const unsigned char*>(part.data), {part.size}));
-  python_.attr("start")(slot, parts);
+  python_.attr("start")(slot, parts, n_lists, n_kinds);
 }
 
 std::vector<Bytes> PyExchange::finish(int slot) {

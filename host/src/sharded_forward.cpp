@@ -153,7 +153,7 @@ class Steps {
     }
     pack_counts(counts.data(), n, n_bytes, reinterpret_cast<unsigned char*>(to));
     message.size = sizeof(Id) * static_cast<std::size_t>(to - ids) + n * n_bytes;
-    exchange_.start(h, std::vector<Bytes>(exchange_.size(), {message.own.data(), message.size}));
+    exchange_.start(h, std::vector<Bytes>(exchange_.size(), {message.own.data(), message.size}), n / kinds(), kinds());
   }
 
   // Ends steps t0..t1-1 of half h: capacity, and the spikes of the whole population.

@@ -26,7 +26,6 @@ def choose(words: Sequence[str], ranks: int, threads: int) -> tuple[list[str], i
     from sparsesnn.launch.links import measured_links
     from sparsesnn.partition.cpu.grids import best_grid, grid_text, search_grids
     from sparsesnn.partition.plan import Plan
-    from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.target import parse_target
     from sparsesnn.train import prepare
 
@@ -54,17 +53,7 @@ def choose(words: Sequence[str], ranks: int, threads: int) -> tuple[list[str], i
         target = replace(target, links=found[0])
 
     def plan(replicas: int, shards: int, n_samples: int) -> Plan:
-        return make_plan(
-            network,
-            n_samples,
-            events.n_steps,
-            target.with_devices(shards),
-            activity={network.inputs[0]: events.activity()},
-            max_activity=1,
-            optimizer="sgd" if config.optim.name == "sgd" else "adam",
-            weight_dtype="half" if config.train.weight_dtype == "bfloat16" else "float32",
-            replicas=replicas,
-        )
+        return prepare.make_rank_plan(config, network, events, target.with_devices(shards), replicas, n_samples)
 
     rows = search_grids(plan, ranks, [config.train.batch])
     best = best_grid(rows)

@@ -221,7 +221,9 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Grids]:
     ranks = target.devices if target.name.startswith("mpi") else 0
     links, source = target.links, "assumed; measure: launch weak-scaling"
     if options.link is not None:
-        links, source = _link(options.link), "given"
+        from sparsesnn.launch.links import given_links
+
+        links, source = given_links(options.link), "given"
     elif ranks and (found := _measured()) is not None:
         links, source = found[0], f"measured, {found[1]}"
     target = replace(target, links=links)
@@ -329,27 +331,6 @@ def _activity(text: str) -> Any:
     if not isinstance(found, dict) or not all(type(x) in (int, float) for x in found.values()):
         raise ConfigError(f'--activity: {file} holds no "activity" by population; give a run folder or a number')
     return found
-
-
-def _link(text: str) -> Links:
-    from sparsesnn.partition.target import Links
-
-    if text.endswith(".json"):
-        from sparsesnn.launch.links import read_links
-
-        found = read_links(Path(text))
-        if found is None:
-            raise ConfigError(
-                f"--link: {text} measured one rank alone, which has no links; give a series of several ranks"
-            )
-        return found
-    try:
-        gigabytes, microseconds = (float(part) for part in text.split(","))
-    except ValueError:
-        gigabytes = microseconds = -1.0
-    if not (0 < gigabytes < 1e6 and 0 <= microseconds < 1e9):
-        raise ConfigError(f"--link: is {text!r}; give GB/s and µs, such as 12.5,2, or a scaling.json")
-    return Links(bytes_per_s=1e9 * gigabytes, latency_s=1e-6 * microseconds)
 
 
 def _share(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ examples:
   sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
   mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
+  sparsesnn train digits --net auto-65536-auto --set parallel.shards=64 --comm dry-run:64
+                          before there are 64 ranks: memory, messages, bytes and time of a step of one of them, on this machine
 
 precedence: defaults of the data set < --config < options here.
 net text: sizes joined by '-'; r after a size: recurrent, other letters: the neuron model (see --net); the last size
@@ -77,6 +80,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the whole configuration as TOML, every option explained, and exit",
     )
     run.add_argument(
+        "--comm",
+        metavar="dry-run:R",
+        help="play one rank of R on this machine: a few steps, in which what the others would send is made up from what this rank "
+        "sends; prints its memory, its messages and the time that a step would take, and writes nothing",
+    )
+    run.add_argument(
+        "--link",
+        metavar="GB/S,US",
+        help="of --comm: bandwidth of a rank, and latency of a message in µs, such as 12.5,2; or the scaling.json of a series "
+        "(default: as launch weak-scaling measured in this folder, else 12.5,2)",
+    )
+    run.add_argument(
         "--json", action="store_true", help="print the result (with --seeds: the summary) as one line of JSON"
     )
     run.add_argument("--quiet", action="store_true", help="print errors only")
@@ -90,7 +105,33 @@ def _train(options: argparse.Namespace) -> int:
     if options.print_config:
         print(resolve(options).to_toml(), end="")
         return 0
+    if options.comm is not None:
+        return _dry_run(options)
+    if options.link is not None:
+        raise ConfigError("--link: has no effect without --comm dry-run:R")
     return run_on_ranks(lambda world: _train_on(options, world))
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    """Plays one rank of many."""
+    from sparsesnn.launch.links import given_links, measured_links
+    from sparsesnn.partition.target import CPU
+    from sparsesnn.train.dry_run import dry_run
+
+    match = re.fullmatch(r"dry-run:([1-9][0-9]{0,5})", options.comm)
+    if match is None or int(match[1]) < 2:
+        raise ConfigError(f"--comm: is {options.comm!r}; give dry-run:R with R ranks, at least 2, such as dry-run:64")
+    for name in ("out", "resume", "seeds"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--comm {options.comm}: a dry run trains nothing that could be kept; leave out --{name}")
+    if options.link is not None:
+        links = given_links(options.link)
+    else:
+        measured = measured_links()
+        links = CPU.links if measured is None else measured[0]
+    found = dry_run(resolve(options), int(match[1]), links)
+    print(json.dumps(asdict(found), allow_nan=False) if options.json else found.table())
+    return 0
 
 
 def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:

@@ -23,7 +23,6 @@ from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
 from sparsesnn.errors import CheckpointError, ConfigError, NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid, Local
-from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.output import Output
@@ -40,7 +39,7 @@ from sparsesnn.train.plots import plot_run
 from sparsesnn.train.predictions import Confusion
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
-from sparsesnn.train.start import introduce, take_weights
+from sparsesnn.train.start import introduce, scale_weights, take_weights
 from sparsesnn.train.times import Times
 
 
@@ -174,24 +173,12 @@ class Run:
             said = ranks.together(self.world, partial(take_weights, init.from_run, self.engine))[0]
             self.report.note(f"init    {said}")
             return
-        if not init.activity and not init.layers:
-            return
-        spiking = [name for name, p in self.network.populations.items() if isinstance(p, Population)]
-        wanted = {**(dict.fromkeys(spiking, init.activity) if init.activity else {}), **init.layers}
-        stream = prepare.eval_stream(self.config, self.parts.train)
-        shuffled = Stream(
-            stream.event_set, stream.indices, stream.batch_size, shuffle=True, seed=stream.seed, prefetch=0
-        )
-        batches = [spikes for _, (spikes, _) in zip(range(init.n_batches), shuffled.epoch(0), strict=False)]
-        self.progress.init = self.engine.initialize(
-            batches,
-            wanted,
-            tolerance=init.tolerance,
-            mean_shift=init.mean_shift,
-            readout_std=init.readout_std or None,
-        )
-        reached = ", ".join(f"{name} {value:.4f}" for name, value in self.progress.init.items() if name in wanted)
-        self.report.note(f"init    activity {reached}")
+        self.progress.init = scale_weights(self.config, self.parts, self.engine)
+        if self.progress.init:
+            spiking = [name for name, p in self.network.populations.items() if isinstance(p, Population)]
+            wanted = spiking if init.activity else list(init.layers)
+            reached = ", ".join(f"{name} {value:.4f}" for name, value in self.progress.init.items() if name in wanted)
+            self.report.note(f"init    activity {reached}")
 
     def _restore(self, saved: Checkpoint) -> str:
         where = str(self.store.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ from sparsesnn.host.stream import Stream
 from sparsesnn.init import Recurrence
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
+from sparsesnn.partition.plan import Plan
+from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.target import Target
 
 Indices = npt.NDArray[np.int64]
 
@@ -155,6 +159,35 @@ def make_training(config: Config, network: Network, n_classes: int, *, graded: b
         dropout=part_of(config.dropout, Dropout),
         recurrence=part_of(config.init, Recurrence),
         graded=graded,
+    )
+
+
+def make_rank_plan(
+    config: Config,
+    network: Network,
+    events: EventSet,
+    target: Target,
+    replicas: int,
+    n_samples: int,
+    activity: Mapping[str, float] | None = None,
+) -> Plan:
+    """The plan of a training on ranks.
+
+    Args:
+        target: of one replica.
+        n_samples: of one replica.
+        activity: of populations, where it is known; of others it is assumed.
+    """
+    return make_plan(
+        network,
+        n_samples,
+        events.n_steps,
+        target,
+        activity={network.inputs[0]: events.activity(), **(activity or {})},
+        max_activity=1,
+        optimizer="sgd" if config.optim.name == "sgd" else "adam",
+        weight_dtype="half" if config.train.weight_dtype == "bfloat16" else "float32",
+        replicas=replicas,
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparsesnn import datasets
+from sparsesnn.config import Config
 from sparsesnn.engines import Engine
 from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.errors import ConfigError, DescriptionError
+from sparsesnn.host.stream import Stream
+from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.nir import readers_text
 from sparsesnn.runtime import num_threads
@@ -86,6 +90,33 @@ def take_weights(folder: str, engine: Engine) -> str:
     engine.load_weights({**ours, **{name: theirs[name] for name in taken}}, str(path))
     left = [name.removeprefix("model/layers.") for name in wanted if name not in taken]
     return f"{count(len(taken), 'parameter')} of {path}" + (f"; new: {', '.join(left)}" if left else "")
+
+
+def scale_weights(
+    config: Config, parts: prepare.Parts, engine: Engine, only: Collection[str] | None = None
+) -> dict[str, float]:
+    """Scales the weights as `config.init` asks, on a few shuffled batches without augmentation; the activity that was reached.
+
+    Args:
+        only: populations; None: all.
+    """
+    init = config.init
+    if not init.activity and not init.layers:
+        return {}
+    spiking = [name for name, p in engine.network.populations.items() if isinstance(p, Population)]
+    wanted = {**(dict.fromkeys(spiking, init.activity) if init.activity else {}), **init.layers}
+    scales_readout = only is None or engine.network.output in only
+    wanted = {name: value for name, value in wanted.items() if only is None or name in only}
+    stream = prepare.eval_stream(config, parts.train)
+    shuffled = Stream(stream.event_set, stream.indices, stream.batch_size, shuffle=True, seed=stream.seed, prefetch=0)
+    batches = [spikes for _, (spikes, _) in zip(range(init.n_batches), shuffled.epoch(0), strict=False)]
+    return engine.initialize(
+        batches,
+        wanted,
+        tolerance=init.tolerance,
+        mean_shift=init.mean_shift,
+        readout_std=(init.readout_std or None) if scales_readout else None,
+    )
 
 
 def _sizes(network: Network, tensor: str) -> list[int]:

@@ -173,7 +173,7 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         blocks[-1] = blocks[-1] + last
     assert whole.tobytes() == blocks[0].tobytes()
 
-    exchange = _core.Exchange(LayerExchange(Local(), [0, n]))
+    exchange = _core.Exchange(LayerExchange(Local(), [0, n], [1]))
     for n_ranks in (1, 2, 3, 5, n_tiles):
         edges = [0, *sorted(numbers.integers(0, n_tiles + 1, n_ranks - 1).tolist()), n_tiles]
         folds = _core.tile_folds(edges)

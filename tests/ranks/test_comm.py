@@ -45,7 +45,7 @@ def check_communicator(comm: Communicator) -> None:
         assert np.array_equal(got, large)
         assert comm.traffic.bytes_sent >= large.nbytes
         assert comm.traffic.bytes_received >= large.nbytes
-    halves = comm.split(r % 2)
+    halves = comm.split([k % 2 for k in range(size)])
     assert (halves.rank, halves.size) == (r // 2, (size + 1 - r % 2) // 2)
     assert [int(p[0]) for p in halves.all_gather(np.array([r]))] == list(range(r % 2, size, 2))
     assert halves.traffic is comm.traffic or size == 1
@@ -53,13 +53,13 @@ def check_communicator(comm: Communicator) -> None:
 
 
 def check_exchange(comm: Communicator) -> None:
-    exchange = LayerExchange(comm, range(comm.size + 1))
+    exchange = LayerExchange(comm, range(comm.size + 1), [1] * comm.size)
     total, before = np.empty((2, 3), np.int32)
     exchange.scan(np.array([comm.rank, 7, comm.rank**2], np.int32), total, before)
     for found, ranks in ((total, range(comm.size)), (before, range(comm.rank))):
         assert found.tolist() == [sum(ranks), 7 * len(ranks), sum(k**2 for k in ranks)]
     for slot in (0, 1):
-        exchange.start(slot, [np.full(slot + to, 16 * comm.rank + to, np.uint8) for to in range(comm.size)])
+        exchange.start(slot, [np.full(slot + to, 16 * comm.rank + to, np.uint8) for to in range(comm.size)], 0, 0)
     for slot in (1, 0):
         for k, part in enumerate(exchange.finish(slot)):
             assert part.tolist() == ([] if k == comm.rank else [16 * k + comm.rank] * (slot + comm.rank))
@@ -77,7 +77,7 @@ def test_a_message_of_a_later_exchange_waits_for_it():
     """Rank 1 has all it needs for its second exchange before rank 2 has begun its first."""
 
     def work(comm: Communicator) -> list[list[int]]:
-        exchange, found = LayerExchange(comm, [0, 1, 2, 3]), []
+        exchange, found = LayerExchange(comm, [0, 1, 2, 3], [1, 1, 1]), []
         if comm.rank == 2:
             comm.take(1, 5)
         for step in range(2):
@@ -87,7 +87,7 @@ def test_a_message_of_a_later_exchange_waits_for_it():
                     comm.send(np.array([11], np.uint8), to, 0)
                 comm.send(np.empty(0, np.uint8), 2, 5)
             elif comm.rank != 1:
-                exchange.start(0, [np.array([10 * comm.rank + step], np.uint8)] * 3)
+                exchange.start(0, [np.array([10 * comm.rank + step], np.uint8)] * 3, 0, 0)
             if comm.rank != 1:
                 found.append([int(part[0]) if part.size else -1 for part in exchange.finish(0)])
         return found

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import _core
-from sparsesnn.engines.ranks.rows import BACK, FORTH, Sent, receive_rows, send_rows, wait
+from sparsesnn.engines.ranks.rows import Sent, receive_rows, send_rows, wait
 from sparsesnn.host.comm import Communicator
-from sparsesnn.host.comm.base import Array
+from sparsesnn.host.comm.base import BACK, FORTH, Array
 
 
 def is_halved(n_branches: list[int], folds: list[int]) -> bool:

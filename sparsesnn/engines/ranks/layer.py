@@ -21,13 +21,11 @@ from sparsesnn.engines.cpu.layer import Pass, engine_lists
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
+from sparsesnn.host.comm.base import LIST_GRADIENTS
 from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.output import LayerState
 from sparsesnn.spikes import SpikeBatch
-
-#: tag of list gradients on their way to the owners of the neurons
-LIST_GRADIENTS = 3
 
 
 class Part:
@@ -41,16 +39,17 @@ class Part:
 
     def __init__(self, shards: Shards, grid: Grid, reduction: Reduction | None) -> None:
         self.shards, self.grid, self.reduction = shards, grid, reduction
-        owners = grid.shards.split(int(shards.n > 0))
         spans_ranks = len(shards.owners) > 1
-        first = [*(shards.first[r] for r in shards.owners), shards.n_all]
-        exchanges = spans_ranks and shards.n > 0
-        self.exchange = _core.Exchange(LayerExchange(owners, first)) if exchanges else None
         self.tile_folds = (
             _core.tile_folds([-(-first // shards.tile_width) for first in shards.first])
             if spans_ranks
             else [[0]] * grid.n_shards
         )
+        owners = grid.shards.split([int(r in shards.owners) for r in range(grid.n_shards)])
+        first = [*(shards.first[r] for r in shards.owners), shards.n_all]
+        n_blocks = [len(self.tile_folds[r]) for r in shards.owners]
+        exchanges = spans_ranks and shards.n > 0
+        self.exchange = _core.Exchange(LayerExchange(owners, first, n_blocks)) if exchanges else None
         self.common_weights: CommonWeights | None = None
 
     def run_layer(
@@ -214,20 +213,22 @@ def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:
 class _OwnNeurons(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: Tensor, shards: Shards, comm: Communicator) -> Tensor:
-        ctx.comm = comm
+        ctx.comm, ctx.first = comm, shards.first
         return whole[shards.begin : shards.end].clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_own: Tensor) -> tuple[Tensor, None, None]:
-        parts = ctx.comm.all_gather(d_own.contiguous().numpy())
+        first, own = ctx.first, d_own.contiguous().numpy()
+        parts = ctx.comm.gather_parts(own, "numbers", lambda r: np.zeros(first[r + 1] - first[r], own.dtype))
         return torch.from_numpy(np.concatenate(parts)), None, None
 
 
 def _whole(own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
     """Numbers [..., N] from those [..., n] of all shards."""
-    parts = comm.all_gather(own.contiguous().numpy().reshape(-1))
     shape, sizes = own.shape[:-1], np.diff(shards.first)
+    numbers = own.contiguous().numpy().reshape(-1)
+    parts = comm.gather_parts(numbers, "potentials", lambda r: np.zeros(math.prod(shape) * sizes[r], numbers.dtype))
     return torch.cat([torch.from_numpy(p).reshape(*shape, int(n)) for p, n in zip(parts, sizes, strict=True)], -1)
 
 

@@ -124,7 +124,9 @@ class Parts:
         """Numbers of this rank's neurons, [n] by parameter, with those of the other ranks: [N]."""
         if self.grid.n_shards == 1 or not named:
             return dict(named)
-        parts = self.grid.shards.all_gather(np.concatenate(list(named.values())))
+        own = np.concatenate(list(named.values()))
+        sizes = np.sum([np.diff(self.shards_of(name).first) for name in named], axis=0)
+        parts = self.grid.shards.gather_parts(own, "numbers", lambda r: np.zeros(sizes[r]))
         whole: dict[str, list[Any]] = {name: [] for name in named}
         for r, part in enumerate(parts):
             start = 0

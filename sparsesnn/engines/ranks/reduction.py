@@ -23,10 +23,10 @@ from torch import nn
 
 from sparsesnn import _core
 from sparsesnn.engines.ranks.halving import Halving, is_halved
-from sparsesnn.engines.ranks.rows import BACK, FORTH, Rows, Sent, receive_rows, send_rows, wait
+from sparsesnn.engines.ranks.rows import Rows, Sent, receive_rows, send_rows, wait
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator
-from sparsesnn.host.comm.base import Array
+from sparsesnn.host.comm.base import BACK, FORTH, Array
 from sparsesnn.host.shared_memory import HostMemory
 
 

@@ -12,9 +12,6 @@ Rows = npt.NDArray[np.bool_]
 #: a message under way, and its array
 Sent = tuple[Request, Array]
 
-#: tags: sums on their way to the replica that adds up their rows, and totals on their way back
-FORTH, BACK = 4, 5
-
 
 def send_rows(comm: Communicator, sums: Array, active: Rows, to: int, tag: int) -> list[Sent]:
     """Sends which rows are active and these of each sum [K, m, n]; all of them where few are missing."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.engines.cpu import layer as engine
-from sparsesnn.host.comm import Communicator
+from sparsesnn.host.comm import Communicator, made_up
 from sparsesnn.network import Network
 from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, tile_width
 from sparsesnn.partition.planner import make_plan
@@ -46,10 +46,14 @@ class Shards:
     def end(self) -> int:
         return self.first[self.rank + 1]
 
+    def n_of(self, rank: int) -> int:
+        """Neurons of a rank."""
+        return self.first[rank + 1] - self.first[rank]
+
     @property
     def n(self) -> int:
         """Neurons of this rank."""
-        return self.end - self.begin
+        return self.n_of(self.rank)
 
     @property
     def n_all(self) -> int:
@@ -109,9 +113,13 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         tells = limited and comm.rank == shards.owners[0]
         own_dropped = own.dropped.numpy() if tells and own.dropped is not None else None
         message = np.asarray(_core.shard_message(engine.engine_lists(own), shards.n, own_dropped))
-    offsets, ids, n_spikes, dropped = _core.merge_messages(
-        comm.all_gather(message), n_lists, limited, list(shards.first)
-    )
+
+    def like_own(r: int) -> npt.NDArray[np.uint8]:
+        lists = (own.offsets.numpy(), own.ids.numpy(), own.n_spikes.numpy())
+        return made_up.lists(lists, shards.first, comm.rank, r, drops=limited and r == shards.owners[0])
+
+    messages = comm.gather_parts(message, "lists", like_own)
+    offsets, ids, n_spikes, dropped = _core.merge_messages(messages, n_lists, limited, list(shards.first))
     return ShardedSpikes(
         offsets=torch.from_numpy(offsets),
         ids=torch.from_numpy(ids),

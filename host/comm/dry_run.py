@@ -1,0 +1,172 @@
+"""One rank of R that is alone: what the others would send is made up, and how long messages would travel is modelled.
+
+The other ranks do what this one does at the same time. So numbers that all give are this rank's own, a mask of rows is the one that
+this rank sent last, what spikes other neurons fire says `made_up.py`, and sums of gradients are 0: the training means nothing, but
+messages have the sizes that they would have, and this rank computes and holds what it would.
+
+The clock of a rank counts the time outside this class as it passes, and waits for messages as the links let them through: one
+after the other, each `latency_s` and its bytes over `bytes_per_s`, from the moment on at which this rank sent its own one.
+Collective operations take latency 2·log2(R) times. Ranks are taken to be on hosts of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+
+import numpy as np
+
+from sparsesnn.host.comm.base import BACK, FORTH, LIST_GRADIENTS, Array, Bytes, Communicator, Request, Traffic
+from sparsesnn.partition.target import Links
+
+#: what messages with a tag are
+NAMES = {0: "loops", 1: "loops", LIST_GRADIENTS: "list gradients", FORTH: "weight gradients", BACK: "weight gradients"}
+
+
+class Clock:
+    """The time of the rank, over all its communicators.
+
+    Attributes:
+        now: seconds so far, of which `waited` were spent waiting for messages.
+        traffic: by what was exchanged; `seconds` of waiting.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self.links, self.now, self.waited = links, 0.0, 0.0
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._link_is_free, self._left = 0.0, perf_counter()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What passes inside is no time of the rank: it makes up what others would have sent."""
+        self.advance()
+        try:
+            yield
+        finally:
+            self._left = perf_counter()
+
+    def advance(self) -> None:
+        """Adds the time since it was last stopped."""
+        now = perf_counter()
+        self.now, self._left = self.now + now - self._left, now
+
+    def wait(self, what: str, sent: float, n_bytes: int, latencies: int = 1) -> None:
+        """Waits for messages that were sent when it was `sent`."""
+        links = self.links
+        arrived = max(sent, self._link_is_free) + latencies * links.latency_s + n_bytes / links.bytes_per_s
+        self._link_is_free = arrived
+        waits = max(0.0, arrived - self.now)
+        self.now += waits
+        self.waited += waits
+        self.traffic[what].seconds += waits
+
+
+class DryRun(Communicator):
+    """A rank of a dry run.
+
+    Args:
+        size, rank: R and r.
+        links: between ranks.
+    """
+
+    def __init__(
+        self, size: int, rank: int = 0, links: Links | None = None, *, clock: Clock | None = None, traffic: Traffic | None = None
+    ) -> None:  # fmt: skip
+        self.rank, self.size = rank, size
+        self.clock, self.traffic = clock or Clock(links or Links()), traffic or Traffic()
+        self.others = [r for r in range(size) if r != rank]
+        self._hops = 2 * math.ceil(math.log2(size))  # there and back
+        self._masks: dict[int, Array] = {}  # by tag
+        self._sent: defaultdict[tuple[int, int], deque[float]] = defaultdict(deque)  # by rank and tag, when
+        self._expected: dict[int, deque[tuple[int, float, Callable[[int], Array]]]] = {}  # by tag
+
+    def send(self, array: Array, to: int, tag: int = 0) -> Request:
+        with self.clock.stopped():
+            if array.dtype == np.bool_:
+                self._masks[tag] = array
+            self._sent[to, tag].append(self.clock.now)
+            self._count(NAMES.get(tag, "other"), sent=array.nbytes, n_messages=1)
+        return _Message(lambda: array.nbytes)
+
+    def receive(self, array: Array, source: int, tag: int = 0) -> Request:
+        posted = self.clock.now
+
+        def wait() -> int:
+            with self.clock.stopped():
+                mask = self._masks.get(tag)
+                array[...] = np.resize(mask, array.shape) if array.dtype == np.bool_ and mask is not None else 0
+                self._arrives(source, tag, array.nbytes, posted)
+            return array.nbytes
+
+        return _Message(wait)
+
+    def take(self, source: int, tag: int = 0) -> Bytes:
+        raise NotImplementedError(f"take: a dry run does not know what rank {source} would send with tag {tag}")
+
+    def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:
+        with self.clock.stopped():
+            self._expected[tag] = deque((r, self.clock.now, made_up) for r in self.others)
+
+    def take_any(self, tag: int = 0) -> tuple[int, Bytes]:
+        with self.clock.stopped():
+            source, sent, made_up = self._expected[tag].popleft()
+            message = made_up(source).view(np.uint8)
+            self._arrives(source, tag, message.nbytes, sent)
+        return source, message
+
+    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
+        return self._gather(parts[self.rank], "numbers", lambda r: parts[r].copy())
+
+    def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
+        return self._gather(own, what, made_up)
+
+    def barrier(self) -> None:
+        with self.clock.stopped():
+            if self.others:
+                self.clock.wait("barrier", self.clock.now, 0, self._hops)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        raise NotImplementedError("broadcast: a dry run does not know what other ranks would send")
+
+    def scan(self, own: Array) -> tuple[Array, Array]:
+        with self.clock.stopped():
+            power = 1 << (self.size.bit_length() - 1)
+            paired, hops = self.rank < 2 * (self.size - power), power.bit_length() - 1
+            n_sent, n_received = (hops, hops) if not paired else (1, 2) if self.rank % 2 else (hops + 2, hops + 1)
+            n_messages = 1 if paired and self.rank % 2 else hops + paired
+            n_bytes = n_received * own.nbytes
+            self._count("counts", sent=n_sent * own.nbytes, received=n_bytes, n_messages=n_messages)
+            self.clock.wait("counts", self.clock.now, n_bytes, hops + 2 * (power < self.size))
+        return own * self.size, own * self.rank
+
+    def split(self, colors: Sequence[int]) -> DryRun:
+        members = [r for r, color in enumerate(colors) if color == colors[self.rank]]
+        return DryRun(len(members), members.index(self.rank), clock=self.clock, traffic=self.traffic)
+
+    def _gather(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
+        with self.clock.stopped():
+            parts = [own.reshape(-1).copy() if r == self.rank else made_up(r) for r in range(self.size)]
+            n, received = len(self.others), sum(part.nbytes for part in parts) - own.nbytes
+            self._count(what, sent=n * own.nbytes, received=received, n_messages=n)
+            if n:
+                self.clock.wait(what, self.clock.now, received, self._hops)
+        return parts
+
+    def _arrives(self, source: int, tag: int, n_bytes: int, posted: float) -> None:
+        """A message, in turn for the one that this rank sent; where it sent none, for its wish to receive."""
+        sent = self._sent[source, tag]
+        what = NAMES.get(tag, "other")
+        self._count(what, received=n_bytes)
+        self.clock.wait(what, sent.popleft() if sent else posted, n_bytes)
+
+    def _count(self, what: str, *, sent: int = 0, received: int = 0, n_messages: int = 0) -> None:
+        for counters in (self.traffic, self.clock.traffic[what]):
+            counters.count(sent=sent, received=received, n_messages=n_messages)
+
+
+class _Message:
+    def __init__(self, wait: Callable[[], int]) -> None:
+        self.wait = wait
