@@ -4,7 +4,6 @@
 // compared with the threshold in the last step, before any reset, so that who fired is read off the state:
 //
 //   s = [x > θ];    z ← A_s·z + c_s + B·i                        one step; its reset is that of the spike before
-//
 // One struct a model in a file of its own (lif.h is the plainest); models.h lists all of them. A struct has
 //
 //   name                     by which the description asks for it
@@ -21,13 +20,14 @@
 //   d_current(d, p, c)       ∂L/∂i of the step whose ∂L/∂z is d
 //   by_parameter(k, d, z, p, c, s, i)
 //                            ∂L/∂p[k] by that step, from the states z before it; without θ's part in s = [x > θ]
-//
 // and says of itself
 //
 //   adds_q                   unless the reset passes a gradient, listing changes the adjoint by q alone, added to d[0]
 //   reads_x                  the adjoint of a listed neuron reads x, and whether the neuron fired: x is recorded
 //   feeds_spikes             a spike acts on the state other than by the reset
 //   fused                    worth a loop of its own with the delivery of currents
+//   lists_all                only where the step is not linear: its derivative by x is known where x is recorded
+//                            (reads_x), so that the description lists all neurons
 //
 // d is the model's own: a state that another one reads within the step counts what goes that way too.
 #pragma once

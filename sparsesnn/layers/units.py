@@ -84,9 +84,9 @@ def time_constants(population: Any, dt: float) -> Dict[str, Tuple[float, float]]
     """For each decay of a population, `beta` and `alpha`, the lowest and the highest time constant, in the unit of `dt`."""
     found = {}
     for decay in DECAYS.values():
-        values = getattr(population, decay, ())
+        values = getattr(population, decay, None)
         values = values if isinstance(values, tuple) else (values,)
-        if values:
+        if values[0] is not None:
             found[decay] = (tau_of(min(values), dt), tau_of(max(values), dt))
     return found
 

@@ -138,6 +138,8 @@ class Perfect(Population):
     letter: ClassVar[Tuple[str, str]] = ("p", "without a leak")
     states: ClassVar[Tuple[str, ...]] = ("v",)
     parameters: ClassVar[Tuple[Parameter, ...]] = (THRESHOLD,)
+    beta: ClassVar[None] = None
+    learn_beta: ClassVar[bool] = False
 
     @property
     def kernel(self) -> str:
@@ -219,7 +221,13 @@ from sparsesnn import layers
 {PERFECT}
 compare(network, {modes!r})
 assert ss.Network.from_json(network.to_json()) == network
-assert ss.parse_net("7-9p-2").populations["hidden"] == layers.Perfect(9)
+assert ss.parse_net("7-9p-2", beta=0.5).populations["hidden"] == layers.Perfect(9)
+try:
+    layers.Perfect(9, beta=0.5)
+except TypeError as error:
+    assert "beta" in str(error)
+else:
+    raise AssertionError("beta is ignored")
 print("fine")
 """
     assert python(tree, code) == "fine\n"

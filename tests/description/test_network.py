@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population, decays
+from sparsesnn.layers import LI, LIF, MODELS, CubaLIF, Input, Population, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import KINDS, Surrogate, fast_sigmoid
 
@@ -124,7 +124,7 @@ def test_populations_are_values() -> None:
         (
             {"i": Input(3), "a": "LIF"},
             [],
-            "population 'a' is 'LIF'; allowed: Input, LIF, CubaLIF, Resonator, AdLIF, LI",
+            f"population 'a' is 'LIF'; allowed: {', '.join(MODELS)}",
         ),
         ({"i": Input(3)}, [("i", "x")], r"connection i->x: no population 'x'; there are \['i'\]"),
         ({"i": Input(3), "j": Input(3)}, [("i", "j")], "i->j: an Input receives nothing"),
@@ -244,7 +244,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (changed(("version",), 1), "keys are .*'version'"),
         (
             changed(("populations", "a", "model"), "Lif"),
-            "population 'a': model is 'Lif'; allowed: Input, LIF, CubaLIF, Resonator, AdLIF, LI",
+            f"population 'a': model is 'Lif'; allowed: {', '.join(MODELS)}",
         ),
         (changed(("populations",), []), r"network: 'populations' is \[\]; give an object"),
         (changed(("connections",), 3), "network: 'connections' is 3; give a list"),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from sparsesnn import _core
+from sparsesnn import _core, reference
 from sparsesnn.engines.cpu import layer as engine
-from sparsesnn.engines.module import Layer
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Population, Resonator
-from sparsesnn.surrogate import KINDS
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population, Resonator
+from sparsesnn.network import Network
+from sparsesnn.options import options_of
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS, Surrogate
 
 DESCRIBED = [
     LI(3),
     *(model(3, reset=reset) for model in (LIF, CubaLIF) for reset in ("subtract", "zero", "none")),
     *(model(3, reset="subtract", reset_decays=True) for model in (LIF, CubaLIF)),
-    *(AdLIF(3, order=order, reset=reset) for order in ("symplectic", "explicit") for reset in ("zero", "subtract")),
-    AdLIF(3, order="sparch"),
+    *(AdLIF(3, order=o, reset=r, q=3.0, gain=15.0) for o in ("symplectic", "explicit") for r in ("zero", "subtract")),
+    AdLIF(3, order="sparch", q=3.0, gain=15.0),
     Resonator(3),
 ]
 
@@ -34,6 +40,13 @@ def test_engine_and_description_agree(population: LI | Population) -> None:
 
 def test_every_model_has_a_description() -> None:
     assert sorted(_core.neuron_models()) == sorted(p.kernel for p in DESCRIBED)
+
+
+@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
+def test_what_an_option_trains_is_a_parameter(population: LI | Population) -> None:
+    """A model without β takes `beta` and `learn_beta` out of what it extends, or they would be ignored."""
+    trains = {name.removeprefix("learn_") for name in options_of(type(population)) if name.startswith("learn_")}
+    assert trains == {p.name for p in population.parameters}
 
 
 def test_every_surrogate_is_built_in() -> None:
@@ -78,3 +91,85 @@ def test_wrong_numbers_of_parameters_and_states() -> None:
     with pytest.raises(ShapeError, match=r"state i_syn has shape \[2, 17\]; give \[1, 17\]"):
         call([n, n, n], [n[None], np.ones((2, 17), np.float32)])
     call([n, n, n], [n[None], n[None]])
+
+
+# ---- every model on every path -----------------------------------------------------------------------------------------
+
+
+def network_of(population: LI | Population, detach: bool) -> Network:
+    """Two populations of the model, the first one recurrent; all parameters learn, and all neurons are listed."""
+    known = options_of(type(population))
+
+    def learning(n: int, **more: Any) -> Any:
+        """One number per neuron: a sum over neurons may cancel out."""
+        for p in population.parameters:
+            more |= {p.name: (getattr(population, p.name),) * n, f"learn_{p.name}": True}
+        return replace(population, n=n, **more)
+
+    if isinstance(population, LI):
+        return Network.chain(Input(19), LIF(21, grad_threshold=-math.inf), learning(5, bias=True))
+    more: dict[str, Any] = {"grad_threshold": -math.inf} if "grad_threshold" in known else {}
+    more |= {"detach_reset": detach, "surrogate": Surrogate("fast_sigmoid", 3.0)}
+    return Network.chain(
+        Input(19), learning(37, recurrent=True, bias=True, **more), learning(21, **more), LI(5), delay=int(detach)
+    )
+
+
+def gradients_of(network: Network, spikes: SpikeBatch, **options: Any) -> tuple[Model, dict[str, torch.Tensor]]:
+    """Spikes, and every gradient of a loss that spikes and potentials enter."""
+    model = Model(network, seed=1, **options)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "->" in name:
+                parameter.mul_(2).add_(0.02)
+    output, found = model(spikes), {}
+    assert output.potentials is not None
+    generator = torch.Generator().manual_seed(1)
+    loss = (output.potentials * torch.randn(output.potentials.shape, generator=generator)).sum()
+    for name, lists in output.spikes.items():
+        dense = lists.to_dense() if isinstance(lists, SpikeBatch) else lists
+        loss = loss + (dense * torch.randn(dense.shape, generator=generator)).sum()
+        found[name] = dense.detach()
+    loss.backward()
+    return model, {**found, **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
+def test_gradients_of_every_path_are_those_of_autograd(population: LI | Population, detach: bool) -> None:
+    network = network_of(population, detach)
+    generator = torch.Generator().manual_seed(2)
+    spikes = SpikeBatch.from_dense((torch.rand(13, 3, 19, generator=generator) < 0.3).float())
+    _, want = gradients_of(network, spikes, backend="dense", dense_mode="hoist")
+    rates = [float(x.mean()) for name, x in want.items() if name in network.populations]
+    assert 0.01 < min(rates) <= max(rates) < 0.9, rates
+    for options in ({"backend": "cpu"}, *({"backend": "dense", "dense_mode": mode} for mode in ("step", "fused"))):
+        _, found = gradients_of(network, spikes, **options)
+        assert found.keys() == want.keys()
+        for name, x in want.items():
+            assert float((found[name] - x).norm()) <= 1e-5 * float(x.norm()), (options, name)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
+def test_gradients_are_those_of_the_reference(population: LI | Population, detach: bool) -> None:
+    network = network_of(population, detach)
+    generator = torch.Generator().manual_seed(2)
+    spikes = SpikeBatch.from_dense((torch.rand(13, 3, 19, generator=generator) < 0.3).float())
+    model, found = gradients_of(network, spikes)
+    parameters = {name: reference.Parameters.from_layer(layer) for name, layer in model.layers.items()}
+    records = reference.network_forward(network, parameters, spikes.to_dense().double().numpy())
+    generator = torch.Generator().manual_seed(1)
+    names = [network.output, *(name for name in network.populations if name in found)]
+    shapes = {name: (13, 3, network.populations[name].n) for name in names}
+    d_out = {name: torch.randn(shapes[name], generator=generator).double().numpy() for name in names}
+    gradients = reference.network_backward(network, parameters, records, d_out)
+    for name, layer in model.layers.items():
+        assert isinstance(layer, Layer)
+        want: dict[str, Any] = {**gradients[name].neuron, "bias": gradients[name].bias}
+        want |= dict(zip((c.name for c in layer.senders), gradients[name].weights, strict=True))
+        want |= dict(zip((c.name for c in layer.loops), gradients[name].loops, strict=True))
+        for key, parameter in layer.named_parameters():
+            assert parameter.grad is not None
+            error = float(np.linalg.norm(parameter.grad.numpy() - want[key]))
+            assert error <= 1e-5 * float(np.linalg.norm(want[key])), (name, key)
