@@ -158,7 +158,7 @@ void Backward::sum_weights() {
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
     if (!wanted_.weight[k]) continue;
     const std::size_t size = input_.sources[k].windows->n_weights() * branches.size();
-    out_.d_weight[k] = wanted_.n_batch ? Array<float>::shared(size) : Array<float>(size);
+    out_.d_weight[k] = wanted_.n_batch && size ? Array<float>::shared(size) : Array<float>(size);
   }
   for (std::size_t branch = 0; any && branch < branches.size(); ++branch) {
     const Array<float> total = Array<float>::zeros(n);

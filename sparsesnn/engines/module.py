@@ -38,7 +38,6 @@ from sparsesnn.parameters import (
 from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.synapses.base import check_matrices
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 if TYPE_CHECKING:
@@ -101,8 +100,6 @@ class Layer(PopulationModule):
         dense.check_mode(dense_mode, backend)
         connections = incoming(population, n_pre, delays)
         if backend == "cpu":
-            if part is not None:
-                check_matrices(connections, f"backend {backend!r} on several ranks")
             check_in_lists(connections, f"backend {backend!r}")
         own = (part.shards.begin, part.shards.end) if part else (0, population.n)
         super().__init__(population, connections, uniform(generator, population.n, *own, room), own)

@@ -69,7 +69,7 @@ def make_plan(
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
     """
-    if target.kind != "cpu" or target.devices > 1:
+    if target.kind != "cpu":
         check_matrices(network.connections, f"a plan for '{target.name}'")
     else:
         check_in_lists(network.connections, "a plan")

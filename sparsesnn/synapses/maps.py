@@ -91,8 +91,9 @@ class OnMaps(Synapses, shared=True):
         return height, width, self.n_channels
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
-        """All, or none of no receiver: places share their weights."""
-        return 0, self.weight_shape(n_pre, n_post)[-1] if end else 0
+        """All of whole populations, or none: places share their weights."""
+        n = self.weight_shape(n_pre, n_post)[-1]
+        return n if begin else 0, n if end else 0
 
     def n_products(self, n_pre: int, n_post: int) -> int:
         height, width, _ = self.post_shape

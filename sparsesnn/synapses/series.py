@@ -81,7 +81,8 @@ class Series(Synapses):
         return member.fan_in(*ends)
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
-        return 0, self.weight_shape(n_pre, n_post)[-1] if end else 0
+        n = self.weight_shape(n_pre, n_post)[-1]
+        return n if begin else 0, n if end else 0
 
     def in_lists(self, n_pre: int) -> InLists | None:
         """Pools of spikes, and one kind that reads what they make."""

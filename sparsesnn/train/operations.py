@@ -119,9 +119,11 @@ def _pairs(kind: Synapses, n_pre: int, n_post: int) -> int:
 def _fan_out(layer: Any, c: Any) -> Tensor:
     """int64[n_pre], the synapses of each sender whose weight is not zero, of this rank's neurons."""
     weight: Tensor = layer.weight(c).detach().cpu()
+    if not weight.numel():  # pools alone, or another rank's
+        return torch.zeros(c.n_pre, dtype=torch.int64)
     if not c.synapses.is_matrix:
         paths: Tensor = c.synapses.fan_out(weight, torch.ones(layer.population.n, dtype=torch.float64))
-        return paths.round().long() if weight.numel() else torch.zeros(c.n_pre, dtype=torch.int64)
+        return paths.round().long()
     if (existing := layer.columns(c)) is None:
         return torch.count_nonzero(weight, 1)
     return torch.bincount(torch.from_numpy(existing[1])[weight != 0].long(), minlength=c.n_pre)

@@ -16,6 +16,7 @@ from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.launch.links import measured_links, read_links
 from sparsesnn.network import parse_net
 from sparsesnn.partition.cpu.grids import Grid, best_grid, grid_text, largest_part, search_grids
+from sparsesnn.partition.cpu.memory import rank_bytes
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import Links, parse_target
@@ -74,6 +75,18 @@ def test_ranks_that_cannot_hold_the_network_are_left_out() -> None:
 def test_ranks_without_a_tile_are_left_out() -> None:
     rows = search("70-256-20", 1024, (16,))
     assert rows[-1].ranks == 2 * 4  # two groups of samples, four tiles of 64 neurons
+
+
+def test_populations_of_maps_are_whole_on_one_rank_and_replicas_share_their_work() -> None:
+    network = parse_net("2x34x34:5C16s2-3C32s2-140-10")
+    plan = make_plan(network, 8, 9, parse_target("mpi:3x2"))
+    ranks = {name: {shard.rank for shard in p.shards} for name, p in plan.populations.items()}
+    assert [len(ranks[name]) for name in ("hidden1", "hidden2", "hidden3")] == [1, 1, 3]
+    assert ranks["hidden1"] != ranks["hidden2"]
+    assert "hidden1, hidden2, which hear maps, whole on one" in plan.strategy
+    assert sum(sum(items.values()) > 0 for items in rank_bytes(plan)) == 3
+    best = best_grid(search("2x34x34:5C16s2-3C32s2-10", 8, (64,)))
+    assert (best.replicas, best.shards) == (8, 1)
 
 
 def test_a_search_over_1024_ranks_takes_seconds() -> None:

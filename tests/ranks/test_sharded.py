@@ -25,7 +25,7 @@ from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.parameters import NEURONS
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.synapses import Dense, Sparse, sparse
+from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse, sparse
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
 GROUP = _core.group_samples
@@ -499,3 +499,32 @@ def test_column_squares():
     assert np.array_equal(_core.column_squares(np.ascontiguousarray(x[:, 33:70])), expected[33:70])
     with pytest.raises(ShapeError, match="give a matrix"):
         _core.column_squares(x[0])
+
+
+MAPS = {
+    "row by row": ("4x11x10:3C5p-MP2-3C6-AP2-40-10", {"bias": True, "learn_beta": True, "reset": "zero"}),
+    "step by step": ("4x7x6:3C6pg2-2C3s2-10", {"activity": "fixed", "capacity": 19}),
+    "capacity": ("4x7x6:3C5-SP2-75-40-10s", {"capacity": 9, "reset": "zero"}),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid[0]}x{grid[1]}")
+@pytest.mark.parametrize("name", MAPS)
+def test_maps(name, grid):
+    net, rules = MAPS[name]
+    check(parse_net(net, **rules), *grid)
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (3, 1)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+def test_maps_next_to_other_connections(grid):
+    network = Network(
+        {"input": Input(shape=(7, 6, 2)), "side": LIF(70), "maps": LIF(recurrent=True, bias=True), "out": LI()},
+        (
+            Connection("input", "side"),
+            Connection("input", "maps", 2, Conv2d(3, 3, padding=1)),
+            Connection("side", "maps", 1),
+            Connection("maps", "out", 0, Series((Pool("sum", 2), Conv2d(4, 2)))),
+            Connection("side", "out", 0, Sparse(0.3, seed=1)),
+        ),
+    )
+    check(network, *grid, n_samples=85)

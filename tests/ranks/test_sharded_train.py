@@ -83,6 +83,20 @@ def test_a_run_is_that_of_one_rank(grid, alone, tmp_path):
     assert load_run(tmp_path, weights="last").engine.weights_sha256() == whole.weights_sha256
 
 
+@pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+def test_maps(grid, tmp_path):
+    """Norms, checkpoints, and initialization by activity; a population of maps is whole on one rank."""
+    net = {"text": "2x9x4:3C5p-MP2-2C6-70-auto"}
+    config = make_config(data={"n_neurons": 72}, net=net, train={"epochs": 2, "checkpoint_batches": 1})
+    whole = train(config, out=tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        train_on(config, grid, tmp_path / "b", report=StopAt(5))
+    results = train_on(config, grid, tmp_path / "b", resume=True)
+    assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
+    assert numbers(tmp_path / "b") == numbers(tmp_path / "a")
+    assert load_run(tmp_path / "b", weights="last").engine.weights_sha256() == whole.weights_sha256
+
+
 @pytest.mark.parametrize("optim", [{"name": "sgd"}, {"name": "adam"}])
 def test_other_optimisers_and_decodings(optim, tmp_path):
     config = make_config(optim=optim, loss={"decoding": "mean"}, net={"text": "auto-140-auto"}, train={"epochs": 1})

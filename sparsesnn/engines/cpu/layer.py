@@ -68,7 +68,7 @@ class Pass:
         self.tensors = kept.tensors if kept else layer_tensors(layer)
         learns = torch.is_grad_enabled()
         self.learnt = {name: x for name, x in self.tensors.items() if x.requires_grad} if learns else {}
-        self.values = [self.values_of(source) for source in self.sources]
+        self.values = [self.values_of(k) for k in range(len(self.sources))]
         self.save = bool(self.learnt) or (learns and any(x is not None and x.requires_grad for x in self.values))
         self.arrays: dict[str, np.ndarray] = {}
         self.spec: Any = None
@@ -114,9 +114,9 @@ class Pass:
 
     # ---- what differs where ranks share the neurons --------------------------------------------------------------
 
-    def values_of(self, source: SpikeBatch) -> Tensor | None:
+    def values_of(self, source: int) -> Tensor | None:
         """The values of a source's lists that autograd sees."""
-        return source.values
+        return self.sources[source].values
 
     def pack(self) -> None:
         """Sets `packed`: weights in the engine's order that are there already."""

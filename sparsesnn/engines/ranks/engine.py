@@ -9,14 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from sparsesnn.engines.base import Batch, Training
+from sparsesnn.engines.base import Batch
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.ranks.parts import Parts, WholeSpikes
 from sparsesnn.engines.tensors import sha256
-from sparsesnn.network import Network
 from sparsesnn.output import Output
-from sparsesnn.synapses.base import check_matrices
 
 
 class RanksEngine(CpuEngine):
@@ -28,10 +26,6 @@ class RanksEngine(CpuEngine):
     def parts(self) -> Parts:
         assert self.model.parts
         return self.model.parts
-
-    @classmethod
-    def check(cls, name: str, network: Network, training: Training) -> None:
-        check_matrices(network.connections, f"backend {name!r} on several ranks")
 
     def _make_model(self) -> nn.Module:
         options = self.training.options

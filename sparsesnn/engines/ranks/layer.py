@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.layer import Pass, engine_lists
+from sparsesnn.engines.cpu.layer import Pass, Wiring, engine_lists
+from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
@@ -82,6 +83,7 @@ class _ShardPass(Pass):
     """One pass of a layer over this rank's neurons.
 
     Attributes:
+        heard: the lists of whole populations; `sources` are what pools make of them.
         whole: the lists of the population; without values, whose graph holds the pass: a circle would keep all arrays until
             Python looks for circles.
         own: the same for the engine, of a layer with loops that spans ranks; None of others.
@@ -90,13 +92,16 @@ class _ShardPass(Pass):
     def __init__(
         self, part: Part, layer: Any, sources: Sequence[SpikeBatch], training_step: int, first_sample: int
     ) -> None:
-        super().__init__(layer, sources, None, training_step)
+        self.heard = tuple(sources)
+        self.pools = [Pooled(x, pools) for x, pools in zip(sources, Wiring.of(layer).pools_before, strict=True)]
+        super().__init__(layer, [x.lists for x in self.pools], None, training_step)
         self.part, self.first_sample = part, first_sample
         self.whole: ShardedSpikes | None = None
         self.own: _core.Lists | None = None
 
-    def values_of(self, source: SpikeBatch) -> Tensor | None:
-        return source.own_values if isinstance(source, ShardedSpikes) else None
+    def values_of(self, source: int) -> Tensor | None:
+        heard = self.heard[source]
+        return heard.own_values if isinstance(heard, ShardedSpikes) else None
 
     def output(self) -> tuple[Any, LayerState]:
         part = self.part
@@ -125,7 +130,8 @@ class _ShardPass(Pass):
             return
         if part.common_weights is None:
             part.common_weights = CommonWeights(part.reduction.memory)
-        weights = {name: self.arrays[name] for name in self.wiring.connections if name not in self.wiring.rows}
+        not_matrices = {*self.wiring.rows, *self.wiring.windows}
+        weights = {name: self.arrays[name] for name in self.wiring.connections if name not in not_matrices}
         self.packed = part.common_weights.pack(self.spec, weights, by_sample=self.wiring.by_sample)
 
     def lists(self, values: Tensor | None) -> SpikeBatch:
@@ -150,6 +156,8 @@ class _ShardPass(Pass):
             call = self.make_call(self.lists_read, self.own)
             wanted = [*wanted_values, *(False for _ in loops)]
             found, d_values = self.run_backward(call, d_own, [*senders, *loops], [], wanted, n_batch)
+        behind = zip(d_values[: len(senders)], self.pools, strict=True)
+        d_values = [d if d is None else pools.pull(d) for d, pools in behind]
         if part.is_shared:
             d_values = self._to_owners(d_values, wanted_values)
         if reduction and part.shards.n:
@@ -162,7 +170,7 @@ class _ShardPass(Pass):
         n_blocks = [len(folds) for folds in tile_folds]
         found: list[Any] = [None] * len(wanted)
         under_way: list[tuple[Request, Any]] = []
-        for k, source in enumerate(self.sources):
+        for k, source in enumerate(self.heard):
             if not wanted[k]:
                 continue
             assert isinstance(source, ShardedSpikes)
@@ -195,6 +203,11 @@ class _ShardPass(Pass):
                     sums = sums.reshape(len(sums), math.prod(sums.shape[1:]))[:, layer.places(c).numpy()]
                 reduction.add(parameter, sums[:, :, None], np.ones(len(parameter), np.bool_))
                 continue
+            if name in wiring.windows:  # one number a weight, as rows of channels
+                n_rows = math.prod(parameter.shape[:-1])
+                every = np.ones(n_rows, np.bool_)
+                reduction.add(parameter, sums.reshape(len(sums), n_rows, parameter.shape[-1]), every)
+                continue
             if name not in lists_of:  # the population's own, which the backward pass checked
                 lists_of[name] = self.lists(None) if self.own is None or self.whole is None else self.whole
             lists = lists_of[name]
@@ -225,10 +238,12 @@ class _OwnNeurons(torch.autograd.Function):
 
 
 def _whole(own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
-    """Numbers [..., N] from those [..., n] of all shards."""
+    """Numbers [..., N] from those [..., n] of all shards; of maps n may be the channels."""
     shape, sizes = own.shape[:-1], np.diff(shards.first)
     numbers = own.contiguous().numpy().reshape(-1)
     parts = comm.gather_parts(numbers, "potentials", lambda r: np.zeros(math.prod(shape) * sizes[r], numbers.dtype))
+    if n_rows := math.prod(shape):
+        sizes = np.array([p.size // n_rows for p in parts])
     return torch.cat([torch.from_numpy(p).reshape(*shape, int(n)) for p, n in zip(parts, sizes, strict=True)], -1)
 
 

@@ -55,8 +55,8 @@ class WholeSpikes(CountedSpikes):
 
 
 class Parts:
-    """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`),
-    replicas own groups of samples (`reduction.py`).
+    """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`), one
+    rank all of a population that hears maps, replicas own groups of samples (`reduction.py`).
 
     Errors: `DescriptionError` for another backend than `cpu`, and for axonal delays.
     """
@@ -67,6 +67,7 @@ class Parts:
         if moved := [c.name for c in network.connections if c.axonal]:
             raise DescriptionError(f"{', '.join(moved)}: axonal delays do not run over ranks yet: use one rank")
         self.grid, self.cuts = grid, cuts(network)
+        self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
 
@@ -121,7 +122,7 @@ class Parts:
             yield np.concatenate([p.reshape(height, n) for p, n in zip(parts, sizes, strict=True)], axis=1)
 
     def whole_neurons(self, named: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
-        """Numbers of this rank's neurons, [n] by parameter, with those of the other ranks: [N]."""
+        """Numbers of this rank's neurons, [n] by parameter (of maps, of its channels), with those of the other ranks: [N]."""
         if self.grid.n_shards == 1 or not named:
             return dict(named)
         own = np.concatenate(list(named.values()))
@@ -131,7 +132,7 @@ class Parts:
         for r, part in enumerate(parts):
             start = 0
             for name in named:
-                first = self.shards_of(name).first
+                first = self.edges(name)[1] if name in self.of_maps else self.shards_of(name).first
                 n = first[r + 1] - first[r]
                 whole[name].append(part[start : start + n])
                 start += n

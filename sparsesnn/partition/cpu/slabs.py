@@ -13,27 +13,38 @@ from sparsesnn.partition.plan import Plan, Shard
 
 def place_slabs(plan: Plan) -> Plan:
     """Slabs of the engine's own width. Layers run one after another, so each is dealt to all ranks, in contiguous runs;
-    who gets a slab more is who holds the fewest weights so far."""
+    who gets a slab more is who holds the fewest weights so far. A population that hears maps is whole on one rank: its places share
+    their weights."""
     target = plan.target
     populations = {}
     held = [0] * target.devices
+    whole = []
     for name, p in plan.populations.items():
         populations[name] = p
         if isinstance(plan.network.populations[name], Input):
             continue
         slabs = cpu_shards(p.n, plan.n_read(name))
         each, left = divmod(len(slabs), target.devices)
-        more = set(sorted(range(target.devices), key=held.__getitem__)[:left])
+        by_load = sorted(range(target.devices), key=held.__getitem__)
+        more = set(by_load[:left])
+        n_slabs = [each + (rank in more) for rank in range(target.devices)]
+        if not all(plan.synapses(c).is_matrix for c in plan.incoming(name)):
+            whole.append(name)
+            n_slabs = [len(slabs) * (rank == by_load[0]) for rank in range(target.devices)]
+            held[by_load[0]] += p.n
         shards: list[Shard] = []
         for rank in range(target.devices):
-            mine = slabs[len(shards) : len(shards) + each + (rank in more)]
+            mine = slabs[len(shards) : len(shards) + n_slabs[rank]]
             own = (mine[0].first, mine[-1].first + mine[-1].n) if mine else (0, 0)
             held[rank] += sum(plan.n_weights(c, *own) for c in plan.incoming(name))
             shards += [
                 replace(s, device=rank, rank=rank, worker=k * target.tiles // len(mine)) for k, s in enumerate(mine)
             ]
         populations[name] = replace(p, shards=tuple(shards))
-    plan = replace(plan, populations=populations, strategy="slabs of the engine's width, each layer over all ranks")
+    strategy = "slabs of the engine's width, each layer over all ranks"
+    if whole and target.devices > 1:
+        strategy += f", but {', '.join(whole)}, which hear maps, whole on one: replicas share their work, shards do not"
+    plan = replace(plan, populations=populations, strategy=strategy)
     if target.bytes_per_device is None:
         return plan
     ranks = [sum(items.values()) for items in rank_bytes(plan)]
