@@ -1,4 +1,4 @@
-// Gradients of deliver, for one tile and a chunk of rows (t, b).
+// Gradients of deliver, for one tile, senders m0..m1-1 and a chunk of rows (t, b).
 //
 //   d_weight[m, n] += Σ_{rows in which m fired}  d_current[row, n]  a group of samples at a time
 //   share[event]    = Σ_n weight[m, n]·d_current[row, n]            event: m is listed in `row`, spike or near-spike
@@ -120,15 +120,15 @@ inline void fold(float* total, bool first, Vector (&sum)[W / vector_width], int 
 // weight and share may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride; `n_columns` of
 // its W columns exist. `bf16`: the forward pass read the weights rounded.
 template <int W, bool graded>
-inline void deliver_grad_of(const float* d_current, const SenderEvents& events, int n_pre, const float* weight,
+inline void deliver_grad_of(const float* d_current, const SenderEvents& events, int m0, int m1, const float* weight,
                             bool bf16, const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
-  PendingDots dots(share);
-  for (int m = 0; m < n_pre; ++m) {
+  PendingDots dots(share ? share + events.starts[2 * m0] : nullptr);
+  for (int m = m0; m < m1; ++m) {
     const std::int32_t begin = events.starts[2 * m], near = events.starts[2 * m + 1], end = events.starts[2 * m + 2];
     float* total = to.total ? to.total + m * row_stride : nullptr;
     float* part = to.part ? to.part + m * row_stride : nullptr;
-    if (m + senders_ahead < n_pre) {
+    if (m + senders_ahead < m1) {
       if (weight) ask_for_columns(weight + (m + senders_ahead) * row_stride, n_columns);
       if (total) ask_for_columns(total + senders_ahead * row_stride, n_columns);
     }
@@ -179,12 +179,12 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
 }
 
 template <int W>
-inline void deliver_grad(const float* d_current, const SenderEvents& events, int n_pre, const float* weight, bool bf16,
-                         const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
+inline void deliver_grad(const float* d_current, const SenderEvents& events, int m0, int m1, const float* weight,
+                         bool bf16, const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   if (events.values)
-    deliver_grad_of<W, true>(d_current, events, n_pre, weight, bf16, to, row_stride, n_columns, share);
+    deliver_grad_of<W, true>(d_current, events, m0, m1, weight, bf16, to, row_stride, n_columns, share);
   else
-    deliver_grad_of<W, false>(d_current, events, n_pre, weight, bf16, to, row_stride, n_columns, share);
+    deliver_grad_of<W, false>(d_current, events, m0, m1, weight, bf16, to, row_stride, n_columns, share);
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -115,6 +115,7 @@ class Backward {
   const std::vector<TileBlock> sparse_blocks_;  // of the shares of sparse synapses, which are sums of blocks already
   const std::size_t n_, row_;                   // neurons; with those that pad the last tile
   const bool spiking_, recurrent_, by_tile_;
+  const int n_parts_;  // of the senders of a tile: few tiles too are work for all threads
   const std::int64_t n_slots_;
   const Padded neuron_;
   const PackedLoops loops_;
@@ -152,7 +153,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.model->fires()),
       recurrent_(!input.loops.empty()),
-      by_tile_(spiking_ && !recurrent_ && !input.reads_rows()),
+      by_tile_(spiking_ && !recurrent_ && !input.reads_rows() && n_tiles_ >= num_threads()),
+      n_parts_(by_tile_ ? 1 : (2 * num_threads() - 2 + n_tiles_) / n_tiles_),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       loops_(spec, input),
@@ -332,8 +334,9 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
                           listed_[c].grads.data(),
                           listed_[c].states.data(),
                           listed_[c].starts.data()};
-  parallel_for(n_tiles_, [&](int p, int worker) {
-    const int n_workers = std::min(n_tiles_, num_threads());
+  const int n_items = n_tiles_ * n_parts_;
+  parallel_for(n_items, [&](int item, int worker) {
+    const int p = item / n_parts_, n_workers = std::min(n_items, num_threads());
     float* d_current = d_current_.data() + (by_tile_ ? 0 : chunk.n_rows() * spec_.tile_width * p);
     if (by_tile_) {
       const PhaseTimer timer(Phase::step_grad, n_workers);
@@ -343,7 +346,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
       kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
     }
     const PhaseTimer timer(Phase::deliver_grad, n_workers);
-    kernels_.weight_grad(pass_, at_hand, p, d_current);
+    kernels_.weight_grad(pass_, at_hand, p, {item % n_parts_, n_parts_}, d_current);
   });
   for (int k = 0; k < n_senders(); ++k)
     if (senders_[k].rows)

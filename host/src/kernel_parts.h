@@ -38,7 +38,7 @@ void recurrent_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, co
 void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
 
 // ---- weight_grad_kernels.cpp
-void weight_grad(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
+void weight_grad(const BackwardPass&, const ChunkPass&, int tile, Part part, const float* d_current);
 
 // ---- sparse_kernels.cpp
 // As `recurrent_shares`, of a loop of sparse synapses.

@@ -45,8 +45,8 @@ struct Kernels {
                            const TileBlock* blocks, float* sums, std::size_t stride);
   // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
   void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
-  // From the tile's `d_current` to the gradients of weights, bias and list values.
-  void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, const float* d_current);
+  // From the tile's `d_current` to the gradients of weights, bias and list values, of a part of every sender's neurons.
+  void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, Part part, const float* d_current);
   // Of senders m0..m1-1 of one population, the gradients of sparse weights and list values; d_current [P][rows][W],
   // `sum` has room for the longest row.
   void (*sparse_grad)(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current,

@@ -126,6 +126,13 @@ struct SenderSums {
   const SparseRows* rows = nullptr;
 };
 
+// The k-th of n nearly equal parts of a number of things.
+struct Part {
+  int k, n;
+  int begin(int of) const { return static_cast<int>(static_cast<std::int64_t>(of) * k / n); }
+  int end(int of) const { return static_cast<int>(static_cast<std::int64_t>(of) * (k + 1) / n); }
+};
+
 // What a chunk received from one sender, sorted; see SenderEvents in codelets/deliver_grad.h.
 struct SenderChunk {
   const std::int32_t* starts = nullptr;

@@ -23,12 +23,12 @@ void bias_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, std::siz
 }
 
 template <int W>
-void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, const float* d_current) {
+void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, Part part, const float* d_current) {
   const LayerSpec& spec = *pass.spec;
   const Chunk& chunk = at_hand.chunk;
   const std::size_t first = static_cast<std::size_t>(tile) * W, n = static_cast<std::size_t>(spec.n);
   const int n_columns = __builtin_popcountll(valid_word(spec, tile));
-  if (at_hand.d_bias) bias_grad_tile<W>(pass, at_hand, first, d_current);
+  if (at_hand.d_bias && part.k == 0) bias_grad_tile<W>(pass, at_hand, first, d_current);
   for (int k = 0; k < pass.n_senders; ++k) {
     const SenderSums& of = at_hand.sums[k];
     const SenderChunk& from = at_hand.senders[k];
@@ -36,15 +36,16 @@ void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int ti
     const SenderEvents events{from.starts, from.rows, static_cast<std::uint32_t>(chunk.group_rows()), from.values};
     const WeightGrad to{at(of.d_weight, first), at(of.d_weight_group, first), at_hand.first, chunk.t1 == pass.n_steps,
                         chunk.t0 == 0};
-    deliver_grad<W>(d_current, events, of.n_pre, of.weight ? of.weight + first : nullptr, spec.bf16, to, n, n_columns,
+    deliver_grad<W>(d_current, events, part.begin(of.n_pre), part.end(of.n_pre),
+                    of.weight ? of.weight + first : nullptr, spec.bf16, to, n, n_columns,
                     at(from.shares, tile * from.n_events));
   }
 }
 
 }  // namespace
 
-void weight_grad(const BackwardPass& pass, const ChunkPass& at_hand, int tile, const float* d_current) {
-  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, at_hand, tile, d_current); });
+void weight_grad(const BackwardPass& pass, const ChunkPass& at_hand, int tile, Part part, const float* d_current) {
+  with_width(pass.spec->tile_width, [&](auto w) { weight_grad_tile<w()>(pass, at_hand, tile, part, d_current); });
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA
