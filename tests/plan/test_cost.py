@@ -512,6 +512,14 @@ def test_weights_are_dealt_to_ranks_without_a_rest() -> None:
     )
 
 
+def test_cores_share_a_layer_of_few_tiles() -> None:
+    """Three tiles and two."""
+    four, sixteen = (on_ranks(f"mpi:1x{cores}", "700-130-80r-20")[1].per_batch for cores in (4, 16))
+    for few, many in zip(four[:2], sixteen[:2], strict=True):
+        for phase in ("deliver", "step", "state gradient", "list gradient", "weight gradient"):
+            assert many.compute[phase] <= 0.45 * few.compute[phase], phase
+
+
 def test_one_rank_sends_nothing_and_recurrence_sends_each_step() -> None:
     assert on_ranks("cpu:4")[1].link_bytes_per_step == 0
     assert on_ranks("mpi:1x4")[1].link_bytes_per_step == 0

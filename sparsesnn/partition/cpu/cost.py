@@ -1,8 +1,9 @@
 """Predicted cost of a plan on the CPU engine: one process, or R ranks that exchange spike lists over MPI.
 
 Work is counted in additions of a spike to a neuron ("synaptic events"), neurons updated and ids listed; the rates were
-fitted to one measurement. A layer runs over the whole sequence before the next one starts, and its tiles are dealt to the
-cores: it takes as long as the core with the most tiles.
+fitted to one measurement. A layer runs over the whole sequence before the next one starts. Its cores share tiles and blocks of
+samples forward, tiles backward, or parts of tiles where these are few; a recurrent layer's share samples. A layer takes as
+long as the core with the most of them.
 
 Between ranks, for a population with S listed ids a step over the batch of B, of N neurons, which O of R ranks own
 (`sparsesnn/engines/ranks/layer.py`); w bytes hold a count of up to N/O neurons, 1, 2 or 4:
@@ -80,26 +81,28 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
         work = {c: plan.synapses(c).relative_work(plan.populations[c.pre].n, p.n) for c in incoming}
         ranks = n_tiles(plan, name)
         slowest = max(range(target.devices), key=ranks.__getitem__)
-        n = width * math.ceil(ranks[slowest] / target.tiles)  # neurons of the core with the most tiles
+        samples = math.ceil(plan.n_samples / target.tiles) / plan.n_samples  # of the core with the most samples
+        forward, backward = (width * n for n in _tiles_of_core(ranks[slowest], plan.n_samples, target.tiles))
+        if any(c.recurrent for c in incoming):
+            forward = samples * width * ranks[slowest]
         spikes = sum(lengths[c.pre].spikes * work[c] for c in incoming)
         sent = [c for c in incoming if c.pre not in plan.network.inputs]
         listed = sum(lengths[c.pre].listed for c in sent)
         products = sum(lengths[c.pre].listed * work[c] for c in sent)
         own = 0.0 if isinstance(plan.network.populations[name], LI) else lengths[name].listed
-        samples = math.ceil(plan.n_samples / target.tiles) / plan.n_samples  # of the core with the most samples
         compute = {
-            "deliver": rows * spikes * n / a.deliver_per_cycle,
-            "step": rows * n * a.step_cycles,
+            "deliver": rows * spikes * forward / a.deliver_per_cycle,
+            "step": rows * forward * a.step_cycles,
             "compact": rows * own * ranks[slowest] / sum(ranks) / target.tiles * a.list_cycles,
         }
         if plan.trains:
             pair = {"adam": a.adam_cycles, "sgd": a.sgd_cycles}[plan.optimizer]
             compute["state gradient"] = rows * samples * width * ranks[slowest] * a.state_cycles
             compute["list gradient"] = rows * (
-                products * n / a.gradient_per_cycle + listed * a.sort_cycles / target.tiles
+                products * backward / a.gradient_per_cycle + listed * a.sort_cycles / target.tiles
             )
-            compute["weight gradient"] = rows * spikes * n / a.gradient_per_cycle
-            compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * n * pair
+            compute["weight gradient"] = rows * spikes * backward / a.gradient_per_cycle
+            compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * backward * pair
         per_batch.append(_superstep(plan, name, compute, slowest=slowest))
     for name in plan.populations:
         per_batch += _exchanges(plan, name, lengths)
@@ -220,6 +223,12 @@ def _list_gradients(
 def n_tiles(plan: Plan, name: str) -> list[int]:
     """Tiles of a population on each rank."""
     return [len(shards) for shards in plan.shards_of_ranks(name)]
+
+
+def _tiles_of_core(n: int, n_samples: int, cores: int) -> tuple[float, float]:
+    """Of n tiles, the work of the core with the most, forward (`run_by_tile` of host/src/forward.cpp) and backward."""
+    blocks = -(-n_samples // min(16, -(-n_samples // 6)))
+    return -(-n * blocks // cores) / blocks, -(-n // cores) if n >= cores else n / cores
 
 
 def tile_blocks(plan: Plan, name: str) -> list[int]:
