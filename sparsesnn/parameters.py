@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union  # noqa: UP035
 
 import numpy as np
@@ -418,8 +419,13 @@ class Cut(NamedTuple):
 NEURONS = Cut(-1, int)
 
 
+def delays_edge(n: int, n_pre: int, n_post: int) -> int:
+    """Which axonal delays of a connection belong to the shards of the receivers before n: as many as their share."""
+    return n_pre * n // n_post
+
+
 def cuts(network: Network) -> dict[str, Cut]:
-    """Of every weight, under its name and those of `former_names`."""
+    """Of every weight and all axonal delays, under their names and those of `former_names`."""
     found: dict[str, Cut] = {}
     for c in network.connections:
         n_pre, n_post = network.populations[c.pre].n, network.populations[c.post].n
@@ -428,4 +434,6 @@ def cuts(network: Network) -> dict[str, Cut]:
             return c.synapses.cut(n_pre, n_post, 0, n)[1]
 
         found[f"layers.{c.post}.{c.name}"] = Cut(c.synapses.receiver_axis, edge)
+        if c.axonal:
+            found[f"layers.{c.post}.{c.name}{DELAYS}"] = Cut(-1, partial(delays_edge, n_pre=n_pre, n_post=n_post))
     return {**found, **{before: found[name] for before, name in former_names(network).items() if name in found}}

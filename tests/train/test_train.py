@@ -454,6 +454,7 @@ def undisturbed(
             },
         ),
         ("adamw", {"optim": {"schedule": "plateau", "plateau_patience": 1, "lr": 0.5}}),
+        ("adamw", {"net": {"axonal_delays": 4, "learn_axonal_delays": True}}),  # of 17 senders to 9 neurons
     ],
     ids=[
         "adamw",
@@ -464,6 +465,7 @@ def undisturbed(
         "full lists",
         "averaged, dropout",
         "plateau",
+        "axonal delays",
     ],
 )
 def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
