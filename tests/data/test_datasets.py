@@ -75,7 +75,7 @@ def test_every_recipe_describes_a_network_for_its_data(path):
         "nmnist": (34 * 34 * 2, 10),
         "dvsgesture": (32 * 32 * 2, 11),
     }
-    images = {"nmnist_subset_conv": (34, 34, 2)}
+    images = {"nmnist_subset_conv": (34, 34, 2), "dvsgesture_clips_conv": (32, 32, 2)}
     name = max((known for known in sizes if path.stem.startswith(known)), key=len)
     n_neurons, n_classes = sizes[name]
     if config.data.name in ("shd", "ssc"):

@@ -44,7 +44,11 @@ def made_up(config: DataConfig, recipe: str, seed: int) -> EventSet:
     description = {} if sensor is None else {"sensor": sensor.entry()}
     if "dt_ms" in options:
         description["dt_us"] = 1000 * options["dt_ms"]
-    return replace(made, description=description, groups={"speakers": people, "users": people + 20})
+    return replace(
+        made,
+        description=description,
+        groups={"speakers": people, "users": people + 20, "windows": np.arange(N_SAMPLES) % 24},
+    )
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
