@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rivals import environments, plot, report
-from rivals.catalogue import GROUPS, RIVALS, WORKLOADS, Course, Rival, chosen
+from rivals.catalogue import GROUPS, HIDDEN_ACTIVITY, N_SAMPLES, N_STEPS, RIVALS, WORKLOADS, Course, Rival, chosen
 from rivals.race import Loaded, Worker, WorkerError, rotate
 from rivals.results import Result, crossing, ratios, summarise
 from rivals.task import Task
@@ -23,8 +23,6 @@ from rivals.task import Task
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ROOT / ".venv-rivals"
 
-N_STEPS, N_SAMPLES = 100, 48
-HIDDEN_ACTIVITY = 0.02
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.3, 0.5)
 QUICK_SWEEP = (0.002, 0.02, 0.2)
 
@@ -58,19 +56,19 @@ class Race:
         python = environments.own().python
         if python is None:
             raise SystemExit("rivals: sparsesnn is not installed here, and it makes the tasks; run ./dev bench rivals")
-        orders = [
-            {
-                "workload": {
-                    "net": course.net,
-                    "delays": course.delays,
-                    "hidden_activity": hidden,
-                    "n_steps": N_STEPS,
-                    "n_samples": N_SAMPLES,
-                },
-                "out": str(self.path(course, hidden)),
+        orders = []
+        for course, hidden in dict.fromkeys(wanted):
+            what: dict[str, Any] = {
+                "net": course.net,
+                "hidden_activity": hidden,
+                "n_steps": course.n_steps,
+                "n_samples": course.n_samples,
             }
-            for course, hidden in dict.fromkeys(wanted)
-        ]
+            if course.recording:
+                what |= {"recording": course.recording, "dt_ms": course.dt_ms, "rate": course.rate}
+            else:
+                what |= {"delays": course.delays}
+            orders.append({"camera" if course.recording else "workload": what, "out": str(self.path(course, hidden))})
         print(f"==> making {len(orders)} tasks", file=sys.stderr)
         subprocess.run(
             [str(python), "-m", "rivals.prepare"],
@@ -82,7 +80,8 @@ class Race:
         )
 
     def path(self, course: Course, hidden_activity: float) -> Path:
-        return self.folder / f"{course.net}-{len(course.delays)}-{hidden_activity:g}.npz"
+        net = course.net.replace(":", "-")
+        return self.folder / f"{net}-{len(course.delays)}-{course.dt_ms:g}-{course.n_steps}-{hidden_activity:g}.npz"
 
     def start(self, stack: ExitStack, rivals: Sequence[Rival], label: str) -> list[Worker]:
         """Processes of all that can run."""
@@ -147,7 +146,7 @@ class Race:
     def workload(self, name: str) -> tuple[list[Result], dict[str, float]]:
         """All contestants on one workload, and the activity of its populations."""
         print(f"==> {name}: {WORKLOADS[name]}", file=sys.stderr)
-        path = self.path(WORKLOADS[name], HIDDEN_ACTIVITY)
+        path = self.path(WORKLOADS[name], WORKLOADS[name].hidden_activity)
         rivals = [rival for rival in self.rivals if rival.takes_part(name)]
         with ExitStack() as stack:
             workers = self.start(stack, rivals, name)
@@ -207,7 +206,7 @@ def main() -> int:
         race = Race(options, Path(folder))
         targets = (QUICK_SWEEP if options.quick else SWEEP) if options.sweep else ()
         race.make_tasks(
-            [(WORKLOADS[name], HIDDEN_ACTIVITY) for name in workloads]
+            [(WORKLOADS[name], WORKLOADS[name].hidden_activity) for name in workloads]
             + [(WORKLOADS["W1"], target) for target in targets]
         )
         found = {name: race.workload(name) for name in workloads}

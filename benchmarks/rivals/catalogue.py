@@ -19,6 +19,10 @@ SEMANTICS = MappingProxyType(
 )
 
 
+N_STEPS, N_SAMPLES = 100, 48
+HIDDEN_ACTIVITY = 0.02
+
+
 @dataclass(frozen=True)
 class Rival:
     """One contestant.
@@ -38,6 +42,8 @@ class Rival:
         only: names of the workloads it takes part in; empty: all.
         sweep: takes part in the sweep over activities.
         delays: takes part in workloads with delays.
+        cameras: takes part in workloads of cameras: "own", with the file that it has for all others; "maps", with
+            `contestants/cameras.py`.
     """
 
     name: str
@@ -54,19 +60,47 @@ class Rival:
     only: tuple[str, ...] = ()
     sweep: bool = False
     delays: bool = False
+    cameras: str = ""
 
     def takes_part(self, workload: str) -> bool:
-        return workload in self.only if self.only else self.delays or not WORKLOADS[workload].delays
+        course = WORKLOADS[workload]
+        if course.recording or self.only:
+            return bool(course.recording and self.cameras) or workload in self.only
+        return self.delays or not course.delays
+
+    def contestant(self, *, cameras: bool) -> tuple[str, dict[str, Any]]:
+        """The file that has it, and the options of its `make`."""
+        return (
+            ("cameras", {"library": self.name}) if cameras and self.cameras == "maps" else (self.module, self.options)
+        )
 
 
 @dataclass(frozen=True)
 class Course:
-    """A network, with copies of the connections into its hidden layers for each of `delays` (steps), if there are any."""
+    """What is raced on.
+
+    Args:
+        net: the network.
+        delays: steps; a copy of the connections into hidden layers for each, if there are any.
+        recording: data set of a camera, see `cameras.Camera`; "": random spikes.
+        n_steps, n_samples: T and B.
+        dt_ms: width of a step of a recording.
+        hidden_activity: spikes per neuron and step that hidden layers are scaled to.
+        rate: input activity where there are no recordings.
+    """
 
     net: str
     delays: tuple[int, ...] = ()
+    recording: str = ""
+    n_steps: int = N_STEPS
+    n_samples: int = N_SAMPLES
+    dt_ms: float = 0.0
+    hidden_activity: float = HIDDEN_ACTIVITY
+    rate: float = 0.015
 
     def __str__(self) -> str:
+        if self.recording:
+            return f"{self.net}, {self.recording}, {self.n_steps} steps of {self.dt_ms:g} ms, batch {self.n_samples}"
         return f"{self.net}, delays {', '.join(map(str, self.delays))}" if self.delays else self.net
 
 
@@ -83,6 +117,7 @@ RIVALS = (
         options={"grad_threshold": 0.9},
         sweep=True,
         delays=True,
+        cameras="own",
     ),
     Rival(
         name="sparsesnn-exact",
@@ -94,6 +129,7 @@ RIVALS = (
         kind="sparsesnn",
         note="`cpu`, grad_threshold -inf: the gradient of the dense ones",
         options={"grad_threshold": float("-inf")},
+        cameras="own",
     ),
     Rival(
         name="sparsesnn-1-thread",
@@ -144,6 +180,7 @@ RIVALS = (
         options={"grad_threshold": float("-inf"), "backend": "dense"},
         sweep=True,
         delays=True,
+        cameras="own",
     ),
     Rival(
         name="fused",
@@ -156,6 +193,7 @@ RIVALS = (
         note="hand-written backward, products hoisted out of time",
         sweep=True,
         delays=True,
+        cameras="maps",
     ),
     Rival(
         name="convolution",
@@ -211,6 +249,7 @@ RIVALS = (
         note="`Leaky` in a loop over time",
         sweep=True,
         delays=True,
+        cameras="maps",
     ),
     Rival(
         name="spikingjelly",
@@ -223,6 +262,7 @@ RIVALS = (
         note="multi-step `LIFNode`, soft reset, detached",
         sweep=True,
         delays=True,
+        cameras="maps",
     ),
     Rival(
         name="norse",
@@ -233,6 +273,7 @@ RIVALS = (
         semantics="zero",
         kind="library",
         note="`LIFBoxCell`, weights scaled by 1/(1 - β)",
+        cameras="maps",
     ),
     Rival(
         name="sinabs",
@@ -243,6 +284,7 @@ RIVALS = (
         semantics="at once",
         kind="library",
         note="`LIF` with SingleSpike, batch first; reset in the graph",
+        cameras="maps",
     ),
     Rival(
         name="spyx",
@@ -277,6 +319,8 @@ RIVALS = (
     ),
 )
 
+NMNIST = "2x34x34:5C12-MP2-5C32-MP2-10"
+GESTURE = "2x128x128:SP4-5C16p-SP2-3C32p-SP2-512-11"
 #: 700 inputs at 1.5 %, hidden layers at 2 %, T = 100, B = 48
 WORKLOADS = MappingProxyType(
     {
@@ -286,10 +330,25 @@ WORKLOADS = MappingProxyType(
         "D1": Course("700-1024-1024-20", (0,)),
         "D5": Course("700-1024-1024-20", (0, 6, 12, 18, 24)),
         "D25": Course("700-1024-1024-20", tuple(range(25))),
+        # 12c5 and 32c5 over N-MNIST, and SLAYER's network for DVS Gesture without the neurons of its pools
+        "N1": Course(NMNIST, (), "nmnist", 300, 8, 1.0, rate=0.006),
+        "N2": Course(NMNIST, (), "nmnist", 150, 8, 2.0, rate=0.012),
+        "N5": Course(NMNIST, (), "nmnist", 60, 8, 5.0, rate=0.025),
+        "N16": Course(NMNIST, (), "nmnist", 16, 8, 18.75, 0.1, rate=0.08),
+        "G1": Course(GESTURE, (), "dvsgesture", 300, 2, 1.0, rate=0.002),
+        "G2": Course(GESTURE, (), "dvsgesture", 300, 2, 2.0, rate=0.004),
+        "G5": Course(GESTURE, (), "dvsgesture", 290, 2, 5.0, rate=0.01),
+        "G16": Course(GESTURE, (), "dvsgesture", 16, 2, 90.0, 0.1, rate=0.1),
     }
 )
 #: names for several workloads at once
-GROUPS = MappingProxyType({"steps": ("W1", "W2", "W3"), "delays": ("D1", "D5", "D25")})
+GROUPS = MappingProxyType(
+    {
+        "steps": ("W1", "W2", "W3"),
+        "delays": ("D1", "D5", "D25"),
+        "cameras": ("N1", "N2", "N5", "N16", "G1", "G2", "G5", "G16"),
+    }
+)
 
 
 def chosen(names: list[str] | None) -> list[Rival]:

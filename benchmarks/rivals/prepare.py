@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 import sparsesnn as ss
+from rivals import cameras
 from rivals.contestants.ours import LONGEST, network
 from rivals.task import Task
 from sparsesnn.bench import Workload
@@ -74,9 +75,13 @@ def _with_hidden(net: ss.Network, **changes: object) -> ss.Network:
 
 
 def main() -> None:
-    """Reads a list of {"workload": arguments of `Workload`, "out": path} as JSON; makes one file each."""
+    """Reads a list of {"workload": arguments of `Workload`, "out": path} as JSON, or of "camera"; makes one file each."""
     for order in json.load(sys.stdin):
-        make_task(Workload(**order["workload"])).save(Path(order["out"]))
+        if "camera" in order:
+            task = cameras.make_task(cameras.Camera(**order["camera"]))
+        else:
+            task = make_task(Workload(**order["workload"]))
+        task.save(Path(order["out"]))
 
 
 if __name__ == "__main__":

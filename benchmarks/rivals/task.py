@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,40 @@ SLOPE = 10.0  # of the fast sigmoid, where a contestant has it
 
 
 @dataclass(frozen=True)
+class Maps:
+    """A network with convolutions; the input's neurons are in the order channels, height, width.
+
+    Args:
+        net: as sparsesnn reads it.
+        layers: for all others, see `cameras.layers_of`.
+        origin: of the spikes.
+    """
+
+    net: str
+    layers: list[list[Any]]
+    origin: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the input."""
+        channels, height, width = map(int, self.net.partition(":")[0].split("x"))
+        return channels, height, width
+
+
+@dataclass(frozen=True)
 class Task:
     """One training step.
 
     Args:
         spikes: uint8[T, B, N], 0 or 1.
         labels: int64[B].
-        weights: float32[n_pre, n_post] per layer, the readout last; of hidden layers with delays float32[n_delays, n_pre, n_post].
+        weights: float32[n_pre, n_post] per layer, the readout last; of hidden layers with delays float32[n_delays, n_pre, n_post];
+            of convolutions float32[channels, channels before, height, width].
         recurrent: per hidden layer float32[n, n], or None.
         losses: by kind of semantics (`catalogue.SEMANTICS`), the cross-entropy that the first step has to reach.
         activity: spikes per neuron and step of each population, with kind "subtract".
         delays: steps; a weight of a hidden layer for each. Empty: one weight, without delay.
+        maps: of a network with convolutions.
     """
 
     spikes: NDArray[np.uint8]
@@ -38,6 +61,7 @@ class Task:
     losses: dict[str, float]
     activity: dict[str, float]
     delays: tuple[int, ...] = ()
+    maps: Maps | None = None
 
     @property
     def n_steps(self) -> int:
@@ -65,6 +89,7 @@ class Task:
             "losses": self.losses,
             "activity": self.activity,
             "delays": self.delays,
+            "maps": None if self.maps is None else asdict(self.maps),
         }
         arrays["about"] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
         with path.open("wb") as file:
@@ -83,4 +108,5 @@ class Task:
             weights = [file[f"weight{k}"] for k in range(n_layers)]
             recurrent = [file[name] if (name := f"recurrent{k}") in file.files else None for k in range(n_layers - 1)]
             losses, activity, delays = about["losses"], about["activity"], tuple(about["delays"])
-            return cls(spikes, file["labels"], weights, recurrent, losses, activity, delays)
+            maps = about["maps"] and Maps(**about["maps"])
+            return cls(spikes, file["labels"], weights, recurrent, losses, activity, delays, maps)

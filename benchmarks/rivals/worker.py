@@ -75,8 +75,9 @@ class Contestant:
             import torch
 
             torch.set_num_threads(self.threads)
-        module = importlib.import_module(self.module)
-        self.step = module.make(Task.load(Path(task)), **self.rival.options)
+        loaded = Task.load(Path(task))
+        name, options = self.rival.contestant(cameras=loaded.maps is not None)
+        self.step = importlib.import_module(f"rivals.contestants.{name}").make(loaded, **options)
         gc.collect()
         self.at_rest = start_peak()
         start = time.perf_counter()

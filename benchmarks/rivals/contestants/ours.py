@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import sparsesnn as ss
+from rivals import cameras
 from rivals.contestants.torch_tools import fused_adam, step_of
 from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
@@ -19,12 +20,16 @@ LONGEST = 24
 
 def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = "") -> Callable[[], float]:
     set_threads(backend, torch.get_num_threads())
-    described = network(task, grad_threshold)
+    described = network(task, grad_threshold) if task.maps is None else cameras.network(task.maps.net, grad_threshold)
     if axonal:
         described = described.with_axonal_delays(LONGEST, learn=axonal == "trained")
     model = ss.Model(described, backend=backend)
+    if task.maps is not None:
+        cameras.put(task, model)
     with torch.no_grad():
-        for k, (layer, own) in enumerate(zip(model.layers.values(), [*task.recurrent, None], strict=True)):
+        for k, (layer, own) in enumerate(
+            zip(model.layers.values(), [*task.recurrent, None], strict=True) if task.maps is None else ()
+        ):
             given = [*(weight for _, weight in task.taps(k)), *([] if own is None else [own])]
             for parameter, weight in zip(layer.weights, given, strict=True):  # type: ignore[arg-type]
                 parameter.copy_(torch.from_numpy(weight))
