@@ -14,7 +14,7 @@ from sparsesnn.delays import Delays
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator, decays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import Surrogate, atan, boxcar, exponential, fast_sigmoid, sigmoid, straight_through, triangle
-from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse
+from sparsesnn.synapses import Conv1d, Conv2d, Dense, Pool, Series, Sparse
 
 _missing = ""  # why networks can be described and planned here, but not run
 if sys.version_info >= (3, 10):  # noqa: UP036
@@ -60,6 +60,7 @@ __all__ = [
     "Resonator",
     "LI",
     "decays",
+    "Conv1d",
     "Conv2d",
     "Pool",
     "Series",

@@ -2,8 +2,9 @@
 
     "1x28x28:5C12+MP2-5C64+MP2-10"      an image of 1 × 28 × 28, two convolutions, ten LI readouts
     "2x34x34:3C8s2-3C16s2p-AP2-128r-10s"  strided, padded, pooled spikes, recurrent neurons, a spiking readout
+    "1x700:9C8s4p-SP2-5C16-20"   one axis: channels and length; 9C8 is `Conv1d(8, 9)`, SP2 pools two neighbors
 
-After channels, height and width of the input, whose neurons are in this order, come layers, joined by `-`:
+After channels, height and width of the input (channels and length), whose neurons are in this order, come layers, joined by `-`:
 
 | text | layer |
 |---|---|
@@ -24,11 +25,11 @@ from typing import Any
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import Input
-from sparsesnn.synapses import Conv2d, Dense, Pool, Synapses
+from sparsesnn.synapses import Conv1d, Conv2d, Dense, Pool, Synapses
 
 POOLS = {"M": "max", "A": "average", "S": "sum"}
 #: a text of this kind, up to the colon
-HEAD = re.compile(r"\s*(\d{1,6})x(\d{1,6})x(\d{1,6})\s*:")
+HEAD = re.compile(r"\s*(\d{1,6})x(\d{1,6})(?:x(\d{1,6}))?\s*:")
 
 
 def parse_maps(text: str, neurons: Callable[[int | None, str, bool], Any], models: str) -> list[Any]:
@@ -42,18 +43,20 @@ def parse_maps(text: str, neurons: Callable[[int | None, str, bool], Any], model
     if head is None:
         raise DescriptionError(
             f"net {text!r}: write the input's channels, height and width, a colon, and layers joined by '-', such as "
-            "1x28x28:5C12+MP2-5C64+MP2-10"
+            "1x28x28:5C12+MP2-5C64+MP2-10; on one axis channels and length, such as 1x700:9C8-20"
         )
-    channels, height, width = (int(side) for side in head.groups())
+    channels, *lengths = (int(side) for side in head.groups() if side is not None)
+    flat = len(lengths) == 1
+    height, width = (1, *lengths)[-2:]
     parts: list[Any] = [Input(shape=(height, width, channels), channels_first=True)]
     layers = text[head.end() :].strip().split("-")
     for k, layer in enumerate(layers):
         last = k + 1 == len(layers)
         first, *pools = layer.split("+")
-        if not last and not pools and _pool(first) is not None:
-            parts.append(_pool(first))
+        if not last and not pools and _pool(first, flat) is not None:
+            parts.append(_pool(first, flat))
             continue
-        after = [_pool(pool) for pool in pools]
+        after = [_pool(pool, flat) for pool in pools]
         conv = re.fullmatch(rf"(\d{{1,3}})C(\d{{1,6}})((?:[sdg]\d{{1,3}}|p\d{{0,3}}|[{models}])*)", first)
         size = re.fullmatch(rf"([1-9]\d{{0,8}})([rs{models}]*)", first)
         if None in after or (conv is None and (size is None or after)) or (conv is not None and last):
@@ -62,18 +65,21 @@ def parse_maps(text: str, neurons: Callable[[int | None, str, bool], Any], model
                 "dilation, g2: groups, or the letter of a neuron model), a pool such as MP2, AP2 or SP2, or a size; the last is a size"
             )
         if conv is not None:
-            parts += [_convolution(conv), *after, neurons(None, "".join(x for x in conv[3] if x in models), last)]
+            parts += [_convolution(conv, flat), *after, neurons(None, "".join(x for x in conv[3] if x in models), last)]
         elif size is not None:
             parts += [Dense()] * isinstance(parts[-1], Synapses) + [neurons(int(size[1]), size[2], last)]
     return parts
 
 
-def _pool(text: str) -> Synapses | None:
+def _pool(text: str, flat: bool) -> Synapses | None:
     match = re.fullmatch(r"([MAS])P([1-9]\d{0,2})(?:s([1-9]\d{0,2}))?", text)
-    return None if match is None else Pool(POOLS[match[1]], int(match[2]), int(match[3] or match[2]))
+    if match is None:
+        return None
+    size, stride = int(match[2]), int(match[3] or match[2])
+    return Pool(POOLS[match[1]], (1, size), (1, stride)) if flat else Pool(POOLS[match[1]], size, stride)
 
 
-def _convolution(match: re.Match[str]) -> Conv2d:
+def _convolution(match: re.Match[str], flat: bool) -> Conv2d:
     kernel = int(match[1])
     letters = dict(re.findall(r"([sdgp])(\d*)", match[3]))
 
@@ -81,4 +87,5 @@ def _convolution(match: re.Match[str]) -> Conv2d:
         return int(letters.get(letter) or default)
 
     padding = number("p", kernel // 2) if "p" in letters else 0
-    return Conv2d(int(match[2]), kernel, number("s", 1), padding, number("d", 1), number("g", 1))
+    kind = Conv1d if flat else Conv2d
+    return kind(int(match[2]), kernel, number("s", 1), padding, number("d", 1), number("g", 1))

@@ -37,7 +37,7 @@ class NetConfig(Section, name="net"):
         "auto-128r-auto",
         f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}, p0.1: sparse "
         "synapses of that density; the last is the readout, with s a spiking one; auto as first or last size is that of the data; "
-        "2x34x34:3C8s2-10 or auto:3C8s2-auto: convolutions, see sparsesnn.map_text",
+        "2x34x34:3C8s2-10, auto:3C8s2-auto or 1x700:9C8-20: convolutions, see sparsesnn.map_text",
         flag="net",
         metavar="TEXT",
     )

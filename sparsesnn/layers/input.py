@@ -18,7 +18,8 @@ class Input:
 
     Args:
         n: number of neurons; None: those of the shape.
-        shape: (height, width, channels) of maps, for convolutions and pooling: `Input(shape=(34, 34, 2))`.
+        shape: (height, width, channels) of maps, for convolutions and pooling: `Input(shape=(34, 34, 2))`; (length, channels)
+            is (1, length, channels).
         channels_first: the neurons of a shape are in the order [channels, height, width], as in the data sets of cameras;
             False: [height, width, channels].
     """

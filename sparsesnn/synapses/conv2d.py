@@ -78,7 +78,7 @@ class Conv2d(OnMaps):
         return self.channels
 
     def weight_shape(self, n_pre: int, n_post: int) -> tuple[int, ...]:
-        return (*sides(self.kernel), self.pre_shape[2] // self.groups, self.channels)
+        return (*self.windows()[0], self.pre_shape[2] // self.groups, self.channels)
 
     def fan_in(self, n_pre: int, n_post: int) -> int:
         height, width, channels, _ = self.weight_shape(n_pre, n_post)

@@ -185,10 +185,13 @@ def check_sides(kind: Any, **least: int) -> None:
 
 
 def check_shape(owner: str, shape: Any) -> Optional[Shape]:  # noqa: UP045
-    """A shape as three numbers; None stays None. Errors: `DescriptionError`."""
+    """A shape as three numbers; (length, channels) has height 1, and None stays None. Errors: `DescriptionError`."""
     if shape is None:
         return None
     given = tuple(plain(shape)) if isinstance(plain(shape), (list, tuple)) else ()
+    given = (1, *given) if len(given) == 2 else given
     if len(given) != 3 or any(type(x) is not int or x < 1 for x in given):
-        raise DescriptionError(f"{owner}: shape is {shape!r}; give (height, width, channels), each at least 1")
+        raise DescriptionError(
+            f"{owner}: shape is {shape!r}; give (height, width, channels) or (length, channels), each at least 1"
+        )
     return given

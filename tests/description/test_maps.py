@@ -105,7 +105,10 @@ def test_arguments_of_kinds_are_checked() -> None:
         (lambda: Series((Dense(),)), "give two or more kinds"),
         (lambda: Input(), "Input: n is None, shape None"),
         (lambda: Input(5, shape=(2, 2, 1)), r"Input: n is 5, but shape \(2, 2, 1\) has 4 neurons"),
-        (lambda: Input(shape=(2, 2)), r"Input: shape is \(2, 2\); give \(height, width, channels\)"),
+        (
+            lambda: Input(shape=(2, 2, 2, 2)),
+            r"Input: shape is \(2, 2, 2, 2\); give \(height, width, channels\) or \(length",
+        ),
         (lambda: Input(4, channels_first=True), "channels_first True; give n or shape"),
         (lambda: Conv2d(4, 3).pre_shape, "does not know its sender's shape"),
     ]

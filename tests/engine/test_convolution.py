@@ -15,6 +15,7 @@ from sparsesnn import (
     LIF,
     AdLIF,
     Connection,
+    Conv1d,
     Conv2d,
     CubaLIF,
     Dense,
@@ -30,6 +31,7 @@ from sparsesnn import (
 )
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.output import Output
+from sparsesnn.partition import make_plan, parse_target
 from sparsesnn.surrogate import Surrogate
 
 #: a flat surrogate: a steep one magnifies the last bits of potentials
@@ -124,6 +126,58 @@ def test_spikes_and_gradients_are_those_of_pytorch(shape: tuple[Any, ...], chann
         LI(3),
     )
     compare(network, spikes_of(height * width * before))
+
+
+#: kernel, stride, padding, dilation, groups, channels before and after, length
+LENGTHS = [(3, 1, 0, 1, 1, 2, 5, 17), (9, 4, 4, 1, 1, 1, 33, 47), (4, 1, 3, 2, 3, 6, 9, 11), (1, 2, 0, 1, 1, 3, 2, 1)]
+
+
+@pytest.mark.parametrize("shape", LENGTHS, ids=str)
+@pytest.mark.parametrize("channels_first", [False, True])
+def test_one_axis_is_a_map_of_height_one(shape: tuple[int, ...], channels_first: bool) -> None:
+    """Currents are those of `conv1d`, spikes and gradients those of the dense engine and of `Conv2d`."""
+    kernel, stride, padding, dilation, groups, before, after, length = shape
+    sender = Input(shape=(length, before), channels_first=channels_first)
+    network = Network.chain(sender, Conv1d(after, kernel, stride, padding, dilation, groups), LIF(**FIRES), LI(3))
+    x = spikes_of(length * before)
+    compare(network, x)
+    pairs = [(1, kernel), (1, stride), (0, padding), (1, dilation)]
+    flat = Network.chain(sender, Conv2d(after, *pairs, groups), LIF(**FIRES), LI(3))
+    ours, theirs = model_of(network, "cpu"), model_of(flat, "cpu")
+    assert torch.equal(ours(SpikeBatch.from_dense(x)).potentials, theirs(SpikeBatch.from_dense(x)).potentials)  # type: ignore[arg-type]
+    kind = network.connections[0].synapses
+    weight = torch.randn(kind.weight_shape(0, 0), generator=torch.Generator().manual_seed(1))
+    rows = x.flatten(0, 1)
+    maps = rows.view(-1, before, length) if channels_first else rows.view(-1, length, before).transpose(1, 2)
+    wanted = torch.nn.functional.conv1d(maps, weight[0].permute(2, 1, 0), None, stride, padding, dilation, groups)
+    torch.testing.assert_close(kind.product(rows, weight), wanted.transpose(1, 2).flatten(1), rtol=1e-5, atol=1e-5)
+
+
+def test_texts_of_one_axis() -> None:
+    network = parse_net("2x47:9C8s2p-SP2-3C5d2+AP2-7r-4", beta=0.8)
+    assert [network.shape(name) for name in network.populations] == [(1, 47, 2), (1, 24, 8), (1, 4, 5), None, None]
+    kinds = [c.synapses for c in network.connections[:2]]
+    assert kinds[0] == Conv1d(8, 9, 2, 4, shape=(47, 2), channels_first=True)
+    assert [type(m) for m in kinds[1].members] == [Pool, Conv1d, Pool]  # type: ignore[attr-defined]
+    assert Network.from_json(network.to_json()) == network
+    runs = parse_net("2x47:9C8s2p-SP2-3C5d2-MP2-7-4", **FIRES)
+    compare(runs, spikes_of(94))
+    assert make_plan(runs, 3, 5, parse_target("cpu:2")).network == runs
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "message"),
+    [
+        (Conv1d(3, 4), (5, 7, 2), r"Conv1d.*reads maps of shape \(length, channels\).*\(5, 7, 2\); use Conv2d"),
+        (Conv1d(3, 4), (3, 2), r"nothing is left of maps of \(1, 3, 2\)"),
+        (Conv1d(3, 1), (0, 2), r"shape is \(0, 2\).*each at least 1"),
+    ],
+)
+def test_what_does_not_fit_on_one_axis(kind: Conv1d, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        Network.chain(Input(shape=shape), kind, LIF())  # type: ignore[arg-type]
+    with pytest.raises(DescriptionError, match=r"Conv1d: kernel is \(2, 3\); give one number"):
+        Conv1d(3, (2, 3))
 
 
 @pytest.mark.parametrize(

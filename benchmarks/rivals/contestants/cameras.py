@@ -72,7 +72,7 @@ def _fused() -> Neurons:
     from rivals.contestants import convolution
 
     def fire(currents: Tensor) -> Tensor:
-        return convolution.Neurons.apply(currents)  # type: ignore[no-any-return, no-untyped-call]
+        return convolution.Neurons.apply(currents)  # type: ignore[no-any-return]
 
     return fire
 
