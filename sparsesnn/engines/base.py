@@ -172,6 +172,8 @@ class Engine(ABC):
     makes_replicas: ClassVar[bool] = False
     #: whether `_core.phase_seconds` says where its time goes
     counts_phases: ClassVar[bool] = False
+    #: spikes per neuron and step of populations on maps from which the dense engine is faster
+    busy_maps: ClassVar[float] = math.inf
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
     on_host: ClassVar[str] = ""
 

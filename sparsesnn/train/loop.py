@@ -346,7 +346,7 @@ class Run:
             "activity": t.activity,
             "dropped": t.dropped,
             "n_lost": self.fingerprint["n_lost"],
-            "warnings": new_warnings(self.network, p, None if valid is None else valid.loss),
+            "warnings": new_warnings(self.network, p, None if valid is None else valid.loss, self.engine.busy_maps),
         }
         if self.world.size > 1:
             traffic = ranks.rank_traffic(self.world, self.epoch_traffic)

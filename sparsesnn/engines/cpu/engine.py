@@ -27,6 +27,7 @@ class CpuEngine(TorchEngine):
     launcher = "mpirun"
     takes_shards = True
     counts_phases = True
+    busy_maps = 0.15  # docs/speed.md, "Convolutions"
 
     @classmethod
     def adam(cls, parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
