@@ -100,6 +100,8 @@ def first_not_finite(tensors: Mapping[str, Tensor], may_be_infinite: Container[s
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
+            if tensor.numel() and torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
+                continue  # nothing is copied; NaN is the least and the largest
             bad = torch.isnan(tensor) if name in may_be_infinite else ~torch.isfinite(tensor)
             if bool(bad.any()):
                 return name, float(tensor[bad][0])

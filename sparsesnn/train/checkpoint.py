@@ -8,7 +8,7 @@ A run folder holds `checkpoint.json`, which names the tensor files it belongs to
 Of a network over R ranks there are R of each, ckpt-<step>-<r>of<R>.safetensors, written at the same time: every rank
 writes the columns of its neurons, and `checkpoint.json` says which. Any number of ranks can read them.
 
-Order of writing: the tensor files under new names, then `checkpoint.json` in one step, then the older tensor files go.
+A thread writes the tensors while training goes on. Order of writing: the tensor files under new names, then `checkpoint.json` in one step, then the older tensor files go.
 Killed in between, the old checkpoint is still whole, and the next write removes what it left behind.
 """
 
@@ -17,22 +17,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.parameters import NEURONS, cuts
-from sparsesnn.train.files import read_json, strict_json, write_atomically
+from sparsesnn.train.files import Buffer, read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
 from sparsesnn.whole_file import TEMPORARY
 
@@ -84,8 +85,33 @@ class Checkpoint:
     version: str
 
 
+class _Writing:
+    """The tensor files of a checkpoint on their way to the disk, in a thread, which talks to no other rank."""
+
+    def __init__(self, checkpoint: Checkpoint, write: Callable[[], str]) -> None:
+        self.checkpoint, self._found = checkpoint, ""
+        self._error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(write,), name="sparsesnn-checkpoint")
+        self.thread.start()
+
+    def _run(self, write: Callable[[], str]) -> None:
+        try:
+            self._found = write()
+        except BaseException as error:  # whatever it is: `files` raises it
+            self._error = error
+
+    def files(self) -> str:
+        """Waits for the thread; raises its error."""
+        self.thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
 class CheckpointStore:
     """Reads and writes the checkpoint of one run folder.
+
+    The tensors go to the disk in a thread while training goes on (`begin`); the checkpoint counts from `end` on.
 
     Args:
         folder: the same one, on a file system that all ranks share.
@@ -96,10 +122,18 @@ class CheckpointStore:
     def __init__(self, folder: Path, grid: Grid | None = None, columns: Columns | None = None) -> None:
         self.folder, self.grid, self.columns = folder, grid or Grid.alone(), columns
         self.path = folder / NAME
+        self._writing: _Writing | None = None
 
     # ---- written -----------------------------------------------------------------------------------------------
 
-    def write(
+    def write(self, **content: Any) -> Checkpoint:
+        """`begin` and `end`."""
+        self.begin(**content)
+        made = self.end()
+        assert made is not None
+        return made
+
+    def begin(
         self,
         *,
         config: dict[str, Any],
@@ -110,57 +144,85 @@ class CheckpointStore:
         tensors: Mapping[str, Tensor],
         best: tuple[TensorFile, ...] | None,
         version: str,
-    ) -> Checkpoint:
-        """Replaces the checkpoint in one step; `CheckpointError` if a disk refuses, the older one is then intact."""
-        files = self._write_tensors(f"ckpt-{step:09d}", tensors)
-        made = Checkpoint(config, progress, network, data, files, best, version)
-        body = {
-            "config": config,
-            "progress": progress,
-            "network": network,
-            "data": data,
-            "tensors": [asdict(file) for file in files],
-            "best": [asdict(file) for file in best] if best else None,
-            "version": version,
-        }
+        new_best: tuple[int, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Starts to write a checkpoint in a thread, after the end of the one before it.
+
+        Args:
+            tensors: copies, which stay as they are until `end`.
+            best: files of the best epoch so far.
+            new_best: an epoch that is better, and its weights.
+        """
+        self.end()
+        made = Checkpoint(config, progress, network, data, (), best, version)
+        wanted = {f"ckpt-{step:09d}": tensors}
+        if new_best is not None:
+            wanted[f"best-{new_best[0]:06d}"] = new_best[1]
+        self._writing = _Writing(made, partial(self._write_tensors, wanted))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether `end` would not wait for this rank's disk; also where nothing was begun."""
+        return self._writing is None or not self._writing.thread.is_alive()
+
+    def end(self) -> Checkpoint | None:
+        """Waits for all ranks' files, and replaces the checkpoint in one step; None: nothing was begun.
+
+        Errors: `CheckpointError`, on all ranks, if a disk refused; the older checkpoint is then intact.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return None
+        found = [json.loads(text) for text in together(self.grid.world, writing.files)]
+        files = [[TensorFile(**of_rank[k]) for of_rank in found if of_rank] for k in range(len(found[0]))]
+        made = replace(
+            writing.checkpoint, tensors=tuple(files[0]), best=tuple(files[1]) if files[1:] else writing.checkpoint.best
+        )
+        body = asdict(made)
         document = {"format": FORMAT, "format_version": FORMAT_VERSION, "sha256": _digest(body), "body": body}
 
         def finish() -> str:
             if self.grid.is_first:
-                self._write(self.path, strict_json(document, indent=1).encode())
-                self.tidy({file.file for file in (*files, *(best or ()))})
+                self._write(self.path, [strict_json(document, indent=1).encode()])
+                self.tidy({file.file for file in (*made.tensors, *(made.best or ()))})
             return ""
 
         together(self.grid.world, finish)
         return made
 
-    def write_best(self, epoch: int, tensors: Mapping[str, Tensor]) -> tuple[TensorFile, ...]:
-        """Writes the weights of a new best epoch; they count once the next checkpoint names them."""
-        return self._write_tensors(f"best-{epoch:06d}", tensors)
+    def close(self) -> None:
+        """Waits for this rank's disk alone, where ranks do not come together any more; the older checkpoint stays."""
+        if self._writing is not None:
+            self._writing.thread.join()
 
-    def _write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> tuple[TensorFile, ...]:
-        """Every shard writes its file; returns what was written, on all ranks."""
+    def _write_tensors(self, wanted: Mapping[str, Mapping[str, Tensor]]) -> str:
+        """This rank's tensor files, as JSON; none where the first replica holds the same."""
+        if self.grid.replicas.rank:
+            return "[]"
         shard, n_shards = self.grid.shards.rank, self.grid.n_shards
         part = f"-{shard + 1}of{n_shards}" if n_shards > 1 else ""
+        columns = {key: list(value) for key, value in (self.columns or {}).items()} if n_shards > 1 else {}
+        found = []
+        for name, tensors in wanted.items():
+            digest, n_bytes = hashlib.sha256(), 0
+            pieces = _safetensors(tensors)
 
-        def write() -> str:
-            if self.grid.replicas.rank:
-                return ""  # holds the same as the first replica
-            data = save_tensors({key: tensor.detach().contiguous() for key, tensor in tensors.items()})
-            self._write(self.folder / f"{name}{part}.safetensors", data)
-            columns = {key: list(value) for key, value in (self.columns or {}).items()} if n_shards > 1 else {}
-            file = TensorFile(f"{name}{part}.safetensors", len(data), hashlib.sha256(data).hexdigest(), columns)
-            return json.dumps(asdict(file))
+            def read(pieces: Iterable[Buffer] = pieces, digest: Any = digest) -> Iterator[Buffer]:
+                for piece in pieces:
+                    digest.update(piece)
+                    yield piece
 
-        return tuple(TensorFile(**json.loads(text)) for text in together(self.grid.world, write) if text)
+            n_bytes = self._write(self.folder / f"{name}{part}.safetensors", read())
+            found.append(asdict(TensorFile(f"{name}{part}.safetensors", n_bytes, digest.hexdigest(), columns)))
+        return json.dumps(found)
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write(self, path: Path, pieces: Iterable[Buffer]) -> int:
         try:
-            write_atomically(path, data)
+            return write_atomically(path, pieces)
         except OSError as error:
             kept = "the checkpoint before it is intact" if self.path.exists() else "there is no earlier checkpoint"
             raise CheckpointError(
-                f"{path}: cannot write {len(data):,} bytes: {error.strerror or error}; {kept}; "
+                f"{path}: cannot be written: {error.strerror or error}; {kept}; "
                 f"make room or mend the folder, then run again with --resume --out {self.folder}"
             ) from error
 
@@ -272,6 +334,28 @@ class CheckpointStore:
             return load_tensors(data)
         except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{path}: is not a safetensors file: {error}") from None
+
+
+#: how the format names the dtypes of tensors
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32",
+    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
+    """The bytes of a safetensors file, tensor by tensor, so that no second copy of all is held."""
+    flat = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    ordered = sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))  # aligned, as others write it
+    header, end = {}, 0
+    for name, x in ordered:
+        header[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [end, end + x.nbytes]}
+        end += x.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, x in ordered:
+        yield x.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _tensor_files(entries: Any, where: str) -> tuple[TensorFile, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,22 @@ from sparsesnn.whole_file import whole_file
 LOCK = ".lock"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes `path` so that a crash at any instant leaves the old file or the new one, never a part.
+#: what a file can write
+Buffer = bytes | memoryview
+
+
+def write_atomically(path: Path, data: bytes | Iterable[Buffer]) -> int:
+    """Writes `path` so that a crash at any instant leaves the old file or the new one, never a part; returns its size.
 
     The bytes go to a temporary name in the same folder, are flushed to the disk, and take the name in one step.
     Errors: `OSError`, such as a full disk; the temporary file is removed and an older `path` is untouched.
     """
     with whole_file(path) as temporary, temporary.open("wb") as file:
-        file.write(data)
+        n_bytes = sum(file.write(piece) for piece in ([data] if isinstance(data, bytes) else data))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)
+    return n_bytes
 
 
 def sync_folder(folder: Path) -> None:

@@ -89,7 +89,7 @@ def train(
         parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
         ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
         with stop_on_signals() as stop:
-            run = Run(config, parts, folder, saved, report, grid)
+            run = Run(config, parts, folder, saved, report, grid, tells=on_epoch is not None)
             if on_epoch is not None and grid.is_first:
                 run.on_epoch.append(on_epoch)
             return run.whole(stop)
@@ -123,6 +123,7 @@ class Run:
         saved: Checkpoint | None,
         report: Report,
         grid: Grid | None = None,
+        tells: bool = False,
     ) -> None:
         self.grid = grid = grid or Grid.alone()
         self.world, self.replicas = grid.world, grid.replicas
@@ -160,8 +161,12 @@ class Run:
             )
         self.loggers = make_loggers(config, folder) if grid.is_first else []
         self.on_epoch: list[Callable[[Mapping[str, Any]], None]] = [logger.append for logger in self.loggers]
+        self.tells = tells or bool(
+            config.train.loggers
+        )  # somebody of an epoch, once its checkpoint is there; on all ranks alike
         if saved is None:
             self._save()
+            self._end_saving()
         self._note_saved()
 
     # ---- state -------------------------------------------------------------------------------------------------
@@ -217,11 +222,12 @@ class Run:
         self.report.note(f"resume  after epoch {p.epoch}, batch {p.batch} of {len(self.stream)}")
         return ""
 
-    def _save(self) -> None:
-        """Writes a checkpoint of this moment, unless its numbers are not finite."""
+    def _save(self, new_best: tuple[int, Mapping[str, Tensor]] | None = None) -> None:
+        """Starts to write a checkpoint of this moment, and of a new best epoch's weights, unless numbers are not finite."""
+        self._end_saving()
         state = self.engine.state()
         self._check_state(state)
-        self.store.write(
+        self.store.begin(
             config=self.config.to_dict(),
             progress=plain(self.progress),
             network=self.network.to_dict(),
@@ -230,8 +236,14 @@ class Run:
             tensors={**state, "rng/torch": torch.get_rng_state()},
             best=self.best,
             version=__version__,
+            new_best=new_best,
         )
         self._note_saved()
+
+    def _end_saving(self) -> None:
+        """Waits until the checkpoint that was begun is there."""
+        if (made := self.store.end()) is not None:
+            self.best = made.best
 
     def _note_saved(self) -> None:
         p = self.progress
@@ -243,7 +255,12 @@ class Run:
         try:
             self.train(stop)
             result = self.finish(stop)
+        except BaseException:
+            if self.world.size == 1:  # of several ranks others may never come to the end of it
+                self._end_saving()
+            raise
         finally:
+            self.store.close()
             self.report.close()
             if self.tensorboard:
                 self.tensorboard.close()
@@ -260,6 +277,7 @@ class Run:
             with self.engine.evaluated():
                 valid = self._evaluate(self.parts.valid, stop) if self.parts.valid else None
             self._close_epoch(valid, time.perf_counter() - started)
+        self._end_saving()
 
     def _train_epoch(self, stop: StopRequest) -> None:
         p, n_batches = self.progress, len(self.stream)
@@ -273,8 +291,10 @@ class Run:
             p.tally.seconds += time.perf_counter() - mark
             p.tally.waited_s = self.stream.wait_s - waited_before
             self.report.batch(p.tally)
-            due = ranks.agree(self.world, [stop.signal, self._checkpoint_due()])
-            self._stop_if_asked(stop, [signal for signal, _ in due])
+            due = ranks.agree(self.world, [stop.signal, self._checkpoint_due(), self.store.is_written])
+            self._stop_if_asked(stop, [signal for signal, _, _ in due])
+            if all(written for _, _, written in due):
+                self._end_saving()  # a full disk is said at once, not at the next checkpoint
             if due[0][1] and p.batch < n_batches:
                 self._save()
             mark = time.perf_counter()
@@ -324,11 +344,11 @@ class Run:
         p, t = self.progress, self.progress.tally
         p.epoch, p.batch = p.epoch + 1, 0
         better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
+        new_best: tuple[int, Mapping[str, Tensor]] | None = None
         if better:
             with self.engine.evaluated():
-                weights = self.engine.weights()
-            self._check_state(weights)
-            self.best = self.store.write_best(p.epoch, weights)
+                new_best = p.epoch, self.engine.weights()
+            self._check_state(new_best[1])
         record = {
             "epoch": p.epoch,
             "step": p.step,
@@ -361,7 +381,9 @@ class Run:
         p.waited_s += t.waited_s
         p.seconds += t.seconds + valid_s
         p.tally = Tally()
-        self._save()
+        self._save(new_best)
+        if self.tells:
+            self._end_saving()
         if self.tensorboard:
             self.tensorboard.append(record)
         self.report.end_epoch(record, best=better)
@@ -396,6 +418,7 @@ class Run:
         p = self.progress
         if self.saved_position != (p.epoch, p.batch, p.step):
             self._save()
+        self._end_saving()
         raise StoppedError(
             f"stopped by {stop.name} after epoch {p.epoch}, batch {p.batch}; the checkpoint is written; "
             f"go on with: sparsesnn train --resume --out {self.folder}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import shutil
@@ -19,6 +20,7 @@ from sparsesnn.network import parse_net
 from sparsesnn.synapses import sparse
 from sparsesnn.train import Config, Report, Result, load_run, prepare, train
 from sparsesnn.train.checkpoint import CheckpointStore
+from sparsesnn.train.files import write_atomically
 from sparsesnn.train.metrics import Tally, read_metrics
 
 GRIDS = {"2 replicas": (2, 1), "2 shards": (1, 2), "3 shards": (1, 3), "2 x 2": (2, 2)}
@@ -206,6 +208,30 @@ def test_a_checkpoint_is_for_any_number_of_ranks(before, after, alone, tmp_path)
     results = train_on(config, after, tmp_path, resume=True)
     assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
     assert len(list(tmp_path.glob("ckpt-*"))) == after[1]  # the older ones are gone
+
+
+def test_a_run_goes_on_with_fewer_ranks_and_with_more_again(alone, tmp_path):
+    whole, _ = alone
+    config = make_config(train={"checkpoint_batches": 2})
+    for grid, n_batches in (((1, 2), 5), ((1, 1), 4)):
+        with pytest.raises(KeyboardInterrupt):
+            train_on(config, grid, tmp_path, report=StopAt(n_batches), resume=True)
+    results = train_on(config, (2, 1), tmp_path, resume=True)
+    assert {result.weights_sha256 for result in results} == {whole.weights_sha256}
+
+
+def test_a_full_disk_ends_all(tmp_path, monkeypatch):
+    def fill(path, data):
+        if "-2of3" in path.name and "000000000" not in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_atomically(path, data)
+
+    monkeypatch.setattr("sparsesnn.train.checkpoint.write_atomically", fill)
+    with pytest.raises(
+        CheckpointError, match=r"rank 1/3: .*-2of3.safetensors: cannot be written: No space left .* intact"
+    ):
+        train_on(make_config(train={"checkpoint_batches": 1}), (1, 3), tmp_path)
+    assert CheckpointStore(tmp_path).read().progress["step"] == 0
 
 
 def test_a_rank_whose_weights_are_not_finite_ends_all(tmp_path):

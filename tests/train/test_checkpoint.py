@@ -6,11 +6,13 @@ import hashlib
 import json
 import random
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from sparsesnn.config import Config
 from sparsesnn.engines.module import Model
@@ -31,6 +33,7 @@ from sparsesnn.train.checkpoint import (
     Checkpoint,
     CheckpointStore,
     TensorFile,
+    _safetensors,
 )
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
 
@@ -42,6 +45,13 @@ def make_model(n: int = 5, seed: int = 0) -> Model:
 
 
 def write(store: CheckpointStore, step: int = 1, seed: int = 0, **more: Any) -> Checkpoint:
+    begin(store, step, seed, **more)
+    made = store.end()
+    assert made is not None
+    return made
+
+
+def begin(store: CheckpointStore, step: int = 1, seed: int = 0, **more: Any) -> None:
     values: dict[str, Any] = {
         "config": {"a": 1},
         "progress": {"epoch": step},
@@ -51,7 +61,7 @@ def write(store: CheckpointStore, step: int = 1, seed: int = 0, **more: Any) -> 
         "best": None,
         "version": "1",
     }
-    return store.write(step=step, **{**values, **more})
+    store.begin(step=step, **{**values, **more})
 
 
 @pytest.fixture
@@ -61,11 +71,12 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 def test_what_is_written_is_read(store: CheckpointStore) -> None:
     model = make_model()
-    best = store.write_best(3, model_tensors(model))
-    made = write(store, best=best, tensors={**model_tensors(model), "rng/torch": torch.get_rng_state()})
+    tensors = {**model_tensors(model), "rng/torch": torch.get_rng_state()}
+    made = write(store, tensors=tensors, new_best=(3, model_tensors(model)))
     read = store.read()
     assert read == made
-    for file in (read.tensors, best):
+    assert read.best
+    for file in (read.tensors, read.best):
         other = make_model(seed=1)
         assert weights_sha256(other) != weights_sha256(model)
         restore_model(other, store.tensors(file), "here")
@@ -73,13 +84,11 @@ def test_what_is_written_is_read(store: CheckpointStore) -> None:
 
 
 def test_only_the_newest_files_stay(store: CheckpointStore) -> None:
-    best = store.write_best(1, model_tensors(make_model()))
-    write(store, 1, best=best)
+    write(store, 1, new_best=(1, model_tensors(make_model())))
     (store.folder / ".ckpt-000000009.safetensors.tmp").write_bytes(b"half")
     (store.folder / "ckpt-000000009.safetensors").write_bytes(b"never named")
     (store.folder / "mine.safetensors").write_bytes(b"not ours")
-    better = store.write_best(2, model_tensors(make_model(seed=2)))
-    write(store, 2, best=better)
+    write(store, 2, new_best=(2, model_tensors(make_model(seed=2))))
     assert sorted(path.name for path in store.folder.iterdir()) == [
         "best-000002.safetensors",
         "checkpoint.json",
@@ -90,7 +99,9 @@ def test_only_the_newest_files_stay(store: CheckpointStore) -> None:
 
 def test_a_new_tensor_file_without_its_json_changes_nothing(store: CheckpointStore) -> None:
     made = write(store, 1)
-    store._write_tensors("ckpt-000000002.safetensors", model_tensors(make_model(seed=5)))  # killed right here
+    begin(store, 2, seed=5)
+    store.close()  # killed right here
+    assert (store.folder / "ckpt-000000002.safetensors").exists()
     assert store.read() == made
     assert store.tensors(made.tensors)
 
@@ -100,13 +111,55 @@ def test_a_full_disk_leaves_the_older_checkpoint(store: CheckpointStore) -> None
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # writing beyond fails, as on a full disk
     try:
-        with pytest.raises(CheckpointError, match=r"cannot write .* the checkpoint before it is intact.*--resume"):
+        with pytest.raises(CheckpointError, match=r"cannot be written: .*the checkpoint before it is intact.*--resume"):
             write(store, 2, seed=1)
+        begin(store, 3, seed=1)
+        with pytest.raises(CheckpointError, match=r"ckpt-000000003"):  # at the next checkpoint at the latest
+            begin(store, 4, seed=1)
+        assert store.end() is None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert store.read() == made
     assert store.tensors(made.tensors)
     assert not list(store.folder.glob(".*"))
+
+
+def test_a_checkpoint_is_written_while_its_trainer_goes_on(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = write(store, 1)
+    disk = threading.Event()
+
+    def write_slowly(path: Path, data: Any) -> int:
+        assert path.name == "checkpoint.json" or disk.wait(60)
+        return write_atomically(path, data)
+
+    monkeypatch.setattr("sparsesnn.train.checkpoint.write_atomically", write_slowly)
+    begin(store, 2, seed=1)
+    assert not store.is_written
+    assert store.read() == made  # killed here the run goes on from the older one
+    disk.set()
+    later = store.end()
+    assert store.is_written
+    assert later == store.read() != made
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
+)
+def test_files_are_those_of_safetensors(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensors = {
+        "b/x": torch.ones(3, 5).to(dtype),
+        "a": torch.zeros(0, 7),
+        "scalar": torch.tensor(2).to(dtype),
+        "t": torch.arange(12.0).view(3, 4).T,
+    }
+    write_atomically(tmp_path / "x", _safetensors(tensors))
+    read = load_file(tmp_path / "x")
+    assert read.keys() == tensors.keys()
+    for name, x in tensors.items():
+        assert read[name].dtype == x.dtype
+        assert torch.equal(read[name], x)
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "ckpt-000000001.safetensors"])

@@ -561,9 +561,9 @@ def test_checkpoints_within_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyP
     positions: list[tuple[int, int]] = []
     original = Run._save
 
-    def noted(self: Run) -> None:
+    def noted(self: Run, *arguments: Any) -> None:
         positions.append((self.progress.epoch, self.progress.batch))
-        original(self)
+        original(self, *arguments)
 
     monkeypatch.setattr(Run, "_save", noted)
     train(make_config(train={"epochs": 1, "checkpoint_batches": 3}), out=tmp_path / "a")
