@@ -21,13 +21,16 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError, SparseSnnError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Links
 from sparsesnn.wording import count
+
+if TYPE_CHECKING:
+    from sparsesnn.partition.prediction import Prediction
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 GROWTHS = ("layers", "width", "batch")
@@ -176,17 +179,23 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         layer passes no gradient on, so twice the layers are more than twice the work, and a network wider by √R has as
         many weights a rank, but fewer neurons.
     predicted_efficiency: the same, of times by the plan's cost model with the links that were measured.
+    predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
+        least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of all lists by sender on every rank.
     """
     if not rows:
         return
     links = next((Links(**row["links"]) for row in rows if row["links"]), None)
-    predicted = [predict_step(Point(**{k: row[k] for k in _POINT_FIELDS}), settings.threads, links) for row in rows]
+    found = [predict_step(Point(**{k: row[k] for k in _POINT_FIELDS}), settings.threads, links) for row in rows]
+    predicted = [prediction.batch_s for prediction in found]
     first = rows[0]
-    for row, seconds in zip(rows, predicted, strict=True):
+    for row, prediction, seconds in zip(rows, found, predicted, strict=True):
         row["efficiency"] = work_per_s(row) / row["ranks"] / (work_per_s(first) / first["ranks"])
         row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / first["step_ms"] * predicted[0] / seconds
         # The model's rates are those of another machine: its first point is moved onto the first that was measured.
         row["predicted_step_ms"] = first["step_ms"] * seconds / predicted[0]
+        sort_s = prediction.n_steps * prediction.phases().get("sort", 0.0) / prediction.clock_hz
+        row["predicted_sort_ms"] = first["step_ms"] * sort_s / predicted[0]
+        row["predicted_exchange_ms"] = 1e3 * (prediction.parts_s["exchange"] + prediction.parts_s["latency"])
 
 
 def work_per_s(row: Row) -> float:
@@ -198,8 +207,8 @@ def work_per_s(row: Row) -> float:
     return float(row["events_per_s"] + events_of_an_update * updates_per_s)
 
 
-def predict_step(point: Point, threads: int, links: Links | None) -> float:
-    """Seconds of a step by the plan's cost model, on cores as `partition.target` describes them."""
+def predict_step(point: Point, threads: int, links: Links | None) -> Prediction:
+    """A step by the plan's cost model, on cores as `partition.target` describes them."""
     from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.target import parse_target
@@ -210,7 +219,7 @@ def predict_step(point: Point, threads: int, links: Links | None) -> float:
         network_of(point), math.ceil(point.batch / point.replicas), point.n_steps, target,
         activity=point.activity, max_activity=point.max_activity, replicas=point.replicas,
     )  # fmt: skip
-    return predict(plan).batch_s
+    return predict(plan)
 
 
 def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
@@ -236,6 +245,18 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
             f"{row['bytes_per_time_step'] / 1e3:>9.2f}  {activity}"
         )
+    wanted = ", ".join(dict.fromkeys(f"{100 * row['activity']:g}" for row in rows))
+    lines += [
+        "",
+        f"{'':>5} {'exchange, ms':>17} {'waiting, ms':>12} {'sorting, ms':>17}",
+        f"{'ranks':>5} {'meas.':>8} {'pred.':>8} {'meas.':>12} {'meas.':>8} {'pred.':>8}",
+    ]
+    for row in rows:
+        lines.append(
+            f"{row['ranks']:>5} {row['exchange_ms']:>8.2f} {row['predicted_exchange_ms']:>8.2f} {row['waiting_ms']:>12.2f} "
+            f"{row['sort_ms']:>8.2f} {row['predicted_sort_ms']:>8.2f}"
+        )
+    lines.append(f"activity that the prediction takes for every layer: {wanted} %")
     last = rows[-1]
     if last["links"]:
         gigabytes, microseconds = last["bandwidth_gb_per_s"], last["latency_us"]

@@ -82,18 +82,23 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     gc.collect()
     for _ in range(point.warm_up):
         step()
-    seconds, sent, messages, waited = [], [], [], []
+    seconds, sent, messages, waited, sorting = [], [], [], [], []
     for _ in range(point.repeats):
         world.barrier()
+        _core.phase_seconds(reset=True)
         before, start = world.traffic.copy(), time.perf_counter()
         step()
         took, traffic = time.perf_counter() - start, world.traffic.since(before)
+        sorting.append(_core.phase_seconds(reset=True)["sort"])
         seconds.append(took)
         sent.append(traffic.bytes_sent)
         messages.append(traffic.n_messages)
-        waited.append(traffic.seconds / took)
-    ranks = world.all_gather(np.array([median(seconds), median(sent), median(messages), median(waited)]))
+        waited.append(traffic.seconds)
+    shares = [w / s for w, s in zip(waited, seconds, strict=True)]
+    medians = [median(numbers) for numbers in (seconds, sent, messages, shares, waited, sorting)]
+    ranks = world.all_gather(np.array(medians))
     step_s = float(max(rank[0] for rank in ranks))
+    exchange_s = float(min(rank[4] for rank in ranks))  # of the rank that all others wait for
     sizes = {name: p.n for name, p in network.populations.items()}
     return {
         "samples_per_s": point.batch / step_s,
@@ -108,6 +113,9 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         "bytes_per_time_step": float(sum(rank[1] for rank in ranks)) / point.n_steps,
         "messages_per_time_step": float(max(rank[2] for rank in ranks)) / point.n_steps,
         "comm_share": float(max(rank[3] for rank in ranks)),
+        "exchange_ms": 1e3 * exchange_s,
+        "waiting_ms": 1e3 * (float(max(rank[4] for rank in ranks)) - exchange_s),
+        "sort_ms": 1e3 * float(max(rank[5] for rank in ranks)),
         "latency_us": None if links is None else 1e6 * links.latency_s,
         "bandwidth_gb_per_s": None if links is None else 1e-9 * links.bytes_per_s,
         "links": None if links is None else asdict(links),

@@ -16,6 +16,7 @@ PHASES = (
     "step",
     "select",
     "compact",
+    "sort",
     "list gradient",
     "weight gradient",
     "reduce",

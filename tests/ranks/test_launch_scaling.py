@@ -103,6 +103,9 @@ def test_ranks_do_the_same_network(grid: tuple[int, int], recurrent: bool) -> No
         assert row["events_per_s"] * row["step_ms"] == pytest.approx(alone["events_per_s"] * alone["step_ms"])
         assert row["bytes_per_time_step"] > 0
         assert 0 < row["comm_share"] < 1
+        assert row["exchange_ms"] > 0
+        assert row["waiting_ms"] >= 0
+        assert row["sort_ms"] > 0
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 8])
@@ -186,7 +189,7 @@ def rows_of(settings: Settings, step_ms: list[float]) -> list[dict[str, Any]]:
         found.append(
             {"ranks": point.ranks, **asdict(point), "n_neurons": point.n_layers * point.width, "step_ms": ms, "samples_per_s": 1e3 * point.batch / ms,
              "events_per_s": 1e3 * work / ms, "layer_activity": {"input": 0.02, **layers}, "comm_share": 0.1,
-             "bytes_per_time_step": 5e3, "links": None if point.ranks == 1 else {"bytes_per_s": 1e9, "latency_s": 1e-6}}
+             "exchange_ms": 0.25, "waiting_ms": 0.75, "sort_ms": 1.5, "bytes_per_time_step": 5e3, "links": None if point.ranks == 1 else {"bytes_per_s": 1e9, "latency_s": 1e-6}}
         )  # fmt: skip
     return found
 
@@ -197,6 +200,9 @@ def test_efficiency() -> None:
     scaling.finish(settings, rows)
     assert [row["efficiency"] for row in rows] == pytest.approx([1.0, 0.8])
     assert rows[0]["predicted_step_ms"] == 10.0
+    assert rows[0]["predicted_exchange_ms"] == 0
+    assert rows[1]["predicted_exchange_ms"] > 0
+    assert 0 < rows[0]["predicted_sort_ms"] < rows[1]["predicted_sort_ms"]  # every rank sorts the lists of all
     strong = Settings(kind="strong-scaling", ranks=(1, 4), n_layers=2, width=512)
     rows = rows_of(strong, [10.0, 5.0])  # half the time on four times the ranks
     scaling.finish(strong, rows)
@@ -240,11 +246,11 @@ def test_no_prediction_is_better_than_ideal(changes: dict[str, Any]) -> None:
 def test_slow_links_lower_the_prediction() -> None:
     point = replace(SMALL, width=1024, shards=4, batch=48, n_steps=100)
     fast, slow = Links(bytes_per_s=1e10, latency_s=1e-6), Links(bytes_per_s=1e6, latency_s=1e-3)
-    assert scaling.predict_step(point, 1, slow) > 2 * scaling.predict_step(point, 1, fast)
+    assert scaling.predict_step(point, 1, slow).batch_s > 2 * scaling.predict_step(point, 1, fast).batch_s
     looped = replace(point, recurrent=True)
     late = replace(fast, latency_s=1e-4)  # a message a step hurts recurrent layers, not others
-    assert scaling.predict_step(looped, 1, late) > 1.5 * scaling.predict_step(looped, 1, fast)
-    assert scaling.predict_step(point, 1, late) < 1.1 * scaling.predict_step(point, 1, fast)
+    assert scaling.predict_step(looped, 1, late).batch_s > 1.5 * scaling.predict_step(looped, 1, fast).batch_s
+    assert scaling.predict_step(point, 1, late).batch_s < 1.1 * scaling.predict_step(point, 1, fast).batch_s
 
 
 def test_replicas_wait_for_gradients() -> None:
@@ -261,8 +267,17 @@ def test_table_and_plot(tmp_path: Path) -> None:
     rows = rows_of(settings, [10.0, 12.5])
     scaling.finish(settings, rows)
     rows[1] |= {"threads": 1, "bandwidth_gb_per_s": 1.0, "latency_us": 1.5}
-    *_, row, links = scaling.table(rows).splitlines()
+    _, _, row, *_, spent, activity, links = scaling.table(rows).splitlines()
     assert "0.800" in row
+    assert spent.split() == [
+        "2",
+        "0.25",
+        f"{rows[1]['predicted_exchange_ms']:.2f}",
+        "0.75",
+        "1.50",
+        f"{rows[1]['predicted_sort_ms']:.2f}",
+    ]
+    assert activity.endswith("every layer: 2 %")
     assert row.endswith("2.00 2.00 2.00 2.00")  # of every layer
     assert links.endswith("--target mpi:2x1 --link 1,1.5")
     ipus = scaling.ipu_rows([1, 2])

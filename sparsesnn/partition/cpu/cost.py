@@ -98,9 +98,8 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
         if plan.trains:
             pair = {"adam": a.adam_cycles, "sgd": a.sgd_cycles}[plan.optimizer]
             compute["state gradient"] = rows * samples * width * ranks[slowest] * a.state_cycles
-            compute["list gradient"] = rows * (
-                products * backward / a.gradient_per_cycle + listed * a.sort_cycles / target.tiles
-            )
+            compute["sort"] = rows * listed * a.sort_cycles / target.tiles  # all ids, on every rank
+            compute["list gradient"] = rows * products * backward / a.gradient_per_cycle
             compute["weight gradient"] = rows * spikes * backward / a.gradient_per_cycle
             compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * backward * pair
         per_batch.append(_superstep(plan, name, compute, slowest=slowest))
@@ -290,7 +289,7 @@ def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
     backward = sum(
         s.compute.get(phase, 0.0)
         for s in before
-        for phase in ("state gradient", "list gradient", "weight gradient")
+        for phase in ("state gradient", "sort", "list gradient", "weight gradient")
     ) / plan.target.clock_hz  # fmt: skip
     tree = is_tree(-(-plan.n_samples // GROUP_SAMPLES) * n, n)
     hops = math.ceil(math.log2(n)) if tree else n - 1
