@@ -44,8 +44,8 @@ class Augment:
     For cameras n' is the neuron of the same polarity at the rotated, mirrored and shifted pixel. Spikes that leave the
     window or the population are left out; those that meet in one place become one, whose value counts them where spikes
     have values. Δt, Δn, shifts and angles are uniform in the integers between -strength and strength; f is uniform in
-    [1 - time_stretch, 1 + time_stretch]. A crop removes a uniform number of steps, up to its share of the window, split at a uniform place between beginning and end.
-    A mask (SpecAugment, Park et al. 2019) silences a uniform number of neighboring steps or channels at a uniform place.
+    [1 - time_stretch, 1 + time_stretch]. A crop removes a uniform number of steps, up to its share of the window, split at a
+    uniform place between beginning and end. A mask (SpecAugment, Park et al. 2019) silences a uniform number of neighboring steps or channels at a uniform place.
 
     `blend` makes a sample of two of one class, as Nowotny et al. 2022 do for SHD: both move towards each other by half
     the distance of their centers, over time and over channels (cameras: over time), then each spike of either stays with

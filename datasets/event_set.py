@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sparsesnn.arguments import named
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered
@@ -26,6 +27,7 @@ Array = npt.NDArray[Any]
 _MAX_CELLS_PER_SPIKE = 256
 
 
+@named
 @dataclass(frozen=True, eq=False)
 class EventSet:
     """The spikes, classes and groups of n samples; the arrays may be memory-mapped and are never written.

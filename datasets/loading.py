@@ -11,6 +11,7 @@ from typing import Any
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import Option, options_of
+from sparsesnn.wording import unknown
 
 #: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and
 #: `load(split=, options=, data_dir=, cache_dir=, download=, n_workers=)`, of which sets without files read the first two
@@ -24,6 +25,8 @@ _MODULES = {
     "synthetic": "synthetic",
 }
 NAMES = tuple(_MODULES)
+#: those that read no files
+BUILT_IN = ("digits", "synthetic")
 
 
 def split_names(name: str) -> tuple[str, ...]:
@@ -67,7 +70,7 @@ def load(
     Args:
         name: one of `NAMES`.
         split: one of `split_names(name)`.
-        data_dir: folder of the files, for sets that are read from files; others do not look at it.
+        data_dir: folder of the files; None for `BUILT_IN` sets, which read none.
         cache_dir: where converted sets are kept; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
         download: let Tonic fetch files that are missing.
         n_workers: processes that convert what is not in the cache; None: as many as pay.
@@ -81,10 +84,16 @@ def load(
     module = _module(name)
     if split not in module.SPLITS:
         raise ConfigError(f"load: {name} has no split {split!r}; allowed: {', '.join(module.SPLITS)}")
+    if data_dir is not None and name in BUILT_IN:
+        others = ", ".join(other for other in NAMES if other not in BUILT_IN)
+        raise ConfigError(
+            f"data.dir: is {str(data_dir)!r}, but the data set {name} is built in and reads no files; leave --data out, or name the "
+            f"data set of these files: {others}"
+        )
     known = options(name)
-    for key, value in parameters.items():
+    for key in parameters:
         if key not in known:
-            raise ConfigError(f"load: {name} has no parameter {key!r} (given: {value!r}); allowed: {', '.join(known)}")
+            raise ConfigError(f"load: {name}: {unknown('parameter', key, known)}")
     given = {key: value for key, value in parameters.items() if value is not None}
     chosen = {key: known[key].check(value, f"{name}: {{}}", ConfigError) for key, value in given.items()}
     loaded: EventSet = module.load(
@@ -100,5 +109,5 @@ def load(
 
 def _module(name: str) -> ModuleType:
     if name not in NAMES:
-        raise ConfigError(f"datasets: there is no data set {name!r}; allowed: {', '.join(NAMES)}")
+        raise ConfigError(f"datasets: {unknown('data set', name, NAMES)}")
     return importlib.import_module(f"sparsesnn.datasets.{_MODULES[name]}")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn import _core
+from sparsesnn.arguments import named
 from sparsesnn.datasets import hashing
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.event_set import EventSet
@@ -25,6 +26,7 @@ from sparsesnn.spikes import SpikeBatch
 _BATCH_ORDER = 1
 
 
+@named
 class Stream:
     """The batches of some samples of an `EventSet`, epoch by epoch.
 

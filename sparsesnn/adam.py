@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from sparsesnn import _core
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
 
 
+@named
 class Adam(torch.optim.Optimizer):
     """Adam; the equations are in codelets/adam.h.
 
@@ -42,10 +44,21 @@ class Adam(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if not lr >= 0 or not eps > 0 or not weight_decay >= 0 or not all(0 <= beta < 1 for beta in betas):
+        if isinstance(params, torch.nn.Module):
             raise DescriptionError(
-                f"{type(self).__name__}: lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}; "
-                "allowed: lr and weight_decay at least 0, betas from 0 to below 1, eps above 0"
+                f"{type(self).__name__}: params is a {type(params).__name__}; give the tensors: model.parameters()"
+            )
+        numbers = (lr, eps, weight_decay, *betas)
+        if (
+            not all(isinstance(x, (int, float, torch.Tensor)) for x in numbers)
+            or not lr >= 0
+            or not eps > 0
+            or not weight_decay >= 0
+            or not all(0 <= beta < 1 for beta in betas)
+        ):
+            raise DescriptionError(
+                f"{type(self).__name__}: lr={lr!r}, betas={betas}, eps={eps!r}, weight_decay={weight_decay!r}; "
+                "allowed: lr and weight_decay at least 0 (numbers), betas from 0 to below 1, eps above 0"
             )
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
@@ -92,6 +105,7 @@ class Adam(torch.optim.Optimizer):
         increment_version(weight)  # autograd must see that it changed
 
 
+@named
 class AdamW(Adam):
     """Adam with decoupled weight decay: the weight shrinks by lr·weight_decay a step, its moments do not see it.
 

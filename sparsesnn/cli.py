@@ -10,10 +10,11 @@ import difflib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, show, train
 from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
+from sparsesnn.wording import meant
 
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
@@ -68,6 +69,31 @@ class Parser(argparse.ArgumentParser):
     """
 
     fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with what the command lacks, or does not understand; without the list of all its options."""
+        for action in self._actions:
+            name = action.metavar or action.dest
+            if action.required and name in message.partition("are required: ")[2].split(", "):
+                known = f"one of {', '.join(map(str, action.choices))}" if action.choices else action.help
+                message = f"give {name}, {known}"
+                break
+        self.exit(2, f"{self.prog}: error: {message.removeprefix('argument ')}; `{self.prog} --help` explains it\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            text = f"is {str(value)!r}; {meant(value, known)}allowed: {', '.join(known)}"
+            raise argparse.ArgumentError(action, text)
+
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        try:
+            return super()._get_value(action, text)  # type: ignore[misc]
+        except argparse.ArgumentError as error:
+            kind = {int: "whole numbers", float: "numbers"}.get(action.type)  # type: ignore[call-overload]
+            if kind is None:
+                raise
+            raise argparse.ArgumentError(action, f"is {text!r}; allowed: {kind}") from error
 
     def parse_known_args(self, *arguments: Any, **more: Any) -> Any:
         fill, self.fill = self.fill, None

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
+from sparsesnn.arguments import named
 from sparsesnn.delays import MAX_DELAY, Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
 from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
 
 
+@named
 @dataclass(frozen=True)
 class Connection:
     """The synapses from population `pre` to population `post`.

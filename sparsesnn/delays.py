@@ -18,6 +18,7 @@ from typing import Any, Dict, Optional, Tuple  # noqa: UP035
 
 import numpy as np
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
 
@@ -25,6 +26,7 @@ from sparsesnn.options import plain
 MAX_DELAY = 2**20
 
 
+@named
 @dataclass(frozen=True)
 class Delays:
     """One delay for each sending neuron, in steps, beside the delay of the connection.

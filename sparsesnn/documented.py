@@ -10,6 +10,7 @@ import textwrap
 from dataclasses import fields, is_dataclass
 from typing import Any, Callable, TypeVar  # noqa: UP035
 
+from sparsesnn.arguments import named
 from sparsesnn.options import options_of
 
 _Class = TypeVar("_Class", bound=type)
@@ -17,7 +18,8 @@ _WIDTH = 100
 
 
 def documented(**undeclared: str) -> Callable[[_Class], _Class]:
-    """Adds the arguments of a dataclass to its docstring, below its own text and that of the dataclasses it extends.
+    """Adds the arguments of a dataclass to its docstring, below its own text and that of the dataclasses it extends, and names them
+    all where one is misspelt.
 
     Args:
         undeclared: for each field that is no option, what it means.
@@ -26,7 +28,7 @@ def documented(**undeclared: str) -> Callable[[_Class], _Class]:
     def add(cls: _Class) -> _Class:
         texts = [inspect.cleandoc(base.__doc__ or "") for base in cls.__mro__ if is_dataclass(base)]
         cls.__doc__ = "\n\n".join([*texts, "Args:\n" + "\n".join(_arguments(cls, undeclared))])
-        return cls
+        return named(cls)
 
     return add
 

@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.spikes import SpikeBatch
 
 __all__ = ["rate", "latency", "delta"]
 
 
+@named
 def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> SpikeBatch:
     """Random spikes whose probability per step is the value: Pr(s[t, b, n] = 1) = x[b, n], independent draws.
 
@@ -37,6 +39,7 @@ def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> S
     return _lists(drawn, n_steps, *values.shape)
 
 
+@named
 def latency(x: Any, n_steps: int, *, threshold: float = 0.01) -> SpikeBatch:
     """One spike per value, the earlier the larger the value is: at step round((1 - x)·(T - 1)).
 
@@ -56,6 +59,7 @@ def latency(x: Any, n_steps: int, *, threshold: float = 0.01) -> SpikeBatch:
     return _lists((when == t for t in range(n_steps)), n_steps, *values.shape)
 
 
+@named
 def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
     """Spikes where a signal has changed: each value keeps the level of its last spike, at first that of step 0.
 

@@ -51,8 +51,8 @@ class ConfigError(SparseSnnError, ValueError):
     """A run's configuration holds an unknown key or a value that is not allowed."""
 
 
-class CheckpointError(SparseSnnError):
-    """A checkpoint is missing, damaged or belongs to another network."""
+class CheckpointError(SparseSnnError, RuntimeError):
+    """A checkpoint is missing, damaged or belongs to another network; a `RuntimeError`, as PyTorch's `load_state_dict` raises."""
 
 
 class PlanError(SparseSnnError):

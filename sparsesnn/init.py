@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.layers import LI, Population
 from sparsesnn.options import option
@@ -92,6 +93,7 @@ def orthogonal(n: int, seed: int) -> npt.NDArray[np.float64]:
 MAX_GAIN = 2.0**20
 
 
+@named
 @torch.no_grad()
 def init_activity(
     model: Any,

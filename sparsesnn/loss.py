@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -65,6 +66,7 @@ OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 DECODINGS = (*OVER_TIME, "count")
 
 
+@named
 def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     """Logits float32[B, C].
 
@@ -105,6 +107,7 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     return OVER_TIME[decoding](_by_class(output.potentials, name, n_classes).mean(-1))
 
 
+@named
 def cross_entropy(
     output: Output, labels: Tensor, decoding: str, n_classes: int, *, label_smoothing: float = 0.0
 ) -> Tensor:
@@ -119,12 +122,15 @@ def cross_entropy(
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
     """
     logits = decode(output, decoding, n_classes)
+    if not isinstance(labels, Tensor):
+        raise ShapeError(f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)")
     shares = labels.dtype == torch.float32
     if labels.shape != logits.shape[: 2 if shares else 1] or not (shares or labels.dtype == torch.int64):
         raise ShapeError(
             f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
             f"give int64 with shape {tuple(logits.shape[:1])}, one class per sample, "
-            f"or float32 with shape {tuple(logits.shape)}, the share of each class"
+            f"or float32 with shape {tuple(logits.shape)}, the share of each class; spikes are [T, B, N]: where samples come first, "
+            "SpikeBatch.from_dense(..., batch_first=True)"
         )
     if not labels.numel():
         raise ShapeError("cross_entropy: the batch has 0 samples, whose mean is undefined; give at least one")
@@ -144,6 +150,7 @@ def cross_entropy(
     return functional.cross_entropy(logits, labels.to(logits.device), label_smoothing=label_smoothing)
 
 
+@named
 def activity_regulariser(
     output: Output,
     *,

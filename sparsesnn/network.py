@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from sparsesnn.arguments import named
 from sparsesnn.connection import Connection as Connection
 from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
@@ -26,8 +27,10 @@ from sparsesnn.layers.catalog import (
 from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
 from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
+from sparsesnn.wording import unknown
 
 
+@named
 @dataclass(frozen=True)
 class Network:
     """Populations in execution order and the connections between them.
@@ -58,20 +61,23 @@ class Network:
                 )
             if not isinstance(population, (Input, LI, Population)):
                 raise DescriptionError(f"population {name!r} is {population!r}; allowed: {', '.join(MODELS)}")
-            if not isinstance(population, Input) and all(c.is_recurrent for c in self.incoming(name)):
-                raise DescriptionError(f"population {name!r} has no incoming connection; connect it or remove it")
-        if not self.inputs:
-            raise DescriptionError("the network has no Input population")
         for c in self.connections:
             for end in (c.pre, c.post):
                 if end not in order:
-                    raise DescriptionError(
-                        f"connection {c.pre}->{c.post}: no population {end!r}; there are {list(order)}"
-                    )
+                    raise DescriptionError(f"connection {c.pre}->{c.post}: {unknown('population', end, order)}")
+        if not self.inputs:
+            first = next(iter(self.populations), "")
+            raise DescriptionError(f"the network has no Input population; put Input(n) before {first!r}")
+        for name, population in self.populations.items():
+            if not isinstance(population, Input) and all(c.is_recurrent for c in self.incoming(name)):
+                raise DescriptionError(f"population {name!r} has no incoming connection; connect it or remove it")
+        for c in self.connections:
             if isinstance(self.populations[c.post], Input):
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an Input receives nothing")
             if isinstance(self.populations[c.pre], LI):
-                raise DescriptionError(f"connection {c.pre}->{c.post}: an LI readout does not fire")
+                raise DescriptionError(
+                    f"connection {c.pre}->{c.post}: an LI readout does not fire; put it last, with LIF in its place"
+                )
             if order[c.pre] > order[c.post]:
                 raise DescriptionError(
                     f"connection {c.pre}->{c.post} points backwards; list {c.pre!r} before {c.post!r} "
@@ -112,6 +118,8 @@ class Network:
                 between[-1].append(part)
         if between and between[-1]:
             raise DescriptionError(f"a chain ends with {between[-1][-1]}; put a population behind it")
+        if populations and not isinstance(populations[0], Input):
+            raise DescriptionError(f"a chain begins with {type(populations[0]).__name__}; put an Input before it")
         if len(populations) < 2:
             raise DescriptionError("a chain needs an Input and at least one more population")
         n_hidden = len(populations) - 2
@@ -194,10 +202,10 @@ class Network:
     def with_population(self, name: str, **changes: Any) -> Network:
         """The same network with some arguments of one population changed."""
         if name not in self.populations:
-            raise DescriptionError(f"no population {name!r}; there are {list(self.populations)}")
-        known = {f.name for f in fields(self.populations[name])}
-        if unknown := set(changes) - known:
-            raise DescriptionError(f"{name}: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")
+            raise DescriptionError(unknown("population", name, self.populations))
+        known = [f.name for f in fields(self.populations[name])]
+        if others := set(changes) - set(known):
+            raise DescriptionError(f"{name}: {unknown('argument', min(others), known)}")
         connections = self.connections
         if "recurrent" in changes:
             connections = tuple(c for c in connections if not (c.is_recurrent and c.pre == name))
@@ -276,7 +284,9 @@ class Network:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise DescriptionError(f"network: not JSON: {error}") from None
+            raise DescriptionError(
+                f"network: {text[:40]!r} is not JSON: {error}; give the text itself, of a file Path(file).read_text()"
+            ) from None
         if not isinstance(data, dict):
             raise DescriptionError(f"network: the JSON is a {type(data).__name__}; give an object")
         return cls.from_dict(data)
@@ -353,8 +363,8 @@ def parse_net(text: str, **defaults: Any) -> Network:
         raise DescriptionError(f"net: is a {type(text).__name__}, {text!r}; give a text, such as '700-256r-20'")
     models = by_letter()
     known = neuron_options()
-    if unknown := set(defaults) - set(known):
-        raise DescriptionError(f"net: unknown arguments {sorted(unknown)}; allowed: {sorted(known)}")
+    if others := set(defaults) - set(known):
+        raise DescriptionError(f"net: {unknown('argument', min(others), sorted(known))}")
 
     def neurons(n: int | None, flags: str, last: bool) -> AnyPopulation:
         if last and not flags:

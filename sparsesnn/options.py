@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Callable, Dict, Optional, Sequence, Type, Union  # noqa: UP035
 
+from sparsesnn.wording import meant
+
 
 def is_union(kind: Any) -> bool:
     """Whether a type is one of several: X | Y."""
@@ -93,7 +95,11 @@ class Option:
             where = place.format(self.name + misfit.place)
             infinite = isinstance(misfit.value, float) and math.isinf(misfit.value)
             finite = ", finite" if infinite and "finite" not in self.allowed else ""
-            raise error(f"{where} is {misfit.value!r}; allowed: {self.allowed}{finite}") from None
+            number = self.type is float and not isinstance(misfit.value, (int, float))
+            kind, example = ("numbers, ", f", such as {self.default!r}") if number else ("", "")
+            # values are short, and near ones mean something else, as gpu and ipu
+            near = meant(misfit.value, self.texts, 0.8) if isinstance(misfit.value, str) else ""
+            raise error(f"{where} is {misfit.value!r}; {near}allowed: {kind}{self.allowed}{finite}{example}") from None
 
     def _fit(self, value: Any, wanted: Any) -> Any:
         origin, inner = typing.get_origin(wanted), typing.get_args(wanted)

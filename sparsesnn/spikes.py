@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.event_times import warn_of_units
 
@@ -39,6 +40,7 @@ def _unsigned(ids: Tensor) -> Tensor:
 
 
 # Not frozen, and compared by identity: libraries such as Lightning take a dataclass apart and set its fields again.
+@named
 @dataclass(eq=False)
 class SpikeBatch:
     """The spikes of one population, for T steps and B samples, as index lists; methods never change it in place.
@@ -80,8 +82,7 @@ class SpikeBatch:
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
         """From `lists[b][t]`, the ids that fire in sample b at step t; sorted here, duplicates are an error."""
-        n_samples = len(lists)
-        n_steps = len(lists[0]) if n_samples else 0
+        n_samples, n_steps = len(lists), len(lists[0]) if lists else 0
         if any(len(sample) != n_steps for sample in lists):
             raise ShapeError(
                 f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
@@ -111,7 +112,7 @@ class SpikeBatch:
         """
         if not isinstance(spikes, Tensor) or spikes.ndim != 3:
             found = f"a {type(spikes).__name__}, shape is {tuple(getattr(spikes, 'shape', ()))}"
-            raise ShapeError(f"from_dense: spikes are {found}; give a tensor [T, B, N], or [B, T, N] with batch_first")
+            raise ShapeError(f"from_dense: spikes are {found}; give a tensor [T, B, N], or with batch_first [B, T, N]")
         if gradient not in GRADIENTS:
             raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
         learns = spikes.requires_grad and torch.is_grad_enabled()

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import check, option
 
@@ -73,6 +74,7 @@ FORMULAS: Mapping[str, Formulas] = {
 KINDS = tuple(FORMULAS)
 
 
+@named
 @dataclass(frozen=True)
 class Surrogate:
     """One surrogate derivative: its kind and its single parameter (`slope`; atan calls it `alpha`)."""
@@ -101,36 +103,43 @@ def _library(x: Any) -> Any:
     return numpy if isinstance(x, (numpy.ndarray, numpy.generic)) else sys.modules["torch"]
 
 
+@named
 def fast_sigmoid(slope: float = 10.0) -> Surrogate:
     """(slope·|x| + 1)⁻², the default: wide tails, cheap, no overflow."""
     return Surrogate("fast_sigmoid", slope)
 
 
+@named
 def straight_through() -> Surrogate:
     """1 everywhere: the gradient passes unchanged."""
     return Surrogate("straight_through", 1.0)
 
 
+@named
 def sigmoid(slope: float = 25.0) -> Surrogate:
     """Derivative of the logistic function of slope·x."""
     return Surrogate("sigmoid", slope)
 
 
+@named
 def atan(alpha: float = 2.0) -> Surrogate:
     """(alpha/2) / (1 + (π/2·alpha·x)²), as snnTorch and SpikingJelly define it."""
     return Surrogate("atan", alpha)
 
 
+@named
 def triangle(slope: float = 1.0) -> Surrogate:
     """max(0, 1 - slope·|x|)."""
     return Surrogate("triangle", slope)
 
 
+@named
 def boxcar(slope: float = 1.0) -> Surrogate:
     """A box of height `slope` and area one around the threshold."""
     return Surrogate("boxcar", slope)
 
 
+@named
 def exponential(slope: float = 5.0) -> Surrogate:
     """exp(-slope·|x|), of height one: still 8 % of it half a threshold below the threshold, with slope 5."""
     return Surrogate("exponential", slope)

@@ -1,6 +1,9 @@
-"""Numbers in sentences."""
+"""Numbers and names in sentences. Python 3.8 reads this file, as the neuron models that use it."""
 
 from __future__ import annotations
+
+import difflib
+from typing import Iterable  # noqa: UP035
 
 
 def count(n: int, noun: str) -> str:
@@ -13,3 +16,20 @@ def powers_of_two_near(n: int) -> str:
     """`2 or 4` for 3: the powers of two on either side of a number, or nothing where it is one itself."""
     below = 1 << (max(1, n).bit_length() - 1)
     return "" if n == below else f"{below} or {2 * below}"
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """'beta' for 'bta': the known name that is nearest, or nothing where none is near."""
+    return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)), "")
+
+
+def meant(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean 'beta'? ` for 'bta', or nothing."""
+    near = nearest(word, known, cutoff)
+    return f"did you mean {near!r}? " if near else ""
+
+
+def unknown(what: str, word: object, known: Iterable[str]) -> str:
+    """`unknown key 'bta'; did you mean 'beta'? allowed: beta, threshold`."""
+    known = list(known)
+    return f"unknown {what} {word!r}; {meant(word, known)}allowed: {', '.join(known)}"

@@ -21,6 +21,7 @@ from sparsesnn.config.sections import (
 from sparsesnn.datasets import Augment
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import Option
+from sparsesnn.wording import meant
 
 #: keys of the section net that describe it population by population
 _DESCRIBED = ("populations", "connections")
@@ -62,7 +63,9 @@ class Config:
         name = given.get("data", {}).get("name", DataConfig.name)
         if name not in datasets.NAMES:
             hint = f"; a file is given as --config {name}" if str(name).endswith(".toml") else ""
-            raise ConfigError(f"data.name: is {name!r}; allowed: {', '.join(datasets.NAMES)}{hint}")
+            raise ConfigError(
+                f"data.name: is {name!r}; {meant(name, datasets.NAMES)}allowed: {', '.join(datasets.NAMES)}{hint}"
+            )
         below = tables.merge({"data": {"name": name}}, datasets.recipe(name))
         return tables.build(cls, tables.merge(below, given))
 

@@ -7,7 +7,6 @@ set, or on the neuron models.
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 import typing
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 import tomli_w
 
+from sparsesnn import wording
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.options import Option, is_table, is_union, options_of
 
@@ -121,9 +121,7 @@ def build(cls: type[T], table: Any, where: str = "") -> T:
 
 def unknown(key: str, allowed: Iterable[str], where: str = "") -> str:
     """The message for a key that does not exist."""
-    near = difflib.get_close_matches(str(key), list(allowed), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{where or 'configuration'}: unknown key {key!r}; {hint}allowed: {', '.join(allowed)}"
+    return f"{where or 'configuration'}: {wording.unknown('key', key, allowed)}"
 
 
 def _typed(value: Any, known: Option, where: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.arguments import named
 from sparsesnn.bounds import bounded
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
@@ -38,6 +39,7 @@ from sparsesnn.parameters import (
 from sparsesnn.rotation import next_training_step, population_seed
 from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.state_dicts import Loadable
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ WEIGHT_DTYPES = ("float32", "bfloat16", *BITS)
 LayerInput = LayerOutput | DenseSpikes
 
 
-class Layer(PopulationModule):
+@named
+class Layer(Loadable, PopulationModule):
     """One population with its incoming weights; usable alone.
 
     `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`; chunks: pass `state` on.
@@ -185,14 +188,18 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
             f"[T, B, {n_input}]"
         )
     if not hasattr(spikes, "n_neurons"):
-        return f"input is a {type(spikes).__name__}; give a SpikeBatch"
+        return (
+            f"input is a {type(spikes).__name__}; give a SpikeBatch, such as SpikeBatch.from_dense(torch.as_tensor(spikes)) of 0 and 1 in "
+            f"[T, B, {n_input}]"
+        )
     return (
         f"input has {spikes.n_neurons} neurons; the network's {source!r} has {n_input}; give spikes [T, B, {n_input}], or describe a "
         f"network with {spikes.n_neurons} inputs"
     )
 
 
-class Model(nn.Module):
+@named
+class Model(Loadable):
     """A `Network` that runs and learns.
 
     Args:
@@ -289,6 +296,10 @@ class Model(nn.Module):
                 "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
                 "give the samples that other replicas run as first_sample=…"
             )
+        if not isinstance(state or {}, Mapping):
+            raise ShapeError(
+                f"Model: state is a {type(state).__name__}; give output.state, of the call before, or None"
+            )
         past = state or {}
         data = self._input(spikes)
         outputs: dict[str, LayerInput] = {source: data}
@@ -334,9 +345,12 @@ class Model(nn.Module):
         """This network as it is now, ready to run on and on, a few steps at a time; see `LiveModel`."""
         return LiveModel(self)
 
+    def former_names(self) -> Mapping[str, str]:
+        return former_names(self.network)
+
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads weights under names that they had once too."""
-        for before, name in former_names(self.network).items():
+        for before, name in self.former_names().items():
             if prefix + before in state_dict:
                 state_dict[prefix + name] = state_dict.pop(prefix + before)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -11,6 +11,7 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.options import Option, options_of
 from sparsesnn.surrogate import Surrogate
+from sparsesnn.wording import unknown
 
 AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 
@@ -60,8 +61,8 @@ def population_from_dict(name: str, data: Mapping[str, Any]) -> AnyPopulation:
     if not isinstance(model, str) or model not in MODELS:
         raise DescriptionError(f"population {name!r}: model is {model!r}; allowed: {', '.join(MODELS)}")
     allowed = {f.name for f in fields(MODELS[model])}
-    if unknown := set(arguments) - allowed:
-        raise DescriptionError(f"population {name!r} ({model}): unknown {sorted(unknown)}; allowed: {sorted(allowed)}")
+    if others := set(arguments) - allowed:
+        raise DescriptionError(f"population {name!r} ({model}): {unknown('argument', min(others), sorted(allowed))}")
     for key, value in arguments.items():
         if key == "surrogate" and isinstance(value, Mapping):
             try:

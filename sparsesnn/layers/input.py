@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Optional
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import check_population
 from sparsesnn.synapses.base import Shape
 from sparsesnn.synapses.maps import check_shape
 
 
+@named
 @dataclass(frozen=True)
 class Input:
     """`n` input neurons, for example 700 cochlea channels; they have no state.

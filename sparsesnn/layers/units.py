@@ -6,6 +6,7 @@ Python 3.8 reads this file, as the neuron models that use it.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Dict, Mapping, Tuple, Type, TypeVar  # noqa: UP035
@@ -70,6 +71,13 @@ def decay_of(tau: Any, dt: float, what: str = "decay_of", name: str = "tau") -> 
         return tuple(decay_of(x, dt, what, name) for x in tau)
     if not _is_number(tau) or not tau > 0:
         raise DescriptionError(f"{what}: {name} is {tau!r}; give a time constant in milliseconds, above 0")
+    if tau < dt / 20:
+        warnings.warn(
+            f"{what}: {name} is {tau:g} ms, but a step is {dt:g} ms long: nothing is left of a state after one step. Time constants are "
+            "in milliseconds: multiply seconds by 1e3; or give a smaller dt",
+            UserWarning,
+            stacklevel=3,
+        )
     return math.exp(-dt / tau)
 
 

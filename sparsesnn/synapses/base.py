@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Dict, NamedTuple, Optional, Tuple, Type  # noq
 import numpy as np
 
 from sparsesnn.errors import DescriptionError
+from sparsesnn.wording import unknown
 
 #: of the weights of some receivers, in the order in which they are stored: where each receiver's begin, [n + 1], and
 #: the sender of each
@@ -159,8 +160,8 @@ def synapses_from_dict(data: Any) -> Synapses:
     kind = Synapses.kinds[data["kind"]]
     arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"}
     allowed = [f.name for f in fields(kind)]
-    if unknown := sorted(set(arguments) - set(allowed)):
-        raise DescriptionError(f"synapses {kind.__name__}: unknown {unknown}; allowed: {allowed}")
+    if others := set(arguments) - set(allowed):
+        raise DescriptionError(f"synapses {kind.__name__}: {unknown('argument', min(others), allowed)}")
     try:
         return kind(**arguments)
     except TypeError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.conv2d import Conv2d
 
 
+@named
 @dataclass(frozen=True)
 class Conv1d(Conv2d):
     """`Conv2d` over maps of height 1, for senders of shape (length, channels): float32[1, kernel, channels before / groups, channels].

@@ -8,11 +8,13 @@ from typing import Any, Optional
 
 import numpy as np
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.base import InLists, Shape
 from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sides
 
 
+@named
 @dataclass(frozen=True)
 class Conv2d(OnMaps):
     """The same window of weights at every place: float32[kernel, kernel, channels before / groups, channels].

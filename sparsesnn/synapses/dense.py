@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.base import Synapses
 
 
+@named
 @dataclass(frozen=True)
 class Dense(Synapses):
     """A weight for every pair: float32[n_pre, n_post], a row per sending neuron, so that a spike reads one row.

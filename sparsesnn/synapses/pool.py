@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.base import InLists, Shape
 from sparsesnn.synapses.conv2d import Conv2d
@@ -16,6 +17,7 @@ from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sid
 REDUCTIONS = ("sum", "average", "max")
 
 
+@named
 @dataclass(frozen=True)
 class Pool(OnMaps):
     """Windows over each channel, without weights: their sum, average, or maximum (of spikes: whether any fired).

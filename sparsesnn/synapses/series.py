@@ -9,10 +9,12 @@ from typing import Any, ClassVar, Optional, Tuple  # noqa: UP035
 
 import numpy as np
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.synapses.base import InLists, Shape, Synapses, synapses_from_dict
 
 
+@named
 @dataclass(frozen=True)
 class Series(Synapses):
     """What the first makes of the spikes is read by the second, and so on, without neurons between them.

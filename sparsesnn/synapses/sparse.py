@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
 from sparsesnn.synapses.base import Columns, Synapses
@@ -21,6 +22,7 @@ MOST_PAIRS = 2**26
 SCATTER = 80.0
 
 
+@named
 @dataclass(frozen=True)
 class Sparse(Synapses):
     """A weight for some pairs: float32[synapses], receiver by receiver, the senders of each ascending.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import __version__, engines
+from sparsesnn.arguments import named
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
@@ -43,6 +44,7 @@ from sparsesnn.train.start import introduce, scale_weights, take_weights
 from sparsesnn.train.times import Times
 
 
+@named
 def train(
     config: Config,
     data_dir: str | Path | None = None,

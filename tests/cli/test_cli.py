@@ -178,7 +178,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (
             ["train", "mnist"],
             2,
-            "data.name: is 'mnist'; allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
+            "data.name: is 'mnist'; did you mean 'nmnist'? allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
         ),
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),
@@ -216,14 +216,6 @@ def test_errors_are_one_line_and_say_what_to_do(
     assert "Traceback" not in shown.err
 
 
-@pytest.mark.parametrize("arguments", [["eval"], ["traim"]])
-def test_options_that_do_not_exist(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run(*arguments)
-    assert caught.value.code == 2
-    assert "usage: sparsesnn" in capsys.readouterr().err
-
-
 def test_a_config_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe\x00")
@@ -255,6 +247,28 @@ def test_an_unknown_option_names_the_command(
     assert said.out == ""
     assert said.err.startswith(f"sparsesnn: error: {message}")
     assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench"], "sparsesnn bench: error: give WHAT, one of step, activity, .*loading; `sparsesnn bench --help`"),
+        (["eval"], "sparsesnn eval: error: give RUN, a run folder"),
+        (["trian"], "sparsesnn: error: COMMAND: is 'trian'; did you mean 'train'. allowed: train, eval"),
+        (["nir", "sow"], "sparsesnn nir: error: WHAT: is 'sow'; did you mean 'show'. allowed: export, show, import"),
+        (["eval", "run", "--threads", "two"], "sparsesnn eval: error: --threads: is 'two'; allowed: whole numbers"),
+        (["eval", "run", "--split", "tets"], "--split: is 'tets'; did you mean 'test'. allowed: test, valid, train"),
+    ],
+)
+def test_what_a_command_lacks_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(*arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said)
+    assert len(said.splitlines()) == 1
 
 
 def test_flags_are_added_where_they_are_read() -> None:

@@ -14,6 +14,14 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.train import Config
 
 
+def test_built_in_sets_take_no_folder() -> None:
+    for name in datasets.loading.BUILT_IN:
+        with pytest.raises(
+            ConfigError, match=f"data.dir: is '/nowhere', but the data set {name} .*leave --data out.*events"
+        ):
+            datasets.load(name, data_dir="/nowhere")
+
+
 @pytest.mark.parametrize("name", datasets.NAMES)
 def test_every_data_set_says_what_it_takes(name):
     assert set(datasets.split_names(name)) >= {"train", "test"}
@@ -22,7 +30,7 @@ def test_every_data_set_says_what_it_takes(name):
         datasets.defaults(name)["n_steps"] = 3
     with pytest.raises(ConfigError, match=f"{name} has no split 'validation'; allowed: train"):
         datasets.load(name, split="validation")
-    with pytest.raises(ConfigError, match=f"{name} has no parameter 'steps' .given: 3.; allowed: .*n_steps"):
+    with pytest.raises(ConfigError, match=f"{name}: unknown parameter 'steps'.*allowed: .*n_steps"):
         datasets.load(name, steps=3)
 
 
@@ -35,7 +43,7 @@ def test_unknown_names_are_errors():
     for call in (datasets.load, datasets.split_names, datasets.defaults):
         with pytest.raises(
             ConfigError,
-            match="there is no data set 'mnist'; allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
+            match="unknown data set 'mnist'; did you mean 'nmnist'. allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
         ):
             call("mnist")
 

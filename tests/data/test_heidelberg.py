@@ -334,7 +334,10 @@ def test_damaged_bytes_are_an_error_or_leave_a_whole_set(tmp_path):
         ({"pool": 701}, "pool is 701"),
         ({"duplicates": "all"}, "duplicates is 'all'; allowed: 'binary'"),
         ({"n_workers": 0}, "shd train: 0 worker processes are asked for; give a number from 1"),
-        ({"pools": 5}, "shd has no parameter 'pools'.*allowed: dt_ms, n_steps, pool, duplicates"),
+        (
+            {"pools": 5},
+            "shd: unknown parameter 'pools'; did you mean 'pool'.*allowed: dt_ms, n_steps, pool, duplicates",
+        ),
     ],
 )
 def test_parameters_without_meaning_are_errors(tmp_path, parameters, message):

@@ -117,8 +117,9 @@ def test_populations_are_values() -> None:
 @pytest.mark.parametrize(
     ("populations", "connections", "message"),
     [
-        ({"a": LIF(3)}, [], "'a' has no incoming connection"),
+        ({"a": LIF(3)}, [], r"no Input population; put Input\(n\) before 'a'"),
         ({}, [], "no Input population"),
+        ({"i": Input(3), "out": LI(3)}, [("i", "outt")], "i->outt: unknown population 'outt'; did you mean 'out'"),
         ({"1st": Input(3)}, [], "population name '1st'"),
         ({"a-b": Input(3)}, [], "population name 'a-b'"),
         (
@@ -126,7 +127,7 @@ def test_populations_are_values() -> None:
             [],
             f"population 'a' is 'LIF'; allowed: {', '.join(MODELS)}",
         ),
-        ({"i": Input(3)}, [("i", "x")], r"connection i->x: no population 'x'; there are \['i'\]"),
+        ({"i": Input(3)}, [("i", "x")], "connection i->x: unknown population 'x'; allowed: i"),
         ({"i": Input(3), "j": Input(3)}, [("i", "j")], "i->j: an Input receives nothing"),
         ({"i": Input(3), "o": LI(3), "p": LI(3)}, [("i", "o"), ("o", "p")], "o->p: an LI readout does not fire"),
         ({"i": Input(3), "a": LIF(3)}, [("a", "a")], "'a' has no incoming connection"),
@@ -162,6 +163,8 @@ def test_chain() -> None:
     assert one.connections == (Connection("input", "hidden", 1), Connection("hidden", "output", 1))
     assert list(Network.chain(Input(3), LIF(4), LIF(4), LI(2)).populations) == ["input", "hidden1", "hidden2", "output"]
     assert list(Network.chain(Input(3), LI(2)).populations) == ["input", "output"]
+    with pytest.raises(DescriptionError, match="a chain begins with LIF; put an Input before it"):
+        Network.chain(LIF(3), LI(2))
     with pytest.raises(DescriptionError, match="a chain needs an Input and at least one more"):
         Network.chain(Input(3))
 
@@ -173,9 +176,9 @@ def test_with_population() -> None:
     assert network.populations["b"] == CubaLIF(5)
     assert network.connections == branched().connections
     assert not network.with_population("a", recurrent=False).is_recurrent("a")
-    with pytest.raises(DescriptionError, match="no population 'c'; there are"):
+    with pytest.raises(DescriptionError, match="unknown population 'c'; allowed: "):
         branched().with_population("c", beta=0.5)
-    with pytest.raises(DescriptionError, match=r"a: unknown arguments \['alpha'\]; allowed: \["):
+    with pytest.raises(DescriptionError, match="a: unknown argument 'alpha'; .*allowed: n, beta"):
         branched().with_population("a", alpha=0.5)
 
 
@@ -259,7 +262,10 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (changed(("populations", "a", "beta"), ["x"] * 9), "LIF: beta is 'x'; allowed: 0 to 1"),
         (changed(("populations", "a", "beta"), [[1]] * 9), r"LIF: beta is \[1\]; allowed: 0 to 1"),
         (changed(("connections", 0, "pre"), []), r"connection \[\]->a: \[\] is no name of a population"),
-        (changed(("populations", "a", "tau"), 3), r"population 'a' \(LIF\): unknown \['tau'\]; allowed: \["),
+        (
+            changed(("populations", "a", "tau"), 3),
+            r"population 'a' \(LIF\): unknown argument 'tau'; .*allowed: activity",
+        ),
         (changed(("populations", "a"), {"model": "LIF"}), "population 'a': n is None"),
         (changed(("populations", "a", "beta"), "fast"), "LIF: beta"),
         (
@@ -278,7 +284,7 @@ def test_dicts_that_have_no_meaning(data: dict[str, Any], message: str) -> None:
 
 
 def test_text_that_is_no_network() -> None:
-    with pytest.raises(DescriptionError, match="network: not JSON"):
+    with pytest.raises(DescriptionError, match="network: .* is not JSON: .*give the text itself"):
         Network.from_json('{"populations": ')
     with pytest.raises(DescriptionError, match="the JSON is a list; give an object"):
         Network.from_json("[]")
@@ -322,7 +328,7 @@ def test_texts_that_describe_no_net(text: str, message: str) -> None:
 
 
 def test_unknown_defaults() -> None:
-    with pytest.raises(DescriptionError, match=r"net: unknown arguments \['tau'\]; allowed: \["):
+    with pytest.raises(DescriptionError, match="net: unknown argument 'tau'; .*allowed: a, a_range"):
         parse_net("3-4-2", tau=3)
 
 
@@ -383,7 +389,7 @@ def test_a_network_of_version_0_1_is_read() -> None:
     [
         (7, "synapses: is 7; give an object whose 'kind' is one of .*Dense"),
         ({"kind": "Wheel"}, "'Wheel'.*one of .*Dense"),
-        ({"kind": "Dense", "size": 3}, r"Dense: unknown \['size'\]"),
+        ({"kind": "Dense", "size": 3}, "Dense: unknown argument 'size'"),
     ],
 )
 def test_synapses_that_cannot_be_read(synapses: object, message: str) -> None:

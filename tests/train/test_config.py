@@ -133,7 +133,7 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"trian": {"epochs": 1}}, "unknown key 'trian'; did you mean 'train'.* allowed: data, net, loss"),
         ({"net": {"surrogate": {"kidn": "atan"}}}, "net.surrogate: unknown key 'kidn'; did you mean 'kind'"),
         ({"net": {"surrogate": {"kind": "tanh"}}}, "net.surrogate.kind: is 'tanh'; allowed: fast_sigmoid"),
-        ({"data": {"name": "mnist"}}, "data.name: is 'mnist'; allowed: digits"),
+        ({"data": {"name": "mnist"}}, "data.name: is 'mnist'; did you mean 'nmnist'. allowed: digits"),
         ({"data": {"name": "digits", "n_setps": 3}}, "data: unknown key 'n_setps'; did you mean 'n_steps'"),
         ({"data": {"name": "digits", "n_steps": "long"}}, "data.n_steps: is 'long'; allowed: whole numbers, 8 to"),
         ({"data": 3}, "data: is 3; give a table"),
@@ -146,6 +146,11 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         (
             {"train": {"dense_mode": "step"}},
             "train.dense_mode: is 'step' with backend 'cpu'; only backend 'dense' reads it",
+        ),
+        ({"optim": {"lr": "fast"}}, "optim.lr: is 'fast'; allowed: numbers, 0 or more, such as 0.001"),
+        (
+            {"optim": {"schedule": "cosin"}},
+            "optim.schedule: is 'cosin'; did you mean 'cosine'. allowed: cosine, constant",
         ),
         ({"optim": {"lr": math.nan}}, "optim.lr: is nan; allowed: 0 or more"),
         ({"optim": {"lr": math.inf}}, "optim.lr: is inf; allowed: 0 or more, finite"),
