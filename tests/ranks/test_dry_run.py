@@ -119,7 +119,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     total = found["traffic"].pop("all")
     assert total["n_messages"] == sum(of["n_messages"] for of in found["traffic"].values())
     assert {"lists", "loops", "weight gradients"} <= set(found["traffic"])
-    assert found["peak_bytes"] > found["before_bytes"] > 0
+    assert found["peak_bytes"] >= found["before_bytes"] > 0  # of this process, whose earlier tests may have held more
     assert found["activity"]["hidden1"] == pytest.approx(0.05, rel=0.5)
     assert main(words) == 0
     assert "the training means nothing" in capsys.readouterr().out
