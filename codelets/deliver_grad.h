@@ -23,9 +23,11 @@ namespace sparsesnn::SPARSESNN_ISA {
 // A sender's events are [starts[2m], starts[2m + 1]) spikes and [starts[2m + 1], starts[2m + 2]) near-spikes.
 struct SenderEvents {
   const std::int32_t* starts = nullptr;  // [2·M + 1]
-  const std::uint32_t* rows = nullptr;   // [events + events_ahead]
+  const std::uint32_t* rows = nullptr;   // [events + most_events_ahead]
   std::uint32_t group_rows = 0;          // rows of one group of samples
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
+  std::size_t events_ahead = 8;          // so many events early its row is asked for
+  int senders_ahead = 2;                 // so many senders early theirs
 };
 
 // Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
@@ -90,14 +92,11 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 
 // The row of an event; asks for that of a later one, since no prefetcher foresees a gather.
 template <int W>
-inline const float* next_row(const float* d_current, const std::uint32_t* event) {
+inline const float* next_row(const float* d_current, const std::uint32_t* event, std::size_t events_ahead) {
   const float* later = d_current + static_cast<std::size_t>(event[events_ahead]) * W;
   for (int k = 0; k < W; k += 16) __builtin_prefetch(later + k);
   return d_current + static_cast<std::size_t>(*event) * W;
 }
-
-// So many senders ahead their rows are asked for.
-inline constexpr int senders_ahead = 2;
 
 // Asks for the first `n` columns of a row that a later sender needs: rows lie a whole row of the weight apart, which no
 // prefetcher follows.
@@ -123,6 +122,8 @@ template <int W, bool graded>
 inline void deliver_grad_of(const float* d_current, const SenderEvents& events, int m0, int m1, const float* weight,
                             bool bf16, const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
+  const std::size_t events_ahead = events.events_ahead;
+  const int senders_ahead = events.senders_ahead;
   PendingDots dots(share ? share + events.starts[2 * m0] : nullptr);
   for (int m = m0; m < m1; ++m) {
     const std::int32_t begin = events.starts[2 * m], near = events.starts[2 * m + 1], end = events.starts[2 * m + 2];
@@ -146,7 +147,7 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
     for (std::uint32_t limit = events.group_rows; j < near; limit += events.group_rows) {
       const std::int32_t group_begin = j;
       for (; j < near && events.rows[j] < limit; ++j) {
-        const float* row = next_row<W>(d_current, events.rows + j);
+        const float* row = next_row<W>(d_current, events.rows + j, events_ahead);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         if constexpr (graded) {
@@ -164,7 +165,7 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
     }
     if (weight)
       for (; j < end; ++j) {
-        const float* row = next_row<W>(d_current, events.rows + j);
+        const float* row = next_row<W>(d_current, events.rows + j, events_ahead);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         dots.add(dot<W>(w, d));

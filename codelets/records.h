@@ -23,7 +23,7 @@ struct SparseRows {
 };
 
 // So many events behind its last one a list of events has, in bounds of what they point at: asked for early.
-inline constexpr std::size_t events_ahead = 8;
+inline constexpr int most_events_ahead = 32;
 
 // The numbers of one optimiser step; see adam.h. step_size = lr/c1, root_c2 = √c2.
 struct AdamStep {

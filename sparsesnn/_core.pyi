@@ -25,6 +25,16 @@ def num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Sets the number of threads, 1 to 1024; ValueError otherwise."""
 
+def choices() -> list:
+    """
+    (name, value, standard value, meaning) of every choice of speed (choices.h).
+    """
+
+def set_choice(name: str, value: int) -> None:
+    """
+    Sets one, between passes; ValueError where it is unknown or out of range.
+    """
+
 class LayerSpec:
     """The numbers that define one layer's passes; see host/src/layer.h."""
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "choices.h"
 #include "events.h"
 #include "group_sums.h"
 #include "isa.h"
@@ -19,19 +20,16 @@
 namespace sparsesnn {
 namespace {
 
-// Rows (t, b) of current gradients that the backward pass keeps between its two halves: 256 kB a tile of 64 neurons,
-// which leaves half of the smallest usual L2 to the rest.
-constexpr int backward_chunk_rows = 1024;
-
 // The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
-// descending. Sample by sample (`by_sample`) there must be something to do for every thread, if that fits.
+// descending. Sample by sample (`by_sample`) there must be something to do for every thread, if that fits. 1,024 rows
+// (t, b) are 256 kB a tile of 64 neurons, which leaves half of the smallest usual L2 to the rest.
 std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, const std::vector<Leaf>& leaves) {
   std::vector<Chunk> chunks;
   if (!n_steps) return chunks;
-  constexpr int most_steps = backward_chunk_rows / group_samples;
+  const int most_steps = choices.backward_rows / group_samples;
   int groups = 1;
   if (n_steps <= most_steps) {
-    groups = backward_chunk_rows / (n_steps * group_samples);
+    groups = choices.backward_rows / (n_steps * group_samples);
     if (by_sample) groups = std::max(groups, (num_threads() + group_samples - 1) / group_samples);
   }
   for (const Leaf& leaf : leaves)

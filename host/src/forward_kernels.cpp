@@ -5,6 +5,7 @@
 #include "../../codelets/deliver_sparse.h"
 #include "../../codelets/neuron/models.h"
 #include "../../codelets/step.h"
+#include "choices.h"
 #include "kernel_parts.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
@@ -44,9 +45,8 @@ inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int 
   for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, first, t, b, current);
 }
 
-// The most bytes of a tile's columns that are read step by step. More than that, such as those of several delays, would
-// push one another out of L2: each source then runs over a block of steps whose currents wait, `waiting_rows` at most.
-inline constexpr std::size_t columns_in_l2 = 1 << 19;
+// Columns of a tile beyond `choices.columns_kb`, such as those of several delays, would push one another out of L2:
+// each source then runs over a block of steps whose currents wait, `waiting_rows` at most.
 inline constexpr int waiting_rows = 512;
 
 template <class Weight>
@@ -54,7 +54,8 @@ inline bool by_source(const ForwardPass& pass, int width, int n_samples) {
   std::size_t n_pre = 0;
   for (int k = 0; k < pass.n_sources; ++k) n_pre += static_cast<std::size_t>(pass.sources[k].n_pre);
   const std::size_t columns = n_pre * static_cast<std::size_t>(width) * sizeof(Weight);
-  return pass.n_sources > 1 && columns > columns_in_l2 && n_samples <= waiting_rows;
+  return pass.n_sources > 1 && columns > static_cast<std::size_t>(choices.columns_kb) << 10 &&
+         n_samples <= waiting_rows;
 }
 
 // The currents of steps [t0, t1) and samples [b0, b1), source by source: each is the same sum in the same order.

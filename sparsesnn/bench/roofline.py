@@ -58,11 +58,7 @@ class Machine:
 
 def measure_machine(seconds: float = 0.03) -> Machine:
     """Bandwidths of this machine with the engine's threads and instruction set; takes about 8·`seconds`."""
-    caches = {
-        "L1": _cache_bytes("SC_LEVEL1_DCACHE_SIZE", 32 << 10),
-        "L2": _cache_bytes("SC_LEVEL2_CACHE_SIZE", 512 << 10),
-        "L3": _cache_bytes("SC_LEVEL3_CACHE_SIZE", 16 << 20),
-    }
+    caches = cache_sizes()
     threads = _core.num_threads()
     l3 = max(2 * caches["L2"], min(caches["L3"] // (2 * threads), 16 << 20))
     footprints = {
@@ -79,6 +75,15 @@ def measure_machine(seconds: float = 0.03) -> Machine:
         }
 
     return Machine(caches, measure(update=False), measure(update=True))
+
+
+def cache_sizes() -> dict[str, int]:
+    """Bytes of a core's first and second cache, and of the third, which cores share."""
+    return {
+        "L1": _cache_bytes("SC_LEVEL1_DCACHE_SIZE", 32 << 10),
+        "L2": _cache_bytes("SC_LEVEL2_CACHE_SIZE", 512 << 10),
+        "L3": _cache_bytes("SC_LEVEL3_CACHE_SIZE", 16 << 20),
+    }
 
 
 def _cache_bytes(name: str, fallback: int) -> int:

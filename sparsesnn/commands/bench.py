@@ -10,6 +10,7 @@ from sparsesnn.commands import (
     bench_ipu_model,
     bench_loading,
     bench_step,
+    bench_tune,
 )
 
 
@@ -21,3 +22,4 @@ def register(commands: Any) -> None:
     bench_baselines.register(what)
     bench_ipu_model.register(what)
     bench_loading.register(what)
+    bench_tune.register(what)

@@ -69,7 +69,7 @@ SYNAPSE_BYTES = 13
 #: a run of weights that a spike adds to a row of maps, and an own entry: `Hit` of host/src/windows.h, `RowEntry` of
 #: host/src/window_passes.h
 HIT_BYTES, ENTRY_BYTES = 32, 16
-#: rows (t, b) that the backward pass works on at a time: `backward_chunk_rows` of host/src/backward.cpp
+#: rows (t, b) that the backward pass works on at a time: `backward_rows` of host/src/choices.h
 CHUNK_ROWS = 1024
 
 
