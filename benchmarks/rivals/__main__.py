@@ -16,7 +16,7 @@ from typing import Any
 
 from rivals import environments, plot, report
 from rivals.catalogue import GROUPS, HIDDEN_ACTIVITY, N_SAMPLES, N_STEPS, RIVALS, WORKLOADS, Course, Rival, chosen
-from rivals.race import Loaded, Worker, WorkerError, rotate
+from rivals.race import Loaded, Worker, WorkerError, rotate, stolen_seconds
 from rivals.results import Result, crossing, ratios, summarise
 from rivals.task import Task
 
@@ -202,6 +202,7 @@ def main() -> int:
     facts = report.about(options.threads, command, ROOT)
     facts |= {"n_steps": N_STEPS, "n_samples": N_SAMPLES, "input_activity": 0.015, "hidden_activity": HIDDEN_ACTIVITY}
     out: Path = options.out
+    stolen = stolen_seconds()
     with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
         race = Race(options, Path(folder))
         targets = (QUICK_SWEEP if options.quick else SWEEP) if options.sweep else ()
@@ -214,6 +215,8 @@ def main() -> int:
         activity = {name: firing for name, (_, firing) in found.items()}
         sweep = race.sweep(WORKLOADS["W1"], targets) if targets else None
     facts["minutes"] = round((time.monotonic() - race.started) / 60, 1)
+    after = stolen_seconds()
+    facts["stolen"] = (after[0] - stolen[0]) / max(1e-9, after[1] - stolen[1]) if stolen and after else None
     page = report.markdown(facts, results, activity, race.missing, sweep)
     report.write(out / "rivals.md", page)
     report.write_json(

@@ -198,9 +198,22 @@ def _cpu_seconds(pid: int) -> float | None:
 
 def _busy_seconds() -> float | None:
     """Time that all cores were not idle; time stolen by the host counts as busy."""
+    if (fields := _core_seconds()) is None:
+        return None
+    user, nice, system, _idle, _wait, irq, softirq, steal = fields
+    return user + nice + system + irq + softirq + steal
+
+
+def stolen_seconds() -> tuple[float, float] | None:
+    """Time that the host of a virtual machine gave to others while a core had work, and all time of all cores."""
+    fields = _core_seconds()
+    return None if fields is None else (fields[-1], sum(fields))
+
+
+def _core_seconds() -> list[float] | None:
+    """Of all cores since the system started: user, nice, system, idle, wait, irq, softirq, steal."""
     try:
         fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except (OSError, ValueError, IndexError):
         return None
-    user, nice, system, _idle, _wait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return [x / os.sysconf("SC_CLK_TCK") for x in fields] if len(fields) == 8 else None

@@ -14,6 +14,7 @@ from typing import Any
 from rivals.catalogue import SEMANTICS, WORKLOADS
 from rivals.race import QUIET
 from rivals.results import Result, ratios
+from sparsesnn.bench.roofline import cache_sizes
 from sparsesnn.wording import count
 
 
@@ -27,6 +28,8 @@ def about(threads: int, command: str, root: Path) -> dict[str, Any]:
         "command": command,
         "machine": _processor(),
         "cores": os.cpu_count(),
+        "mhz": _megahertz(),
+        "caches": cache_sizes(),
         "threads": threads,
         "isa": sparsesnn.build_info()["isa"],
         "system": platform.platform(),
@@ -60,6 +63,24 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _megahertz() -> float | None:
+    """Of the fastest core at this moment; None where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return max((float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")), default=None)
+
+
+def conditions(facts: Mapping[str, Any]) -> str:
+    """Frequency, caches and stolen time, in words; `facts["stolen"]` is a share of the time of all cores."""
+    parts = [] if facts["mhz"] is None else [f"{facts['mhz']:,.0f} MHz at the start"]
+    parts += [f"{level} {n >> 10:,} kB" for level, n in facts["caches"].items()]
+    if facts["stolen"] is not None:
+        parts.append(f"{100 * facts['stolen']:.1f} % of the time stolen by the host")
+    return ", ".join(parts)
+
+
 def markdown(
     facts: Mapping[str, Any],
     workloads: Mapping[str, Sequence[Result]],
@@ -75,6 +96,8 @@ def markdown(
         f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
         f"T = {facts['n_steps']}, batch {facts['n_samples']}, float32, the same spikes and weights for all. "
         "Medians over interleaved turns; [how it is measured](../README.md).",
+        "",
+        f"The machine: {conditions(facts)}.",
     ]
     for name, results in workloads.items():
         firing = ", ".join(f"{k} {100 * a:.2f} %" for k, a in activity[name].items())

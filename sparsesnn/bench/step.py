@@ -46,6 +46,7 @@ class StepResult:
             "pack" copies weights into tiles, "other" is Python, PyTorch, allocation and waiting for the last thread.
         floor_ms: the least time of each phase on this machine, by the bytes it has to move (cpu backend).
         roofline_share: floor over time, per phase; "total" over the whole step.
+        floor_1_thread_ms: the floor of the whole step on one thread of the same machine; None where one thread ran, or no engine.
         bandwidth: bytes per second that were measured, "read" and "update" of each memory level.
         activity: spikes per neuron and step, measured, per population, with the input.
         listed: spikes and near-spikes per neuron and step, likewise.
@@ -67,6 +68,7 @@ class StepResult:
     phases_ms: dict[str, float]
     floor_ms: dict[str, float]
     roofline_share: dict[str, float]
+    floor_1_thread_ms: float | None
     bandwidth: dict[str, dict[str, float]]
     activity: dict[str, float]
     listed: dict[str, float]
@@ -97,6 +99,12 @@ class StepResult:
             lines += [f"{'phase':<14}{'ms':>8}{'floor':>8}{'share':>8}"]
             lines += [f"{name:<14}{ms:>8.2f}{self._floor(name)}" for name, ms in self.phases_ms.items()]
             lines += [f"{'total':<14}{self.step_ms:>8.2f}{self._floor('total')}"]
+            if self.floor_1_thread_ms is not None:
+                total = self.floor_ms["total"]
+                lines.append(
+                    f"threads    the floor is {self.floor_1_thread_ms:.2f} ms on 1 thread: {count(self.threads, 'thread')} can at best "
+                    f"be {self.floor_1_thread_ms / total:.2f} times as fast, not {self.threads}"
+                )
             lines += [
                 "bandwidth  read / read-modify-write, GB/s:   "
                 + "   ".join(
@@ -173,14 +181,20 @@ def bench_step(
     floor: dict[str, float] = {}
     share: dict[str, float] = {}
     bandwidth: dict[str, dict[str, float]] = {}
+    floor_1_thread = None
     if engine_class(backend).counts_phases:
         seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
         phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_seconds(model, spikes)).items()}
         phases["optimiser"] = optimiser_ms
         phases["other"] = max(0.0, median(totals) - sum(phases.values()))
         machine = roofline.measure_machine()
-        floor = roofline.floor_ms(list(roofline.streams(model, spikes, model(spikes), machine)), machine)
+        streams = list(roofline.streams(model, spikes, model(spikes), machine))
+        floor = roofline.floor_ms(streams, machine)
         floor["total"] = sum(floor.values())
+        if (threads := _core.num_threads()) > 1:
+            _core.set_num_threads(1)
+            floor_1_thread = sum(roofline.floor_ms(streams, roofline.measure_machine()).values())
+            _core.set_num_threads(threads)
         # step is what deliver, timed apart, leaves of the loop they share: nothing, if the machine was slow just then
         share = {k: ms / phases[k] for k, ms in floor.items() if phases.get(k, 0.0) > 0}
         share["total"] = floor["total"] / median(totals)
@@ -195,6 +209,7 @@ def bench_step(
         phases_ms=phases,
         floor_ms=floor,
         roofline_share=share,
+        floor_1_thread_ms=floor_1_thread,
         bandwidth=bandwidth,
         activity=activity,
         listed=listed,

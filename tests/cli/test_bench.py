@@ -28,6 +28,8 @@ def test_activity_is_reached_and_both_backends_compute_the_same_loss() -> None:
     assert {*PHASES, "total"} == sparse.floor_ms.keys() == sparse.roofline_share.keys() | {"step"}
     assert sparse.floor_ms["total"] == pytest.approx(sum(sparse.floor_ms[phase] for phase in PHASES))
     assert sparse.roofline_share["total"] == pytest.approx(sparse.floor_ms["total"] / sparse.step_ms)
+    assert sparse.floor_1_thread_ms is None if sparse.threads == 1 else sparse.floor_1_thread_ms > 0
+    assert dense.floor_1_thread_ms is None
     assert not dense.phases_ms
     assert not dense.roofline_share
 

@@ -333,6 +333,9 @@ FACTS = {
     "date": "2026-01-01 00:00 UTC",
     "commit": "abc",
     "machine": "a processor",
+    "mhz": 2595.1,
+    "caches": {"L1": 32 << 10, "L2": 1 << 20, "L3": 32 << 20},
+    "stolen": 0.0123,
     "threads": 2,
     "isa": "avx2",
     "command": "./dev bench rivals",
@@ -363,6 +366,8 @@ def test_the_page_names_what_is_missing_and_what_disturbed() -> None:
     results = [_result("sparsesnn", 2000), _result("fused", 200, n_quiet=0, foreign=0.8)]
     page = report.markdown(FACTS, {"W1": results}, {"W1": {"input": 0.015}}, {"Norse": "pip: no network"}, SWEEP)
     assert "- Norse: pip: no network" in page
+    assert "2,595 MHz at the start, L1 32 kB, L2 1,024 kB, L3 32,768 kB, 1.2 % of the time stolen by the host." in page
+    assert report.conditions({**FACTS, "mhz": None, "stolen": None}) == "L1 32 kB, L2 1,024 kB, L3 32,768 kB"
     assert "**Disturbed**: in 1 of 2 turns other processes used the machine, up to 0.80 cores" in page
     assert "| W1: against the best dense (fused) | 10.00 |" in page
     assert "Dense wins from 25 % on." in page
