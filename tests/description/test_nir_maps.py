@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import sparsesnn as ss
-from sparsesnn import LI, LIF, Conv2d, CubaLIF, Dense, Input, Network, Pool, Series
+from sparsesnn import LI, LIF, Conv1d, Conv2d, CubaLIF, Dense, Input, Network, Pool, Series
 from sparsesnn.errors import DescriptionError
 from sparsesnn.nir import from_nir, read, readers, to_nir, write
 
@@ -418,3 +418,20 @@ def test_delays_of_maps(x: Tensor) -> None:
     assert [c.delay for c in back.network.connections] == [2, 2]
     for a, b in zip(spikes_of(model, x).values(), spikes_of(back, x).values(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_one_axis_is_written_as_maps_of_height_one() -> None:
+    network = Network.chain(
+        Input(shape=(19, 2), channels_first=True), Conv1d(4, 3, 2), lif(), Pool("sum", (1, 2)), Dense(), lif(n=5)
+    )
+    model = model_of(network, gain=4)
+    graph_ = to_nir(model, dt=1e-3)
+    assert graph_.nodes["input_to_hidden"].weight.shape == (4, 2, 1, 3)
+    back = from_nir(graph_, source="nir", dt=1e-3, backend="dense")
+    assert back.network.connections[0].synapses == Conv2d(4, (1, 3), (1, 2), shape=(1, 19, 2), channels_first=True)
+    x = (torch.rand(T, B, 38, generator=torch.Generator().manual_seed(3)) < 0.3).float()
+    for a, b in zip(spikes_of(model, x[..., None]).values(), spikes_of(back, x[..., None]).values(), strict=True):
+        assert torch.equal(a, b)
+    one = nir.Conv1d(19, np.ones((4, 2, 3)), 1, 0, 1, 1, np.zeros(4))
+    with pytest.raises(DescriptionError, match="'n0': is a Conv1d; known: .*Conv2d"):
+        brought(one, neurons(4, 17), shape=(2, 19))
