@@ -52,7 +52,8 @@ class Pooled:
     def pull(self, d_values: np.ndarray) -> np.ndarray:
         """The gradient of the values of the lists that were given, from that of the result's."""
         for pool, result, n_values in reversed(self.done):
-            d_values = _core.pooled_grad(result["ends"], result["entries"], d_values, pool.share, n_values)
+            made = _core.pooled_grad(result["ends"], result["entries"], d_values, pool.share, n_values)
+            d_values = np.asarray(made)
         return d_values
 
 
