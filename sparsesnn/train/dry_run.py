@@ -85,7 +85,7 @@ class DryRunResult:
             ("messages sent", total["n_messages"], plan["n_messages"]),
             ("MB sent", total["bytes_sent"] / 1e6, None),
             ("MB received", total["bytes_received"] / 1e6, plan["bytes_received"] / 1e6),
-            ("memory, MB", (self.peak_bytes - self.before_bytes) / 1e6, plan["memory_bytes"] / 1e6),
+            ("memory above start, MB", (self.peak_bytes - self.before_bytes) / 1e6, plan["memory_bytes"] / 1e6),
         ]
         for name, here, there in rows:
             lines.append(f"{name:<24}{here:>12,.4g}" + ("" if there is None else f"{there:>12,.4g}"))
