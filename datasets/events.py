@@ -45,7 +45,7 @@ SPLITS = PARTS
 LICENCE = "yours"
 CITATION = "yours"
 RECIPE = {
-    "data": {"valid": "auto", "test": "auto"},
+    "data": {"test": "auto"},
     "net": {"text": "auto-256r-auto"},
     "optim": {"lr": 2e-3},
     "train": {"epochs": 30},

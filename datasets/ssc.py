@@ -16,7 +16,7 @@ __all__ = ["CITATION", "LICENCE", "RECIPE", "SPLITS", "Options", "load"]
 
 SPLITS = ("train", "valid", "test")
 LICENCE, CITATION = heidelberg.LICENCE, heidelberg.CITATION
-RECIPE = {"data": {"valid": "own"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 30}}
+RECIPE = {"net": {"text": "auto-256r-auto"}, "train": {"epochs": 30}}
 
 
 def load(*, split: str, options: Options, **files: Any) -> EventSet:

@@ -58,7 +58,7 @@ class DataConfig(Section, name="data"):
     )
     download: bool = option(False, "fetch files that are missing", flag="download", free=True)
     valid: str = option(
-        "random:0.1",
+        "auto",
         "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), "
         "file:val.txt (the samples whose numbers it lists), own, none; auto: own where the data has such a part, else random:0.1",
         flag="valid",

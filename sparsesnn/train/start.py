@@ -36,15 +36,16 @@ def introduce(run: Run) -> None:
     )
     n_valid = len(parts.valid) if parts.valid else 0
     train = parts.train.event_set
+    how_valid = prepare.held_out_by(config.data, train)[1]
     names = [name for k, name in enumerate(parts.train.class_names) if name != str(k)]
     note(
         f"data    {config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
-        f"({config.data.valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}"
+        f"({how_valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}"
         + (f" ({', '.join(names)}), " if 0 < len(names) <= MOST_NAMES else ", ")
         + f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
         + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
     )
-    if warning := datasets.overrates(train, prepare.held_out_by(config.data, train)[1]):
+    if warning := datasets.overrates(train, how_valid):
         note(f"note    data.valid: {warning}")
     note(f"net     {sizes}, {run.engine.n_parameters:,} parameters, readout '{run.training.decoding}'")
     if run.times.dt_ms is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import sparsesnn
+from sparsesnn import datasets
 from sparsesnn.cli import main
 from sparsesnn.config.tables import read_toml
 from sparsesnn.train import Config
@@ -173,12 +174,12 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train"], 2, "which data set? give one of digits, dvsgesture, events, nmnist, shd, ssc, synthetic"),
+        (["train"], 2, f"which data set? give one of {', '.join(datasets.NAMES)}"),
         (["train", "configs/digits.toml"], 2, "synthetic; a file is given as --config configs/digits.toml"),
         (
             ["train", "mnist"],
             2,
-            "data.name: is 'mnist'; did you mean 'nmnist'? allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
+            f"data.name: is 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}",
         ),
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),

@@ -273,8 +273,8 @@ def test_an_empty_sample_is_drawn(tmp_path):
     [
         (["build"], "data build: which data set? name one, or give --config FILE"),
         (["show"], "data show: which data set?"),
-        (["build", "mnist"], "data.name: is 'mnist'; did you mean 'nmnist'? allowed: digits, dvsgesture"),
-        (["info", "mnist"], "unknown data set 'mnist'; did you mean 'nmnist'? allowed: digits, dvsgesture"),
+        (["build", "mnist"], f"data.name: is 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
+        (["info", "mnist"], f"unknown data set 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
         (["clear", "mnist"], "unknown data set 'mnist'"),
         (["build", "synthetic", "--set", "data.steps=3"], "data: unknown key 'steps'; did you mean 'n_steps'?"),
         (["build", "synthetic", "--split", "valid"], "synthetic has no split 'valid'; allowed: train, test"),

@@ -12,6 +12,7 @@ from sparsesnn import datasets
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
 from sparsesnn.train import Config
+from sparsesnn.train.prepare import held_out_by
 
 
 def test_built_in_sets_take_no_folder() -> None:
@@ -34,6 +35,20 @@ def test_every_data_set_says_what_it_takes(name):
         datasets.load(name, steps=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "valid"),
+    [
+        ("ssc", {}, "own"),
+        ("shd", {}, "random:0.1"),
+        ("ssc", {"valid": "none"}, "none"),
+        ("synthetic", {}, "random:0.1"),
+    ],
+)
+def test_validation_is_by_the_part_that_the_data_has(name: str, asked: dict[str, str], valid: str) -> None:
+    config = Config().with_values({"data": {"name": name, **asked}}).data
+    assert held_out_by(config, datasets.load("synthetic", n_samples=3)) == ("own", valid)
+
+
 def test_none_means_the_default():
     one = datasets.load("synthetic", n_samples=3, n_steps=None)
     assert one.n_steps == datasets.defaults("synthetic")["n_steps"]
@@ -43,7 +58,7 @@ def test_unknown_names_are_errors():
     for call in (datasets.load, datasets.split_names, datasets.defaults):
         with pytest.raises(
             ConfigError,
-            match="unknown data set 'mnist'; did you mean 'nmnist'. allowed: digits, dvsgesture, events, nmnist, shd, ssc, synthetic",
+            match=f"unknown data set 'mnist'; did you mean 'nmnist'. allowed: {', '.join(datasets.NAMES)}",
         ):
             call("mnist")
 

@@ -5,6 +5,7 @@ Each toy is written into a copy of the tree, in the files that its section's tab
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -394,7 +395,7 @@ from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.options import option
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "valid", "test")
 LICENCE, CITATION = "public domain", "none"
 RECIPE = {"train": {"epochs": 2}}
 
@@ -430,7 +431,7 @@ assert main(["train", "halves", "--net", "auto-9-auto", "--out", "run", "--quiet
 assert main(["data", "info", "halves"]) == 0
 """
     assert "told apart by which half" in python(tree, code)
-    assert (tree / "run/result.json").exists()
+    assert json.loads((tree / "run/result.json").read_text())["n_valid"] == 24
 
 
 # ---- ARCHITECTURE ------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def test_backward_against_central_differences(
             reset=reset,
             reset_decays=reset_decays,
             detach_reset=detach,
-            surrogate=Surrogate(kind, SLOPES[kind]),
+            surrogate=Surrogate(kind, SLOPES.get(kind, 2.0)),
             recurrent=recurrent,
         )
         check_central_differences(p, make_inputs(rng, delays), rng)
@@ -218,7 +218,7 @@ def test_backward_against_autograd(model: type[Population], reset: str, reset_de
             reset=reset,
             reset_decays=reset_decays,
             detach_reset=detach,
-            surrogate=Surrogate(kind, SLOPES[kind]),
+            surrogate=Surrogate(kind, SLOPES.get(kind, 2.0)),
             recurrent=recurrent,
             grad_threshold=grad_threshold,
         )
