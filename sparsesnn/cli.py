@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         try:
-            return super()._get_value(action, text)  # type: ignore[misc]
+            return super()._get_value(action, text)
         except argparse.ArgumentError as error:
             kind = {int: "whole numbers", float: "numbers"}.get(action.type)  # type: ignore[call-overload]
             if kind is None:

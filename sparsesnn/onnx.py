@@ -128,7 +128,7 @@ def export(model: Model, path: str | Path) -> StepModule:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError("onnx and onnxscript", "onnx", "the export of a network as ONNX") from error
+        raise MissingDependencyError("onnx or onnxscript", "onnx", "the export of a network as ONNX") from error
     step, path = StepModule(model).eval(), Path(path)
     # sizes 0 and 1 would be taken for constants
     arguments = (torch.zeros(2, step.n_input), *step.first_states(2))

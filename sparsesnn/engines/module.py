@@ -298,7 +298,7 @@ class Model(Loadable):
             )
         if not isinstance(state or {}, Mapping):
             raise ShapeError(
-                f"Model: state is a {type(state).__name__}; give output.state, of the call before, or None"
+                f"Model: state is {type(state).__name__}; give the state of an output, output.state, or None"
             )
         past = state or {}
         data = self._input(spikes)

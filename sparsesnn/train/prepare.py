@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,12 @@ def load_parts(config: DataConfig) -> Parts:
     Errors: `DataError` for missing or damaged files, `ConfigError` for a validation part that cannot be made.
     """
     whole = load_split(config, "train")
+    if whole.n_classes < 2:
+        warnings.warn(
+            f"{config.name}: all samples have one class, so that every network reads 100 % of them; give label other values too",
+            UserWarning,
+            stacklevel=2,
+        )
     how_test, how_valid = held_out_by(config, whole)
     if how_test == "own":
         test_set = load_split(config, "test")

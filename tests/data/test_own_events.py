@@ -606,3 +606,10 @@ def test_the_example_of_a_camera(tmp_path: Path) -> None:
     place = (column * torch.arange(24)).sum(2) / column.sum(2)
     assert place[5, 0] < 12 < place[30, 0], "right"
     assert place[5, 1] > 12 > place[30, 1], "left"
+
+
+def test_one_class_is_a_warning(tmp_path: Path) -> None:
+    file = save(tmp_path / "one.npz", {**arrays(), "label": np.zeros(13, int)})
+    config = Config.from_dict({"data": {"name": "events", "dir": str(file), "valid": "none"}})
+    with pytest.warns(UserWarning, match="events: all samples have one class, .*give label other values"):
+        prepare.load_parts(config.data)

@@ -60,3 +60,32 @@ def test_nothing_else_changes() -> None:
         return a + sum(others.values())
 
     assert takes_all(1, b=2) == 3
+
+
+def test_time_constants_in_seconds() -> None:
+    with pytest.warns(
+        UserWarning, match=r"LIF.from_ms: tau is 0.02 ms, but a step is 5 ms long: .*multiply seconds by 1e3"
+    ):
+        ss.LIF.from_ms(3, tau=0.02, dt=5)
+    ss.LIF.from_ms(3, tau=0.5, dt=5)
+
+
+def test_what_a_model_is_given_by_mistake() -> None:
+    model, spikes = ss.Model(ss.parse_net("5-4-3")), ss.SpikeBatch.from_dense(torch.ones(7, 2, 5))
+    with pytest.raises(
+        ss.errors.ShapeError, match="input is a ndarray; give a SpikeBatch, such as SpikeBatch.from_dense"
+    ):
+        model(spikes.to_dense().numpy())
+    output = model(spikes)
+    with pytest.raises(ss.errors.ShapeError, match="state is Output; give .*output.state"):
+        model(spikes, output)  # type: ignore[arg-type]
+    labels: Any = torch.zeros(2, dtype=torch.int64).numpy()
+    with pytest.raises(ss.errors.ShapeError, match="labels are a ndarray; give a tensor: torch.as_tensor"):
+        cross_entropy(output, labels, "max", 3)
+    with pytest.raises(
+        ss.errors.DescriptionError, match=r"Adam: params is a Model; give the tensors: model.parameters\(\)"
+    ):
+        ss.Adam(model)  # type: ignore[arg-type]
+    lr: Any = "1e-3"
+    with pytest.raises(ss.errors.DescriptionError, match=r"Adam: lr='1e-3', .*numbers"):
+        ss.Adam(model.parameters(), lr=lr)

@@ -45,7 +45,7 @@ def test_not_strict() -> None:
     model = ss.Model(ss.parse_net("5-4-3"), seed=1)
     found = model.load_state_dict({"other": torch.zeros(1), WEIGHT: torch.ones(5, 4)}, strict=False)
     assert found.unexpected_keys == ["other"]
-    assert model.layers["hidden"].weights[0].eq(1).all()  # type: ignore[index,operator]
+    assert model.layers["hidden"].weights[0].eq(1).all()  # type: ignore[index]
     with pytest.raises(
         CheckpointError, match=r"needs \[5, 4\]. Give the state of a model of the same network .*$"
     ) as refused:
