@@ -194,13 +194,13 @@ class NetConfig(Section, name="net"):
         if len(parts) > 1 and re.fullmatch(f"{AUTO}s?", parts[-1]):
             parts[-1] = parts[-1].replace(AUTO, str(n_classes))
         neurons, readout = dict(self.neurons), dict(self.readout)
-        for tau_ms, arguments, decay in (
-            (self.tau_ms, neurons, "beta"),
-            (self.tau_syn_ms, neurons, "alpha"),
-            (self.readout_tau_ms, readout, "beta"),
+        for name, arguments, decay in (
+            ("tau_ms", neurons, "beta"),
+            ("tau_syn_ms", neurons, "alpha"),
+            ("readout_tau_ms", readout, "beta"),
         ):
-            if tau_ms:
-                arguments[decay] = decay_of(tau_ms, dt_ms)
+            if tau_ms := getattr(self, name):
+                arguments[decay] = decay_of(tau_ms, dt_ms, "net", name)
         network = parse_net("-".join(parts), **neurons)
         if tau_range := self.tau_range or [tau / dt_ms for tau in self.tau_range_ms]:
             for name, population in network.populations.items():

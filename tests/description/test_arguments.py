@@ -75,7 +75,7 @@ def test_what_a_model_is_given_by_mistake() -> None:
     with pytest.raises(
         ss.errors.ShapeError, match="input is a ndarray; give a SpikeBatch, such as SpikeBatch.from_dense"
     ):
-        model(spikes.to_dense().numpy())
+        model(spikes.to_dense().numpy())  # type: ignore[arg-type]
     output = model(spikes)
     with pytest.raises(ss.errors.ShapeError, match="state is Output; give .*output.state"):
         model(spikes, output)  # type: ignore[arg-type]
