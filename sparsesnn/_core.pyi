@@ -92,10 +92,10 @@ class Source:
 class Loop:
     """
     A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,
-    and its delay, 1 or more.
+    its delay, 1 or more, and axonal delays: whole steps, and parts of a step where they lie between two.
     """
 
-    def __init__(self, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], delay: int, packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ...) -> None: ...
+    def __init__(self, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], delay: int, packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None = ..., fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
 
 class LayerCall:
     """
@@ -158,7 +158,7 @@ def forward(layer: LayerCall) -> dict:
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ...) -> dict:
+def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ...) -> dict:
     """
     Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which
     these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],
@@ -166,9 +166,10 @@ def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.fl
     of list values come as one sum a block of its tiles (tile_folds), [K, slots].
     """
 
-def recurrent_value_grads(layer: LayerCall, saved: dict, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
+def recurrent_value_grads(layer: LayerCall, saved: dict, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: Sequence[bool], n_batch: int) -> tuple:
     """
-    The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.
+    The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,
+    and those of its axonal delays.
     """
 
 group_samples: int = ...
@@ -255,8 +256,13 @@ def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArr
     each entry went.
     """
 
-def delayed_grad(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, earlier: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], later: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, d_moved: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: bool) -> tuple:
-    """Gradients by the values of the entries, and by the delays or None."""
+def delayed_grad(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, earlier: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], later: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, d_moved: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: bool, separate: bool = ...) -> tuple:
+    """
+    Gradients by the values of the entries, and by the delays or None; separate: those of each group of samples.
+    """
+
+def add_groups(groups: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
+    """float32[N], the sum of gradients [G, N] of groups of samples."""
 
 def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> dict:
     """

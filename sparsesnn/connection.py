@@ -58,10 +58,9 @@ class Connection:
             raise DescriptionError(
                 f"connection {self.pre}->{self.post}: synapses is {self.synapses!r}; give a kind such as Dense()"
             )
-        if self.axonal is not None and (self.is_recurrent or not isinstance(self.axonal, Delays)):
+        if self.axonal is not None and not isinstance(self.axonal, Delays):
             raise DescriptionError(
-                f"connection {self.pre}->{self.post}: axonal is {self.axonal!r}; allowed: Delays(longest) on connections "
-                "between two populations, None"
+                f"connection {self.pre}->{self.post}: axonal is {self.axonal!r}; allowed: Delays(longest), None"
             )
 
     @property

@@ -7,6 +7,9 @@ In evaluation every d_m is rounded to the nearest whole step (halves to the even
 
     ∂L/∂d_m = Σ_t s[t, m]·(∂L/∂s'[t + d + 1, m] - ∂L/∂s'[t + d, m])                        s': what arrives
 
+`delay` is 1 or more on a recurrent connection, so a spike is never heard in its own step. The sum over samples is one of groups of
+samples (`group_samples`), each over its lists in order or, on a recurrent connection, sample by sample.
+
 Source of the two taps: Hammouamri et al. 2024 (triangular kernels of width 1), Sun et al. 2023 (axonal delays).
 Runs under Python 3.8, as `sparsesnn.network` does.
 """

@@ -239,16 +239,17 @@ class Network:
 
         return Network(self.populations, tuple(copy for c in self.connections for copy in copies(c)))
 
-    def with_axonal_delays(self, longest: int, *, learn: bool = False) -> Network:
+    def with_axonal_delays(self, longest: int, *, learn: bool = False, recurrent: bool = False) -> Network:
         """The same network where each sender of a connection into a hidden population has a delay of its own.
 
         Args:
             longest: see `sparsesnn.delays.Delays`.
             learn: train them.
+            recurrent: of recurrent connections; else of the connections between populations.
         """
 
         def changed(k: int, c: Connection) -> Connection:
-            kept = c.post == self.output or c.is_recurrent
+            kept = c.post == self.output or c.is_recurrent != recurrent
             return c if kept else replace(c, axonal=Delays(longest, learn=learn, seed=k))
 
         return Network(self.populations, tuple(changed(k, c) for k, c in enumerate(self.connections)))

@@ -94,8 +94,10 @@ class StepModule(nn.Module):
                 if not c.axonal:
                     arriving = before[f"{c.pre}.past"][c.delay - 1] if c.delay else sent[c.pre]
                 else:
-                    lately = torch.cat([sent[c.pre][None], before[f"{c.pre}.past"]])
-                    arriving = lately[named[f"{c.name} steps"] + c.delay, :, torch.arange(lately.shape[2])].T
+                    now = [] if c.is_recurrent else [sent[c.pre][None]]
+                    lately = torch.cat([*now, before[f"{c.pre}.past"]])
+                    rows = named[f"{c.name} steps"] + (c.delay - 1 if c.is_recurrent else c.delay)
+                    arriving = lately[rows, :, torch.arange(lately.shape[2])].T
                 product = (
                     arriving @ named[c.name] if c.synapses.is_matrix else c.synapses.product(arriving, named[c.name])
                 )

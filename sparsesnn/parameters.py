@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.bounds import bounded
 from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.network import Connection, Network
@@ -54,6 +55,11 @@ class Incoming(NamedTuple):
     synapses: Synapses = Dense()
     n_copies: int = 1
     axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
+
+    @property
+    def reach(self) -> int:
+        """Steps after which the last of a step's spikes arrive."""
+        return self.delay + (self.axonal.longest if self.axonal else 0)
 
 
 #: neurons of the source or of each source, or the connections themselves
@@ -140,6 +146,8 @@ class PopulationModule(nn.Module):
         self.n_pre = tuple(c.n_pre for c in self.senders)
         self.delays = tuple(c.delay for c in self.senders)
         self.loop_delays = tuple(c.delay for c in self.loops)
+        #: steps before a sequence whose own spikes are heard in it
+        self.loop_reach = max((c.reach for c in self.loops), default=0)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
         self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64) if counts else None)
@@ -161,7 +169,8 @@ class PopulationModule(nn.Module):
                 self._register(c, weights[c.name])
         for c in self.incoming:
             if c.axonal:
-                delays = torch.from_numpy(c.axonal.first(c.n_pre))
+                low, high = (delays_edge(n, c.n_pre, population.n) for n in self.neurons)
+                delays = torch.from_numpy(c.axonal.first(c.n_pre)[low:high])
                 if c.axonal.learn:
                     self.register_parameter(f"{c.name}{DELAYS}", nn.Parameter(delays))
                 else:
@@ -284,16 +293,27 @@ class PopulationModule(nn.Module):
         """The weights of `loops` as matrices [n, n]."""
         return tuple(self.matrix(c) for c in self.loops)
 
+    def axonal_delays(self, c: Incoming) -> Tensor:
+        """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
+        assert c.axonal
+        given: Tensor = getattr(self, f"{c.name}{DELAYS}")
+        if self.training and c.axonal.learn:
+            found = bounded(given, 0.0, float(c.axonal.longest))
+        else:
+            found = given.detach().round().clamp(0, c.axonal.longest)
+        return found if self.part is None else self.part.whole_delays(found, c.n_pre)
+
     @property
     def loop(self) -> Incoming | None:
         """The recurrent connection, where there is one; for whoever knows one of delay 1 alone.
 
         Errors: `DescriptionError` for several recurrent connections, or one whose delay is not 1.
         """
-        if self.loops and self.loop_delays != (1,):
+        if self.loops and (self.loop_delays != (1,) or self.loops[0].axonal):
+            axonal = " and axonal delays" if any(c.axonal for c in self.loops) else ""
             raise DescriptionError(
-                f"{', '.join(c.name for c in self.loops)}: recurrent connections with delays {list(self.loop_delays)}; allowed here: "
-                "one, with delay 1"
+                f"{', '.join(c.name for c in self.loops)}: recurrent connections with delays {list(self.loop_delays)}{axonal}; allowed "
+                "here: one, with delay 1 and no axonal delays"
             )
         return self.loops[0] if self.loops else None
 

@@ -5,10 +5,12 @@ the near-spikes. Traces have T + 1 rows; row -1 is the state before the first st
 for the D steps before, D being the longest delay of a loop, at least 1.
 
     i[t] = bias + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_l Σ_{m in own[t-d_l]} V_l[m,:]     rows added one by one in this order
+                                          with axonal delays a: m in own[t-d_l-a_m], see `sparsesnn.delays`
     z[t] = step(z[t-1], s[t-1], i[t])                    the model's own, see sparsesnn/layers; its first state is x
     s[t] = x[t] > θ          near[t] = x[t] > θ_grad and not s[t]
 
-    e[t] = d_out[t] + Σ_l V_l·d_i[t+d_l]                  d_out: what readers and the loss send back to the lists
+    e[t] = d_out[t] + Σ_l V_l·d_i[t+d_l]                  d_out: what readers and the loss send back to the lists; for neuron m
+                                                          with an axonal delay, d_i[t+d_l+a_m]
     d_z[t] = what `pull` of step t+1 says of z[t], and for x[t] also σ'(x[t]-θ)·(e[t] + what it says of s[t])·[listed]
              (of the spikes that the reset reads nothing if detach_reset)
     d_i[t] = what `pull` of step t says of i[t]
@@ -16,6 +18,7 @@ for the D steps before, D being the longest delay of a loop, at least 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -51,7 +54,7 @@ class Parameters:
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
         synapses: of each source; empty: matrices [M, N].
-        axonal: by source, steps that each sender's spikes take beside its delay, [M], whole or not; none: 0.
+        axonal: by source, or "loop 0", …, steps that each sender's spikes take in addition to its delay, [M], whole or not; none: 0.
         masks: by source (0, 1, … or "loop 0", …), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
     """
 
@@ -62,7 +65,7 @@ class Parameters:
     neuron: Mapping[str, Array]
     grad_threshold: Any = None
     synapses: tuple[Synapses, ...] = ()
-    axonal: Mapping[int, Array] = field(default_factory=dict)
+    axonal: Mapping[int | str, Array] = field(default_factory=dict)
     masks: Mapping[int | str, Array] = field(default_factory=dict)
     loops: tuple[Array, ...] = ()
     loop_delays: tuple[int, ...] = ()
@@ -98,7 +101,7 @@ class Parameters:
             },
             grad_threshold=array(getattr(layer, "grad_threshold", None)),
             synapses=tuple(Dense() if c.synapses.is_matrix else c.synapses for c in layer.senders),
-            axonal={k: array(layer.axonal_delays(c)) for k, c in enumerate(layer.senders) if c.axonal},
+            axonal={k: array(layer.axonal_delays(c)) for k, c in connections.items() if c.axonal},
             masks=masks,
             loops=tuple(array(w) for w in layer.loop_matrices),
             loop_delays=tuple(layer.loop_delays),
@@ -107,7 +110,8 @@ class Parameters:
     @property
     def n_before(self) -> int:
         """Steps before the first whose spikes matter."""
-        return max((1, *self.loop_delays))
+        late = (float(self.axonal.get(f"loop {k}", np.zeros(1)).max()) for k in range(len(self.loops)))
+        return max((1, *(delay + math.ceil(most) for delay, most in zip(self.loop_delays, late, strict=True))))
 
 
 class State(NamedTuple):
@@ -169,7 +173,7 @@ class Gradients(NamedTuple):
     bias: Array | None
     neuron: dict[str, Array]
     inputs: tuple[Array, ...]
-    axonal: dict[int, Array]
+    axonal: dict[int | str, Array]
 
 
 # ---- one population ------------------------------------------------------------------------------------------------
@@ -220,8 +224,8 @@ def layer_forward(
         for x, kind, weight, shift in zip(arrived, p.kinds(), p.weights, shifts, strict=True):
             if t >= shift:
                 kind.add(i, x[t - shift], weight)
-        for weight, delay in zip(p.loops, p.loop_delays, strict=True):
-            Dense().add(i, spikes[t - delay], weight)
+        for k, (weight, delay) in enumerate(zip(p.loops, p.loop_delays, strict=True)):
+            Dense().add(i, _taps(spikes, t - delay, p.axonal.get(f"loop {k}"), -1, -p.n_before), weight)
         reset = (s if held is None else held)[t - 1]
         after = population.step(p.neuron, [z[t - 1] for z in states], reset, s[t - 1], i)
         for z, value in zip(states, after, strict=True):
@@ -248,6 +252,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
     population, dtype = p.population, p.weights[0].dtype.type
     n_steps, like = len(r.listed), np.zeros_like(r.s[0])
     d_i = np.zeros_like(r.spikes)  # rows from T on are the zeros after the last step
+    d_heard = [np.zeros_like(r.spikes) for _ in p.loops]  # of what each loop brings
     d_neuron = {name: np.zeros_like(like) for name in p.neuron}
     pulled = Pulled((like,) * len(r.states), like, like, like, {})
     for t in reversed(range(n_steps)):
@@ -255,7 +260,10 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         if isinstance(population, LI):
             d[0] = d[0] + d_out[t]
         else:
-            e = d_out[t] + sum(d_i[t + delay] @ w.T for w, delay in zip(p.loops, p.loop_delays, strict=True))
+            e = d_out[t] + sum(
+                _taps(d, t + delay, p.axonal.get(f"loop {k}"), 1, 0)
+                for k, (d, delay) in enumerate(zip(d_heard, p.loop_delays, strict=True))
+            )
             sigma = population.surrogate.derivative(r.v[t] - p.neuron["threshold"]) * r.listed[t]
             q = sigma * (e + pulled.spikes + (0 if population.detach_reset else pulled.reset))
             d[0] = d[0] + q
@@ -263,9 +271,12 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         before = [z[t - 1] for z in r.states]
         pulled = population.pull(p.neuron, before, r.s[t - 1], r.s[t - 1], r.current[t], d)
         d_i[t] = pulled.current
+        for one, w in zip(d_heard, p.loops, strict=True):
+            one[t] = d_i[t] @ w.T
         for name, value in pulled.parameters.items():
             d_neuron[name] += value
-    d_weights, d_inputs, d_axonal = [], [], {}
+    d_axonal: dict[int | str, Array] = {}
+    d_weights, d_inputs = [], []
     for k, (x, kind, weight, shift) in enumerate(zip(r.inputs, p.kinds(), p.weights, r.shifts, strict=True)):
         d_arrived = d_i[shift:n_steps]  # d_i at the step in which x[t - shift] arrives
         used = np.asarray(arrive(x, p.axonal.get(k))[: len(d_arrived)], weight.dtype)
@@ -274,8 +285,14 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         d_weights.append(d_weight * p.masks.get(k, dtype(1)))
         if k in p.axonal:
             d_inputs[-1], d_axonal[k] = arrive_grad(x, p.axonal[k], d_inputs[-1])
-    own = [np.roll(r.spikes, delay, axis=0)[:n_steps] for delay in p.loop_delays]  # own[t] = spikes[t - delay]
-    d_loops = [np.einsum("tbm,tbn->mn", heard, d_i[:n_steps]) for heard in own]
+    n_before, d_loops = len(r.spikes) - n_steps, []
+    own = np.roll(r.spikes, n_before, axis=0)  # in the order of steps
+    for k, (of_loop, delay) in enumerate(zip(d_heard, p.loop_delays, strict=True)):
+        axonal, row = p.axonal.get(f"loop {k}"), n_before - delay  # row + t arrives at step t
+        d_loops.append(np.einsum("tbm,tbn->mn", arrive(own, axonal)[row : row + n_steps], d_i[:n_steps]))
+        if axonal is not None:
+            d_arrived = np.concatenate([np.zeros_like(of_loop[:row]), of_loop])[: len(own)]
+            d_axonal[f"loop {k}"] = arrive_grad(own, axonal, d_arrived)[1]
     return Gradients(
         weights=tuple(d_weights),
         loops=tuple(d * p.masks.get(f"loop {k}", dtype(1)) for k, d in enumerate(d_loops)),
@@ -307,6 +324,20 @@ def arrive_grad(x: Array, delays: Array, d_out: Array) -> tuple[Array, Array]:
         d_x[:n, :, m] = (1 - f) * earlier + f * later
         d_delays[m] = (x[:n, :, m] * (later - earlier)).sum()
     return d_x, d_delays
+
+
+def _taps(x: Array, step: int, delays: Array | None, sign: int, low: int) -> Array:
+    """Row `step` of x [T, B, M], of each sender the one that lies `delays` further in the direction `sign`; shared by two where a
+    delay is not whole. 0 outside the rows from `low` on, of which the negative ones are the last of x."""
+    if delays is None:
+        return np.asarray(x[step])
+    whole, rest = _whole_and_rest(delays)
+
+    def rows(at: Array) -> Array:
+        inside = (at >= low) & (at < low + len(x))
+        return np.asarray(np.where(inside, x[np.where(inside, at, 0), :, np.arange(len(at))].T, 0))
+
+    return np.asarray((1 - rest) * rows(step + sign * whole) + rest * rows(step + sign * (whole + 1)))
 
 
 def _whole_and_rest(delays: Array) -> tuple[Array, Array]:

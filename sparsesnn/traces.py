@@ -99,12 +99,10 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
             _add(current, source, _columns(layer, incoming, weight, neurons), delay)
         else:
             _add_products(current, source, incoming, weight, neurons, delay)
-    for incoming in layer.incoming:
-        if incoming.is_recurrent:
-            columns = _columns(layer, incoming, layer.weight(incoming), neurons)
-            if state is not None and state.history is not None:
-                _add(current, state.history, columns, incoming.delay - _shape(state.history)[0])
-            _add(current, sent, columns, incoming.delay)
+    for incoming in layer.loops:
+        columns = _columns(layer, incoming, layer.weight(incoming), neurons)
+        own, n_before = layer.own_delayed(incoming, sent, state)
+        _add(current, own, columns, incoming.delay - n_before)
     i = torch.from_numpy(current).view(n_steps, n_samples, -1)
     p = {q.name: _each(getattr(layer, q.name), neurons).clamp(q.low, q.high) for q in population.parameters}
     if state is None:

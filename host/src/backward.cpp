@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "axonal_delays.h"
 #include "choices.h"
 #include "events.h"
 #include "group_sums.h"
@@ -117,6 +118,7 @@ class Backward {
   const std::int64_t n_slots_;
   const Padded neuron_;
   const PackedLoops loops_;
+  const DelayGrads delay_grads_;
   const std::vector<Leaf> leaves_;
   const std::vector<Chunk> chunks_;
   std::vector<Sender> senders_;       // the sources, then the loops
@@ -124,6 +126,7 @@ class Backward {
   std::vector<Listed> listed_;        // [chunk], sorted by tile
   std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
   std::vector<Packed> packed_;        // weights of sparse synapses
+  std::vector<DelayedLists> heard_;   // own lists as loops with axonal delays bring them
   Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
   std::size_t most_rows_ = 0;                   // of a chunk
@@ -156,6 +159,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       loops_(spec, input),
+      delay_grads_(spec, input, wanted.delays),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
       chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
@@ -191,8 +195,12 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     const LoopInput& from = input.loops[k];
     if (!wanted.loops[k]) continue;
     out_.d_loops[k] = weight_like(n_, from.rows);
-    add_sender({saved.lists, spec.n, from.delay, false, input.own_before, input.n_before}, from.rows, nullptr,
-               out_.d_loops[k].data());
+    SenderInput own{saved.lists, spec.n, from.delay, false, input.own_before, input.n_before};
+    if (from.axonal) {
+      heard_.push_back(heard_lists(input.own_before, input.n_before, saved.lists, n_steps_, n_samples_, spec.n, from));
+      own = {heard_.back().view(saved.lists.wide), spec.n, 0, false};
+    }
+    add_sender(own, from.rows, nullptr, out_.d_loops[k].data());
   }
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
   out_.d_parameters.resize(spec.model->n_parameters);
@@ -226,6 +234,9 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();
   for (std::size_t s = 0; s < d_state_.size(); ++s) pass_.d_state[s] = d_state_[s].data();
   pass_.d_currents = d_currents_.data();
+  delay_grads_.give(pass_);
+  pass_.own_before = input.own_before;
+  pass_.n_before = input.n_before;
   pass_.n_senders = n_senders();
 }
 
@@ -288,6 +299,7 @@ LayerGradients Backward::run() {
       std::memcpy(groups.data() + g * n_, d_bias_.data() + g * row_, sizeof(float) * n_);
     out_.d_bias = separate_ ? std::move(groups) : add_groups(groups, n_);
   }
+  out_.d_delays = delay_grads_.sums(spec_, n_samples_, separate_);
   if (spiking_ && spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
   for (std::size_t q = 0; q < d_parameters_by_sample_.size(); ++q)
     if (const Array<float>& by_sample = d_parameters_by_sample_[q])

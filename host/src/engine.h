@@ -72,6 +72,9 @@ struct LoopInput {
   int delay = 1;
   const SparseRows* rows = nullptr;  // as `SourceInput::rows`
   const void* packed = nullptr;      // as `SourceInput::packed`
+  AxonalDelays axonal;
+
+  int reach() const { return delay + axonal.longest; }
 };
 
 // A number for each neuron [N], or one for all.
@@ -96,8 +99,8 @@ struct LayerInput {
   PerNeuron parameters[max_parameters];  // of the model, in its order
   PerNeuron grad_threshold, bias;        // null for a readout; where there is none
   const float* state[max_states] = {};   // initial states [B, N], null: zeros
-  Lists own_before;                      // own lists of the last steps before the sequence: as many as
-  int n_before = 0;                      // the longest delay of a loop, or 0
+  Lists own_before;                      // own lists of the last steps before the sequence: at least as many as
+  int n_before = 0;                      // the longest delay of a loop, or none
 
   // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
   bool reads_rows() const {
@@ -134,6 +137,7 @@ struct LayerSaved {
 struct Wanted {
   std::vector<bool> weight, value;  // per source
   std::vector<bool> loops;          // per loop, of its weight
+  std::vector<bool> delays;         // per loop, of its axonal delays
   bool bias = false;
   // Samples of the whole batch, of which these are some, from LayerSpec::first_sample on. Gradients of weights then
   // come as one sum a branch of the batch (group_tree.h), [K, M, N], of neurons' parameters as one a group, [G, N]. 0:
@@ -146,6 +150,7 @@ struct LayerGradients {
   // blocks of tiles (tile_sums.h).
   std::vector<Array<float>> d_weight, d_value;
   std::vector<Array<float>> d_loops;       // per loop, as of a source
+  std::vector<Array<float>> d_delays;      // per loop, of axonal delays, [N]
   Array<float> d_bias;                     // [N]
   std::vector<Array<float>> d_parameters;  // of the model, in its order, [N]; empty where one does not learn
 };

@@ -156,10 +156,17 @@ struct Saved : LayerSaved {
   std::vector<nb::object> alive_;
 };
 
+// A gradient of one number per neuron, [N], or of a part of a batch [G, N].
+nb::object by_group(Array<float>& gradient, int n, int n_batch) {
+  const std::size_t size = static_cast<std::size_t>(n);
+  if (!n_batch) return to_numpy(gradient, {size});
+  return to_numpy(gradient, {size ? gradient.size() / size : 0, size});
+}
+
 nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
                   const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, const std::vector<bool>& wanted_loops, bool wanted_bias,
-                  int n_batch) {
+                  int n_batch, const std::vector<bool>& wanted_delays) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
   const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
@@ -168,7 +175,7 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
       wanted_loops.size() != input.loops.size())
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
-  const Wanted wanted{wanted_weight, wanted_value, wanted_loops, wanted_bias, n_batch};
+  const Wanted wanted{wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch};
 
   const Saved kept(layer, saved);
   const float* d_slots = nullptr;
@@ -210,18 +217,17 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   for (std::size_t k = 0; k < out.d_loops.size(); ++k)
     d_loops.append(to_numpy(out.d_loops[k], shape(layer.shape_of(layer.loops[k]), out.d_loops[k])));
   result["loops"] = d_loops;
-  result["bias"] = to_numpy(out.d_bias, shape({n}, out.d_bias));
-  nb::list parameters;
-  for (Array<float>& one : out.d_parameters) {
-    const std::vector<std::size_t> of_one = shape({n}, one);
-    parameters.append(to_numpy(one, of_one));
-  }
-  result["parameters"] = parameters;
+  nb::list d_delays, d_parameters;
+  for (Array<float>& one : out.d_delays) d_delays.append(by_group(one, spec.n, n_batch));
+  for (Array<float>& one : out.d_parameters) d_parameters.append(by_group(one, spec.n, n_batch));
+  result["delays"] = d_delays;
+  result["bias"] = by_group(out.d_bias, spec.n, n_batch);
+  result["parameters"] = d_parameters;
   return result;
 }
 
-nb::object recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLists& population,
-                                    const In<float>& d_values) {
+nb::tuple recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLists& population,
+                                   const In<float>& d_values, const std::vector<bool>& wanted_delays, int n_batch) {
   const LayerInput& input = layer.input();
   if (!input.exchange || input.loops.empty() || !layer.spec.model->fires())
     throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
@@ -231,12 +237,17 @@ nb::object recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLis
   if (layer.n_samples && n_steps != layer.n_steps)
     throw InputError("ShapeError", "recurrent_value_grads: the population's lists must cover all steps");
   check_shape(d_values, {kept.n_slots}, "d_values");
-  Array<float> total;
+  Wanted wanted;
+  wanted.delays = wanted_delays;
+  wanted.n_batch = n_batch;
+  RecurrentGrads found;
   {
     nb::gil_scoped_release release;
-    total = recurrent_value_grads(layer.spec, input, kept, all, d_values.data(), *input.exchange);
+    found = recurrent_value_grads(layer.spec, input, kept, all, d_values.data(), wanted, *input.exchange);
   }
-  return to_numpy(total, {kept.n_slots});
+  nb::list d_delays;
+  for (Array<float>& one : found.d_delays) d_delays.append(by_group(one, layer.spec.n, n_batch));
+  return nb::make_tuple(to_numpy(found.d_values, {kept.n_slots}), d_delays);
 }
 
 nb::dict phase_seconds(bool reset) {
@@ -378,9 +389,11 @@ void register_engine(nb::module_& m) {
   nb::class_<PyLoop>(
       m, "Loop",
       "A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,\n"
-      "and its delay, 1 or more.")
-      .def(nb::init<In<float>, int, std::optional<In<unsigned char>>, std::shared_ptr<SparseRowsOf>>(), "weight"_a,
-           "delay"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none());
+      "its delay, 1 or more, and axonal delays: whole steps, and parts of a step where they lie between two.")
+      .def(nb::init<In<float>, int, std::optional<In<unsigned char>>, std::shared_ptr<SparseRowsOf>,
+                    std::optional<In<std::int32_t>>, std::optional<In<float>>>(),
+           "weight"_a, "delay"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
+           "steps"_a.none() = nb::none(), "fraction"_a.none() = nb::none());
 
   nb::class_<PyLayer>(
       m, "LayerCall",
@@ -465,14 +478,16 @@ void register_engine(nb::module_& m) {
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
   m.def(
       "backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
-      "wanted_value"_a, "wanted_loops"_a, "wanted_bias"_a, "n_batch"_a = 0,
+      "wanted_value"_a, "wanted_loops"_a, "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),
       "Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which\n"
       "these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],\n"
       "of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, "
       "gradients\n"
       "of list values come as one sum a block of its tiles (tile_folds), [K, slots].");
   m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "saved"_a, "population"_a, "d_values"_a,
-        "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step.");
+        "wanted_delays"_a, "n_batch"_a,
+        "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,\n"
+        "and those of its axonal delays.");
   m.attr("group_samples") = group_samples;
 }
 

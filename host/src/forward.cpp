@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "axonal_delays.h"
 #include "engine.h"
 #include "isa.h"
 #include "kernels.h"
@@ -106,7 +107,8 @@ void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t
     const Array<float> current = Array<float>::zeros(n + window_slack);
     const Array<OwnSpikes> own(pass.n_loops);
     const Array<std::uint32_t> own_ids(n * pass.n_loops);
-    kernels.forward_sample(pass, b, {current.data(), own.data(), own_ids.data()}, dropped);
+    const UnderWay under_way(pass);
+    kernels.forward_sample(pass, b, {current.data(), own.data(), own_ids.data(), under_way.pointers.data()}, dropped);
   });
 }
 
@@ -121,7 +123,7 @@ void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, bool by_sam
     parallel_for(pass.n_samples, [&](int b, int) {
       const Array<float> current = Array<float>::zeros(n + window_slack);
       const Array<OwnSpikes> heard(pass.n_loops);
-      sink.store(kernels.deliver_sample(pass, b, {current.data(), heard.data(), nullptr}, own),
+      sink.store(kernels.deliver_sample(pass, b, {current.data(), heard.data(), nullptr, nullptr}, own),
                  std::memory_order_relaxed);
     });
   else

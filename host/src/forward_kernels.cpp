@@ -5,6 +5,7 @@
 #include "../../codelets/deliver_sparse.h"
 #include "../../codelets/neuron/models.h"
 #include "../../codelets/step.h"
+#include "axonal_delays.h"
 #include "choices.h"
 #include "kernel_parts.h"
 
@@ -210,7 +211,7 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
     send(source.weight, source.rows, source.lists.wide, source.lists.at(first), values, source.lists.n_spikes[list]);
   }
   for (int k = 0; k < pass.n_loops; ++k)
-    send(pass.loops[k].weight, pass.loops[k].rows, own[k].wide, own[k].ids, nullptr, own[k].n);
+    send(pass.loops[k].weight, pass.loops[k].rows, own[k].wide, own[k].ids, own[k].values, own[k].n);
 }
 
 }  // namespace
@@ -235,8 +236,18 @@ inline OwnSpikes spikes_of(const Lists& lists, int t, int n_samples, int b) {
 
 // Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input some steps later.
 void forward_sample(const ForwardPass& pass, int b, const SampleRoom& room, std::int32_t* dropped) {
+  const auto send = [&](int t, auto&& fired) {
+    for (int k = 0; k < pass.n_loops; ++k)
+      if (room.under_way[k]) room.under_way[k]->send(t, fired(k));
+  };
+  for (int t = -pass.n_before; t < 0; ++t)
+    send(t, [&](int) { return spikes_of(pass.own_before, pass.n_before + t, pass.n_samples, b); });
   for (int t = 0; t < pass.n_steps; ++t) {
     for (int k = 0; k < pass.n_loops; ++k) {
+      if (room.under_way[k]) {
+        room.own[k] = room.under_way[k]->arrive(t);
+        continue;
+      }
       const int from = t - pass.loops[k].delay;
       std::uint32_t* const ids = room.own_ids + static_cast<std::size_t>(k) * pass.spec->n_padded();
       if (from >= 0)
@@ -245,7 +256,12 @@ void forward_sample(const ForwardPass& pass, int b, const SampleRoom& room, std:
         room.own[k] = pass.n_before ? spikes_of(pass.own_before, pass.n_before + from, pass.n_samples, b) : OwnSpikes();
     }
     forward_step(pass, t, b, room.current, room.own);
-    if (dropped) dropped[static_cast<std::int64_t>(t) * pass.n_samples + b] = select(pass, t, b, nullptr);
+    const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
+    if (dropped) dropped[list] = select(pass, t, b, nullptr);
+    send(t, [&](int k) {
+      std::uint32_t* const ids = room.own_ids + static_cast<std::size_t>(k) * pass.spec->n_padded();
+      return OwnSpikes{ids, sent_ids(pass, list, ids), pass.wide};
+    });
   }
 }
 

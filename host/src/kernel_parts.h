@@ -33,7 +33,7 @@ std::int64_t sent_ids(const ForwardPass&, std::int64_t list, void* ids);
 // ---- state_grad_kernels.cpp
 void state_grad_by_tile(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
 void state_grad_by_sample(const BackwardPass&, const Chunk&, int sample, float* d_current);
-void recurrent_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current,
+void recurrent_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const CurrentGrads& d_current,
                       const TileBlock* blocks, float* sums, std::size_t stride);
 void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
 
@@ -42,7 +42,7 @@ void weight_grad(const BackwardPass&, const ChunkPass&, int tile, Part part, con
 
 // ---- sparse_kernels.cpp
 // As `recurrent_shares`, of a loop of sparse synapses.
-void sparse_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current, float* sums,
+void sparse_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const CurrentGrads& d_current, float* sums,
                    std::size_t stride);
 void sparse_grad(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current, float* sum);
 

@@ -41,7 +41,7 @@ struct Kernels {
   void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
   // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n] of a loop; of sparse synapses the
   // blocks are those of its rows.
-  void (*recurrent_shares)(const LayerSpec&, const Loop&, const OwnSpikes& listed, const float* d_current,
+  void (*recurrent_shares)(const LayerSpec&, const Loop&, const OwnSpikes& listed, const CurrentGrads& d_current,
                            const TileBlock* blocks, float* sums, std::size_t stride);
   // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
   void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);

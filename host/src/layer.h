@@ -89,11 +89,22 @@ struct Source {
   const Windows* windows = nullptr;  // of a convolution: `weight` is float, packed (windows.h)
 };
 
+// Delays of the M senders of a connection, in addition to its own; see axonal_delays.h.
+struct AxonalDelays {
+  const std::int32_t* steps = nullptr;  // [M], at least 0; null: there are none
+  const float* fraction = nullptr;      // [M], 0 <= f < 1; null: delays are whole
+  int longest = 0;                      // steps after which the last part arrives
+
+  explicit operator bool() const { return steps != nullptr; }
+  int n_parts() const { return fraction ? 2 : 1; }
+};
+
 // A recurrent connection: the layer's step t reads its own list t - delay.
 struct Loop {
   const void* weight = nullptr;      // [N, P·W], float or Bf16
   const SparseRows* rows = nullptr;  // as `Source::rows`
   int delay = 1;
+  AxonalDelays axonal;
 };
 
 // The gradient of a parameter is a sum over groups of samples, each of which begins at zero: of a weight along a tree
@@ -197,13 +208,30 @@ struct OwnSpikes {
   const void* ids = nullptr;
   std::int64_t n = 0;
   bool wide = false;
+  const float* values = nullptr;  // null: 1
+
+  std::uint32_t id(std::int64_t j) const {
+    return wide ? static_cast<const std::uint32_t*>(ids)[j] : static_cast<const std::uint16_t*>(ids)[j];
+  }
 };
+
+// ∂L/∂i [P·W] that the entries of a list are multiplied by: one for all, or one for each.
+struct CurrentGrads {
+  const float* one = nullptr;
+  const float* const* each = nullptr;
+
+  CurrentGrads(const float* all) : one(all) {}
+  CurrentGrads(const float* const* of_each) : each(of_each) {}
+};
+
+class SpikesUnderWay;  // axonal_delays.h
 
 // Where one sample runs: its currents [P·W], what each loop hears [n_loops], and room for that, [n_loops][P·W].
 struct SampleRoom {
   float* current;
   OwnSpikes* own;
   std::uint32_t* own_ids;
+  SpikesUnderWay* const* under_way;  // [n_loops], null where a loop has no axonal delays
 };
 
 struct ForwardPass {
@@ -262,10 +290,19 @@ struct BackwardPass {
   const float* d_potentials;                      // [T, B, N] of a readout
   float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout, of those that learn, else null
   float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
-  float* d_currents;  // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample
-  int n_kept;         // D, the longest delay of a loop, at least 1
+  float* d_currents;        // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample
+  int n_kept;               // D, the longest delay of a loop, at least 1
+  double* const* d_delays;  // [n_loops], of axonal delays that learn [B, P·W], else null; null: of no loop
+  const float* nothing;     // [P·W] zeros, where a loop has axonal delays
+  Lists own_before;         // own lists of the n_before steps before the first, or none
+  int n_before;
   int n_senders;
 
+  // ∂L/∂i at the step in which a part (0, 1) of neuron m's spike of step t arrives through a loop with axonal delays.
+  const float* d_current_at(const Loop& loop, int t, std::uint32_t m, int part, int sample) const {
+    const int step = t + loop.delay + loop.axonal.steps[m] + part;
+    return step < 0 || step >= n_steps ? nothing : d_current_of(step, sample);
+  }
   float* d_current_of(int t, int sample) const {
     return d_currents + (static_cast<std::size_t>(t % n_kept) * n_samples + sample) * spec->n_padded();
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "axonal_delays.h"
 #include "packing.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
@@ -33,7 +34,9 @@ struct PyLoop {
   In<float> weight;
   int delay;
   std::optional<In<unsigned char>> packed;
-  std::shared_ptr<SparseRowsOf> rows;  // as PySource::rows
+  std::shared_ptr<SparseRowsOf> rows;     // as PySource::rows
+  std::optional<In<std::int32_t>> steps;  // of axonal delays, [N]
+  std::optional<In<float>> fraction;      // likewise, where they lie between steps
 };
 
 // A weight [M, N], or one number for each sparse synapse of `rows`, which are those of this layer.
@@ -141,6 +144,11 @@ struct PyLayer {
       check_shape(from.weight, shape_of(from), "recurrent_weight");
       loop.rows = from.rows.get();
       loop.packed = packed_data(from.packed, spec.n_all(), spec);
+      if (from.steps) {
+        const std::vector<std::size_t> all{static_cast<std::size_t>(spec.n_all())};
+        check_shape(*from.steps, all, "steps");
+        loop.axonal = axonal_delays(from.steps->data(), floats(from.fraction, all, "fraction"), spec.n_all());
+      }
       in.loops.push_back(loop);
       longest = std::max(longest, from.delay);
     }
@@ -157,7 +165,7 @@ struct PyLayer {
     }
     if (own_before) {
       in.own_before = checked_lists(*own_before, spec.n, n_samples, &in.n_before, "state history");
-      if (n_samples && in.n_before != longest)
+      if (n_samples && in.n_before < longest)
         throw InputError("ShapeError", "state history has " + std::to_string(in.n_before) +
                                            " steps; it must cover the longest delay of a loop, " +
                                            std::to_string(longest));

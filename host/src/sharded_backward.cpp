@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "axonal_delays.h"
 #include "group_tree.h"
 #include "kernels.h"
 #include "packing.h"
@@ -40,22 +41,28 @@ struct Ranks {
 class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
-            const float* d_values, Exchange& exchange);
-  Array<float> run();
+            const float* d_values, const Wanted& wanted, Exchange& exchange);
+  RecurrentGrads run();
 
  private:
-  // For each rank, step by step, [loops that carry the step's lists][K][its entries in one half's lists of the step].
+  // A loop that carries a step's lists; of fractional axonal delays, one of the two parts.
+  struct Tap {
+    const Loop* loop;
+    int part;
+  };
+  // For each rank, step by step, [taps][K][its entries in one half's lists of the step].
   using Sums = std::vector<std::vector<float>>;
 
   std::int64_t list(int t, int b) const { return static_cast<std::int64_t>(t) * n_samples_ + b; }
   std::size_t n_own(int t, Half half) const {  // this rank's entries of a step
     return static_cast<std::size_t>(saved_.lists.offsets[list(t, half.b1)] - saved_.lists.offsets[list(t, half.b0)]);
   }
-  // The loops that carry the lists of step t to a later step of this pass.
-  std::vector<const Loop*> heard(int t) const {
-    std::vector<const Loop*> found;
+  // What carries the lists of step t to later steps of this pass.
+  std::vector<Tap> heard(int t) const {
+    std::vector<Tap> found;
     for (const Loop& loop : loops_.loops)
-      if (t + loop.delay < n_steps_) found.push_back(&loop);
+      for (int part = 0; part < loop.axonal.n_parts() && t + loop.delay < n_steps_; ++part)
+        found.push_back({&loop, part});
     return found;
   }
   void state_grads(int t, Half half);
@@ -63,9 +70,11 @@ class StepsBack {
   void arrive(int t0, int t1, int h);
   void shares(int t, int b, const std::vector<float*>& to, const std::vector<std::size_t>& stride);
   void add(int t, Half half, std::vector<const float*>& from);
+  void add_parts(int t, Half half, const Loop& loop, const float* earlier, const float* later);
 
   const LayerSpec& spec_;
   const LayerSaved& saved_;
+  const bool separate_;
   const Lists& all_;
   Exchange& exchange_;
   const Kernels& kernels_ = chosen_kernels();
@@ -76,6 +85,7 @@ class StepsBack {
   const std::vector<TileBlock>& blocks_;  // of this rank
   const Padded neuron_;
   const PackedLoops loops_;
+  const DelayGrads delay_grads_;
   const std::vector<Half> halves_;
   std::vector<Sums> sums_;  // by half
   Array<float> total_;      // [own slots]
@@ -85,9 +95,10 @@ class StepsBack {
 };
 
 StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
-                     const float* d_values, Exchange& exchange)
+                     const float* d_values, const Wanted& wanted, Exchange& exchange)
     : spec_(spec),
       saved_(saved),
+      separate_(wanted.n_batch > 0),
       all_(all),
       exchange_(exchange),
       n_steps_(input.n_steps),
@@ -98,6 +109,7 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       blocks_(ranks_.blocks[exchange.rank()]),
       neuron_(spec, input),
       loops_(spec, input),
+      delay_grads_(spec, input, wanted.delays),
       halves_(halves(n_samples_)),
       sums_(halves_.size(), Sums(exchange.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),
@@ -124,9 +136,10 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
   pass_.n_loops = static_cast<int>(loops_.loops.size());
   pass_.d_currents = d_currents_.data();
   pass_.n_kept = loops_.n_kept(n_steps_);
+  delay_grads_.give(pass_);
 }
 
-Array<float> StepsBack::run() {
+RecurrentGrads StepsBack::run() {
   const int n_halves = static_cast<int>(halves_.size());
   int n_slab = n_steps_;
   for (const Loop& loop : loops_.loops) n_slab = std::min(n_slab, loop.delay);
@@ -139,7 +152,7 @@ Array<float> StepsBack::run() {
       if (t0 > 0 && pass_.is_heard(before)) send(before, t0, h);
     }
   }
-  return std::move(total_);
+  return {std::move(total_), delay_grads_.sums(spec_, n_samples_, separate_)};
 }
 
 // ∂L/∂v and ∂L/∂i of this rank's neurons.
@@ -184,16 +197,23 @@ void StepsBack::send(int t0, int t1, int h) {
 
 // Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it.
 void StepsBack::shares(int t, int b, const std::vector<float*>& to, const std::vector<std::size_t>& stride) {
-  const std::vector<const Loop*> loops = heard(t);
-  const std::size_t n_sums = loops.size() * blocks_.size();
+  const std::vector<Tap> taps = heard(t);
+  const std::size_t n_sums = taps.size() * blocks_.size();
   const std::int64_t i = list(t, b), begin = all_.offsets[i];
   const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
   const Array<float> whole(n * n_sums);
   const OwnSpikes listed{all_.at(begin), static_cast<std::int64_t>(n), all_.wide};
   float* to_write = whole.data();
-  for (const Loop* loop : loops)
-    kernels_.recurrent_shares(spec_, *loop, listed, pass_.d_current_of(t + loop->delay, b), blocks_.data(),
+  std::vector<const float*> d_each(n);
+  for (const Tap& tap : taps) {
+    const Loop& loop = *tap.loop;
+    for (std::size_t j = 0; loop.axonal && j < n; ++j)
+      d_each[j] = pass_.d_current_at(loop, t, listed.id(static_cast<std::int64_t>(j)), tap.part, b);
+    const CurrentGrads d =
+        loop.axonal ? CurrentGrads(d_each.data()) : CurrentGrads(pass_.d_current_of(t + loop.delay, b));
+    kernels_.recurrent_shares(spec_, loop, listed, d, blocks_.data(),
                               std::exchange(to_write, to_write + n * blocks_.size()), n);
+  }
   for (int r = 0; r < exchange_.size(); ++r) {
     const Runs runs = owners_.runs(i, r);
     for (std::size_t s = 0; s < n_sums; ++s) {
@@ -227,23 +247,47 @@ void StepsBack::arrive(int t0, int t1, int h) {
 void StepsBack::add(int t, Half half, std::vector<const float*>& from) {
   const std::int64_t begin = saved_.lists.offsets[list(t, half.b0)];
   const std::size_t n = n_own(t, half);
-  std::vector<std::vector<const float*>> blocks(heard(t).size());  // of each loop
+  const std::vector<Tap> taps = heard(t);
+  std::vector<std::vector<const float*>> blocks(taps.size());  // of each tap
   for (int r = 0; r < exchange_.size(); ++r)
-    for (std::vector<const float*>& of_loop : blocks)
-      for (std::size_t k = 0; k < ranks_.blocks[r].size(); ++k) of_loop.push_back(std::exchange(from[r], from[r] + n));
-  std::vector<float> sum(n);
-  for (const std::vector<const float*>& of_loop : blocks) {
-    add_branches(of_loop, ranks_.folds, n, sum.data());
-    for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sum[j];
+    for (std::vector<const float*>& of_tap : blocks)
+      for (std::size_t k = 0; k < ranks_.blocks[r].size(); ++k) of_tap.push_back(std::exchange(from[r], from[r] + n));
+  std::vector<float> sums[2] = {std::vector<float>(n), std::vector<float>(n)};
+  for (std::size_t k = 0; k < taps.size(); ++k) {
+    const Loop& loop = *taps[k].loop;
+    add_branches(blocks[k], ranks_.folds, n, sums[taps[k].part].data());
+    if (!loop.axonal)
+      for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sums[0][j];
+    else if (taps[k].part + 1 == loop.axonal.n_parts())
+      add_parts(t, half, loop, sums[0].data(), sums[1].data());
+  }
+}
+
+// The same of a loop with axonal delays, from the sums of both parts of every entry of one half.
+void StepsBack::add_parts(int t, Half half, const Loop& loop, const float* earlier, const float* later) {
+  double* const d_delays = pass_.d_delays[&loop - loops_.loops.data()];
+  for (int b = half.b0; b < half.b1; ++b) {
+    const std::int64_t i = list(t, b), begin = saved_.lists.offsets[i], near = begin + saved_.lists.n_spikes[i];
+    for (std::int64_t j = begin; j < saved_.lists.offsets[i + 1]; ++j, ++earlier, ++later) {
+      const std::uint32_t own = saved_.lists.id(j);
+      if (!loop.axonal.fraction) {
+        total_[j] += *earlier;
+        continue;
+      }
+      const float f = loop.axonal.fraction[static_cast<std::uint32_t>(spec_.first) + own];
+      total_[j] += (1.0f - f) * *earlier + f * *later;
+      if (d_delays && j < near) d_delays[b * row_ + own] += static_cast<double>(*later) - *earlier;
+    }
   }
 }
 
 }  // namespace
 
-Array<float> recurrent_value_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                   const Lists& all, const float* d_values, Exchange& exchange) {
+RecurrentGrads recurrent_value_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                                     const Lists& all, const float* d_values, const Wanted& wanted,
+                                     Exchange& exchange) {
   const PhaseTimer timer(Phase::step_grad);
-  return StepsBack(spec, input, saved, all, d_values, exchange).run();
+  return StepsBack(spec, input, saved, all, d_values, wanted, exchange).run();
 }
 
 }  // namespace sparsesnn

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "axonal_delays.h"
 #include "kernels.h"
 #include "phases.h"
 #include "shard_lists.h"
@@ -67,6 +68,7 @@ class Steps {
         heard_(static_cast<std::size_t>(pass.n_loops) * pass.n_samples),
         messages_(halves_.size()) {
     for (Message& message : messages_) message.merged.resize(n_kept_);
+    for (int b = 0; b < pass.n_samples; ++b) under_way_.emplace_back(pass);
   }
 
   void run() {
@@ -100,7 +102,10 @@ class Steps {
       OwnSpikes* const heard = heard_.data() + static_cast<std::size_t>(b) * pass_.n_loops;
       for (int l = 0; l < pass_.n_loops; ++l) {
         const int from = t - pass_.loops[l].delay;
-        heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
+        if (SpikesUnderWay* const way = under_way_[b].pointers[l])
+          heard[l] = way->arrive(t);
+        else
+          heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
       }
       kernels_.forward_step(pass_, t, b, current_.data() + b * row, heard);
     });
@@ -220,7 +225,10 @@ class Steps {
         ids[r] += n;
       }
       const std::int64_t n = to - begin;
-      arrived_[of(t, half.b0 + k)] = {begin, selects_late_ ? keep(begin, n, t, half.b0 + k) : n, sizeof(Id) == 4};
+      const int b = half.b0 + k;
+      const OwnSpikes& fired = arrived_[of(t, b)] = {begin, selects_late_ ? keep(begin, n, t, b) : n, sizeof(Id) == 4};
+      for (SpikesUnderWay* way : under_way_[b].pointers)
+        if (way) way->send(t, fired);
     }
   }
 
@@ -241,12 +249,13 @@ class Steps {
   std::int32_t* const dropped_;
   const std::vector<Half> halves_;
   const bool recurrent_, selects_late_;
-  const int n_kept_;                // D, the longest delay of a loop
-  const int n_slab_;                // steps between two exchanges, the shortest delay of a loop
-  std::vector<OwnSpikes> arrived_;  // [D][B], the population's spikes of the last D steps
-  std::vector<OwnSpikes> heard_;    // [B][loops], of the step at hand
-  std::vector<Message> messages_;   // by half
-  Array<float> current_;            // [B][row]
+  const int n_kept_;                 // D, the longest delay of a loop
+  const int n_slab_;                 // steps between two exchanges, the shortest delay of a loop
+  std::vector<OwnSpikes> arrived_;   // [D][B], the population's spikes of the last D steps
+  std::vector<OwnSpikes> heard_;     // [B][loops], of the step at hand
+  std::vector<UnderWay> under_way_;  // [B]
+  std::vector<Message> messages_;    // by half
+  Array<float> current_;             // [B][row]
 };
 
 }  // namespace

@@ -5,13 +5,13 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-void sparse_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const float* d_current,
+void sparse_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const CurrentGrads& d_current,
                    float* sums, std::size_t stride) {
   const float* values = static_cast<const float*>(loop.weight);
   const Places at{__builtin_ctz(static_cast<unsigned>(spec.tile_width)), static_cast<std::size_t>(spec.tile_width)};
   with_ids(listed.wide, listed.ids, [&](auto* ids) {
     for (std::int64_t j = 0; j < listed.n; ++j)
-      share_of_row(*loop.rows, values, ids[j], d_current, at, sums + j, stride);
+      share_of_row(*loop.rows, values, ids[j], d_current.one ? d_current.one : d_current.each[j], at, sums + j, stride);
   });
 }
 

@@ -120,8 +120,8 @@ PackedLoops::PackedLoops(const LayerSpec& spec, const LayerInput& input) {
   for (const LoopInput& from : input.loops) {
     packed.push_back(from.rows ? pack_rows_of(*from.rows, from.weight, spec.bf16, name)
                                : pack_unless(from.packed, from.weight, spec.n_all(), spec, spec.n_padded(), name));
-    loops.push_back({packed.back().data, from.rows, from.delay});
-    longest = std::max(longest, from.delay);
+    loops.push_back({packed.back().data, from.rows, from.delay, from.axonal});
+    longest = std::max(longest, from.reach());
   }
 }
 

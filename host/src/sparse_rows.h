@@ -33,7 +33,7 @@ Packed pack_rows_of(const SparseRows& rows, const float* weight, bool bf16, cons
 struct PackedLoops {
   std::vector<Packed> packed;
   std::vector<Loop> loops;
-  int longest = 0;  // delay
+  int longest = 0;  // delay, axonal ones included
 
   PackedLoops(const LayerSpec& spec, const LayerInput& input);
   // Steps of which a backward pass over n_steps keeps the current gradients.

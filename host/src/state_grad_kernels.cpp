@@ -10,9 +10,10 @@ namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
 // Calls visit(p, j, n, shares) for tile p and slots j..j+n-1, a vector of them: Σ over the tile's neurons of
-// weight[id, ·]·d[·], tiles ascending for each vector of slots. Several rows at once, so that d stays in registers.
-template <int W, class Weight, class Id, class Visit>
-inline void each_share(const Weight* weight, int n_tiles, const Id* ids, std::int64_t n_ids, const float* d,
+// weight[id, ·]·d[·], tiles ascending for each vector of slots. Several rows at once, so that one d for all of them
+// stays in registers.
+template <int W, bool one, class Weight, class Id, class Visit>
+inline void each_share(const Weight* weight, int n_tiles, const Id* ids, std::int64_t n_ids, const CurrentGrads& d,
                        Visit&& visit) {
   constexpr int n_vectors = W / vector_width;
   const std::size_t row = static_cast<std::size_t>(n_tiles) * W;
@@ -20,8 +21,12 @@ inline void each_share(const Weight* weight, int n_tiles, const Id* ids, std::in
     const int n = static_cast<int>(n_ids - j < vector_width ? n_ids - j : vector_width);
     for (int p = 0; p < n_tiles; ++p) {
       Vector here[n_vectors], rows[vector_width] = {};
-      for (int k = 0; k < n_vectors; ++k) here[k] = load(d + p * W + k * vector_width);
+      const auto read = [&](const float* from) {
+        for (int k = 0; k < n_vectors; ++k) here[k] = load(from + p * W + k * vector_width);
+      };
+      if constexpr (one) read(d.one);
       for (int r = 0; r < n; ++r) {
+        if constexpr (!one) read(d.each[j + r]);
         const Weight* from = weight + ids[j + r] * row + static_cast<std::size_t>(p) * W;
         Vector columns[n_vectors];
         for (int k = 0; k < n_vectors; ++k) columns[k] = load(from + k * vector_width);
@@ -34,12 +39,16 @@ inline void each_share(const Weight* weight, int n_tiles, const Id* ids, std::in
 
 // The same with the types as they are.
 template <class Visit>
-inline void each_recurrent_share(const LayerSpec& spec, const void* weight, const OwnSpikes& listed, const float* d,
-                                 Visit&& visit) {
+inline void each_recurrent_share(const LayerSpec& spec, const void* weight, const OwnSpikes& listed,
+                                 const CurrentGrads& d, Visit&& visit) {
   with_width(spec.tile_width, [&](auto w) {
     with_weight(spec.bf16, weight, [&](auto* rows) {
-      with_ids(listed.wide, listed.ids,
-               [&](auto* ids) { each_share<w()>(rows, spec.n_tiles(), ids, listed.n, d, visit); });
+      with_ids(listed.wide, listed.ids, [&](auto* ids) {
+        if (d.one)
+          each_share<w(), true>(rows, spec.n_tiles(), ids, listed.n, d, visit);
+        else
+          each_share<w(), false>(rows, spec.n_tiles(), ids, listed.n, d, visit);
+      });
     });
   });
 }
@@ -69,7 +78,7 @@ class TileSum {
 
 }  // namespace
 
-void recurrent_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const float* d_current,
+void recurrent_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const CurrentGrads& d_current,
                       const TileBlock* blocks, float* sums, std::size_t stride) {
   if (loop.rows) return sparse_shares(spec, loop, listed, d_current, sums, stride);
   TileSum sum;
@@ -124,15 +133,20 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 
 namespace {
 
+// Part of a list.
+inline OwnSpikes piece_of(const OwnSpikes& list, std::int64_t from, std::int64_t n) {
+  return {static_cast<const char*>(list.ids) + from * (list.wide ? 4 : 2), n, list.wide};
+}
+
 // sum[j] = e[j] + Σ over all neurons of weight[id_j, ·]·d_current[·] of a loop; `sum` may be `e`.
-void add_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const float* d_current,
+void add_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const CurrentGrads& d_current,
                 const float* e, float* sum) {
   if (loop.rows) {
     float shares[share_piece];
     for (std::int64_t from = 0; from < listed.n; from += share_piece) {
       const std::int64_t n = std::min<std::int64_t>(share_piece, listed.n - from);
-      const auto* ids = static_cast<const char*>(listed.ids) + from * (listed.wide ? 4 : 2);
-      sparse_shares(spec, loop, {ids, n, listed.wide}, d_current, shares, 0);
+      const CurrentGrads d = d_current.one ? d_current : CurrentGrads(d_current.each + from);
+      sparse_shares(spec, loop, piece_of(listed, from, n), d, shares, 0);
       for (std::int64_t j = 0; j < n; ++j) sum[from + j] = e[from + j] + shares[j];
     }
     return;
@@ -148,6 +162,47 @@ void add_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed
   });
 }
 
+// Calls put(j, earlier, later, f) for the entries of a list of step t: what comes back through a loop with axonal
+// delays to the parts 1 - f and f of each.
+template <class Put>
+inline void each_part_share(const BackwardPass& pass, const Loop& loop, int t, int sample, const OwnSpikes& listed,
+                            Put&& put) {
+  constexpr std::int64_t most = 64;
+  constexpr float zeros[most] = {};
+  for (std::int64_t from = 0; from < listed.n; from += most) {
+    const OwnSpikes piece = piece_of(listed, from, std::min(most, listed.n - from));
+    float shares[2][most] = {};
+    for (int part = 0; part < loop.axonal.n_parts(); ++part) {
+      const float* d[most];
+      for (std::int64_t j = 0; j < piece.n; ++j) d[j] = pass.d_current_at(loop, t, piece.id(j), part, sample);
+      add_shares(*pass.spec, loop, piece, d, zeros, shares[part]);
+    }
+    for (std::int64_t j = 0; j < piece.n; ++j)
+      put(from + j, shares[0][j], shares[1][j], loop.axonal.fraction ? loop.axonal.fraction[piece.id(j)] : 0.0f);
+  }
+}
+
+// ∂L/∂d_m of a sample's spikes through loop k, [P·W]; null where the delays do not learn.
+inline double* d_delays_of(const BackwardPass& pass, int k, int sample) {
+  if (!pass.d_delays || !pass.d_delays[k]) return nullptr;
+  return pass.d_delays[k] + static_cast<std::size_t>(sample) * pass.spec->n_padded();
+}
+
+// What the spikes before the first step say of the axonal delays.
+void delay_grads_before(const BackwardPass& pass, int sample) {
+  for (int k = 0; k < pass.n_loops; ++k) {
+    double* const d_delays = d_delays_of(pass, k, sample);
+    for (int t = -1; d_delays && t >= -pass.n_before; --t) {
+      const std::int64_t i = static_cast<std::int64_t>(pass.n_before + t) * pass.n_samples + sample;
+      const OwnSpikes fired{pass.own_before.at(pass.own_before.offsets[i]), pass.own_before.n_spikes[i],
+                            pass.own_before.wide};
+      each_part_share(pass, pass.loops[k], t, sample, fired, [&](std::int64_t j, float earlier, float later, float) {
+        d_delays[fired.id(j)] += static_cast<double>(later) - earlier;
+      });
+    }
+  }
+}
+
 // q = σ'·e at the listed neurons of one list, with what comes back through the loops from later steps.
 void listed_grad(const BackwardPass& pass, int t, int sample) {
   const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
@@ -157,8 +212,16 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
   for (int k = 0; k < pass.n_loops; ++k) {
     const int later = t + pass.loops[k].delay;
     if (later >= pass.n_steps) continue;
-    add_shares(*pass.spec, pass.loops[k], {pass.lists.at(begin), n, pass.lists.wide}, pass.d_current_of(later, sample),
-               e, q);
+    const OwnSpikes listed{pass.lists.at(begin), n, pass.lists.wide};
+    if (pass.loops[k].axonal) {
+      double* const d_delays = d_delays_of(pass, k, sample);
+      each_part_share(pass, pass.loops[k], t, sample, listed, [&](std::int64_t j, float earlier, float later, float f) {
+        q[j] = e[j] + ((1.0f - f) * earlier + f * later);
+        if (d_delays && j < pass.lists.n_spikes[i]) d_delays[listed.id(j)] += static_cast<double>(later) - earlier;
+      });
+    } else {
+      add_shares(*pass.spec, pass.loops[k], listed, pass.d_current_of(later, sample), e, q);
+    }
     e = q;
   }
   for (std::int64_t j = 0; j < n; ++j) q[j] = slope[j] * e[j];
@@ -174,6 +237,7 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int samp
     if (spec.model->fires()) listed_grad(pass, t, sample);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
+  if (!chunk.t0 && pass.n_before) delay_grads_before(pass, sample);
 }
 
 void state_grad_by_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {

@@ -61,6 +61,10 @@ class NetConfig(Section, name="net"):
         high=MAX_DELAY,
     )
     axonal_delays_ms: float = option(0.0, "axonal_delays in milliseconds, rounded to steps", low=0)
+    recurrent_axonal_delays: int = option(
+        0, "the same of recurrent connections, in addition to their delay of 1 or more; 0: none", low=0, high=MAX_DELAY
+    )
+    recurrent_axonal_delays_ms: float = option(0.0, "recurrent_axonal_delays in milliseconds, rounded to steps", low=0)
     learn_axonal_delays: bool = option(False, "train the axonal delays; else they stay as drawn")
     neurons: dict[str, Any] = spread(_neurons)
     tau_range: tuple[float, ...] = option(
@@ -111,6 +115,7 @@ class NetConfig(Section, name="net"):
         self._check_one_of("delay", "delays", "delays_ms")
         self._check_one_of("recurrent_delays", "recurrent_delays_ms")
         self._check_one_of("axonal_delays", "axonal_delays_ms")
+        self._check_one_of("recurrent_axonal_delays", "recurrent_axonal_delays_ms")
         for name, decay, given, known in (
             ("tau_ms", "beta", self.neurons, _neurons({})),
             ("tau_range_ms", "beta", self.neurons, _neurons({})),
@@ -149,6 +154,7 @@ class NetConfig(Section, name="net"):
             "delays_ms",
             "recurrent_delays_ms",
             "axonal_delays_ms",
+            "recurrent_axonal_delays_ms",
             "initial_tau_ms",
         )
         if dt_ms is None and (given := [name for name in in_ms if getattr(self, name)]):
@@ -246,16 +252,21 @@ class NetConfig(Section, name="net"):
                 raise ConfigError(
                     f"net.{given}: is {list(in_ms or steps)}, which is {delays} in steps; give delays that differ by a step or more"
                 )
-            if not any(c.is_recurrent == recurrent and c.post != network.output for c in network.connections):
-                raise ConfigError(
-                    f"net.{given}: is {list(in_ms or steps)}, but {self.text!r} has no "
-                    f"{'recurrent' if recurrent else 'hidden'} population; remove it, or write "
-                    + ("r after a size" if recurrent else "a size between the first and the last")
-                )
+            self._check_hidden(network, given, list(in_ms or steps), recurrent)
             network = network.with_delays(delays, recurrent=recurrent)
-        if longest := round(self.axonal_delays_ms / dt_ms) or self.axonal_delays:
-            network = network.with_axonal_delays(longest, learn=self.learn_axonal_delays)
+        for name, recurrent in (("axonal_delays", False), ("recurrent_axonal_delays", True)):
+            if longest := round(getattr(self, f"{name}_ms") / dt_ms) or getattr(self, name):
+                self._check_hidden(network, name, longest, recurrent)
+                network = network.with_axonal_delays(longest, learn=self.learn_axonal_delays, recurrent=recurrent)
         return network
+
+    def _check_hidden(self, network: Network, name: str, value: Any, recurrent: bool) -> None:
+        """`ConfigError` where no connection is there that an option is for."""
+        if not any(c.is_recurrent == recurrent and c.post != network.output for c in network.connections):
+            raise ConfigError(
+                f"net.{name}: is {value}, but {self.text!r} has no {'recurrent' if recurrent else 'hidden'} population; remove it, or "
+                "write " + ("r after a size" if recurrent else "a size between the first and the last")
+            )
 
     def _misfit(self, network: Network, n_in: int, n_out: int, n_neurons: int, n_classes: int) -> str:
         has = f"the data has {n_neurons} neurons and {n_classes} classes"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.arguments import named
-from sparsesnn.bounds import bounded
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
 from sparsesnn.engines.cpu.chain import Chain
@@ -27,7 +26,6 @@ from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
 from sparsesnn.parameters import (
-    DELAYS,
     Incoming,
     PopulationModule,
     Sources,
@@ -110,8 +108,7 @@ class Layer(Loadable, PopulationModule):
         self.backend = backend
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
-        self.has_axonal = any(c.axonal for c in self.senders)
-        self.n_history = max([history or 0, *(c.delay for c in self.incoming if c.is_recurrent)])
+        self.n_history = max(history or 0, self.loop_reach)
 
     def extra_repr(self) -> str:
         return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
@@ -159,26 +156,27 @@ class Layer(Loadable, PopulationModule):
         heard = [pooled(x, pools) for x, pools in zip(lists, Wiring.of(self).pools_before, strict=True)]
         return run_layer(self, heard, state, training_step)
 
-    def axonal_delays(self, c: Incoming) -> Tensor:
-        """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
-        given: Tensor = getattr(self, f"{c.name}{DELAYS}")
-        assert c.axonal
-        if self.training and c.axonal.learn:
-            return bounded(given, 0.0, float(c.axonal.longest))
-        return given.detach().round().clamp(0, c.axonal.longest)
-
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""
-        if not self.has_axonal:
-            return list(sources)
-        found: list[LayerInput] = []
-        for c, x in zip(self.senders, sources, strict=True):
-            if c.axonal:
-                first = 0 if state is None else c.axonal.longest
-                between = self.training and c.axonal.learn
-                x = arriving(x, self.axonal_delays(c), between=between, first_step=first)
-            found.append(x)
-        return found
+        started = state is not None
+        return [
+            self.delayed(c, x, c.axonal.longest if c.axonal and started else 0)
+            for c, x in zip(self.senders, sources, strict=True)
+        ]
+
+    def delayed(self, c: Incoming, x: LayerInput, first_step: int = 0) -> LayerInput:
+        """A sender's spikes, from `first_step` on, after the axonal delays of a connection, if it has any."""
+        if not c.axonal:
+            return x
+        between = self.training and c.axonal.learn
+        return arriving(x, self.axonal_delays(c), between=between, first_step=first_step, part=self.part)
+
+    def own_delayed(self, c: Incoming, sent: LayerInput, state: LayerState | None) -> tuple[LayerInput, int]:
+        """The population's spikes after the axonal delays of a recurrent connection, those of the steps before them in front;
+        and how many steps these are."""
+        if state is None or state.history is None:
+            return self.delayed(c, sent), 0
+        return self.delayed(c, _extend(state.history, sent, c.reach)), c.reach
 
 
 def _misfit(spikes: object, source: str, n_input: int) -> str:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 import numpy as np
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.network import Network
+from sparsesnn.network import Connection, Network
 from sparsesnn.partition.target import Target
 from sparsesnn.synapses import Synapses
 from sparsesnn.synapses.base import InLists
@@ -181,11 +181,15 @@ class Plan:
 
     def synapses(self, c: ConnectionPlan) -> Synapses:
         """The kind of a connection's synapses."""
-        return self._synapses[c.pre, c.post, c.delay]
+        return self._connections[c.pre, c.post, c.delay].synapses
+
+    def reach(self, c: ConnectionPlan) -> int:
+        """Steps after which the last of a step's spikes arrive."""
+        return self._connections[c.pre, c.post, c.delay].reach
 
     @cached_property
-    def _synapses(self) -> dict[tuple[str, str, int], Synapses]:
-        return {(c.pre, c.post, c.delay): c.synapses for c in self.network.connections}
+    def _connections(self) -> dict[tuple[str, str, int], Connection]:
+        return {(c.pre, c.post, c.delay): c for c in self.network.connections}
 
     def n_weights(self, c: ConnectionPlan, begin: int = 0, end: int | None = None) -> int:
         """Weights of a connection, of the receivers `begin` to `end` - 1."""

@@ -19,12 +19,13 @@ from sparsesnn.engines.optimizers import Updates, make_optimizer, set_learning_r
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.init import init_activity
 from sparsesnn.ipu.spec import check_network
-from sparsesnn.layers import LI, LIF, CubaLIF, Input
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import fast_sigmoid
+from sparsesnn.synapses import Dense, Sparse, Synapses, sparse
 
 T, B, M = 13, 5, 23
 EVERY = -math.inf
@@ -41,6 +42,35 @@ def network(learn: bool, recurrent: bool = False, grad_threshold: float = EVERY,
             Connection("a", "out", 1),
         ),
     )
+
+
+def recurrent_network(
+    learn: bool, population: Population | None = None, synapses: Synapses | None = None, grad_threshold: float = EVERY
+) -> Network:
+    """Two recurrent connections with axonal delays, and one without between them."""
+    lif = LIF(37, grad_threshold=grad_threshold, bias=True, surrogate=fast_sigmoid(3.0))
+    return Network(
+        {"input": Input(M), "a": population or lif, "b": lif, "out": LI(5)},
+        (
+            Connection("input", "a"),
+            Connection("a", "a", 1, synapses or Dense(), Delays(4, learn=learn, seed=1)),
+            Connection("a", "a", 2),
+            Connection("a", "a", 3, axonal=Delays(2, learn=learn, seed=2)),
+            Connection("a", "b", 1, axonal=Delays(2, learn=learn, seed=3)),
+            Connection("b", "b", 2, axonal=Delays(T + 3, learn=learn, seed=4)),
+            Connection("b", "out"),
+        ),
+    )
+
+
+RECURRENT: dict[str, tuple[Population | None, Synapses | None]] = {
+    "plain": (None, None),
+    "exact reset": (LIF(41, reset="zero", detach_reset=False, grad_threshold=EVERY, learn_beta=True), None),
+    "current": (CubaLIF(21, alpha=0.4, beta=0.5, grad_threshold=EVERY, bias=True), None),
+    "tiles": (LIF(70, grad_threshold=EVERY, surrogate=fast_sigmoid(3.0)), None),
+    "adaptive": (AdLIF(33, q=5.0, gain=5.0, learn_a=True, grad_threshold=EVERY), None),
+    "sparse": (None, Sparse(0.1)),
+}
 
 
 def strong_model(net: Network, seed: int, backend: str = "cpu") -> Model:
@@ -102,6 +132,34 @@ def test_gradients_equal_pytorch(learn: bool, recurrent: bool, graded: bool, bas
 def test_lists_and_gradients_equal_the_references(learn: bool, training: bool) -> None:
     net = network(learn, grad_threshold=0.5)
     model = strong_model(net, 8).train(training)
+    check_against_reference(net, model, learn and training)
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize("learn", [False, True])
+def test_recurrent_gradients_equal_pytorch(kind: str, learn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse, "DENSEST", 1.0)
+    net = recurrent_network(learn, *RECURRENT[kind])
+    sparse_model, dense = strong_model(net, 4), strong_model(net, 4, "dense")
+    for name, lists in sparse_model(data(3)).spikes.items():
+        assert lists.activity() > 0.01
+        assert torch.equal(lists.to_dense().detach(), dense(data(3)).spikes[name].to_dense().detach())
+    got, want = gradients(sparse_model, data(3)), gradients(dense, data(3))
+    assert got.keys() == want.keys()
+    assert sum(name.endswith(":delays") for name in got) == 4 * learn
+    for name in want:
+        assert want[name].abs().sum() > 0, name
+        assert relative_error(got[name], want[name]) <= 1e-5, name
+
+
+@pytest.mark.parametrize(("learn", "training"), [(False, True), (True, True), (True, False)])
+def test_recurrent_lists_and_gradients_equal_the_references(learn: bool, training: bool) -> None:
+    net = recurrent_network(learn, grad_threshold=0.5)
+    model = strong_model(net, 8).train(training)
+    check_against_reference(net, model, learn and training)
+
+
+def check_against_reference(net: Network, model: Model, learns: bool) -> None:
     spikes = data(7)
     output = model(spikes)
     parameters = {name: Parameters.from_layer(layer, np.float32) for name, layer in model.layers.items()}
@@ -116,12 +174,14 @@ def test_lists_and_gradients_equal_the_references(learn: bool, training: bool) -
     loss.backward()
     want = reference.network_backward(net, parameters, records, d_out)
     for name, layer in model.layers.items():
-        for k, c in enumerate(layer.senders):
-            error = relative_error(getattr(layer, c.name).grad, torch.from_numpy(want[name].weights[k]))
-            assert error <= 1e-5, c.name
-            if c.axonal and learn and training:
-                delays = getattr(layer, f"{c.name}:delays")
-                assert relative_error(delays.grad, torch.from_numpy(want[name].axonal[k])) <= 1e-5, c.name
+        of = want[name]
+        connections = [(k, c, of.weights[k]) for k, c in enumerate(layer.senders)]
+        connections += [(f"loop {k}", c, of.loops[k]) for k, c in enumerate(layer.loops)]
+        for key, c, weight in connections:
+            assert relative_error(getattr(layer, c.name).grad, torch.from_numpy(weight)) <= 1e-5, c.name
+            if c.axonal and learns:
+                found = getattr(layer, f"{c.name}:delays").grad
+                assert relative_error(found, torch.from_numpy(of.axonal[key])) <= 1e-5, c.name
 
 
 def test_delays_of_the_smooth_twin_have_the_derivative_that_differences_see() -> None:
@@ -226,10 +286,11 @@ def test_descriptions_come_back_from_json_and_wrong_ones_are_refused() -> None:
         Delays(0)
     with pytest.raises(DescriptionError, match=r"given holds 0.5; allowed: whole numbers from 0 to 4"):
         Delays(4, given=(0.5,))
-    with pytest.raises(
-        DescriptionError, match=r"connection a->a: axonal is Delays.*allowed: Delays\(longest\) on connections"
-    ):
-        Connection("a", "a", axonal=Delays(3))
+    with pytest.raises(DescriptionError, match=r"connection a->a: axonal is 3; allowed: Delays\(longest\), None"):
+        Connection("a", "a", axonal=3)  # type: ignore[arg-type]
+    loop = recurrent_network(True)
+    assert Network.from_json(loop.to_json()) == loop
+    assert loop.history("b") == 2 + T + 3
     with pytest.raises(DescriptionError, match=r"input->a: it has axonal delays, which the IPU program does not have"):
         check_network(small, "mean")
 
@@ -246,6 +307,92 @@ def test_traces_and_scaled_weights_see_the_delays(backend: str) -> None:
     reached = init_activity(model, [spikes], {"a": 0.1})
     assert reached["a"] == pytest.approx(0.1, rel=0.2)
     assert model(spikes).spikes["a"].to_dense().mean().item() == pytest.approx(reached["a"], rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+@pytest.mark.parametrize("training", [False, True])
+def test_recurrent_chunks_continue_a_sequence(backend: str, training: bool) -> None:
+    model = strong_model(recurrent_network(True), 14, backend).train(training)
+    spikes = data(15)
+    whole = model(spikes)
+    state, parts = None, []
+    for first, last in itertools.pairwise((0, 2, 8, T)):
+        output = model(spikes.steps(first, last), state)
+        state = output.state
+        parts.append(output.spikes["b"].to_dense().detach())
+    same = torch.equal if backend == "cpu" else torch.allclose
+    assert same(torch.cat(parts), whole.spikes["b"].to_dense().detach())
+    if training:  # the last chunk's gradient, with what the spikes before it say
+        loss_of(output).backward()
+        grads = {name: p.grad for name, p in model.named_parameters()}
+        other = strong_model(recurrent_network(True), 14, "dense" if backend == "cpu" else "cpu")
+        state = None
+        for first, last in itertools.pairwise((0, 2, 8, T)):
+            output = other(spikes.steps(first, last), state)
+            state = output.state
+        loss_of(output).backward()
+        for name, p in other.named_parameters():
+            assert relative_error(grads[name], p.grad) <= 1e-5, name
+
+
+def test_recurrent_bits_are_the_same_over_threads_and_instruction_sets() -> None:
+    try:
+        want = None
+        for isa, threads in itertools.product(_core.build_info()["isa_supported"], (1, 3)):
+            _core.set_isa(isa)
+            _core.set_num_threads(threads)
+            got = gradients(strong_model(recurrent_network(True, grad_threshold=0.4), 16), data(17))
+            want = want or got
+            assert all(torch.equal(got[name], want[name]) for name in want), (isa, threads)
+    finally:
+        _core.set_isa(_core.build_info()["isa_supported"][-1])
+
+
+def test_recurrent_evaluation_rounds_delays() -> None:
+    model = strong_model(recurrent_network(True), 21)
+    fixed = strong_model(recurrent_network(False), 21)
+    state = model.state_dict()
+    fixed.load_state_dict({name: x.round() if name.endswith(":delays") else x for name, x in state.items()})
+    got, want = model.eval()(data(22)), fixed(data(22))
+    assert torch.equal(got.potentials, want.potentials.detach())
+    live = model.live()
+    steps = [live(data(22).steps(t, t + 1)).potentials for t in range(T)]
+    assert torch.equal(torch.cat(steps), got.potentials)
+
+
+def test_recurrent_delays_of_the_smooth_twin_have_the_derivative_that_differences_see() -> None:
+    net = recurrent_network(True).with_population("a", detach_reset=False).with_population("b", detach_reset=False)
+    model = strong_model(net, 11)
+    parameters = {name: Parameters.from_layer(layer) for name, layer in model.layers.items()}
+    x = data(12).to_dense().numpy().astype(float)
+    d_out = {"out": np.random.default_rng(13).normal(size=(T, B, 5))}
+
+    def loss(p: dict[str, Parameters]) -> float:
+        return float((reference.network_forward(net, p, x, smooth=True)["out"].v[:-1] * d_out["out"]).sum())
+
+    records = reference.network_forward(net, parameters, x, smooth=True)
+    found = reference.network_backward(net, parameters, records, d_out)
+    step = 1e-6
+    for name, key in (("a", "loop 0"), ("a", "loop 2"), ("b", "loop 0")):
+        delays = parameters[name].axonal[key]
+        for m in range(0, len(delays), 9):
+            ends = []
+            for sign in (1, -1):
+                moved = delays.copy()
+                moved[m] += sign * step
+                axonal = {**parameters[name].axonal, key: moved}
+                ends.append(loss({**parameters, name: replace(parameters[name], axonal=axonal)}))
+            assert found[name].axonal[key][m] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_traces_see_recurrent_delays(backend: str) -> None:
+    model = strong_model(recurrent_network(False), 18, backend)
+    first = model(data(19).steps(0, 5))
+    output = model(data(19).steps(5, T), first.state, record=["a", "b"])
+    for name in ("a", "b"):
+        fired = output.traces[name].v > output.traces[name].threshold
+        assert torch.equal(fired, output.spikes[name].to_dense().bool()), name
 
 
 def test_training_trains_delays_at_a_rate_of_their_own() -> None:
@@ -266,6 +413,10 @@ def test_options_give_axonal_delays() -> None:
     first, readout, loop = config.network(70, 10, dt_ms=10.0).connections
     assert first.axonal == Delays(6, learn=True, seed=0)
     assert (readout.axonal, loop.axonal) == (None, None)
+    other = NetConfig(text="70-16r-10", recurrent_axonal_delays=3)
+    assert [c.axonal for c in other.network(70, 10).connections] == [None, None, Delays(3, seed=2)]
+    with pytest.raises(ConfigError, match=r"net.recurrent_axonal_delays: is 3, but '70-16-10' has no recurrent"):
+        NetConfig(text="70-16-10", recurrent_axonal_delays=3).network(70, 10)
     with pytest.raises(ConfigError, match=r"net.axonal_delays_ms: is 60.0, but the steps of this data have no width"):
         config.network(70, 10)
     with pytest.raises(ConfigError, match=r"give one of axonal_delays, axonal_delays_ms"):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sparsesnn import _core
+from sparsesnn.delays import Delays
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.ranks.halving import is_halved
 from sparsesnn.engines.ranks.shards import make_shards
@@ -25,7 +26,7 @@ from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.parameters import NEURONS
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse, sparse
+from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse, Synapses, sparse
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
 GROUP = _core.group_samples
@@ -190,6 +191,35 @@ def test_loops_with_delays(name, grid):
     loops = [Connection("b", "b", delay, synapses=kind) for kind, delay in zip(kinds, delays, strict=True)]
     populations = {"a": Input(30), "b": hidden, "c": LIF(70), "d": LI(10)}
     check(Network(populations, (Connection("a", "b"), *loops, Connection("b", "c"), Connection("c", "d"))), *grid)
+
+
+AXONAL: dict[str, dict[str, Any]] = {
+    "between": {"learn": True},
+    "whole": {"learn": False},
+    "capacity": {"learn": True, "capacity": 9},
+    "sparse": {"learn": True, "synapses": Sparse(0.02)},
+}
+
+
+def axonal_network(learn: bool, synapses: Synapses | None = None, **arguments: Any) -> Network:
+    """Axonal delays from the input, between populations, and of recurrent connections."""
+    return Network(
+        {"input": Input(30), "a": LIF(140, **arguments), "b": LIF(33, bias=True), "out": LI(10)},
+        (
+            Connection("input", "a", axonal=Delays(4, learn=learn, seed=1)),
+            Connection("a", "a", 2, synapses or Dense(), Delays(3, learn=learn, seed=2)),
+            Connection("a", "a", 3),
+            Connection("a", "b", axonal=Delays(2, learn=learn, seed=3)),
+            Connection("b", "b", 1, axonal=Delays(5, learn=learn, seed=4)),
+            Connection("b", "out", axonal=Delays(1, learn=learn, seed=5)),
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", AXONAL)
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1), (1, 3), (3, 2)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+def test_axonal_delays(name, grid):
+    check(axonal_network(**AXONAL[name]), *grid)
 
 
 @pytest.mark.parametrize("delay", [1, 2, 4, 13])

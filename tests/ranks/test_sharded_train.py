@@ -117,6 +117,19 @@ def test_sparse_synapses_and_a_checkpoint_of_them(tmp_path, monkeypatch):
     assert load_run(tmp_path / "b", weights="last").engine.weights_sha256() == whole.weights_sha256
 
 
+def test_axonal_delays_and_a_checkpoint_of_them(tmp_path):
+    net = {"axonal_delays": 3, "recurrent_axonal_delays": 4, "learn_axonal_delays": True}
+    config = make_config(net=net, train={"checkpoint_batches": 1})
+    whole = train(config, out=tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        train_on(config, (1, 3), tmp_path / "b", report=StopAt(5))
+    assert train_on(config, (2, 2), tmp_path / "b", resume=True)[0].weights_sha256 == whole.weights_sha256
+    last = load_run(tmp_path / "b", weights="last").engine
+    assert last.weights_sha256() == whole.weights_sha256
+    delays = {name: x for name, x in last.model.state_dict().items() if name.endswith(":delays")}
+    assert sorted(len(x) for x in delays.values()) == [17, 70, 70]
+
+
 @pytest.mark.parametrize("net", ["auto-70r-40-auto", "auto-70rp0.3-auto"])
 def test_spikes_with_values(net, tmp_path, monkeypatch):
     monkeypatch.setattr(sparse, "DENSEST", 1 / 2)

@@ -20,7 +20,7 @@ from sparsesnn.bounds import bounded
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
-from sparsesnn.parameters import Incoming, PopulationModule
+from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
@@ -132,7 +132,7 @@ class Pass:
         read = list(zip(wiring.senders, lists, wiring.n_pre, self.delays, strict=True))
         loops = list(zip(wiring.loops, layer.loop_delays, strict=True))
         if own is not None:
-            read += [(name, own, layer.population.n, delay) for name, delay in loops]
+            read += [(name, *self.own_source(name, own, delay)) for name, delay in loops]
         return _core.LayerCall(
             self.spec,
             n_steps=self.n_steps,
@@ -145,13 +145,33 @@ class Pass:
             grad_threshold=arrays.get("grad_threshold"),
             bias=arrays.get("bias"),
             loops=[
-                _core.Loop(arrays[name], delay, packed.get(name), rows.get(name))
+                _core.Loop(arrays[name], delay, packed.get(name), rows.get(name), *self.axonal(name))
                 for name, delay in (loops if own is None else ())
             ],
             state=None if self.state is None else states_of(layer, self.state),
             own_before=own_before(layer, self.state),
             exchange=layer.part.exchange if layer.part else None,
         )
+
+    def axonal(self, loop: str) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """The axonal delays of a loop: whole steps, and parts of a step where they lie between two."""
+        delays = self.arrays.get(loop + DELAYS)
+        if delays is None:
+            return None, None
+        c = self.wiring.connections[loop]
+        if not (self.layer.training and c.axonal and c.axonal.learn):
+            return np.rint(delays).astype(np.int32), None
+        steps = np.floor(delays)
+        return steps.astype(np.int32), delays - steps
+
+    def own_source(self, loop: str, own: _core.Lists, delay: int) -> tuple[_core.Lists, int, int]:
+        """The population's own lists as a source: as a loop brings them, with their neurons and their delay."""
+        n = self.layer.population.n
+        steps, fraction = self.axonal(loop)
+        if steps is None:
+            return own, n, delay
+        moved = _core.delayed(own, self.n_samples, n, steps + np.int32(delay), fraction, 0)
+        return _core.Lists(moved["offsets"], moved["ids"], moved["n_spikes"], moved["values"]), n, 0
 
     def run_backward(
         self,
@@ -173,11 +193,17 @@ class Pass:
             [name in self.learnt for name in loops],
             "bias" in self.learnt,
             n_batch=n_batch,
+            wanted_delays=self.wanted_delays(loops),
         )
         found = dict(zip(senders, grads["weight"], strict=True))
         found.update(zip(loops, grads["loops"], strict=True), bias=grads["bias"])
+        found.update(zip([name + DELAYS for name in loops], grads["delays"], strict=True))
         found.update(zip(self.wiring.parameters, grads["parameters"], strict=True))
         return found, list(grads["value"])
+
+    def wanted_delays(self, loops: Sequence[str]) -> list[bool]:
+        """Of which loops the axonal delays learn."""
+        return [name + DELAYS in self.learnt for name in loops]
 
 
 @dataclass(frozen=True)
@@ -233,6 +259,8 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
             found[name] = torch.ones(c.synapses.weight_shape(c.n_pre, layer.population.n))
         else:
             found[name] = layer.weight(c) if name in wiring.rows or name in wiring.windows else layer.matrix(c)
+        if c.is_recurrent and c.axonal:
+            found[name + DELAYS] = layer.axonal_delays(c)
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = getattr(layer, name, None)
         if value is not None:
@@ -394,7 +422,7 @@ def own_before(layer: Any, state: LayerState | None) -> _core.Lists | None:
     """The population's own lists before the pass, which its loops read."""
     if not layer.loops or state is None or not isinstance(state.history, SpikeBatch):
         return None
-    n_steps, longest = state.history.n_steps, max(layer.loop_delays)
+    n_steps, longest = state.history.n_steps, layer.loop_reach
     if n_steps < longest:
         raise ShapeError(
             f"state: its history has {n_steps} steps; this layer hears itself {longest} steps later; pass the state that "

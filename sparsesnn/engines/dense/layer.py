@@ -17,6 +17,7 @@ from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import Population
 from sparsesnn.output import LayerOutput, LayerState, last_steps
+from sparsesnn.parameters import Incoming
 from sparsesnn.synapses import Synapses
 from sparsesnn.wording import count
 
@@ -36,11 +37,44 @@ class Source:
     synapses: Synapses
 
 
+class Axonal(NamedTuple):
+    """Delays of single senders.
+
+    Args:
+        groups: the different whole delays, each with the ids of its senders.
+        order: [N], where each sender stands in all groups behind one another.
+        fraction: [N], parts of a step where delays lie between two; None: they are whole.
+    """
+
+    groups: tuple[tuple[int, Tensor], ...]
+    order: Tensor
+    fraction: Tensor | None
+
+    @staticmethod
+    def of(delays: Tensor, *, between: bool) -> Axonal:
+        steps = delays.detach().floor()
+        groups = tuple((int(d), torch.nonzero(steps == d)[:, 0]) for d in steps.unique())
+        return Axonal(groups, torch.cat([ids for _, ids in groups]).argsort(), delays - steps if between else None)
+
+    def arriving(self, own: Sequence[Tensor], delay: int) -> Tensor:
+        """[B, N], from the spikes of all steps before this one."""
+        parts = [
+            torch.cat([own[-(delay + d + part)][:, ids] for d, ids in self.groups], 1)[:, self.order]
+            for part in range(1 if self.fraction is None else 2)
+        ]
+        return parts[0] if self.fraction is None else (1 - self.fraction) * parts[0] + self.fraction * parts[1]
+
+
 class Loop(NamedTuple):
     """A recurrent connection: weight [N, N], and the steps that its spikes travel."""
 
     weight: Tensor
     delay: int
+    axonal: Axonal | None = None
+
+    def arriving(self, own: Sequence[Tensor]) -> Tensor:
+        """[B, N], what it brings, from the spikes of all steps before this one."""
+        return self.axonal.arriving(own, self.delay) if self.axonal else own[-self.delay]
 
 
 def arriving(spikes: Tensor, shift: int, start: int, stop: int) -> tuple[Tensor, int]:
@@ -60,7 +94,7 @@ class Call:
         bias: [N] or None.
         n_steps, n_samples, n: T, B, N.
         state: [B, N] each, in the model's order, before the first step.
-        own: [B, N] each, the spikes of the last steps, as many as the longest delay of a loop.
+        own: [B, N] each, the spikes of the last steps, as many as the longest delay of a loop; with axonal delays one more.
         fresh: nothing came before: a sequence begins.
     """
 
@@ -118,8 +152,9 @@ def run_layer(
         )
     weight = layer.weights[0]
     mode = choose_mode(layer.dense_mode, weight.device, weight.dtype)
-    if mode == "fused" and layer.loop_delays not in ((), (1,)):
-        mode = "hoist"  # the fused loop knows one recurrent connection of delay 1
+    has_axonal = any(c.axonal for c in layer.loops)
+    if (mode == "fused" and layer.loop_delays not in ((), (1,))) or (mode in ("fused", "compile") and has_axonal):
+        mode = "hoist"  # the fused loop knows one recurrent connection of delay 1; delays that learn would be compiled again
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
     call = _call(layer, sources, state)
@@ -190,7 +225,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     before = state.history if state else None
     own: tuple[Tensor, ...] = ()
     if layer.loops:
-        longest = max(layer.loop_delays)
+        longest = layer.loop_reach
         if state is not None and not isinstance(before, Tensor):
             raise ShapeError(
                 f"{type(population).__name__}: recurrent, but the state's history is {type(before).__name__}; "
@@ -202,6 +237,8 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
                 f"{longest} steps later; pass the state that this layer returned"
             )
         past = before[len(before) - longest :] if isinstance(before, Tensor) else [None] * longest
+        if any(c.axonal for c in layer.loops):  # a part of a spike may arrive a step after the longest delay
+            past = [None, *past]
         own = tuple(_from_state(one, "history", like, shape) for one in past)
     return Call(
         neuron=Neuron(
@@ -210,7 +247,9 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
             grad_threshold=getattr(layer, "grad_threshold", None),
         ),
         sources=read,
-        loops=tuple(Loop(*loop) for loop in zip(layer.loop_matrices, layer.loop_delays, strict=True)),
+        loops=tuple(
+            Loop(weight, c.delay, _axonal(layer, c)) for weight, c in zip(layer.loop_matrices, layer.loops, strict=True)
+        ),
         bias=layer.bias,
         n_steps=n_steps,
         n_samples=n_samples,
@@ -219,6 +258,13 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
         own=own,
         fresh=state is None,
     )
+
+
+def _axonal(layer: Layer, c: Incoming) -> Axonal | None:
+    if not c.axonal:
+        return None
+    delays = layer.axonal_delays(c).to(layer.weights[0].dtype)
+    return Axonal.of(delays, between=layer.training and c.axonal.learn)
 
 
 def _sources(

@@ -56,7 +56,7 @@ def over_steps(
 def with_loops(i: Tensor, loops: Sequence[Loop], own: Sequence[Tensor]) -> Tensor:
     """A step's current with what the loops bring, from the spikes of all steps before it."""
     for loop in loops:
-        i = torch.addmm(i, own[-loop.delay], loop.weight)
+        i = torch.addmm(i, loop.arriving(own), loop.weight)
     return i
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from sparsesnn.host.comm.base import LIST_GRADIENTS
 from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.output import LayerState
+from sparsesnn.parameters import DELAYS, delays_edge
 from sparsesnn.spikes import SpikeBatch
 
 
@@ -74,6 +75,33 @@ class Part:
         own: Tensor = _OwnNeurons.apply(whole, self.shards, self.grid.shards) if self.is_shared else whole
         return own
 
+    def whole_delays(self, own: Tensor, n_pre: int) -> Tensor:
+        """The axonal delays [M] of a connection's senders from this rank's part; the gradient of the whole is that of each rank."""
+        if not self.is_shared:
+            return own
+        edges = [delays_edge(n, n_pre, self.shards.n_all) for n in self.shards.first]
+        whole: Tensor = _WholeNumbers.apply(own, Shards(tuple(edges), self.shards.rank), self.grid.shards)
+        return whole
+
+    def shared(self, spikes: SpikeBatch) -> ShardedSpikes:
+        """Lists that every rank has, of neurons that nobody owns, such as the input's: each gets some."""
+        if isinstance(spikes, ShardedSpikes):
+            return spikes
+        n_ranks, n = self.grid.n_shards, spikes.n_neurons
+        first = tuple(n * r // n_ranks for r in range(n_ranks + 1))
+        given = {f.name: getattr(spikes, f.name) for f in fields(SpikeBatch)}
+        return ShardedSpikes(**given, shards=Shards(first, self.grid.shards.rank))
+
+    def sum_groups(self, groups: Any, senders: Shards) -> np.ndarray:
+        """[M], a gradient of one number for each sender, from those of this replica's groups [G, M], in which this rank's senders
+        are whole."""
+        own = self.sum_own(np.ascontiguousarray(groups[:, senders.begin : senders.end]))
+        return _whole(torch.from_numpy(own), senders, self.grid.shards).numpy() if self.is_shared else own
+
+    def sum_own(self, groups: Any) -> np.ndarray:
+        """The sum over the groups of all replicas."""
+        return np.asarray(self.reduction.fold(groups) if self.reduction else _core.add_groups(groups))
+
     def whole_neurons(self, own: Tensor) -> Tensor:
         """Numbers [..., N] from those [..., n] of all shards."""
         return _whole(own, self.shards, self.grid.shards) if self.is_shared else own
@@ -107,7 +135,7 @@ class _ShardPass(Pass):
         part = self.part
         own = self.run_in_graph()
         if self.is_readout:
-            return _WholePotentials.apply(own, part.shards, part.grid.shards) if part.is_shared else own, LayerState()
+            return _WholeNumbers.apply(own, part.shards, part.grid.shards) if part.is_shared else own, LayerState()
         lists = self.lists(own if self.save else None)
         whole = gather_lists(lists, part.shards, part.grid.shards, limited=bool(self.layer.population.capacity))
         self.whole = replace(whole, own_values=None)
@@ -152,16 +180,23 @@ class _ShardPass(Pass):
         elif self.own is None:
             found, d_values = self.run_backward(self.engine_call, d_out, senders, loops, wanted_values, n_batch)
         else:
-            d_own = np.asarray(_core.recurrent_value_grads(self.engine_call, self.result, self.own, d_out))
+            d_own, d_delays = _core.recurrent_value_grads(
+                self.engine_call, self.result, self.own, d_out, self.wanted_delays(loops), n_batch
+            )
             call = self.make_call(self.lists_read, self.own)
             wanted = [*wanted_values, *(False for _ in loops)]
             found, d_values = self.run_backward(call, d_own, [*senders, *loops], [], wanted, n_batch)
+            found.update(zip([name + DELAYS for name in loops], d_delays, strict=True))
         behind = zip(d_values[: len(senders)], self.pools, strict=True)
         d_values = [d if d is None else pools.pull(d) for d, pools in behind]
         if part.is_shared:
             d_values = self._to_owners(d_values, wanted_values)
         if reduction and part.shards.n:
             found = self._over_replicas(reduction, found)
+        for name in (loop + DELAYS for loop in loops):
+            if name in self.learnt:  # every rank has the delays of all neurons
+                own = torch.from_numpy(found[name][: part.shards.n])
+                found[name] = part.whole_neurons(own).numpy()
         return found, d_values
 
     def _to_owners(self, d_values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -212,7 +247,7 @@ class _ShardPass(Pass):
                 lists_of[name] = self.lists(None) if self.own is None or self.whole is None else self.whole
             lists = lists_of[name]
             reduction.add(parameter, sums, np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter))))
-        small = ("bias", *wiring.parameters)
+        small = ("bias", *wiring.parameters, *(loop + DELAYS for loop in wiring.loops))
         return {name: reduction.fold(found[name]) for name in small if name in self.learnt}
 
 
@@ -247,8 +282,8 @@ def _whole(own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
     return torch.cat([torch.from_numpy(p).reshape(*shape, int(n)) for p, n in zip(parts, sizes, strict=True)], -1)
 
 
-class _WholePotentials(torch.autograd.Function):
-    """Potentials [T, B, N] from those of all shards."""
+class _WholeNumbers(torch.autograd.Function):
+    """Numbers [..., N], such as potentials, from those of all shards."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
@@ -258,4 +293,4 @@ class _WholePotentials(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor, None, None]:
-        return d_whole[:, :, ctx.shards.begin : ctx.shards.end].contiguous(), None, None
+        return d_whole[..., ctx.shards.begin : ctx.shards.end].contiguous(), None, None

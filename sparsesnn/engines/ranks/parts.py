@@ -17,7 +17,7 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes
-from sparsesnn.parameters import NEURONS, cuts
+from sparsesnn.parameters import DELAYS, NEURONS, cuts
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
@@ -58,14 +58,12 @@ class Parts:
     """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`), one
     rank all of a population that hears maps, replicas own groups of samples (`reduction.py`).
 
-    Errors: `DescriptionError` for another backend than `cpu`, and for axonal delays.
+    Errors: `DescriptionError` for another backend than `cpu`.
     """
 
     def __init__(self, network: Network, grid: Grid, backend: str = "cpu") -> None:
         if backend != "cpu":
             raise DescriptionError(f"Model: backend is {backend!r} on a grid of ranks; allowed: cpu")
-        if moved := [c.name for c in network.connections if c.axonal]:
-            raise DescriptionError(f"{', '.join(moved)}: axonal delays do not run over ranks yet: use one rank")
         self.grid, self.cuts = grid, cuts(network)
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
@@ -122,18 +120,25 @@ class Parts:
             yield np.concatenate([p.reshape(height, n) for p, n in zip(parts, sizes, strict=True)], axis=1)
 
     def whole_neurons(self, named: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
-        """Numbers of this rank's neurons, [n] by parameter (of maps, of its channels), with those of the other ranks: [N]."""
+        """Numbers of this rank's neurons, [n] by parameter (of maps, of its channels; of axonal delays, of senders), with those of
+        the other ranks: [N]."""
         if self.grid.n_shards == 1 or not named:
             return dict(named)
         own = np.concatenate(list(named.values()))
-        sizes = np.sum([np.diff(self.shards_of(name).first) for name in named], axis=0)
+        edges = {
+            name: self.edges(name)[1] if self._is_cut_apart(name) else self.shards_of(name).first for name in named
+        }
+        sizes = np.sum([np.diff(first) for first in edges.values()], axis=0)
         parts = self.grid.shards.gather_parts(own, "numbers", lambda r: np.zeros(sizes[r]))
         whole: dict[str, list[Any]] = {name: [] for name in named}
         for r, part in enumerate(parts):
             start = 0
-            for name in named:
-                first = self.edges(name)[1] if name in self.of_maps else self.shards_of(name).first
+            for name, first in edges.items():
                 n = first[r + 1] - first[r]
                 whole[name].append(part[start : start + n])
                 start += n
         return {name: np.concatenate(found) for name, found in whole.items()}
+
+    def _is_cut_apart(self, name: str) -> bool:
+        """Whether a parameter has numbers per receiver, but not one for each neuron."""
+        return name in self.of_maps or name.endswith(DELAYS)

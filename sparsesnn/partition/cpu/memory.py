@@ -127,7 +127,7 @@ def _rank(
             * padded
             * (
                 _states(population)
-                + min(plan.n_steps, max((c.delay for c in incoming if c.recurrent), default=0)) * plan.trains
+                + min(plan.n_steps, max((plan.reach(c) for c in incoming if c.recurrent), default=0)) * plan.trains
             ),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
