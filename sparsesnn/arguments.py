@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar  # noqa: UP035
 
 from sparsesnn.wording import unknown
 
