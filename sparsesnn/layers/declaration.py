@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Tuple  # noqa: UP035
-
-from sparsesnn.errors import DescriptionError
 
 
 class Parameter(NamedTuple):
@@ -31,16 +28,6 @@ def kept_states(population: Any) -> Tuple[str, ...]:  # noqa: UP006
     """What a machine that differentiates step by step keeps of every step besides the first state; "i": the current."""
     read = {x for q, names in population.reads.items() if getattr(population, f"learn_{q}", False) for x in names}
     return tuple(x for x in (*population.states[1:], "i") if x in read)
-
-
-def refuse_others(population: Any, allowed: Sequence[str], who: str, name: str = "") -> None:
-    """`DescriptionError` where a population's model is not among those that `who` knows."""
-    model = type(population).__name__
-    if model not in allowed:
-        raise DescriptionError(
-            f"{name or model}: its model is {model}, which {who} does not have; it has {', '.join(allowed)}; "
-            "use one of these, or another backend"
-        )
 
 
 BETA = Parameter("beta", 0.0, 1.0)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, CubaLIF, Input, Population
-from sparsesnn.layers.declaration import refuse_others
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import maps
 from sparsesnn.nir.files import nir_package
@@ -130,7 +129,10 @@ def to_nir(
             nodes[name] = nir.Input({"input": _type_of(network, name)})
             continue
         layer: Layer = model.layers[name]  # type: ignore[assignment]
-        refuse_others(population, _KINDS, "NIR", name)
+        if (kind := type(population).__name__) not in _KINDS:
+            raise DescriptionError(
+                f"{name}: its model is {kind}, which NIR does not have; it has {', '.join(_KINDS)}; only networks of these go there"
+            )
         reasons = [
             *_reasons(name, population, network.is_recurrent(name), target, readout),
             *_of_synapses(network, name, target),
