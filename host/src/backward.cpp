@@ -24,13 +24,14 @@ namespace {
 // The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
 // descending. Sample by sample (`by_sample`) there must be something to do for every thread, if that fits. 1,024 rows
 // (t, b) are 256 kB a tile of 64 neurons, which leaves half of the smallest usual L2 to the rest.
-std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, const std::vector<Leaf>& leaves) {
+std::vector<Chunk> make_chunks(int n_rows, int n_steps, int n_samples, bool by_sample,
+                               const std::vector<Leaf>& leaves) {
   std::vector<Chunk> chunks;
   if (!n_steps) return chunks;
-  const int most_steps = choices.backward_rows / group_samples;
+  const int most_steps = n_rows / group_samples;
   int groups = 1;
   if (n_steps <= most_steps) {
-    groups = choices.backward_rows / (n_steps * group_samples);
+    groups = n_rows / (n_steps * group_samples);
     if (by_sample) groups = std::max(groups, (num_threads() + group_samples - 1) / group_samples);
   }
   for (const Leaf& leaf : leaves)
@@ -39,6 +40,16 @@ std::vector<Chunk> make_chunks(int n_steps, int n_samples, bool by_sample, const
         chunks.push_back({std::max(0, t1 - most_steps), t1, g * group_samples,
                           std::min(n_samples, std::min(leaf.hi, g + groups) * group_samples)});
   return chunks;
+}
+
+// Rows of a chunk: twice as many where a tile's weights from several connections, such as copies with several delays,
+// are more than `columns_kb`. They and their gradient come from beyond L2 for every chunk: so half as often.
+int chunk_rows(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
+  std::size_t n_pre = 0;
+  for (const SourceInput& source : input.sources) n_pre += static_cast<std::size_t>(source.n_pre);
+  const std::size_t columns = n_pre * static_cast<std::size_t>(spec.tile_width) * sizeof(float);
+  const bool many = input.sources.size() > 1 && columns > static_cast<std::size_t>(choices.columns_kb) << 10;
+  return by_tile && many ? 2 * choices.backward_rows : choices.backward_rows;
 }
 
 // What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
@@ -161,7 +172,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       loops_(spec, input),
       delay_grads_(spec, input, wanted.delays),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
-      chunks_(make_chunks(n_steps_, n_samples_, !by_tile_, leaves_)) {
+      chunks_(make_chunks(chunk_rows(spec, input, by_tile_), n_steps_, n_samples_, !by_tile_, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
   const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows, const Windows* windows = nullptr) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;

@@ -24,7 +24,8 @@ constexpr Choice known[] = {
     {"senders_ahead", &Choices::senders_ahead, 0, 64,
      "so many senders early deliver_grad asks for a row of weights and of their gradient"},
     {"columns_kb", &Choices::columns_kb, 0, 1 << 20,
-     "kilobytes of a tile's weights from several connections, above which deliver takes one connection at a time"},
+     "kilobytes of a tile's weights from several connections, above which deliver takes one connection at a time, and "
+     "the backward pass twice backward_rows"},
     {"huge_pages", &Choices::huge_pages, 0, 1, "1: arrays of 4 MB and more ask for huge pages (Linux)"},
 };
 

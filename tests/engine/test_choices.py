@@ -66,6 +66,8 @@ def test_no_choice_changes_a_bit(loop: bool, graded: bool, grad_threshold: float
             with choices(**{**STANDARD, name: value}):
                 found = step(net, graded)
             assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True)), f"{name} = {value}"
+    with choices(**{**STANDARD, "backward_rows": 300, "columns_kb": 0}):  # chunks of two groups of samples, not one
+        assert all(torch.equal(x, y) for x, y in zip(step(net, graded), wanted, strict=True))
 
 
 def test_refused() -> None:

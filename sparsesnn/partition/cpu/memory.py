@@ -71,6 +71,8 @@ SYNAPSE_BYTES = 13
 HIT_BYTES, ENTRY_BYTES = 32, 16
 #: rows (t, b) that the backward pass works on at a time: `backward_rows` of host/src/choices.h
 CHUNK_ROWS = 1024
+#: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
+COLUMNS_BYTES = 1 << 19
 
 
 def rank_bytes(plan: Plan) -> list[dict[str, int]]:
@@ -220,8 +222,20 @@ def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, listed: float) -> int:
         return 0
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
-    rows = min(CHUNK_ROWS, plan.n_steps * plan.n_samples)
+    rows = min(_chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
     return math.ceil(rows * listed * 4.5 * n_tiles)
+
+
+def _chunk_rows(plan: Plan, name: str) -> int:
+    """Twice CHUNK_ROWS where weights do not fit L2: `chunk_rows` of host/src/backward.cpp."""
+    incoming = plan.incoming(name)
+    columns = 4 * tile_width(plan, name) * sum(plan.in_lists(c).n_pre for c in incoming)
+    many = (
+        len(incoming) > 1
+        and columns > COLUMNS_BYTES
+        and not any(c.recurrent or plan.is_compressed(c) for c in incoming)
+    )
+    return CHUNK_ROWS * (2 if many else 1)
 
 
 def _sorting(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
