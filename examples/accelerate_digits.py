@@ -4,18 +4,18 @@
     python examples/accelerate_digits.py --epochs 5
     accelerate launch --cpu --num_processes 2 examples/accelerate_digits.py      # two processes, gradients averaged
 
-Accelerate cannot cut lists of spikes into parts for processes, so each process takes its own samples (a sampler does that), and
-the loader stays outside `prepare`.
+Accelerate cannot cut lists of spikes into parts for processes, so each process takes its own samples: a sampler does that.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
 
 import sparsesnn as ss
 from sparsesnn import datasets
@@ -33,12 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> float:
     digits, test = datasets.load("digits", split="train"), datasets.load("digits", split="test")
     net = ss.Model(ss.parse_net("128-128r-10"))
     init_activity(net, [digits.batch(list(range(64)))], target=0.05)
-    sampler = DistributedSampler(range(len(digits)), accelerator.num_processes, accelerator.process_index, seed=0)
-    loader = DataLoader(range(len(digits)), batch_size=64, sampler=sampler, collate_fn=list)
+    samples = TensorDataset(torch.arange(len(digits)))
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        samples, accelerator.num_processes, accelerator.process_index, seed=0
+    )
     model, optimizer = accelerator.prepare(net, torch.optim.Adam(net.parameters(), lr=5e-3))
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
-        for indices in loader:
+        loss = torch.zeros(())
+        for indices in BatchSampler(sampler, 64, drop_last=False):
             optimizer.zero_grad()
             labels = torch.from_numpy(digits.labels[indices])
             loss = cross_entropy(model(digits.batch(indices)), labels, "max", n_classes=10)

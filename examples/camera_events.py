@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ DIRECTIONS = ("right", "left", "down", "up")
 SIZE, WIDTH, STEPS, STEP_MS = 24, 4, 40, 5.0
 
 
-def bars(n_samples: int, seed: int = 0) -> dict[str, np.ndarray]:
+def bars(n_samples: int, seed: int = 0) -> dict[str, Any]:
     """Arrays of `n_samples` recordings; sample s moves in direction s % 4."""
     rng = np.random.default_rng(seed)
     columns: list[np.ndarray] = []

@@ -78,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     result = None
     try:
         result = train(config, out=options.out, report=Report(), on_epoch=logger.append)
+        return result
     finally:
         logger.close(None if result is None else vars(result))
-    return result
 
 
 if __name__ == "__main__":

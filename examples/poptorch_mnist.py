@@ -42,7 +42,7 @@ class Net(nn.Module):
     def __init__(self, n_hidden: int = 1000, tiles: int = 1472, seed: int = 0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        neuron = {"beta": 0.9, "surrogate": ss.fast_sigmoid(slope=25), "bias": True}
+        neuron: dict[str, Any] = {"beta": 0.9, "surrogate": ss.fast_sigmoid(slope=25), "bias": True}
         hidden = ss.LIF(n_hidden, grad_threshold=0.8, capacity=max(1, n_hidden // 4), **neuron)
         output = ss.LIF(10, grad_threshold=-math.inf, **neuron)
         self.hidden = spt.Layer(hidden, n_pre=784, generator=generator, tiles=tiles)

@@ -191,7 +191,12 @@ class TrainConfig(Section, Options, name="train"):
         free=True,
     )
     checkpoint_batches: int = option(0, "the same after so many batches; 0: none", low=0, high=10**9, free=True)
-    tensorboard: bool = option(True, "write TensorBoard files, if it is installed", flag="no-tensorboard", free=True)
+    tensorboard: bool = option(
+        True,
+        "write TensorBoard files, if it is installed: numbers, weights as histograms, pictures",
+        flag="no-tensorboard",
+        free=True,
+    )
     loggers: str = option(
         "",
         "loggers of installed packages (entry points sparsesnn.loggers), joined by commas, that take the record of each epoch",

@@ -34,13 +34,14 @@ from sparsesnn.train.evaluation import Seen, evaluate
 from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
 from sparsesnn.train.loggers import close_all, make_loggers
-from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, TensorBoard
+from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally
 from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.plots import plot_run
 from sparsesnn.train.predictions import Confusion
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.start import introduce, scale_weights, take_weights
+from sparsesnn.train.tensorboard import tensorboard_of
 from sparsesnn.train.times import Times
 
 
@@ -155,13 +156,7 @@ class Run:
         self.traffic = self.world.traffic.copy()  # training alone counts, not what came before
         self.epoch_traffic = self.traffic.copy()
         self.metrics = MetricsFile(folder, self.progress.metrics_position) if grid.is_first else None
-        wanted = config.train.tensorboard and grid.is_first
-        self.tensorboard = TensorBoard(folder, self.progress.epoch + 1) if wanted else None
-        if self.tensorboard and self.tensorboard.writer is None:
-            self.report.note(
-                "note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without"
-            )
-        self.loggers = make_loggers(config, folder) if grid.is_first else []
+        self.loggers = [*tensorboard_of(self), *make_loggers(config, folder)] if grid.is_first else []
         self.on_epoch: list[Callable[[Mapping[str, Any]], None]] = [logger.append for logger in self.loggers]
         self.tells = tells or bool(
             config.train.loggers
@@ -264,8 +259,6 @@ class Run:
         finally:
             self.store.close()
             self.report.close()
-            if self.tensorboard:
-                self.tensorboard.close()
             close_all(self.loggers, None if result is None else asdict(result))
         return result
 
@@ -386,8 +379,6 @@ class Run:
         self._save(new_best)
         if self.tells:
             self._end_saving()
-        if self.tensorboard:
-            self.tensorboard.append(record)
         self.report.end_epoch(record, best=better)
         for warning in record["warnings"]:
             self.report.note(f"warning {warning}")

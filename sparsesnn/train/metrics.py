@@ -1,4 +1,4 @@
-"""What is measured while training: sums over batches, one JSON line per epoch, TensorBoard, and the result."""
+"""What is measured while training: sums over batches, one JSON line per epoch, and the result."""
 
 from __future__ import annotations
 
@@ -263,33 +263,3 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError as error:
         raise CheckpointError(f"{path}: is damaged: {error}") from None
-
-
-class TensorBoard:
-    """Writes the numbers of each record to `<run>/tensorboard`; does nothing if TensorBoard is not installed.
-
-    Args:
-        folder: of the run.
-        first_epoch: epochs from this one on are written anew after a resume.
-    """
-
-    def __init__(self, folder: Path, first_epoch: int) -> None:
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError:
-            self.writer = None
-        else:
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        if self.writer is None:
-            return
-        for key, value in record.items():
-            for name, number in value.items() if isinstance(value, Mapping) else [("", value)]:
-                if key != "epoch" and isinstance(number, (int, float)):
-                    self.writer.add_scalar(f"{key}/{name}" if name else key, number, record["epoch"])
-        self.writer.flush()
-
-    def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()

@@ -10,7 +10,7 @@ import pytest
 
 from sparsesnn.engines import Step
 from sparsesnn.errors import CheckpointError
-from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, TensorBoard, read_metrics
+from sparsesnn.train.metrics import METRICS, RESULT, MetricsFile, Progress, Result, Tally, read_metrics
 from sparsesnn.train.summary import write_summary
 
 RESULT_EXAMPLE = Result(
@@ -90,17 +90,6 @@ def test_the_summary_of_seeds(tmp_path: Path) -> None:
     assert summary["test_accuracy"] == {"mean": 0.75, "sd": 0.25, "values": [0.5, 0.75, 1.0]}
     assert "valid_accuracy" not in summary
     assert write_summary(tmp_path, [7], results[:1]) == ["test accuracy 50.00 % (1 seed)"]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_files(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="TensorBoard is optional")
-    board = TensorBoard(tmp_path, 1)
-    board.append({"epoch": 1, "loss": 0.5, "valid_loss": None, "activity": {"hidden": 0.25}})
-    board.close()
-    data = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
-    assert b"activity/hidden" in data
-    assert b"valid_loss" not in data
 
 
 def test_validation_chooses_the_highest_accuracy_and_then_the_lowest_loss() -> None:

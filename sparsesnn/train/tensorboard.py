@@ -1,0 +1,80 @@
+"""A run in TensorBoard: numbers of each epoch, weights as histograms, hyperparameters, and the run's pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from sparsesnn.config import Config
+from sparsesnn.config.tables import flatten
+from sparsesnn.train.loggers import Logger
+
+if TYPE_CHECKING:
+    from sparsesnn.train.loop import Run
+
+#: numbers of a tensor that a histogram is made of, evenly taken: large layers cost no more than small ones
+MOST_NUMBERS = 100_000
+
+
+def tensorboard_of(run: Run) -> list[Logger]:
+    """The run's logger; none where `train.tensorboard` is false, or TensorBoard is not installed, which is noted."""
+    if not run.config.train.tensorboard:
+        return []
+    try:
+        return [TensorBoard(run.config, run.folder, run.progress.epoch + 1, run.engine.weights)]
+    except ImportError:
+        run.report.note("note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without")
+        return []
+
+
+class TensorBoard:
+    """Writes `<run>/tensorboard`.
+
+    Args:
+        first_epoch: epochs from this one on are written anew after a resume.
+        weights: gives those of this rank, at the end of every epoch.
+
+    Errors: `ImportError` without TensorBoard.
+    """
+
+    def __init__(
+        self, config: Config, folder: Path, first_epoch: int, weights: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self.config, self.folder, self.weights, self.epoch = config, folder, weights, first_epoch
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        self.epoch = record["epoch"]
+        for key, value in record.items():
+            for name, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+                if key != "epoch" and isinstance(number, (int, float)):
+                    self.writer.add_scalar(f"{key}/{name}" if name else key, number, self.epoch)
+        for name, x in self.weights().items():
+            numbers = x.flatten()[:: -(-x.numel() // MOST_NUMBERS) or 1]
+            if numbers.numel() and numbers.isfinite().all():
+                self.writer.add_histogram(name.removeprefix("model/"), numbers, self.epoch)
+        self.writer.flush()
+
+    def close(self, result: Mapping[str, Any] | None) -> None:
+        if result is not None:
+            self._add_hyperparameters(result)
+            for path in sorted(self.folder.glob("*.png")):
+                self._add_picture(path)
+        self.writer.close()
+
+    def _add_hyperparameters(self, result: Mapping[str, Any]) -> None:
+        given = flatten(self.config.to_dict())
+        parameters = {k: x if isinstance(x, (bool, int, float, str)) else str(x) for k, x in given.items()}
+        names = ("test_accuracy", "valid_accuracy", "test_loss", "samples_per_s")
+        reached = {f"result/{name}": result[name] for name in names if result[name] is not None}
+        self.writer.add_hparams(parameters, reached, run_name=".", global_step=self.epoch)
+
+    def _add_picture(self, path: Path) -> None:
+        from matplotlib.image import imread  # a picture is there, so is matplotlib
+
+        self.writer.add_image(path.stem, imread(path)[..., :3], self.epoch, dataformats="HWC")
