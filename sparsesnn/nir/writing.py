@@ -257,6 +257,7 @@ def readers_text(network: Network) -> str:
         return (
             f"no other library reads this network through NIR: {', '.join(r for r in first if not r.startswith(_ONLY))}"
         )
+    by_change.setdefault("", ["no other library as it is"])
     parts = [
         f"{f'with {change} ' if change else ''}by {', '.join(targets)}" for change, targets in sorted(by_change.items())
     ]
