@@ -102,6 +102,7 @@ def test_what_cannot_be_exact_is_refused_by_name() -> None:
     with pytest.raises(DescriptionError, match=r"does not follow a threshold that learns; give learn_threshold=False"):
         LIF(3, grad_threshold="exact", surrogate=boxcar(), learn_threshold=True)
     with pytest.raises(
-        DescriptionError, match=r"grad_threshold is 'exakt'; allowed: -inf to 3e\+38, or a list of them, or exact"
+        DescriptionError,
+        match=r"grad_threshold is 'exakt'; did you mean 'exact'\? allowed: -inf to 3e\+38, or a list of them, or exact",
     ):
         LIF(3, grad_threshold="exakt")
