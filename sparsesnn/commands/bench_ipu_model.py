@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from sparsesnn.commands.measuring import add_parser
+from sparsesnn.commands.measuring import add_parser, workload_of
 
 EXAMPLES = """\
 examples:
@@ -50,15 +50,8 @@ def register(what: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from sparsesnn.bench.ipu_model import bench_ipu_model
-    from sparsesnn.bench.workload import Workload
 
-    workload = Workload(
-        net=options.net,
-        n_steps=options.steps,
-        n_samples=options.batch,
-        input_activity=options.input_activity,
-        hidden_activity=options.hidden_activity,
-    )
+    workload = workload_of(options)
     result = bench_ipu_model(
         workload,
         options.target,

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from sparsesnn.commands.measuring import add_parser
+from sparsesnn.commands.measuring import add_parser, workload_of
 
 EXAMPLES = """\
 examples:
@@ -29,18 +29,11 @@ def register(what: Any) -> None:
 
 
 def _step(options: argparse.Namespace) -> int:
-    from sparsesnn.bench import Workload, bench_step
+    from sparsesnn.bench import bench_step
     from sparsesnn.engines import set_threads
 
     set_threads(options.backend, options.threads)
-    workload = Workload(
-        net=options.net,
-        n_steps=options.steps,
-        n_samples=options.batch,
-        input_activity=options.input_activity,
-        hidden_activity=options.hidden_activity,
-        weight_dtype=options.weights,
-    )
+    workload = workload_of(options, weight_dtype=options.weights)
     result = bench_step(
         workload, options.backend, repeats=options.repeats, device=options.device, precision=options.precision
     )

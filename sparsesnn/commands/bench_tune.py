@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from sparsesnn.commands.measuring import add_parser
+from sparsesnn.commands.measuring import add_parser, workload_of
 
 EXAMPLES = """\
 examples:
@@ -30,20 +30,12 @@ def register(what: Any) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from sparsesnn.bench import Workload
     from sparsesnn.bench.tune import bench_tune
     from sparsesnn.commands.numbers import integers
     from sparsesnn.engines import set_threads
 
     set_threads("cpu", options.threads)
-    workload = Workload(
-        net=options.net,
-        n_steps=options.steps,
-        n_samples=options.batch,
-        input_activity=options.input_activity,
-        hidden_activity=options.hidden_activity,
-        delays=integers("--delays", options.delays, 0) if options.delays else (),
-    )
+    workload = workload_of(options, delays=integers("--delays", options.delays, 0) if options.delays else ())
     result = bench_tune(workload, repeats=options.repeats)
     print(json.dumps(result.to_dict(), allow_nan=False) if options.json else result.table())
     return 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparsesnn.bench import Workload
 
 FLAGS: dict[str, dict[str, Any]] = {
     "net": {"default": "700-1024-1024-20", "metavar": "TEXT", "help": "the network"},
@@ -47,3 +50,17 @@ def add_parser(what: Any, name: str, text: str, examples: str, run: Any, flags: 
         parser.add_argument(f"--{flag}", **known)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def workload_of(options: argparse.Namespace, **more: Any) -> Workload:
+    """The workload that the flags net, steps, batch and both activities describe; `more`: its other arguments."""
+    from sparsesnn.bench import Workload
+
+    return Workload(
+        net=options.net,
+        n_steps=options.steps,
+        n_samples=options.batch,
+        input_activity=options.input_activity,
+        hidden_activity=options.hidden_activity,
+        **more,
+    )
