@@ -293,11 +293,15 @@ class PopulationModule(nn.Module):
         """The weights of `loops` as matrices [n, n]."""
         return tuple(self.matrix(c) for c in self.loops)
 
+    def between_steps(self, c: Incoming) -> bool:
+        """Whether the axonal delays of a connection may lie between steps now: in training, where they learn."""
+        return self.training and c.axonal is not None and c.axonal.learn
+
     def axonal_delays(self, c: Incoming) -> Tensor:
-        """Of a connection that has them, in steps; in training where they learn, they lie between steps."""
+        """Of a connection that has them, in steps; whole ones, but for `between_steps`."""
         assert c.axonal
         given: Tensor = getattr(self, f"{c.name}{DELAYS}")
-        if self.training and c.axonal.learn:
+        if self.between_steps(c):
             found = bounded(given, 0.0, float(c.axonal.longest))
         else:
             found = given.detach().round().clamp(0, c.axonal.longest)

@@ -168,8 +168,7 @@ class Layer(Loadable, PopulationModule):
         """A sender's spikes, from `first_step` on, after the axonal delays of a connection, if it has any."""
         if not c.axonal:
             return x
-        between = self.training and c.axonal.learn
-        return arriving(x, self.axonal_delays(c), between=between, first_step=first_step, part=self.part)
+        return arriving(x, self.axonal_delays(c), between=self.between_steps(c), first_step=first_step, part=self.part)
 
     def own_delayed(self, c: Incoming, sent: LayerInput, state: LayerState | None) -> tuple[LayerInput, int]:
         """The population's spikes after the axonal delays of a recurrent connection, those of the steps before them in front;

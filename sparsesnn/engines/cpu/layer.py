@@ -158,8 +158,7 @@ class Pass:
         delays = self.arrays.get(loop + DELAYS)
         if delays is None:
             return None, None
-        c = self.wiring.connections[loop]
-        if not (self.layer.training and c.axonal and c.axonal.learn):
+        if not self.layer.between_steps(self.wiring.connections[loop]):
             return np.rint(delays).astype(np.int32), None
         steps = np.floor(delays)
         return steps.astype(np.int32), delays - steps

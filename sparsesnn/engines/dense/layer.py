@@ -264,7 +264,7 @@ def _axonal(layer: Layer, c: Incoming) -> Axonal | None:
     if not c.axonal:
         return None
     delays = layer.axonal_delays(c).to(layer.weights[0].dtype)
-    return Axonal.of(delays, between=layer.training and c.axonal.learn)
+    return Axonal.of(delays, between=layer.between_steps(c))
 
 
 def _sources(
