@@ -70,7 +70,8 @@ class _PoolValues(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: Pooled, values: Tensor) -> Tensor:
         ctx.made = made
-        return made.lists.entry_values()
+        # a tensor of its own: autograd ties it to ctx, hence to `made`, and a cycle through both would never be freed
+        return made.lists.entry_values().detach()
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from sparsesnn import (
     _core,
     parse_net,
 )
+from sparsesnn.engines.pooling import Pooled
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.output import Output
 from sparsesnn.partition import make_plan, parse_target
@@ -435,6 +437,20 @@ def test_pools_are_those_of_pytorch(pool: Pool, channels_first: bool, graded: bo
     ]
     for network in networks:
         compare(network, spikes_of(270, rate=0.08, graded=graded), graded=graded)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "average", "max"])
+def test_what_a_pool_keeps_for_its_gradient_goes_with_the_graph(reduction: str) -> None:
+    network = Network.chain(
+        Input(shape=(9, 10, 3)), Conv2d(2, 3), LIF(**FIRES), Pool(reduction, 2), Dense(), LIF(9, **FIRES), LI(4)
+    )
+    model = model_of(network, "cpu", 5.0)
+    alive = []
+    for _ in range(3):
+        model(SpikeBatch.from_dense(spikes_of(270, rate=0.08))).potentials.sum().backward()
+        gc.collect()
+        alive.append(sum(type(x) is Pooled for x in gc.get_objects()))
+    assert alive == [0, 0, 0], alive
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------------
