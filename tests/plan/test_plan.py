@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsesnn import _core
+from sparsesnn.engines.cpu.layer import tile_width
+from sparsesnn.engines.module import Layer
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
@@ -389,7 +391,7 @@ def test_ranks_get_slabs_of_the_engine(sizes: list[int], ranks: int, cores: int)
     for name, p in plan.populations.items():
         if name == "input":
             continue
-        n_pre = sum(plan.populations[c.pre].n for c in plan.incoming(name))
+        n_pre = max(plan.populations[c.pre].n for c in plan.incoming(name))
         assert [(s.tile, s.first, s.n) for s in p.shards] == [(s.tile, s.first, s.n) for s in cpu_shards(p.n, n_pre)]
         owners = [s.rank for s in p.shards]
         assert owners == sorted(owners)  # each rank's neurons are one range
@@ -405,6 +407,16 @@ def test_the_width_of_a_slab_is_a_function_of_the_network(n_pre: int) -> None:
         assert len(widths) == 1
         assert widths <= set(CPU_TILE_WIDTHS)
         assert sum(s.n for s in cpu_shards(n, n_pre)) == n
+
+
+@pytest.mark.parametrize(("n_pre", "width"), [(4096, 64), (4097, 32), (8193, 16)])
+def test_copies_with_delays_leave_the_width_of_a_slab_alone(n_pre: int, width: int) -> None:
+    """The engine reads one connection after the other. In a plan and without one."""
+    network = Network.chain(Input(n_pre), LIF(129, recurrent=True), LI(3)).with_delays((0, 2, 7))
+    shards = make_plan(network, 3, 4, parse_target("mpi:1x1")).populations["hidden"].shards
+    assert {s.n for s in shards[:-1]} == {width}
+    layer = Layer(LIF(129, recurrent=True), n_pre=[n_pre] * 3, delays=[0, 2, 7])
+    assert tile_width(layer) == width
 
 
 def test_blocks_of_tiles_are_those_of_the_engine() -> None:

@@ -346,7 +346,7 @@ def tile_width(layer: PopulationModule) -> int:
         width: int = layer.part.shards.tile_width
         return width
     n = layer.population.n
-    return cpu_tile_width(n, sum(c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, layer.incoming)))
+    return cpu_tile_width(n, max((c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, layer.incoming)), default=0))
 
 
 def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ CPU_TILE_BYTES = 1024 * 1024
 
 
 def cpu_tile_width(n: int, n_read: int) -> int:
-    """Neurons a CPU tile holds, for a population of `n` neurons, each of which keeps `n_read` weights there.
+    """Neurons a CPU tile holds, for a population of `n` neurons, each of which reads at most `n_read` weights at a time.
 
-    The widest vector-friendly slab whose weight columns stay in L2; in the backward pass columns and their gradient
-    stream by, once in a few samples. A pure function of the network, never of the machine: the width decides the order
-    of sums in a dot product, and so the last bit of a gradient.
+    The widest vector-friendly slab whose weight columns stay in L2, those of one connection: the engine reads one after the
+    other. In the backward pass columns and their gradient stream by, once in a few samples. A pure function of the network,
+    never of the machine: the width decides the order of sums in a dot product, and so the last bit of a gradient.
     """
     for width in reversed(CPU_TILE_WIDTHS):
         if width < 2 * n and 4 * width * n_read <= CPU_TILE_BYTES:
