@@ -49,8 +49,8 @@ void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange&
 // Of a recurrent layer spikes travel once in as many steps as the shortest delay of its loops, a slab: nobody hears
 // them earlier. A message holds the ids that fired, then, for each step and sample, how many neurons fired (and nearly
 // fired, with a capacity). A capacity is applied when the messages are there: every rank knows by the counts which of
-// its own candidates stay, and which of the others' spikes. Only lists of fixed activity are chosen before they are
-// sent, for they hold silent neurons too.
+// its own candidates stay, and which of the others' spikes. Two kinds of lists are chosen before they are sent: those
+// of fixed activity, for they hold silent neurons too, and those whose next step derives through the spikes that stay.
 template <class Id>
 class Steps {
  public:
@@ -61,7 +61,8 @@ class Steps {
         dropped_(dropped),
         halves_(halves(pass.n_samples)),
         recurrent_(pass.n_loops > 0),
-        selects_late_(recurrent_ && dropped && !pass.spec->fixed),
+        selects_late_(recurrent_ && dropped && !pass.spec->fixed &&
+                      !(pass.spec->needs_step_order() && shortest_delay(pass) > 1)),
         n_kept_(longest_delay(pass)),
         n_slab_(shortest_delay(pass)),
         arrived_(static_cast<std::size_t>(n_kept_) * pass.n_samples),

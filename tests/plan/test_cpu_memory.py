@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from sparsesnn import _core
-from sparsesnn.network import parse_net
+from sparsesnn.delays import Delays
+from sparsesnn.layers import LI, LIF, Input
+from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import rank_bytes, waiting_sums
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.planner import make_plan
@@ -36,6 +38,22 @@ def test_only_the_largest_layer_at_hand_has_them() -> None:
     assert items("adam", 64)["waiting sums"] == 0
     assert items("sgd", 200)["waiting sums"] == 2 * 4 * (200 + 100) * 100
     assert items("none", 200)["waiting sums"] == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("axonal", "same_as"), [(Delays(7), 9), (Delays(7, learn=True), 9), (Delays(90), 40)])
+def test_axonal_delays_of_loops_reach_as_far_as_fixed_ones(ranks: int, axonal: Delays, same_as: int) -> None:
+    """∂L/∂i of as many steps as a spike is under way, at most of all 40."""
+
+    def state(delay: int, axonal: Delays | None) -> list[int]:
+        loops = (Connection("a", "a", 1), Connection("a", "a", delay, axonal=axonal))
+        populations = {"input": Input(30), "a": LIF(190), "out": LI(7)}
+        network = Network(populations, (Connection("input", "a"), *loops, Connection("a", "out")))
+        plan = make_plan(network, 20, 40, parse_target(f"mpi:{ranks}x1"), max_activity=1)
+        return [items["state"] for items in rank_bytes(plan)]
+
+    assert state(2, axonal) == state(same_as, None)
+    assert min(state(2, axonal)) > max(state(2, None))
 
 
 MEASURE = """

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from sparsesnn.host.comm import mpi_world
 
@@ -21,7 +22,7 @@ def communicator() -> None:
 
 
 def networks() -> None:
-    from test_sharded import check_on
+    from ranks_random import Case, alone, compare
 
     from sparsesnn.host.shared_memory import CommonWeights, HostMemory
     from sparsesnn.network import parse_net
@@ -30,7 +31,8 @@ def networks() -> None:
     CommonWeights.LEAST = 0  # small ones too
     for grid in [(1, world.size), (world.size, 1)]:
         for net in ("30-130-75-10", "30-150cr-70-10s"):
-            check_on(world, parse_net(net, bias=True, capacity=20), *grid)
+            case = Case(parse_net(net, bias=True, capacity=20), *grid)
+            compare(case, alone(case), world)
     assert HostMemory(world).ranks == tuple(range(world.size))
     if world.rank == 0:
         print("bit for bit")

@@ -54,6 +54,13 @@ def test_networks():
     assert (done.returncode, done.stdout) == (0, "bit for bit\n"), done.stderr
 
 
+def test_random_networks_on_many_ranks():
+    """16 ranks share the cores of this machine."""
+    done = run(mpirun(16, str(HERE.parents[1] / "benchmarks" / "ranks_random.py"), "8", "--first", "100"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 networks on 16 ranks in" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("alone") / "run"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import threading
 import weakref
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from ranks_random import GROUP, Case, alone, compare, loss_of, random_case, random_spikes, samples_of, strengthen
 
 from sparsesnn import _core
 from sparsesnn.delays import Delays
@@ -23,13 +22,9 @@ from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
 from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.output import Output
-from sparsesnn.parameters import NEURONS
-from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse, Synapses, sparse
 
 GRIDS = [(1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1)]
-GROUP = _core.group_samples
 
 
 @pytest.fixture(autouse=True)
@@ -38,99 +33,12 @@ def _small_weights_are_common_too(monkeypatch):
     monkeypatch.setattr(sparse, "DENSEST", 1 / 32)
 
 
-def random_spikes(n_steps: int, n_samples: int, n: int, silent: int = 0) -> SpikeBatch:
-    """Each neuron fires in a fifth of all steps, but `silent` of them, the first ones, never do."""
-    generator = torch.Generator().manual_seed(n_steps)
-    fired = torch.rand(n_steps, n_samples, n, generator=generator) < 0.2
-    fired[:, :, :silent] = False
-    return SpikeBatch.from_dense(fired.float())
-
-
-def strengthen(model: nn.Module) -> None:
-    """Weights with which neurons fire."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "->" in name:
-                parameter.mul_(3)
-
-
-def loss_of(output: Output, first: int, n_all: int) -> torch.Tensor:
-    """Part of a sum over the samples of a batch, by logits and by the spikes of every population."""
-    logits = output.counts() if output.potentials is None else output.potentials.amax(0)
-    wanted = torch.linspace(-1, 1, n_all * logits.shape[1]).view(n_all, -1)[first : first + len(logits)]
-    loss = (logits * wanted).sum() / n_all
-    for name in output.spikes:
-        loss = loss + 0.01 * (output.counts(name) ** 2).sum() / n_all
-    return loss
-
-
-def samples_of(replica: int, n_replicas: int, n_all: int) -> tuple[int, int]:
-    n_groups = -(-n_all // GROUP)
-    first, last = (-(-r * n_groups // n_replicas) * GROUP for r in (replica, replica + 1))
-    return min(first, n_all), min(last, n_all)
-
-
-def check(
-    network: Network,
-    n_replicas: int,
-    n_shards: int,
-    *,
-    n_steps: int = 13,
-    n_samples: int = 19,
-    silent: int = 0,
-    world: Communicator | None = None,
-    **options: Any,
-) -> None:
-    spikes = random_spikes(n_steps, n_samples, network.populations[network.inputs[0]].n, silent)
-    model = Model(network, seed=1, **options)
-    strengthen(model)
-    expected = model(spikes)
-    loss_of(expected, 0, n_samples).backward()
-    again = model(spikes)  # of the next training step, in which full lists keep others
-    parameters = dict(model.named_parameters())
-    assert all(rate > 0 for rate in expected.activity().values())
-
-    def run(world: Communicator) -> None:
-        grid = make_grid(world, n_replicas, n_shards)
-        own = Model(network, grid=grid, seed=1, **options)
-        strengthen(own)
-        first, last = samples_of(grid.replicas.rank, n_replicas, n_samples)
-        output = own(spikes[first:last], first_sample=first)
-        loss_of(output, first, n_samples).backward()
-        own.finish_backward()
-        next_output = own(spikes[first:last], first_sample=first)
-        for name, lists in next_output.spikes.items():
-            assert np.array_equal(lists.ids.numpy(), again.spikes[name][first:last].ids.numpy())
-        for name, lists in output.spikes.items():
-            part = expected.spikes[name][first:last]
-            assert torch.equal(lists.offsets, part.offsets)
-            assert torch.equal(lists.n_spikes, part.n_spikes)
-            assert np.array_equal(lists.ids.numpy(), part.ids.numpy())
-            assert output.dropped()[name] == part.n_dropped()
-            assert output.activity()[name] == part.activity()
-        if expected.potentials is not None:
-            assert torch.equal(output.potentials, expected.potentials[:, first:last])
-        assert [name for name, _ in own.named_parameters()] == list(parameters)
-        for name, parameter in own.named_parameters():
-            shards, whole = own.parts.shards[name.split(".")[1]], parameters[name]
-            grad, part = whole.grad, whole
-            if whole.ndim:
-                axis, edge = own.parts.cuts.get(name, NEURONS)
-                begin, end = edge(shards.begin), edge(shards.end)
-                grad, part = (x.narrow(axis, begin, end - begin) for x in (whole.grad, whole))
-            assert torch.equal(parameter, part), name
-            assert parameter.grad is not None, name
-            assert torch.equal(parameter.grad, grad), name
-
-    if world is None:
-        simulate(n_replicas * n_shards, run)
-    else:
-        run(world)
-
-
-def check_on(world: Communicator, network: Network, n_replicas: int, n_shards: int) -> None:
-    """The same as one of the ranks of MPI."""
-    check(network, n_replicas, n_shards, world=world)
+def check(network: Network, n_replicas: int, n_shards: int, **of_case: Any) -> None:
+    """A network over ranks that are threads has the bits of one process."""
+    case = Case(network, n_replicas, n_shards, **of_case)
+    expected = alone(case)
+    assert not expected.silent
+    simulate(case.ranks, lambda world: compare(case, expected, world))
 
 
 FEED_FORWARD = {
@@ -180,6 +88,8 @@ LOOPS = {
     "slabs-capacity": ((Dense(),), (3,), LIF(150, capacity=9, reset="zero")),
     "slabs-fixed": ((Dense(),), (5,), LIF(150, capacity=9, activity="fixed")),
     "slabs-sparse": ((Sparse(0.2), Sparse(0.05)), (6, 12), LIF(210, learn_threshold=True)),
+    "slabs-traces": ((Dense(),), (2,), LIF(150, capacity=9, grad_threshold=0.2, learn_beta=True, detach_reset=False)),
+    "slabs-adaptive": ((Dense(), Sparse(0.2)), (7, 2), AdLIF(150, capacity=19, gain=8.0, learn_rho=True)),
     "one-slab": ((Dense(),), (14,), LIF(100)),
 }
 
@@ -235,7 +145,7 @@ def test_spikes_travel_once_in_a_delay(delay, capacity):
         model = Model(network, grid=make_grid(world, 1, 2), seed=1)
         strengthen(model)
         before = world.traffic.n_messages
-        loss_of(model(random_spikes(13, 19, 30, 0)), 0, 19).backward()
+        loss_of(model(random_spikes(13, 19, 30)), 0, 19).backward()
         return world.traffic.n_messages - before
 
     n_slabs = -(-13 // delay)
@@ -302,7 +212,7 @@ def test_even_replicas_add_up_along_a_tree(n_replicas, n_samples, monkeypatch):
         model = Model(network, grid=grid, seed=1)
         strengthen(model)
         first, last = samples_of(world.rank, n_replicas, n_samples)
-        loss_of(model(random_spikes(5, n_samples, 30, 0)[first:last], first_sample=first), first, n_samples).backward()
+        loss_of(model(random_spikes(5, n_samples, 30)[first:last], first_sample=first), first, n_samples).backward()
         before = world.traffic.n_messages
         model.finish_backward()
         return world.traffic.n_messages - before
@@ -372,29 +282,12 @@ def test_layers_that_are_read_twice_and_late(grid):
     check(network, *grid)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_networks_that_nobody_chose(seed):
-    """Any rules, any sizes, on any grid."""
-    numbers = random.Random(seed)
-
-    def population(n: int) -> LIF | CubaLIF:
-        rules: dict[str, Any] = {
-            "recurrent": numbers.random() < 0.5,
-            "bias": numbers.random() < 0.5,
-            "detach_reset": numbers.random() < 0.7,
-            "reset": numbers.choice(["subtract", "zero", "none"]),
-            "learn_beta": numbers.random() < 0.3,
-            "threshold": 0.3,
-            "grad_threshold": numbers.choice([-0.2, 0.1]),
-        }
-        if numbers.random() < 0.6:
-            rules |= {"capacity": numbers.randint(1, n), "activity": numbers.choice(["natural", "natural", "fixed"])}
-        return numbers.choice([LIF, CubaLIF])(n, **rules)
-
-    sizes = [numbers.choice([33, 65, 200, 257, 512, 700]) for _ in range(numbers.randint(1, 3))]
-    network = Network.chain(Input(40), *map(population, sizes), LI(numbers.choice([3, 70])))
-    grid = numbers.choice([(1, 2), (1, 3), (1, 4), (2, 2)])
-    check(network, *grid, n_steps=numbers.choice([2, 7, 40]), n_samples=numbers.choice([2, 9, 20]))
+    """Any rules, synapses, delays and sizes, on any grid; benchmarks/ranks_random.py has thousands, over processes too."""
+    case = random_case(seed, n_ranks=(2, 3, 4, 6)[seed % 4])
+    expected = alone(case)
+    simulate(case.ranks, lambda world: compare(case, expected, world))
 
 
 @pytest.mark.parametrize(("n_steps", "n_samples"), [(1, 1), (1, 9), (150, 2), (300, 9)])
@@ -412,7 +305,7 @@ def test_odd_shapes(grid, n_steps, n_samples):
 
 
 def test_bfloat16_weights():
-    check(parse_net("30-75r-140-10"), 1, 2, weight_dtype="bfloat16")
+    check(parse_net("30-75r-140-10"), 1, 2, options=(("weight_dtype", "bfloat16"),))
 
 
 def test_without_gradients_nothing_is_kept():
