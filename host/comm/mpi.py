@@ -17,6 +17,7 @@ import numpy as np
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, Traffic
 from sparsesnn.host.comm.environment import find_place
+from sparsesnn.host.comm.watch import open_many_files
 from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
@@ -34,6 +35,7 @@ def mpi_world() -> Mpi:
 
     Errors: `MissingDependencyError` without mpi4py; `ConfigError` where MPI counts other ranks than the launcher.
     """
+    open_many_files()  # over TCP some MPIs connect each rank with every other one
     try:
         import mpi4py
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm.base import BROADCAST, Array, Bytes, Communicator, Traffic
+from sparsesnn.host.comm.watch import open_many_files
 
 #: torch.distributed's tags begin at 0; a message of ours takes two
 _TAG_SHIFT = -BROADCAST
@@ -30,6 +31,7 @@ def torch_world(local_rank: int | None, ranks_on_host: int | None) -> TorchGroup
     if torch.cuda.is_available() and dist.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device((local_rank or 0) % torch.cuda.device_count())
+    open_many_files()  # gloo connects each rank with every other one
     dist.init_process_group(backend, timeout=timedelta(minutes=30))
     return TorchGroup(dist.group.WORLD, Traffic(), ranks_on_host or 1)
 

@@ -36,6 +36,8 @@ GRACE_S = 0.3
 LAUNCHER_S = 2.0
 #: connections of those who have not shown the secret, in addition to the ranks that are expected; of more the oldest is closed
 MAX_STRANGERS = 64
+#: files that this process has open beside its connections: standard ones, listener, selector, the connection above, the launcher's
+OWN_FILES = 8
 #: bytes of a message, at most
 MAX_MESSAGE = 65_536
 #: added to the number of a rank by a process that speaks for all ranks of its host
@@ -327,16 +329,29 @@ def send(line: socket.socket, rank: int, code: int, message: str) -> None:
         line.sendall(struct.pack(">I", len(text)) + text)
 
 
+def open_many_files() -> int:
+    """Raises the number of files that this process may open as far as it can, for connections are files; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
 def main() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(OSError, ValueError):  # a connection of every rank is a file
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    most = open_many_files()
     told = os.read(0, 24)
     listener, *others = [socket.socket(fileno=int(text)) for text in sys.argv[1:]]
     if len(told) == 24:  # else the rank that started this is gone
         size, expected = struct.unpack(">II", told[16:])
+        if expected + OWN_FILES > most:
+            few = f"the process that watches the ranks needs {expected:,} connections and {OWN_FILES} files more, but may open {most:,} files"
+            say(
+                f"{few}; raise the limit (ulimit -Hn): where a rank without a connection fails, only the launcher can end the others",
+                kind="warning",
+            )
         Watch(listener, told[:16], size, expected, door=0, above=others[0] if others else None).run()
 
 

@@ -10,8 +10,11 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -344,15 +347,24 @@ def test_errors_of_accept_are_survived(capfd):
     assert _said(capfd) == ""
 
 
-def test_more_ranks_than_the_usual_limit_of_files(capfd):
-    """As of rank 1,020, by a limit of 64 here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    secret, n = b"s" * 16, 100
+@pytest.fixture
+def file_limits() -> Iterator[tuple[int, int]]:
+    """Those of this process, which are put back."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_connections_of_1024_ranks(file_limits, capfd):
+    """The process starts with a limit of 64 files, raises it, holds all connections, and tells all ranks when one dies."""
+    n, secret, hard = 1024, b"s" * 16, file_limits[1]
+    if 0 <= hard < n + 100:
+        pytest.skip(
+            f"this machine lets a process open {hard} files (ulimit -Hn); the ranks of this test need {n + 100}"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-    try:
-        started = module._Started(secret, n, n, "127.0.0.1")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    started = module._Started(secret, n, n, "127.0.0.1")
+    assert watch.open_many_files() >= n + 100
     lines = [module._connect(["127.0.0.1"], started.port, secret, rank) for rank in range(n)]
     started.close_door()
     assert None not in lines
@@ -362,7 +374,29 @@ def test_more_ranks_than_the_usual_limit_of_files(capfd):
     for line in lines:
         line.close()
     os.waitpid(started.pid, 0)  # it speaks last
-    assert f"rank {n - 1}/{n}: exited without" in _said(capfd)
+    assert re.fullmatch(rf"sparsesnn: error: rank {n - 1}/{n}: exited without .*\n", _said(capfd))
+
+
+def test_a_limit_of_files_that_is_too_low_is_said(capfd):
+    """Ranks that come in time are held all the same."""
+    limit, n, secret = 40, 100, b"s" * 16
+    program = f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    with socket.create_server(("127.0.0.1", 0), backlog=n) as listener:
+        port = listener.getsockname()[1]
+        command = [sys.executable, "-c", program, watch.__file__, str(listener.fileno())]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+    assert process.stdin is not None
+    process.stdin.write(secret + struct.pack(">II", n, n))
+    process.stdin.flush()
+    lines = [module._connect(["127.0.0.1"], port, secret, rank) for rank in range(5)]
+    process.stdin.close()
+    assert None not in lines
+    for line in lines:
+        leave(line)
+    assert process.wait(60) == 0
+    said = _said(capfd)
+    assert "warning: the process that watches the ranks needs 100 connections" in said
+    assert "may open 40 files; raise the limit (ulimit -Hn)" in said
 
 
 def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
