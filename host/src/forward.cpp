@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "axonal_delays.h"
 #include "engine.h"
@@ -74,28 +75,35 @@ struct Traces {
   }
 };
 
-// Sources with weights in slabs of `width` columns; `packed` keeps those alive.
-std::vector<Source> make_sources(const LayerSpec& spec, const LayerInput& input, int width,
-                                 std::vector<Packed>& packed) {
+// Sources with whole rows of weights; `packed` keeps those alive.
+std::vector<Source> whole_rows(const LayerSpec& spec, const LayerInput& input, std::vector<Packed>& packed) {
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
-    packed.push_back(from.rows      ? pack_rows_of(*from.rows, from.weight, spec.bf16, "weight")
-                     : from.windows ? pack_windows(*from.windows, from.weight, spec.bf16)
-                                    : pack_unless(from.packed, from.weight, from.n_pre, spec, width, "weight"));
+    packed.push_back(from.rows ? pack_rows_of(*from.rows, from.weight, spec.bf16, "weight")
+                     : from.windows
+                         ? pack_windows(*from.windows, from.weight, spec.bf16)
+                         : pack_unless(from.packed, from.weight, from.n_pre, spec, spec.n_padded(), "weight"));
     sources[k] = {from.lists, from.n_pre, from.delay, packed.back().data, from.rows, from.windows};
   }
   return sources;
 }
 
-// Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache.
-void run_by_tile(const Kernels& kernels, const ForwardPass& pass, int block_size) {
-  const PhaseTimer timer(Phase::forward);
-  const int n_tiles = pass.spec->n_tiles();
-  parallel_for(n_tiles * pass.n_blocks, [&](int item, int) {
-    const int p = item / pass.n_blocks, block = item % pass.n_blocks;
-    const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
-    kernels.forward(pass, p, block, b0, b1);
+// Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache. Calls
+// body(pass with those columns, tile, block of samples). A worker that packs them gets a tile as a whole, but of the
+// last ones blocks, so that all end at the same time.
+template <class Body>
+void each_tile(const ForwardPass& pass, TileColumns& columns, Phase phase, Body&& body) {
+  const int n_tiles = pass.spec->n_tiles(), n_whole = columns.by_worker ? n_tiles - num_threads() : 0;
+  const int n_items = n_whole + (n_tiles - n_whole) * pass.n_blocks, n_workers = std::min(n_items, num_threads());
+  parallel_for(n_items, [&](int item, int worker) {
+    const bool whole = item < n_whole;
+    const int p = whole ? item : n_whole + (item - n_whole) / pass.n_blocks;
+    ForwardPass here = pass;
+    here.sources = columns.of(p, worker);
+    const PhaseTimer timer(phase, n_workers);
+    const int first = whole ? 0 : (item - n_whole) % pass.n_blocks;
+    for (int block = first; block < (whole ? pass.n_blocks : first + 1); ++block) body(here, p, block);
   });
 }
 
@@ -113,24 +121,25 @@ void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t
 }
 
 // Phase::deliver: the deliveries of a forward pass once more, and nothing else.
-void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, bool by_sample, int block_size,
+void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, int block_size,
                     const LayerOutput& out) {
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   const Lists own{out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
   std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
-  const PhaseTimer timer(Phase::deliver);
-  if (by_sample)
+  if (columns) {
+    each_tile(pass, *columns, Phase::deliver, [&](const ForwardPass& here, int p, int block) {
+      const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
+      sink.store(kernels.deliver_tile(here, p, b0, b1), std::memory_order_relaxed);
+    });
+  } else {
+    const PhaseTimer timer(Phase::deliver);
     parallel_for(pass.n_samples, [&](int b, int) {
       const Array<float> current = Array<float>::zeros(n + window_slack);
       const Array<OwnSpikes> heard(pass.n_loops);
       sink.store(kernels.deliver_sample(pass, b, {current.data(), heard.data(), nullptr, nullptr}, own),
                  std::memory_order_relaxed);
     });
-  else
-    parallel_for(pass.spec->n_tiles() * pass.n_blocks, [&](int item, int) {
-      const int b0 = item % pass.n_blocks * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
-      sink.store(kernels.deliver_tile(pass, item / pass.n_blocks, b0, b1), std::memory_order_relaxed);
-    });
+  }
 }
 
 void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offsets) {
@@ -194,7 +203,12 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
 
   const Padded neuron(spec, input);
   std::vector<Packed> packed;
-  const std::vector<Source> sources = make_sources(spec, input, slab_width(spec, by_sample), packed);
+  std::vector<Source> sources;
+  std::optional<TileColumns> columns;
+  if (by_sample)
+    sources = whole_rows(spec, input, packed);
+  else
+    columns.emplace(spec, input);
   const PackedLoops loops(spec, input);
 
   const Traces states(spec, input);
@@ -218,7 +232,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.n_steps = input.n_steps;
   pass.n_samples = n_samples;
   pass.sources = sources.data();
-  pass.n_sources = static_cast<int>(sources.size());
+  pass.n_sources = static_cast<int>(input.sources.size());
   pass.loops = loops.loops.data();
   pass.n_loops = static_cast<int>(loops.loops.size());
   pass.own_before = input.own_before;
@@ -238,7 +252,10 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   } else if (by_sample) {
     run_by_sample(kernels, pass, out.dropped.data());
   } else {
-    run_by_tile(kernels, pass, block_size);
+    each_tile(pass, *columns, Phase::forward, [&](const ForwardPass& here, int p, int block) {
+      const int b0 = block * block_size, b1 = std::min(n_samples, b0 + block_size);
+      kernels.forward(here, p, block, b0, b1);
+    });
     if (limited && input.exchange)
       select_shards(kernels, pass, *input.exchange, out.dropped.data());
     else if (limited)
@@ -248,7 +265,8 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
       });
   }
   if (spiking) collect_lists(kernels, pass, block_size, out);
-  if (probe_deliver.load(std::memory_order_relaxed)) repeat_deliver(kernels, pass, by_sample, block_size, out);
+  if (probe_deliver.load(std::memory_order_relaxed))
+    repeat_deliver(kernels, pass, columns ? &*columns : nullptr, block_size, out);
   for (const Array<float>& state : states.states) out.state.push_back(state_from_tiles(spec, state, n_samples));
   return out;
 }

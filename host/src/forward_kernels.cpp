@@ -22,13 +22,12 @@ inline void begin_current(const ForwardPass& pass, std::size_t first, float* cur
 
 // Adds what source `k` brings to the currents of one tile, one step, one sample. `graded`: some list may be.
 template <int W, class Weight, bool graded>
-[[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, std::size_t first, int t, int b,
-                                        float* current) {
+[[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, int t, int b, float* current) {
   const Source& source = pass.sources[k];
   if (t < source.delay) return;
   const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
   const void* ids = source.lists.at(source.lists.offsets[list]);
-  const Weight* columns = static_cast<const Weight*>(source.weight) + first * source.n_pre;
+  const Weight* columns = static_cast<const Weight*>(source.weight);
   const std::int32_t n_spikes = source.lists.n_spikes[list];
   const float* values = graded ? source.lists.values : nullptr;
   with_ids(source.lists.wide, ids, [&](auto* id) {
@@ -43,7 +42,7 @@ template <int W, class Weight, bool graded>
 template <int W, class Weight, bool graded>
 inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
   begin_current<W>(pass, first, current);
-  for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, first, t, b, current);
+  for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, t, b, current);
 }
 
 // Columns of a tile beyond `choices.columns_kb`, such as those of several delays, would push one another out of L2:
@@ -68,7 +67,7 @@ template <int W, class Weight, bool graded>
     for (int t = t0; t < t1; ++t)
       for (int b = b0; b < b1; ++b, current += W) {
         if (k == 0) begin_current<W>(pass, first, current);
-        hear<W, Weight, graded>(pass, k, first, t, b, current);
+        hear<W, Weight, graded>(pass, k, t, b, current);
       }
   }
 }

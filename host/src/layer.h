@@ -84,7 +84,7 @@ struct Source {
   Lists lists;
   int n_pre = 0;
   int delay = 0;                     // the layer's step t reads list t - delay
-  const void* weight = nullptr;      // float or Bf16; tile by tile [P][M][W], sample by sample [M, P·W]
+  const void* weight = nullptr;      // float or Bf16; tile by tile the columns [M, W] of one, sample by sample [M, P·W]
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` is float, in the order of the rows
   const Windows* windows = nullptr;  // of a convolution: `weight` is float, packed (windows.h)
 };

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "phases.h"
 #include "thread_pool.h"
@@ -18,12 +19,16 @@ std::uint16_t to_bf16(float x) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-[[noreturn]] void refuse_weight(const float* weight, int n_pre, int n, const char* name) {
+// Throws where a weight holds NaN or infinity.
+void check_finite(const float* weight, int n_pre, int n, const char* name) {
   for (std::size_t k = 0; k < static_cast<std::size_t>(n_pre) * n; ++k)
     if (!std::isfinite(weight[k]))
       throw InputError("NumericError", std::string(name) + " holds " + (std::isnan(weight[k]) ? "NaN" : "infinity") +
                                            " at [" + std::to_string(k / n) + ", " + std::to_string(k % n) +
                                            "]; weights must be finite: lower the learning rate or clip gradients");
+}
+
+[[noreturn]] void refuse_changed(const char* name) {
   throw InputError("NumericError",
                    std::string(name) + " changed while it was read; do not write weights during a call");
 }
@@ -32,9 +37,13 @@ std::uint16_t to_bf16(float x) {
 // Whether all are finite.
 bool pack_piece(const float* weight, int n, int first, int n_columns, int begin, int end, int width, bool bf16,
                 void* out) {
-  float zero[16] = {};  // stay 0 unless an entry is NaN or infinite
+  float zero[16] = {};         // stay 0 unless an entry is NaN or infinite
+  constexpr int n_ahead = 8;   // rows lie too far apart for the prefetcher
+  constexpr int in_line = 16;  // floats
   for (int m = begin; m < end; ++m) {
     const float* row = weight + static_cast<std::size_t>(m) * n + first;
+    if (m + n_ahead < end)
+      for (int k = 0; k < n_columns; k += in_line) __builtin_prefetch(row + n_ahead * static_cast<std::size_t>(n) + k);
     for (int k = 0; k + 16 <= n_columns; k += 16)
       for (int l = 0; l < 16; ++l) zero[l] += row[k + l] * 0.0f;
     for (int k = n_columns / 16 * 16; k < n_columns; ++k) zero[0] += row[k] * 0.0f;
@@ -92,7 +101,63 @@ void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width,
     finite[item] = pack_piece(weight, spec.n, first, std::min(width, spec.n - first), from, std::min(end, from + piece),
                               width, spec.bf16, to);
   });
-  if (std::find(finite.begin(), finite.end(), 0) != finite.end()) refuse_weight(weight, n_pre, spec.n, name);
+  if (std::find(finite.begin(), finite.end(), 0) == finite.end()) return;
+  check_finite(weight, n_pre, spec.n, name);
+  refuse_changed(name);
+}
+
+TileColumns::TileColumns(const LayerSpec& spec, const LayerInput& input)
+    : spec_(spec), input_(input), workers_(num_threads()) {
+  const bool tiles_for_all = spec.n_tiles() >= 2 * num_threads();
+  std::vector<Source> sources;
+  for (const SourceInput& from : input.sources) {
+    if (tiles_for_all)
+      packed_.push_back({from.packed, {}});
+    else
+      packed_.push_back(pack_unless(from.packed, from.weight, from.n_pre, spec, spec.tile_width, "weight"));
+    by_worker |= !packed_.back().data;
+    sources.push_back({from.lists, from.n_pre, from.delay});
+  }
+  for (Worker& worker : workers_) worker.sources = sources;
+}
+
+std::size_t TileColumns::row_bytes() const {
+  return spec_.tile_width * (spec_.bf16 ? sizeof(std::uint16_t) : sizeof(float));
+}
+
+const Source* TileColumns::of(int tile, int worker) {
+  Worker& at = workers_[worker];
+  if (at.tile != tile) pack_tile(tile, at);
+  return at.sources.data();
+}
+
+void TileColumns::pack_tile(int tile, Worker& worker) const {
+  std::optional<PhaseTimer> timer;
+  if (by_worker) timer.emplace(Phase::pack, std::min(spec_.n_tiles(), num_threads()));
+  std::size_t n_rows = 0;
+  for (std::size_t k = 0; k < packed_.size(); ++k) n_rows += packed_[k].data ? 0 : input_.sources[k].n_pre;
+  if (n_rows && !worker.columns) worker.columns = Array<unsigned char>(n_rows * row_bytes());
+  unsigned char* to = worker.columns.data();
+  bool finite = true;
+  for (std::size_t k = 0; k < packed_.size(); ++k) {
+    const SourceInput& from = input_.sources[k];
+    const std::size_t n_bytes = from.n_pre * row_bytes();
+    if (const void* all = packed_[k].data) {
+      worker.sources[k].weight = static_cast<const unsigned char*>(all) + tile * n_bytes;
+      continue;
+    }
+    const int first = tile * spec_.tile_width;
+    finite &= pack_piece(from.weight, spec_.n, first, std::min(spec_.tile_width, spec_.n - first), 0, from.n_pre,
+                         spec_.tile_width, spec_.bf16, to);
+    worker.sources[k].weight = to;
+    to += n_bytes;
+  }
+  worker.tile = tile;
+  if (finite) return;
+  // The first in the order of sources and rows, whichever tile it was found in.
+  for (std::size_t k = 0; k < packed_.size(); ++k)
+    if (!packed_[k].data) check_finite(input_.sources[k].weight, input_.sources[k].n_pre, spec_.n, "weight");
+  refuse_changed("weight");
 }
 
 Padded::Padded(const LayerSpec& spec, const LayerInput& input) {

@@ -23,6 +23,36 @@ std::size_t packed_bytes(int n_pre, const LayerSpec& spec);
 void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width, int begin, int end, void* out,
                const char* name);
 
+// The weights of a layer that runs tile by tile, as its forward pass reads them. Where there are tiles enough for all
+// threads, a worker packs the columns of a tile when it comes to it: they are read once from where the weights lie, and
+// are in the L2 cache of the core that delivers from them. Else, and where `pack_rows` has made them, they are there
+// before.
+class TileColumns {
+ public:
+  TileColumns(const LayerSpec& spec, const LayerInput& input);
+
+  // The sources, with the columns [M, W] of a tile in the place of their weights; until the worker's next call.
+  const Source* of(int tile, int worker);
+
+  // Whether a worker packs columns, so that it should have all of a tile.
+  bool by_worker = false;
+
+ private:
+  struct alignas(128) Worker {
+    int tile = -1;
+    std::vector<Source> sources;
+    Array<unsigned char> columns;  // of the sources one after another
+  };
+
+  void pack_tile(int tile, Worker& worker) const;
+  std::size_t row_bytes() const;
+
+  const LayerSpec& spec_;
+  const LayerInput& input_;
+  std::vector<Packed> packed_;  // per source; null where a worker packs it
+  std::vector<Worker> workers_;
+};
+
 // As the passes read a weight that is rounded to bfloat16.
 float rounded_to_bf16(float x);
 

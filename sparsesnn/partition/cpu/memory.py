@@ -9,7 +9,8 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | optimiser | Adam 2·Σ M·n·4 |
 | synapses | of sparse ones: which neurons they join; where they are read as matrices, these |
 | packed | weights once more, in tiles, as a pass begins by packing them: recurrent ones of one layer, for its backward |
-|  | pass; the others lie where the gradients of the step before lay, unless there are none |
+|  | pass; the others lie where the gradients of the step before lay, unless there are none; at most, for where there are |
+|  | tiles enough each thread has the columns of one at a time |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
 | list gradients | S·4 for each of them |
 |  | over several ranks: ids of every population, for a loss reads them; values and gradients of own entries alone, and, of |
