@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <utility>
+#include <vector>
 
 #include "../../codelets/records.h"
 
 namespace sparsesnn {
 namespace {
+
+// Senders that are sorted at a time: where they go to lies in a core's L2 then (65,536 senders, 1,024 rows and an
+// activity of 2 % take half the time that they take in one go; 16,384 and fewer take the same).
+constexpr int senders_block = 8192;
 
 // Calls visit(row, lists, list) for all lists that arrive in the chunk: groups of samples ascending, steps descending,
 // samples ascending.
@@ -26,45 +31,58 @@ void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visi
     }
 }
 
+// A list that arrives in the chunk; its spikes and its near-spikes, next..end-1 of each, are yet to be sorted.
+template <class Id>
+struct Arriving {
+  std::uint32_t row;
+  const Id* ids;
+  std::int64_t next[2], end[2];
+};
+
+// A counting sort, a block of senders after the other: ids ascend, so every list goes on where the block before ended,
+// and the places that a block writes to stay in cache.
 template <class Id>
 Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
   Events events;
-  const std::size_t n_starts = 2 * static_cast<std::size_t>(from.n_pre) + 1;
-  events.starts = Array<std::int32_t>::zeros(n_starts);
+  std::vector<Arriving<Id>> arriving;
+  visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
+    const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
+    const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
+    arriving.push_back({row, static_cast<const Id*>(lists.ids), {begin, near}, {near, end}});
+    events.n += static_cast<std::size_t>(end - begin);
+  });
   events.first_slot = from.lists.offsets[static_cast<std::int64_t>(std::max(0, chunk.t0 - from.delay)) * n_samples];
-  const auto each_event = [&](auto&& body) {
-    visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
-      const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
-      const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
-      const Id* ids = static_cast<const Id*>(lists.ids);
-      for (std::int64_t j = begin; j < end; ++j) body(2 * static_cast<std::size_t>(ids[j]) + (j >= near), row, j);
-    });
-  };
-  std::int32_t* starts = events.starts.data();
-  each_event([&](std::size_t group, std::uint32_t, std::int64_t) { ++starts[group]; });
-  std::int32_t n = 0;
-  for (std::size_t g = 0; g < n_starts; ++g) {
-    const std::int32_t count = starts[g];
-    starts[g] = n;
-    n += count;
-  }
-  events.n = static_cast<std::size_t>(n);
   events.rows = Array<std::uint32_t>(events.n + most_events_ahead);
   std::fill_n(events.rows.data() + events.n, most_events_ahead, 0u);
   events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
   const float* values = from.lists.values;
   if (values) events.values = Array<float>(events.n);
-  const auto place = [&](auto graded) {
-    each_event([&](std::size_t group, std::uint32_t row, std::int64_t slot) {
-      const std::int32_t at = starts[group]++;
-      events.rows[at] = row;
-      if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
-      if constexpr (graded()) events.values[at] = values[slot];
-    });
-  };
-  values ? place(std::true_type()) : place(std::false_type());
-  for (std::size_t g = n_starts - 1; g > 0; --g) starts[g] = starts[g - 1];  // each now holds the next one's start
-  starts[0] = 0;
+  events.starts = Array<std::int32_t>::zeros(2 * static_cast<std::size_t>(from.n_pre) + 1);
+  std::int32_t* const ends = events.starts.data() + 1;  // of what a sender sent, once it is placed
+  std::int32_t n = 0;
+  for (int m0 = 0, m1; m0 < from.n_pre; m0 = m1) {
+    m1 = std::min(from.n_pre, m0 + senders_block);
+    const auto each_event = [&](bool last, auto&& body) {
+      for (Arriving<Id>& list : arriving)
+        for (int kind = 0; kind < 2; ++kind) {
+          std::int64_t j = list.next[kind];
+          for (; j < list.end[kind] && static_cast<int>(list.ids[j]) < m1; ++j)
+            body(2 * static_cast<std::size_t>(list.ids[j]) + kind, list.row, j);
+          if (last) list.next[kind] = j;
+        }
+    };
+    each_event(false, [&](std::size_t group, std::uint32_t, std::int64_t) { ++ends[group]; });
+    for (int g = 2 * m0; g < 2 * m1; ++g) n += std::exchange(ends[g], n);
+    const auto place = [&](auto graded) {
+      each_event(true, [&](std::size_t group, std::uint32_t row, std::int64_t slot) {
+        const std::int32_t at = ends[group]++;
+        events.rows[at] = row;
+        if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
+        if constexpr (graded()) events.values[at] = values[slot];
+      });
+    };
+    values ? place(std::true_type()) : place(std::false_type());
+  }
   return events;
 }
 

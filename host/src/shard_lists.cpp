@@ -4,12 +4,13 @@
 #include <cstring>
 #include <string>
 
+#include "phases.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
 namespace {
 
-constexpr std::int64_t lists_piece = 1024;
+constexpr std::int64_t lists_piece = 256;
 
 // Calls body(i) for all lists.
 template <class Body>
@@ -59,10 +60,12 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
     unpack_counts(counts, 2 * n, n_bytes, out.counts.data());
     out.dropped = counts + 2 * n * n_bytes;
   }
+  bool wrong = false;
   for (std::int64_t i = 0; good && i < n_lists; ++i) {
-    good = out.n_spikes[i] >= 0 && out.n_listed[i] >= out.n_spikes[i];
+    wrong |= (out.n_spikes[i] < 0) | (out.n_listed[i] < out.n_spikes[i]);
     out.n_ids += out.n_listed[i];
   }
+  good = good && !wrong;
   if (!good || message.size != tail + static_cast<std::size_t>(out.n_ids) * (out.wide ? 4 : 2))
     throw InputError("SpikeListError", "rank " + std::to_string(rank) + " sent " + std::to_string(message.size) +
                                            " bytes, which are not " + std::to_string(n_lists) + " lists of " +
@@ -73,38 +76,41 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
 // out[k] = ids[k] + first for n ids. Runs are short: whole vectors are written where that is in bounds, and what is too
 // much is written over by the next run.
 template <class Id, class ShardId>
-void copy_run(const ShardId* ids, const ShardId* ids_end, std::int64_t n, std::uint32_t first, Id* out,
-              const Id* out_end) {
+Id* copy_run(const ShardId* ids, const ShardId* ids_end, std::int64_t n, std::uint32_t first, Id* out,
+             const Id* out_end) {
   constexpr std::int64_t step = 16;
   std::int64_t k = 0;
   for (; k < n && ids_end - ids >= k + step && out_end - out >= k + step; k += step)
     for (std::int64_t j = k; j < k + step; ++j) out[j] = static_cast<Id>(ids[j] + first);
   for (; k < n; ++k) out[k] = static_cast<Id>(ids[k] + first);
+  return out + n;
 }
 
-// Lists i0..i1-1; at[r]: where the entries of shard r begin.
+// Lists i0..i1-1, shard by shard: each one's entries lie one behind the other; from[r]: where those of shard r begin.
 template <class Id>
 void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uint32_t>& first, std::int64_t i0,
-               std::int64_t i1, std::vector<std::int64_t> at, const std::int64_t* offsets, Id* ids) {
-  const Id* const end = ids + offsets[i1];
-  const auto copy = [&](std::size_t r, std::int64_t from, std::int64_t n, Id* to) {
-    const auto run = [&](auto* shard_ids) {
-      copy_run(shard_ids + from, shard_ids + shards[r].n_ids, n, first[r], to, end);
-    };
-    if (shards[r].wide)
-      run(static_cast<const std::uint32_t*>(shards[r].ids));
-    else
-      run(static_cast<const std::uint16_t*>(shards[r].ids));
-    return to + n;
-  };
+               std::int64_t i1, const std::int64_t* from, const MergedLists& lists, Id* ids) {
+  std::vector<Id*> spikes, near;  // where the next ones of each list go
   for (std::int64_t i = i0; i < i1; ++i) {
-    Id* to = ids + offsets[i];
-    for (std::size_t r = 0; r < shards.size(); ++r) to = copy(r, at[r], shards[r].n_spikes[i], to);
-    for (std::size_t r = 0; r < shards.size(); ++r) {
-      const std::int64_t n_spikes = shards[r].n_spikes[i], n_listed = shards[r].n_listed[i];
-      to = copy(r, at[r] + n_spikes, n_listed - n_spikes, to);
-      at[r] += n_listed;
-    }
+    spikes.push_back(ids + lists.offsets[i]);
+    near.push_back(spikes.back() + lists.n_spikes[i]);
+  }
+  const std::vector<Id*> ends = near;  // of the spikes
+  for (std::size_t r = 0; r < shards.size(); ++r) {
+    const ShardLists& shard = shards[r];
+    const auto copy = [&](auto* next) {
+      const auto* const end = next + shard.n_ids - from[r];
+      for (std::int64_t i = i0; i < i1; ++i) {
+        const std::int64_t k = i - i0, n_spikes = shard.n_spikes[i], n_listed = shard.n_listed[i];
+        spikes[k] = copy_run(next, end, n_spikes, first[r], spikes[k], ends[k]);
+        near[k] = copy_run(next + n_spikes, end, n_listed - n_spikes, first[r], near[k], ids + lists.offsets[i + 1]);
+        next += n_listed;
+      }
+    };
+    if (shard.wide)
+      copy(static_cast<const std::uint32_t*>(shard.ids) + from[r]);
+    else
+      copy(static_cast<const std::uint16_t*>(shard.ids) + from[r]);
   }
 }
 
@@ -115,6 +121,31 @@ std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
   const Id* from = ids;
   for (; n > 1; n -= n / 2) from = from[n / 2 - 1] < limit ? from + n / 2 : from;
   return static_cast<std::int32_t>(from - ids) + (n && *from < limit);
+}
+
+// edges[r]: how many of n ids, ascending, are below first[r], for R + 1 limits; by the owner of each id where ranks
+// have a few of them each.
+template <class Id>
+void find_edges(const Id* ids, std::int32_t n, const std::vector<std::uint32_t>& first,
+                const std::vector<std::int32_t>& owner, std::int32_t* edges) {
+  const std::size_t n_ranks = first.size() - 1;
+  if (static_cast<std::size_t>(n) < 8 * n_ranks) {
+    std::fill_n(edges, n_ranks + 1, 0);
+    for (std::int32_t j = 0; j < n; ++j) ++edges[owner[ids[j]] + 1];
+    for (std::size_t r = 0; r < n_ranks; ++r) edges[r + 1] += edges[r];
+    return;
+  }
+  edges[0] = 0;
+  edges[n_ranks] = n;
+  for (std::size_t r = 1; r < n_ranks; ++r)  // at least as many as before: ids that do not ascend must not do harm
+    edges[r] = std::max(edges[r - 1], count_below(ids, n, first[r]));
+}
+
+// Runs are short where there are many ranks: too short for a call.
+inline float* copy_values(const float* from, std::int64_t n, float* to) {
+  if (n > 16) return std::copy_n(from, n, to);
+  for (std::int64_t k = 0; k < n; ++k) to[k] = from[k];
+  return to + n;
 }
 
 }  // namespace
@@ -154,6 +185,7 @@ Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std
 
 MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
                            const std::vector<std::uint32_t>& first) {
+  const PhaseTimer timer(Phase::collect);
   const std::size_t first_owner = std::upper_bound(first.begin(), first.end(), 0u) - first.begin() - 1;
   std::vector<ShardLists> shards;
   for (std::size_t r = 0; r < messages.size(); ++r)
@@ -163,28 +195,34 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
   out.wide = is_wide(first.back());
   out.offsets = Array<std::int64_t>(n_lists + 1);
   out.n_spikes = Array<std::int32_t>(n_lists);
-  std::vector<std::vector<std::int64_t>> starts;  // of each piece of lists, where the entries of each shard begin
-  std::vector<std::int64_t> at(shards.size());
-  out.offsets[0] = 0;
-  for (std::int64_t i = 0; i < n_lists; ++i) {
-    if (i % lists_piece == 0) starts.push_back(at);
-    std::int32_t n_spikes = 0, n_listed = 0;
-    for (std::size_t r = 0; r < shards.size(); ++r) {
-      n_spikes += shards[r].n_spikes[i];
-      n_listed += shards[r].n_listed[i];
-      at[r] += shards[r].n_listed[i];
+  const int n_pieces = static_cast<int>((n_lists + lists_piece - 1) / lists_piece);
+  std::vector<std::int64_t> from(n_pieces * shards.size());  // of each piece of lists, where each shard's entries begin
+  Array<std::int32_t> n_listed = Array<std::int32_t>::zeros(n_lists);
+  std::fill_n(out.n_spikes.data(), n_lists, 0);
+  for (std::size_t r = 0; r < shards.size(); ++r) {
+    const std::int32_t *spikes = shards[r].n_spikes, *listed = shards[r].n_listed;
+    std::int64_t at = 0;
+    for (int piece = 0; piece < n_pieces; ++piece) {
+      from[piece * shards.size() + r] = at;
+      for (std::int64_t i = piece * lists_piece; i < std::min(n_lists, (piece + 1) * lists_piece); ++i) {
+        out.n_spikes[i] += spikes[i];
+        n_listed[i] += listed[i];
+        at += listed[i];
+      }
     }
-    out.n_spikes[i] = n_spikes;
-    out.offsets[i + 1] = out.offsets[i] + n_listed;
   }
+  out.offsets[0] = 0;
+  for (std::int64_t i = 0; i < n_lists; ++i) out.offsets[i + 1] = out.offsets[i] + n_listed[i];
   if (limited) {
     out.dropped = Array<std::int32_t>(n_lists);
     if (n_lists) std::memcpy(out.dropped.data(), shards[first_owner].dropped, 4 * static_cast<std::size_t>(n_lists));
   }
   out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (out.wide ? 4 : 2));
-  parallel_for(static_cast<int>(starts.size()), [&](int item, int) {
+  parallel_for(n_pieces, [&](int item, int) {
     const std::int64_t i0 = item * lists_piece, i1 = std::min(n_lists, i0 + lists_piece);
-    const auto merge = [&](auto* ids) { merge_ids(shards, first, i0, i1, starts[item], out.offsets.data(), ids); };
+    const auto merge = [&](auto* ids) {
+      merge_ids(shards, first, i0, i1, from.data() + item * shards.size(), out, ids);
+    };
     if (out.wide)
       merge(reinterpret_cast<std::uint32_t*>(out.ids.data()));
     else
@@ -195,21 +233,19 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
 
 Owners::Owners(const Lists& population, std::int64_t n_lists, const std::vector<std::uint32_t>& first)
     : offsets_(population.offsets),
+      n_spikes_(population.n_spikes),
       n_ranks_(static_cast<int>(first.size()) - 1),
       edges_(static_cast<std::size_t>(n_lists) * 2 * first.size()) {
+  std::vector<std::int32_t> owner;  // of each neuron
+  owner.reserve(first.back());
+  for (std::size_t r = 1; r < first.size(); ++r) owner.resize(first[r], static_cast<std::int32_t>(r - 1));
   const auto find = [&](auto* ids) {
     each_list(n_lists, [&](std::int64_t i) {
       const std::int64_t begin = offsets_[i];
       const std::int32_t n_spikes = population.n_spikes[i], n = static_cast<std::int32_t>(offsets_[i + 1] - begin);
-      std::int32_t* spikes = edges_.data() + i * 2 * (n_ranks_ + 1);
-      std::int32_t* near = spikes + n_ranks_ + 1;
-      spikes[0] = 0;
-      spikes[n_ranks_] = near[0] = n_spikes;
-      near[n_ranks_] = n;
-      for (int r = 1; r < n_ranks_; ++r) {  // at least as many as before: ids that do not ascend must not do harm
-        spikes[r] = std::max(spikes[r - 1], count_below(ids + begin, n_spikes, first[r]));
-        near[r] = std::max(near[r - 1], n_spikes + count_below(ids + begin + n_spikes, n - n_spikes, first[r]));
-      }
+      std::int32_t* const spikes = edges_.data() + i * 2 * (n_ranks_ + 1);
+      find_edges(ids + begin, n_spikes, first, owner, spikes);
+      find_edges(ids + begin + n_spikes, n - n_spikes, first, owner, spikes + n_ranks_ + 1);
     });
   };
   if (population.wide)
@@ -220,21 +256,21 @@ Owners::Owners(const Lists& population, std::int64_t n_lists, const std::vector<
 
 std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values, int n_rows,
                                        const std::vector<std::uint32_t>& first) {
+  const PhaseTimer timer(Phase::sum_shares);
   const Owners owners(population, n_lists, first);
-  const std::int64_t n_values = population.offsets[n_lists];
+  std::vector<std::int64_t> sizes(owners.n_ranks());
+  for (std::int64_t i = 0; i < n_lists; ++i)
+    for (int r = 0; r < owners.n_ranks(); ++r) sizes[r] += owners.runs(i, r).size();
   std::vector<Array<float>> parts;
-  for (int r = 0; r < owners.n_ranks(); ++r) {
-    std::int64_t n = 0;
-    for (std::int64_t i = 0; i < n_lists; ++i) n += owners.runs(i, r).size();
-    const Array<float>& part = parts.emplace_back(static_cast<std::size_t>(n * n_rows));
-    float* to = part.data();
-    for (int row = 0; row < n_rows; ++row)
-      for (std::int64_t i = 0; i < n_lists; ++i) {
+  std::vector<float*> next;  // where the next values of each rank go
+  for (std::int64_t n : sizes) next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
+  for (int row = 0; row < n_rows; ++row, values += population.offsets[n_lists])
+    for (std::int64_t i = 0; i < n_lists; ++i)
+      for (int r = 0; r < owners.n_ranks(); ++r) {
         const Runs runs = owners.runs(i, r);
-        to = std::copy_n(values + row * n_values + runs.spikes, runs.n_spikes(), to);
-        to = std::copy_n(values + row * n_values + runs.near, runs.n_near(), to);
+        next[r] = copy_values(values + runs.spikes, runs.n_spikes(), next[r]);
+        next[r] = copy_values(values + runs.near, runs.n_near(), next[r]);
       }
-  }
   return parts;
 }
 

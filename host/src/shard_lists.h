@@ -52,14 +52,15 @@ class Owners {
   int n_ranks() const { return n_ranks_; }
   Runs runs(std::int64_t list, int r) const {
     const std::int32_t* edges = edges_.data() + list * 2 * (n_ranks_ + 1) + r;
-    const std::int64_t begin = offsets_[list];
-    return {begin + edges[0], begin + edges[1], begin + edges[n_ranks_ + 1], begin + edges[n_ranks_ + 2]};
+    const std::int64_t begin = offsets_[list], near = begin + n_spikes_[list];
+    return {begin + edges[0], begin + edges[1], near + edges[n_ranks_ + 1], near + edges[n_ranks_ + 2]};
   }
 
  private:
   const std::int64_t* offsets_;
+  const std::int32_t* n_spikes_;
   int n_ranks_;
-  Array<std::int32_t> edges_;  // [n_lists][spikes, near-spikes][R + 1], from the list's first entry on
+  Array<std::int32_t> edges_;  // [n_lists][spikes, near-spikes][R + 1], from the first of them in the list on
 };
 
 // `n_rows` values of each entry of a population's lists, [n_rows][entries], for the owners: [n_rows][own entries] each,

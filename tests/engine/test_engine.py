@@ -717,3 +717,32 @@ def test_what_a_session_shows() -> None:
     n, near = int(hidden.n_spikes.sum()), 30 - int(hidden.n_spikes.sum())
     assert repr(hidden) == f"SpikeBatch(T=3, B=2, N=5: {n} spikes, {near} near-spikes, activity {100 * n / 30:.3g} %)"
     assert repr(output) == f"Output(potentials [3, 2, 2], activity hidden {100 * n / 30:.3g} %)"
+
+
+def test_gradients_of_many_senders() -> None:
+    """More senders than are sorted at a time: those of some neurons are the same where these are the only ones."""
+    some = torch.arange(7_900, 8_500)
+    gradients = []
+    for of in (torch.arange(17_001), some):
+        model = Model(parse_net(f"3-{len(of)}-5", grad_threshold=0.2), seed=1)
+        generator = torch.Generator().manual_seed(2)
+        drawn = {
+            "hidden": torch.rand(3, 17_001, generator=generator),
+            "output": torch.rand(17_001, 5, generator=generator),
+        }
+        weights = {name.split("->")[-1]: p for name, p in model.named_parameters() if "->" in name}
+        with torch.no_grad():
+            weights["hidden"].copy_(drawn["hidden"][:, of])
+            weights["output"].copy_(drawn["output"][of])
+        output = model(random_spikes(3, 5, 11, 3))
+        assert output.potentials is not None
+        times = torch.rand(5, 11, 5, generator=torch.Generator().manual_seed(4))
+        (output.potentials * times).sum().backward()
+        rows = slice(None) if len(of) == len(some) else some
+        found = [weights["hidden"].grad, weights["output"].grad]
+        assert found[0] is not None
+        assert found[1] is not None
+        gradients.append((found[0][:, rows], found[1][rows]))
+    for of_all, alone in zip(*gradients, strict=True):
+        assert alone.abs().sum() > 0
+        assert torch.equal(of_all, alone)

@@ -381,27 +381,6 @@ def test_lists_that_change_between_forward_and_backward_are_refused(n_shards, na
         simulate(n_shards, run)
 
 
-def test_messages_of_shards_must_fit():
-    lists = _core.Lists(np.array([0, 2, 2]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
-    message = _core.shard_message(lists, 8, None)
-    offsets, ids, n_spikes, dropped = _core.merge_messages([message, message], 2, False, [0, 8, 16])
-    assert (offsets.tolist(), ids.tolist(), n_spikes.tolist(), dropped) == ([0, 4, 4], [3, 11, 1, 9], [2, 0], None)
-    with pytest.raises(ShapeError, match="a message a rank, and first neurons that ascend from 0"):
-        _core.merge_messages([message, message], 2, False, [0, 16])
-    with pytest.raises(ShapeError, match="first neurons that ascend from 0"):
-        _core.merge_messages([message, message], 2, False, [0, 16, 8])
-    for wrong in (message[:-1].copy(), message[:7].copy(), np.full_like(message, 255)):
-        with pytest.raises(
-            SpikeListError, match=rf"rank 1 sent {wrong.size} bytes, which are not 2 lists of 8 neurons"
-        ):
-            _core.merge_messages([message, wrong], 2, False, [0, 8, 16])
-    with pytest.raises(ShapeError, match="shard_message: dropped has other lists"):
-        _core.shard_message(lists, 8, np.zeros(3, np.int32))
-    short = _core.Lists(np.array([0, 1, 1]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
-    with pytest.raises(SpikeListError, match="split_values: offsets or counts do not fit the ids"):
-        _core.split_values(short, np.zeros((1, 2), np.float32), [0, 8])
-
-
 def test_errors_name_the_shapes():
     model = Model(parse_net("30-40-10"), grid=Grid.alone())
     with pytest.raises(ShapeError, match="input has 29 neurons; the network's 'input' has 30"):

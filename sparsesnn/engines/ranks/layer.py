@@ -41,17 +41,18 @@ class Part:
 
     def __init__(self, shards: Shards, grid: Grid, reduction: Reduction | None) -> None:
         self.shards, self.grid, self.reduction = shards, grid, reduction
-        spans_ranks = len(shards.owners) > 1
+        owners = shards.owners
+        spans_ranks = len(owners) > 1
         self.tile_folds = (
             _core.tile_folds([-(-first // shards.tile_width) for first in shards.first])
             if spans_ranks
             else [[0]] * grid.n_shards
         )
-        owners = grid.shards.split([int(r in shards.owners) for r in range(grid.n_shards)])
-        first = [*(shards.first[r] for r in shards.owners), shards.n_all]
-        n_blocks = [len(self.tile_folds[r]) for r in shards.owners]
+        of_owners = grid.shards.split([int(shards.n_of(r) > 0) for r in range(grid.n_shards)])
+        first = [*(shards.first[r] for r in owners), shards.n_all]
+        n_blocks = [len(self.tile_folds[r]) for r in owners]
         exchanges = spans_ranks and shards.n > 0
-        self.exchange = _core.Exchange(LayerExchange(owners, first, n_blocks)) if exchanges else None
+        self.exchange = _core.Exchange(LayerExchange(of_owners, first, n_blocks)) if exchanges else None
         self.common_weights: CommonWeights | None = None
 
     def run_layer(
