@@ -178,7 +178,8 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because ranks cannot have exactly as much: the first
         layer passes no gradient on, so twice the layers are more than twice the work, and a network wider by √R has as
         many weights a rank, but fewer neurons.
-    predicted_efficiency: the same, of times by the plan's cost model with the links that were measured.
+    predicted_step_ms, predicted_efficiency: the same, of times by the plan's cost model with the links that were measured, and
+        the rates of this machine (`rates_of`).
     predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
         least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of all lists by sender on every rank.
     """
@@ -186,16 +187,52 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         return
     links = next((Links(**row["links"]) for row in rows if row["links"]), None)
     found = [predict_step(Point(**{k: row[k] for k in _POINT_FIELDS}), settings.threads, links) for row in rows]
-    predicted = [prediction.batch_s for prediction in found]
-    first = rows[0]
-    for row, prediction, seconds in zip(rows, found, predicted, strict=True):
+    first, rates = rows[0], rates_of(rows[0], found[0])
+    for row, prediction in zip(rows, found, strict=True):
+        parts = {what: 1e3 * seconds * rates[what] for what, seconds in _parts_s(prediction).items()}
         row["efficiency"] = work_per_s(row) / row["ranks"] / (work_per_s(first) / first["ranks"])
-        row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / first["step_ms"] * predicted[0] / seconds
-        # The model's rates are those of another machine: its first point is moved onto the first that was measured.
-        row["predicted_step_ms"] = first["step_ms"] * seconds / predicted[0]
-        sort_s = prediction.n_steps * prediction.phases().get("sort", 0.0) / prediction.clock_hz
-        row["predicted_sort_ms"] = first["step_ms"] * sort_s / predicted[0]
-        row["predicted_exchange_ms"] = 1e3 * (prediction.parts_s["exchange"] + prediction.parts_s["latency"])
+        row["predicted_step_ms"] = sum(parts.values())
+        row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / row["predicted_step_ms"]
+        row["predicted_sort_ms"] = parts["sort"]
+        row["predicted_exchange_ms"] = parts["exchange"]
+
+
+#: what is measured, and what the plan's model calls the same work; PyTorch's part is what is left of a step
+PARTS = {
+    "forward": (("forward", "collect"), ("deliver", "step", "compact")),
+    "sort": (("sort",), ("sort",)),
+    "backward": (
+        ("step_grad", "deliver_grad", "sum_shares"),
+        ("state gradient", "list gradient", "weight gradient"),
+    ),
+    "weights": (("pack", "optimiser"), ("optimiser",)),
+    "framework": ((), ("framework",)),
+}
+
+
+def rates_of(row: Mapping[str, Any], prediction: Prediction) -> dict[str, float]:
+    """By part of a step, how much longer it takes here than on the machine of the plan's model: the first row is met exactly.
+
+    Of one rank every part has its own; links are measured as they are. Where the first row has several ranks, whose phases hold
+    waiting, all parts have one.
+    """
+    predicted = _parts_s(prediction)
+    overall = row["step_ms"] / (1e3 * sum(predicted.values()))
+    rates = dict.fromkeys(predicted, overall)
+    measured = row.get("phases_ms")
+    if measured is None or row["ranks"] > 1:
+        return rates
+    took = {what: sum(measured[phase] for phase in phases) for what, (phases, _) in PARTS.items()}
+    took["framework"] = max(0.0, row["step_ms"] - sum(took.values()))
+    return rates | {"exchange": 1.0} | {what: ms / (1e3 * predicted[what]) for what, ms in took.items()}
+
+
+def _parts_s(prediction: Prediction) -> dict[str, float]:
+    """Seconds of a step: of `PARTS`, of "exchange", and the rest as "other"."""
+    cycles, second = prediction.phases(), prediction.clock_hz / prediction.n_steps
+    found = {what: sum(cycles.get(phase, 0.0) for phase in phases) / second for what, (_, phases) in PARTS.items()}
+    found["exchange"] = prediction.parts_s["exchange"] + prediction.parts_s["latency"]
+    return found | {"other": max(0.0, prediction.batch_s - sum(found.values()))}
 
 
 def work_per_s(row: Row) -> float:
@@ -248,12 +285,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     wanted = ", ".join(dict.fromkeys(f"{100 * row['activity']:g}" for row in rows))
     lines += [
         "",
-        f"{'':>5} {'exchange, ms':>17} {'waiting, ms':>12} {'sorting, ms':>17}",
-        f"{'ranks':>5} {'meas.':>8} {'pred.':>8} {'meas.':>12} {'meas.':>8} {'pred.':>8}",
+        f"{'':>5} {'step, ms':>17} {'exchange, ms':>17} {'waiting, ms':>12} {'sorting, ms':>17}",
+        f"{'ranks':>5} {'meas.':>8} {'pred.':>8} {'meas.':>8} {'pred.':>8} {'meas.':>12} {'meas.':>8} {'pred.':>8}",
     ]
     for row in rows:
         lines.append(
-            f"{row['ranks']:>5} {row['exchange_ms']:>8.2f} {row['predicted_exchange_ms']:>8.2f} {row['waiting_ms']:>12.2f} "
+            f"{row['ranks']:>5} {row['step_ms']:>8.1f} {row['predicted_step_ms']:>8.1f} {row['exchange_ms']:>8.2f} {row['predicted_exchange_ms']:>8.2f} {row['waiting_ms']:>12.2f} "
             f"{row['sort_ms']:>8.2f} {row['predicted_sort_ms']:>8.2f}"
         )
     lines.append(f"activity that the prediction takes for every layer: {wanted} %")

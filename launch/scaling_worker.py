@@ -62,6 +62,8 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
     optimiser = Adam(model.parameters(), lr=0.0)
 
+    update_s = [0.0]
+
     def step() -> Any:
         optimiser.zero_grad(set_to_none=True)
         output = model(spikes, first_sample=first)
@@ -69,7 +71,9 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         loss = functional.cross_entropy(logits, labels[first:last], reduction="sum") / point.batch
         loss.backward()
         model.finish_backward()
+        start = time.perf_counter()
         optimiser.step()
+        update_s[0] = time.perf_counter() - start
         return output
 
     output = step()
@@ -82,21 +86,23 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     gc.collect()
     for _ in range(point.warm_up):
         step()
-    seconds, sent, messages, waited, sorting = [], [], [], [], []
+    seconds, sent, messages, waited, parts = [], [], [], [], []
     for _ in range(point.repeats):
         world.barrier()
         _core.phase_seconds(reset=True)
         before, start = world.traffic.copy(), time.perf_counter()
         step()
         took, traffic = time.perf_counter() - start, world.traffic.since(before)
-        sorting.append(_core.phase_seconds(reset=True)["sort"])
+        parts.append({**_core.phase_seconds(reset=True), "optimiser": update_s[0]})
         seconds.append(took)
         sent.append(traffic.bytes_sent)
         messages.append(traffic.n_messages)
         waited.append(traffic.seconds)
     shares = [w / s for w, s in zip(waited, seconds, strict=True)]
-    medians = [median(numbers) for numbers in (seconds, sent, messages, shares, waited, sorting)]
+    phases = {name: [each[name] for each in parts] for name in parts[0] if name != "deliver"}  # a part of forward
+    medians = [median(numbers) for numbers in (seconds, sent, messages, shares, waited, *phases.values())]
     ranks = world.all_gather(np.array(medians))
+    phases_ms = {name: 1e3 * float(max(rank[5 + k] for rank in ranks)) for k, name in enumerate(phases)}
     step_s = float(max(rank[0] for rank in ranks))
     exchange_s = float(min(rank[4] for rank in ranks))  # of the rank that all others wait for
     sizes = {name: p.n for name, p in network.populations.items()}
@@ -115,7 +121,8 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         "comm_share": float(max(rank[3] for rank in ranks)),
         "exchange_ms": 1e3 * exchange_s,
         "waiting_ms": 1e3 * (float(max(rank[4] for rank in ranks)) - exchange_s),
-        "sort_ms": 1e3 * float(max(rank[5] for rank in ranks)),
+        "sort_ms": phases_ms["sort"],
+        "phases_ms": phases_ms,
         "latency_us": None if links is None else 1e6 * links.latency_s,
         "bandwidth_gb_per_s": None if links is None else 1e-9 * links.bytes_per_s,
         "links": None if links is None else asdict(links),

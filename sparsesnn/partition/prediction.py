@@ -16,6 +16,7 @@ PHASES = (
     "step",
     "select",
     "compact",
+    "merge",
     "sort",
     "list gradient",
     "weight gradient",
