@@ -295,8 +295,18 @@ class SpikeBatch:
         self.validate()
         if not 0 <= start <= stop <= self.n_steps:
             raise IndexError(f"steps: {start} to {stop} asked of a batch with {self.n_steps} steps")
-        rows = torch.arange(start * self.n_samples, stop * self.n_samples, device=self.device)
-        return self._rows(rows, stop - start, self.n_samples)
+        rows = slice(start * self.n_samples, stop * self.n_samples)
+        offsets = self.offsets[rows.start : rows.stop + 1]
+        entries = slice(int(offsets[0]), int(offsets[-1]))
+        return replace(  # copies: a part does not keep the memory of the whole
+            self,
+            offsets=offsets - offsets[0],
+            ids=_unsigned(_signed(self.ids)[entries].clone()),
+            n_spikes=self.n_spikes[rows].clone(),
+            n_steps=stop - start,
+            values=None if self.values is None else self.values[entries].clone(),
+            dropped=None if self.dropped is None else self.dropped[rows].clone(),
+        )
 
     def _rows(self, rows: Tensor, n_steps: int, n_samples: int) -> SpikeBatch:
         n_listed = self.n_listed[rows]

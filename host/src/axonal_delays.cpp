@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "group_sums.h"
@@ -11,82 +12,143 @@
 namespace sparsesnn {
 namespace {
 
-// An entry on its way.
-struct Moved {
-  std::uint32_t id;
-  std::int32_t slot;  // in the lists it comes from
-  float weight;       // of its part that arrives here
-  bool later;         // the part f
-  bool fired;
-};
+// A move of lists.
+struct Move {
+  const Lists& lists;
+  int n_steps, n_samples, n_neurons;
+  const AxonalDelays& delays;
+  int n_out;  // steps of the result
+  int more;   // steps that all entries take
 
-// What arrives at one sample: entries by step, within a step by id, within an id by the step they come from.
-struct Arrivals {
-  std::vector<Moved> entries;
-  std::vector<std::size_t> starts;  // [steps + 1]
-};
+  float fraction(std::uint32_t m) const { return delays.fraction ? delays.fraction[m] : 0.0f; }
 
-// Calls visit(slot, step, fired) for all entries of a sample.
-template <class Visit>
-void each_entry(const Lists& lists, int n_steps, int n_samples, int b, Visit&& visit) {
-  for (int t = 0; t < n_steps; ++t) {
-    const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b, begin = lists.offsets[list];
-    for (std::int64_t j = begin; j < lists.offsets[list + 1]; ++j) visit(j, t, j < begin + lists.n_spikes[list]);
-  }
-}
-
-// Two counting sorts, by id and then by step of arrival; each keeps the order of what it finds equal.
-Arrivals sort_sample(const Lists& lists, int n_steps, int n_samples, int n_neurons, const AxonalDelays& delays,
-                     int first_step, int more, int b) {
-  struct Entry {
-    std::int32_t slot, step;
-    bool fired;
-  };
-  std::vector<std::size_t> place(static_cast<std::size_t>(n_neurons) + 1);
-  each_entry(lists, n_steps, n_samples, b, [&](std::int64_t j, int, bool) { ++place[lists.id(j) + 1]; });
-  for (int m = 0; m < n_neurons; ++m) place[m + 1] += place[m];
-  std::vector<Entry> by_id(place[n_neurons]);
-  each_entry(lists, n_steps, n_samples, b, [&](std::int64_t j, int t, bool fired) {
-    by_id[place[lists.id(j)]++] = {static_cast<std::int32_t>(j), t, fired};
-  });
-  // Calls put(step of arrival, part) for the parts of all entries that arrive in time.
-  const auto each_part = [&](auto&& put) {
-    for (const Entry& e : by_id) {
-      const std::uint32_t m = lists.id(e.slot);
-      const std::int64_t step = static_cast<std::int64_t>(e.step) + more + delays.steps[m];
-      const float f = delays.fraction ? delays.fraction[m] : 0.0f;
-      if (step >= first_step && step < n_steps) put(step - first_step, Moved{m, e.slot, 1.0f - f, false, e.fired});
-      if (delays.fraction && step + 1 >= first_step && step + 1 < n_steps)
-        put(step + 1 - first_step, Moved{m, e.slot, f, true, e.fired && f > 0.0f});
+  // Calls visit(slot, step, m, fired) for all entries of a sample.
+  template <class Id, class Visit>
+  void each_entry(int b, Visit&& visit) const {
+    const Id* const ids = static_cast<const Id*>(lists.ids);
+    for (int t = 0; t < n_steps; ++t) {
+      const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b, begin = lists.offsets[list];
+      const std::int64_t near = begin + lists.n_spikes[list], end = lists.offsets[list + 1];
+      for (std::int64_t j = begin; j < end; ++j) visit(static_cast<std::int32_t>(j), t, ids[j], int(j < near));
     }
+  }
+
+  // Calls body(step of the result) where an entry of step t, in its part 0 or 1, arrives there.
+  template <class Body>
+  void arrive(int t, std::uint32_t m, int part, Body&& body) const {
+    const std::int64_t step = static_cast<std::int64_t>(t) + more + delays.steps[m] + part;
+    if (step >= 0 && step < n_out) body(static_cast<std::size_t>(step));
+  }
+};
+
+// How many entries and how many spikes arrive at sample b, [steps of the result][n_samples].
+template <class Id>
+void count_sample(const Move& move, int b, std::int32_t* n_listed, std::int32_t* n_spikes) {
+  struct Last {
+    std::int32_t step, fired;
   };
-  Arrivals found;
-  found.starts.assign(static_cast<std::size_t>(n_steps - first_step) + 1, 0);
-  each_part([&](std::int64_t step, const Moved&) { ++found.starts[step + 1]; });
-  for (std::size_t t = 1; t < found.starts.size(); ++t) found.starts[t] += found.starts[t - 1];
-  found.entries.resize(found.starts.back());
-  std::vector<std::size_t> next(found.starts.begin(), found.starts.end() - 1);
-  each_part([&](std::int64_t step, const Moved& part) { found.entries[next[step]++] = part; });
-  return found;
+  const Array<Last> lasts = Array<Last>::filled(move.n_neurons, {-2, 0});  // entry of each neuron
+  Last* const last = lasts.data();
+  const std::size_t stride = move.n_samples;
+  move.each_entry<Id>(b, [&, last](std::int32_t, int t, std::uint32_t m, int fired) {
+    const int apart = move.fraction(m) > 0.0f, joined = move.delays.fraction && last[m].step + 1 == t;
+    const int counted = joined & last[m].fired & apart;
+    last[m] = {t, fired};
+    move.arrive(t, m, 0, [=](std::size_t step) {
+      n_listed[step * stride + b] += 1 - joined;
+      n_spikes[step * stride + b] += fired & ~counted;
+    });
+    if (move.delays.fraction)
+      move.arrive(t, m, 1, [=](std::size_t step) {
+        ++n_listed[step * stride + b];
+        n_spikes[step * stride + b] += fired & apart;
+      });
+  });
 }
 
-// Calls visit(parts, n) for the parts of one step that make one entry.
-template <class Visit>
-void each_merged(const Arrivals& from, std::size_t step, Visit&& visit) {
-  const Moved* part = from.entries.data() + from.starts[step];
-  const Moved* const end = from.entries.data() + from.starts[step + 1];
-  while (part < end) {
-    int n = 1;
-    while (part + n < end && part[n].id == part->id) ++n;
-    visit(part, n);
-    part += n;
+// Writes what arrives at sample b to its lists in `out`, whose offsets and numbers of spikes are there.
+template <class Id>
+void fill_sample(const Move& move, int b, DelayedLists& out) {
+  struct Entry {
+    std::int32_t slot, step, fired;
+  };
+  const Lists& lists = move.lists;
+  // By id, within an id by step: a counting sort.
+  const Array<std::int32_t> starts = Array<std::int32_t>::zeros(static_cast<std::size_t>(move.n_neurons) + 2);
+  std::int32_t* const next = starts.data() + 1;  // where an id's next entry goes
+  move.each_entry<Id>(b, [=](std::int32_t, int, std::uint32_t m, int) { ++next[m + 1]; });
+  for (int m = 0; m < move.n_neurons; ++m) next[m + 1] += next[m];
+  const Array<Entry> by_id(static_cast<std::size_t>(next[move.n_neurons]));
+  Entry* const entries = by_id.data();
+  move.each_entry<Id>(
+      b, [=](std::int32_t slot, int t, std::uint32_t m, int fired) { entries[next[m]++] = {slot, t, fired}; });
+  // The next near-spike and the next spike of each list.
+  const Array<std::int64_t> places(2 * static_cast<std::size_t>(move.n_out));
+  std::int64_t* const place = places.data();
+  for (std::size_t t = 0; t < static_cast<std::size_t>(move.n_out); ++t) {
+    const std::size_t list = t * move.n_samples + b;
+    place[2 * t + 1] = out.offsets[list];
+    place[2 * t] = out.offsets[list] + out.n_spikes[list];
+  }
+  Id* const ids = reinterpret_cast<Id*>(out.ids.data());
+  float* const values = out.values.data();
+  std::int32_t* const slots[2] = {out.slots[0].data(), out.slots[1].data()};
+  for (std::uint32_t m = 0; m < static_cast<std::uint32_t>(move.n_neurons); ++m) {
+    const float f = move.fraction(m);
+    // What has come by f of the entry `later` and by 1 - f of the entry `earlier`, the step after that; or of one
+    // alone.
+    const auto put = [&](std::size_t t, const Entry* later, const Entry* earlier) {
+      const int fired = (later ? later->fired & int(f > 0.0f) : 0) | (earlier ? earlier->fired : 0);
+      const std::int64_t slot = place[2 * t + fired]++;
+      ids[slot] = static_cast<Id>(m);
+      float value = 0.0f;
+      const auto add = [&](int part, const Entry* entry, float weight) {
+        if (!entry) return;
+        slots[part][entry->slot] = static_cast<std::int32_t>(slot);
+        const float brought = weight * (lists.values ? lists.values[entry->slot] : 1.0f);
+        value += entry->fired ? brought : 0.0f;
+      };
+      add(1, later, f);
+      add(0, earlier, 1.0f - f);
+      if (values) values[slot] = value;
+    };
+    const Entry* const end = entries + starts[m + 1];
+    const Entry* before = nullptr;  // the entry a step earlier
+    for (const Entry* entry = entries + starts[m]; entry < end; ++entry) {
+      move.arrive(entry->step, m, 0, [&](std::size_t t) { put(t, before, entry); });
+      const bool joins = move.delays.fraction && entry + 1 < end && entry[1].step == entry->step + 1;
+      before = joins ? entry : nullptr;
+      if (move.delays.fraction && !joins)
+        move.arrive(entry->step, m, 1, [&](std::size_t t) { put(t, entry, nullptr); });
+    }
   }
 }
 
-bool any_fired(const Moved* parts, int n) {
-  bool fired = false;
-  for (int k = 0; k < n; ++k) fired |= parts[k].fired;
-  return fired;
+template <class Id>
+void delayed_grad_of_group(const Lists& lists, int n_steps, int n_samples, int group, const AxonalDelays& delays,
+                           const std::int32_t* const slots[2], const float* d_moved, float* d_values, double* sums) {
+  const Id* const ids = static_cast<const Id*>(lists.ids);
+  const auto arrived = [&](int part, std::int64_t j) { return slots[part][j] < 0 ? 0.0f : d_moved[slots[part][j]]; };
+  for (int t = 0; t < n_steps; ++t)
+    for (int b = group * group_samples; b < std::min(n_samples, (group + 1) * group_samples); ++b) {
+      const std::int64_t i = static_cast<std::int64_t>(t) * n_samples + b;
+      const std::int64_t begin = lists.offsets[i], near = begin + lists.n_spikes[i], end = lists.offsets[i + 1];
+      for (std::int64_t j = begin; j < end; ++j) {
+        const float earlier = arrived(0, j);
+        d_values[j] = earlier;
+        if (!delays.fraction) continue;
+        const float f = delays.fraction[ids[j]], later = arrived(1, j);
+        d_values[j] = (1.0f - f) * earlier + f * later;
+        if (sums && j < near)
+          sums[ids[j]] += static_cast<double>(lists.values ? lists.values[j] : 1.0f) * (later - earlier);
+      }
+    }
+}
+
+// Calls body with a null pointer to the type of the ids.
+template <class Body>
+auto with_ids(bool wide, Body&& body) {
+  return wide ? body(static_cast<std::uint32_t*>(nullptr)) : body(static_cast<std::uint16_t*>(nullptr));
 }
 
 }  // namespace
@@ -110,20 +172,13 @@ DelayedLists delay_lists(const Lists& lists, int n_steps, int n_samples, int n_n
                                            " entries; allowed: 1,073,741,823; give fewer samples at a time");
   DelayedLists out;
   out.offsets = Array<std::int64_t>(n_lists + 1);
-  out.n_spikes = Array<std::int32_t>(n_lists);
-  std::vector<Arrivals> arrivals(n_samples);
-  Array<std::int32_t> n_listed(n_lists);
+  out.n_spikes = Array<std::int32_t>::zeros(n_lists);
+  const Move move{lists, n_steps, n_samples, n_neurons, delays, n_out, more - first_step};
+  const Array<std::int32_t> n_listed = Array<std::int32_t>::zeros(n_lists);
   parallel_for(n_samples, [&](int b, int) {
-    arrivals[b] = sort_sample(lists, n_steps, n_samples, n_neurons, delays, first_step, more, b);
-    for (int t = 0; t < n_out; ++t) {
-      std::int32_t listed = 0, fired = 0;
-      each_merged(arrivals[b], t, [&](const Moved* parts, int n) {
-        ++listed;
-        fired += any_fired(parts, n);
-      });
-      n_listed[static_cast<std::size_t>(t) * n_samples + b] = listed;
-      out.n_spikes[static_cast<std::size_t>(t) * n_samples + b] = fired;
-    }
+    with_ids(lists.wide, [&](auto* id) {
+      count_sample<std::remove_pointer_t<decltype(id)>>(move, b, n_listed.data(), out.n_spikes.data());
+    });
   });
   out.offsets[0] = 0;
   for (std::int64_t i = 0; i < n_lists; ++i) out.offsets[i + 1] = out.offsets[i] + n_listed[i];
@@ -132,23 +187,7 @@ DelayedLists delay_lists(const Lists& lists, int n_steps, int n_samples, int n_n
   if (delays.fraction || lists.values) out.values = Array<float>(n_moved);
   for (int part = 0; part < delays.n_parts(); ++part) out.slots[part] = Array<std::int32_t>::filled(n_slots, -1);
   parallel_for(n_samples, [&](int b, int) {
-    for (int t = 0; t < n_out; ++t) {
-      const std::size_t list = static_cast<std::size_t>(t) * n_samples + b;
-      std::int64_t spike = out.offsets[list], near = spike + out.n_spikes[list];
-      each_merged(arrivals[b], t, [&](const Moved* parts, int n) {
-        const std::int64_t slot = any_fired(parts, n) ? spike++ : near++;
-        if (lists.wide)
-          reinterpret_cast<std::uint32_t*>(out.ids.data())[slot] = parts->id;
-        else
-          reinterpret_cast<std::uint16_t*>(out.ids.data())[slot] = static_cast<std::uint16_t>(parts->id);
-        float value = 0.0f;
-        for (int k = 0; k < n; ++k) {
-          out.slots[parts[k].later][parts[k].slot] = static_cast<std::int32_t>(slot);
-          if (parts[k].fired) value += parts[k].weight * (lists.values ? lists.values[parts[k].slot] : 1.0f);
-        }
-        if (out.values) out.values[slot] = value;
-      });
-    }
+    with_ids(lists.wide, [&](auto* id) { fill_sample<std::remove_pointer_t<decltype(id)>>(move, b, out); });
   });
   return out;
 }
@@ -180,22 +219,10 @@ void delay_lists_grad(const Lists& lists, int n_steps, int n_samples, int n_neur
                       const Array<float>& d_delays) {
   parallel_for(count_groups(n_samples), [&](int group, int) {
     std::vector<double> sums(d_delays ? n_neurons : 0);  // in the order of the group's lists
-    for (int t = 0; t < n_steps; ++t)
-      for (int b = group * group_samples; b < std::min(n_samples, (group + 1) * group_samples); ++b) {
-        const std::int64_t i = static_cast<std::int64_t>(t) * n_samples + b;
-        const std::int64_t begin = lists.offsets[i], near = begin + lists.n_spikes[i];
-        for (std::int64_t j = begin; j < lists.offsets[i + 1]; ++j) {
-          const auto arrived = [&](int part) { return slots[part][j] < 0 ? 0.0f : d_moved[slots[part][j]]; };
-          const float earlier = arrived(0);
-          d_values[j] = earlier;
-          if (!delays.fraction) continue;
-          const std::uint32_t m = lists.id(j);
-          const float f = delays.fraction[m], later = arrived(1);
-          d_values[j] = (1.0f - f) * earlier + f * later;
-          if (d_delays && j < near)
-            sums[m] += static_cast<double>(lists.values ? lists.values[j] : 1.0f) * (later - earlier);
-        }
-      }
+    with_ids(lists.wide, [&](auto* id) {
+      delayed_grad_of_group<std::remove_pointer_t<decltype(id)>>(lists, n_steps, n_samples, group, delays, slots,
+                                                                 d_moved, d_values, d_delays ? sums.data() : nullptr);
+    });
     for (std::size_t m = 0; m < sums.size(); ++m) d_delays[group * sums.size() + m] = static_cast<float>(sums[m]);
   });
 }

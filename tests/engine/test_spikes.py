@@ -237,6 +237,9 @@ def test_samples_and_steps(dense: torch.Tensor, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n_steps))
     stop = data.draw(st.integers(start, n_steps))
     assert torch.equal(batch.steps(start, stop).validate().to_dense(), dense[start:stop])
+    part = batch.steps(start, stop)  # memory of its own, whatever happens to the whole
+    for whole, own in ((batch.offsets, part.offsets), (batch.ids, part.ids), (batch.n_spikes, part.n_spikes)):
+        assert not own.numel() or own.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
     joined = batch.steps(0, start).then(batch.steps(start, n_steps)).validate()
     assert torch.equal(joined.to_dense(), dense)
     assert torch.equal(joined.offsets, batch.offsets)
