@@ -75,6 +75,15 @@ class Adam(torch.optim.Optimizer):
                     self._update(weight, weight.grad, group)
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As PyTorch's, which also opens a region of its profiler: some 50 µs a step."""
+        if not set_to_none:
+            super().zero_grad(set_to_none=False)
+            return
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.grad = None
+
     def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
             raise ShapeError(

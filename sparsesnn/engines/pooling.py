@@ -59,9 +59,11 @@ class Pooled:
 
 def pooled(spikes: SpikeBatch, pools: Sequence[Pool]) -> SpikeBatch:
     """The lists that a row of pools makes, as autograd sees them."""
+    if not pools:
+        return spikes
     made = Pooled(spikes, pools)
     learns = torch.is_grad_enabled() and spikes.values is not None and spikes.values.requires_grad
-    return replace(made.lists, values=_PoolValues.apply(made, spikes.values)) if learns and pools else made.lists
+    return replace(made.lists, values=_PoolValues.apply(made, spikes.values)) if learns else made.lists
 
 
 class _PoolValues(torch.autograd.Function):

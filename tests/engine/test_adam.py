@@ -81,6 +81,18 @@ def test_parameters_without_gradient_stay_and_a_closure_is_called() -> None:
     assert torch.equal(weight, torch.ones(3))
 
 
+def test_gradients_are_set_to_zero_or_to_none() -> None:
+    first, second, frozen = (torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5))
+    optimiser = Adam([{"params": [first, frozen]}, {"params": [second], "lr": 0.1}])
+    (first.sum() + second.square().sum()).backward()
+    gradient = first.grad
+    optimiser.zero_grad(set_to_none=False)
+    assert first.grad is gradient
+    assert [x.grad is None or x.grad.tolist() for x in (first, second, frozen)] == [[0.0] * 3, [0.0] * 4, True]
+    optimiser.zero_grad()
+    assert all(x.grad is None for x in (first, second, frozen))
+
+
 def test_what_it_cannot_update_is_refused() -> None:
     for weight in (torch.ones(3, dtype=torch.float64), torch.ones(3, 4).t()):
         parameter = torch.nn.Parameter(weight)
