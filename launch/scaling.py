@@ -246,6 +246,7 @@ def work_per_s(row: Row) -> float:
 
 def predict_step(point: Point, threads: int, links: Links | None) -> Prediction:
     """A step by the plan's cost model, on cores as `partition.target` describes them."""
+    from sparsesnn.partition.cpu.grids import largest_part
     from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.target import parse_target
@@ -253,7 +254,7 @@ def predict_step(point: Point, threads: int, links: Links | None) -> Prediction:
     target = parse_target(f"mpi:{point.shards}x{threads}")
     target = target if links is None else replace(target, links=links)
     plan = make_plan(
-        network_of(point), math.ceil(point.batch / point.replicas), point.n_steps, target,
+        network_of(point), largest_part(point.batch, point.replicas), point.n_steps, target,
         activity=point.activity, max_activity=point.max_activity, replicas=point.replicas,
     )  # fmt: skip
     return predict(plan)

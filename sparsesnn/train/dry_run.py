@@ -18,6 +18,7 @@ from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm.base import Traffic
 from sparsesnn.host.comm.dry_run import DryRun
+from sparsesnn.partition.cpu.grids import largest_part
 from sparsesnn.partition.cpu.memory import rank_bytes
 from sparsesnn.partition.prediction import predict
 from sparsesnn.partition.target import Links, parse_target
@@ -150,7 +151,7 @@ def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
             activity, n_samples = done.activity, spikes.n_samples
     peak = _peak_bytes()
     target = replace(parse_target(f"mpi:{n_ranks}x{num_threads()}"), links=links).with_devices(n_shards)
-    n_largest = -(-t.batch // grid.n_replicas)
+    n_largest = largest_part(t.batch, grid.n_replicas)
     plan = prepare.make_rank_plan(config, network, events, target, grid.n_replicas, n_largest, activity)
     predicted = predict(plan)
     parts_s = predicted.parts_s

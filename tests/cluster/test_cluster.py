@@ -152,23 +152,28 @@ def test_a_job_that_is_put_back_in_the_queue(expected: str, tmp_path: Path) -> N
     assert sha256(out) == expected
 
 
-def test_a_job_that_goes_on_with_other_ranks(expected: str, tmp_path: Path) -> None:
-    """Put back in the queue twice, it runs on 2, 1 and 2 ranks: the weights are those of an undisturbed run."""
-    out, seen = tmp_path / "run", {"ckpt-000000000"}
-    job, output = batch(tmp_path, launch("--", *TRAIN, *TWO, "--out", str(out)), "--requeue")
-    for n in (1, 2):
-        wait_for(lambda: over(job) or {path.name[:14] for path in out.glob("ckpt-*")} - seen)
-        say("scontrol", "requeuehold", job)
-        wait_for(lambda: state(job).startswith("PENDING"))
-        seen.update(path.name[:14] for path in out.glob("ckpt-*"))
-        say("scontrol", "update", f"JobId={job}", f"NumNodes={n}", f"NumTasks={n}")
-        say("scontrol", "release", job)
-    wait_for(lambda: over(job), 400)
+def test_a_run_that_goes_on_with_other_ranks(expected: str, tmp_path: Path) -> None:
+    """Jobs of 2, 1 and 2 ranks, of which a signal ends two: the weights are those of an undisturbed run."""
+    out = tmp_path / "run"
+    program = launch("--", *TRAIN, *TWO, "--out", str(out))
+    for n in (2, 1):
+        before = newest(out)
+        job, output = batch(tmp_path, program, f"--nodes={n}", f"--ntasks={n}")
+        wait_for(lambda job=job, before=before: over(job) or newest(out) > before)  # type: ignore[misc]
+        say("scancel", "--signal=TERM", job)
+        wait_for(lambda job=job: over(job))  # type: ignore[misc]
+    job, output = batch(tmp_path, program)
+    wait_for(lambda: over(job))
     said = output.read_text()
     assert state(job) == "COMPLETED 0:0", said
     assert said.count("stopped by SIGTERM after epoch") == said.count("resume  after epoch ") == 2
     assert re.findall(r"launch: (\d) rank", said) == ["2", "1", "2"]
     assert sha256(out) == expected
+
+
+def newest(out: Path) -> int:
+    """Batches before the newest checkpoint."""
+    return max((int(path.name[5:14]) for path in out.glob("ckpt-*")), default=0)
 
 
 def test_a_rank_that_is_killed(tmp_path: Path) -> None:

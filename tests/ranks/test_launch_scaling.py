@@ -260,6 +260,12 @@ def test_no_prediction_is_better_than_ideal(changes: dict[str, Any]) -> None:
     assert max(found[1:]) < 1
 
 
+def test_a_prediction_is_of_the_replica_with_most_samples() -> None:
+    """Of 48 samples, 6 groups of 8, four replicas have 16 at most."""
+    point = replace(SMALL, batch=48, replicas=4)
+    assert scaling.predict_step(point, 1, None).n_samples == 4 * 16
+
+
 def test_slow_links_lower_the_prediction() -> None:
     point = replace(SMALL, width=1024, shards=4, batch=48, n_steps=100)
     fast, slow = Links(bytes_per_s=1e10, latency_s=1e-6), Links(bytes_per_s=1e6, latency_s=1e-3)
