@@ -19,7 +19,9 @@ from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.adam import Adam
+from sparsesnn.engines.cpu.engine import gradient_norm
 from sparsesnn.engines.module import Model
+from sparsesnn.engines.optimizers import gradients_of
 from sparsesnn.host.comm import Communicator, Local, make_grid
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.launch.links import measure_links
@@ -71,6 +73,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         loss = functional.cross_entropy(logits, labels[first:last], reduction="sum") / point.batch
         loss.backward()
         model.finish_backward()
+        gradient_norm(model, gradients_of(model))
         start = time.perf_counter()
         optimiser.step()
         update_s[0] = time.perf_counter() - start

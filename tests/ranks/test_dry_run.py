@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from sparsesnn.cli import main
+from sparsesnn.engines.cpu.engine import gradient_norm
 from sparsesnn.engines.module import Model
+from sparsesnn.engines.optimizers import gradients_of
 from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, make_grid, simulate
@@ -56,6 +58,7 @@ def exchanged(network: Network, grid: tuple[int, int], world: Communicator, *, f
     logits = output.counts() if output.potentials is None else output.potentials.mean(0)
     (logits**2).sum().backward()
     model.finish_backward()
+    gradient_norm(model, gradients_of(model))
     found = asdict(world.traffic.since(before))
     del found["seconds"]
     return {**found, "activity": output.activity()}

@@ -45,15 +45,18 @@ class CpuEngine(TorchEngine):
         return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else self.adam)
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Squares are summed neuron by neuron first: the same for any number of ranks that share the neurons."""
-        squares = {}
-        for name, g in gradients.items():
-            if g.ndim:
-                population, _, own = name.partition(".")[2].partition(".")
-                squares[name] = self.model.layers[population].squares_per_receiver(own, g.numpy())
-        whole = self._whole_neurons(squares)
-        return math.sqrt(sum(float(whole[n].sum()) if g.ndim else float(g) ** 2 for n, g in gradients.items()))
+        return gradient_norm(self.model, gradients)
 
-    def _whole_neurons(self, named: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
-        """Numbers of this rank's neurons, [n] by parameter, with those of the other ranks: [N]."""
-        return named
+
+def gradient_norm(model: Model, gradients: Mapping[str, Tensor]) -> float:
+    """The norm of all gradients of the whole network together, given by the names of their parameters.
+
+    Squares are summed neuron by neuron first: the same for any number of ranks that share the neurons.
+    """
+    squares: dict[str, npt.NDArray[np.float64]] = {}
+    for name, g in gradients.items():
+        if g.ndim:
+            population, _, own = name.partition(".")[2].partition(".")
+            squares[name] = model.layers[population].squares_per_receiver(own, g.numpy())
+    whole = model.parts.whole_neurons(squares) if model.parts else squares
+    return math.sqrt(sum(float(whole[n].sum()) if g.ndim else float(g) ** 2 for n, g in gradients.items()))

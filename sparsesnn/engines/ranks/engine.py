@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from sparsesnn.engines.base import Batch
@@ -38,9 +36,6 @@ class RanksEngine(CpuEngine):
     def finish_backward(self) -> float:
         self.model.finish_backward()
         return super().finish_backward()
-
-    def _whole_neurons(self, named: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
-        return self.parts.whole_neurons(named)
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
         assert isinstance(output.spikes, WholeSpikes)

@@ -14,6 +14,7 @@ Between ranks, for a population with S listed ids a step over the batch of B, of
     potentials of a readout, to all                                                      4·N·B·(R-1)/R
     gradients  of lists, summed over K blocks of the tiles that a rank of the layer that reads owns, K = 1 where these
                are a power of two, go to the owners of the ids; a rank receives     4·S·K·(R-1)/R
+    norm       of the gradients: a square for each neuron and parameter of it, to all    8·N·(R-1)/R a batch
 
 and of a recurrent one also once in as many steps as its shortest delay, in two halves of the samples:
 
@@ -112,6 +113,8 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
         per_batch.append(_superstep(plan, name, compute, slowest=slowest))
     for name in plan.populations:
         per_batch += _exchanges(plan, name, lengths)
+    if plan.trains and target.devices > 1:
+        per_batch.append(_gather(plan, "gradient norm", _squares_bytes(plan)))
     framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
     per_batch.append(_superstep(plan, "framework", {"framework": framework}))
     per_batch += _replicas(plan, per_batch)
@@ -135,29 +138,15 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[Su
     own = _owned(plan, name)
     owners = [r for r in range(n_ranks) if own[r]]
     rows = plan.n_steps * plan.n_samples
-    hops = math.ceil(math.log2(n_ranks))
-
-    def exchange(what: str, sizes: Sequence[float], rounds: float, messages: float) -> Superstep:
-        """One message of each of these sizes, which goes to all the others."""
-        total = sum(sizes)
-        return _superstep(
-            plan,
-            f"{name} {what}",
-            bytes_in=total - min(sizes),
-            rounds=rounds,
-            messages=math.ceil(messages),
-            total=(len(sizes) - 1) * total,
-        )
-
     if isinstance(population, LI):
-        return [exchange("potentials", [4.0 * rows * n for n in own], 2 * hops, n_ranks - 1)]
+        return [_gather(plan, f"{name} potentials", [4.0 * rows * n for n in own])]
     id_bytes = 4 if sum(own) > 65536 else 2
     spikes, ids = (rows * n / sum(own) for n in (lengths[name].spikes, lengths[name].listed))  # of one neuron
     limited = getattr(population, "capacity", None) is not None
     fixed = getattr(population, "activity", "natural") == "fixed"
     sizes = [n * id_bytes * ids + 2 * count_bytes(n) * rows * (n > 0) for n in own]
     sizes[owners[0]] += 4 * rows * limited
-    found = [exchange("lists", sizes, 2 * hops, n_ranks - 1)]  # sizes go ahead of lists
+    found = [_gather(plan, f"{name} lists", sizes)]
     loops = [c for c in plan.outgoing(name) if c.recurrent]
     n_halves = min(2, plan.n_samples)
     if limited and len(owners) > 1 and (fixed or not loops):
@@ -174,12 +163,40 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[Su
     share = min(1.0, n_sent * slab / plan.n_steps)
     sizes = [share * (n * id_bytes * spikes + (1 + late) * count_bytes(n) * rows) for n in own if n]
     n = n_halves * n_sent * (len(owners) - 1)
-    found.append(exchange("spikes", sizes, n, n))
+    found.append(_gather(plan, f"{name} spikes", sizes, n))
     if plan.trains:
         heard = sum(max(0, plan.n_steps - c.delay) for c in loops) / plan.n_steps
         n = n_halves * (n_slabs - 1) * (len(owners) - 1)
         found.append(replace(_list_gradients(plan, loops[0], own, 4 * ids * heard, n), name=f"{name} sums"))
     return found
+
+
+def _gather(plan: Plan, name: str, sizes: Sequence[float], messages: int | None = None) -> Superstep:
+    """What each rank has, of these sizes, goes to all the others.
+
+    Args:
+        messages: of a rank, one after the other; None: one collective operation, in which the sizes go ahead.
+    """
+    return _superstep(
+        plan,
+        name,
+        bytes_in=sum(sizes) - min(sizes),
+        rounds=2 * math.ceil(math.log2(len(sizes))) if messages is None else messages,
+        messages=len(sizes) - 1 if messages is None else messages,
+        total=(len(sizes) - 1) * sum(sizes),
+    )
+
+
+def _squares_bytes(plan: Plan) -> list[float]:
+    """Of each rank, the squares of gradients that the norm takes (`gradient_norm` of sparsesnn/engines/cpu/engine.py)."""
+    sizes = [0.0] * plan.target.devices
+    for name in plan.network.receivers():
+        population = plan.network.populations[name]
+        learnt = sum(bool(getattr(population, f"learn_{x.name}", False)) for x in population.parameters)
+        numbers = len(plan.incoming(name)) + bool(getattr(population, "bias", False)) + learnt
+        for rank, n in enumerate(_owned(plan, name)):
+            sizes[rank] += 8 * numbers * n
+    return sizes
 
 
 def count_bytes(most: int) -> int:
