@@ -1,12 +1,14 @@
 // The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i runs backwards through time: sample by sample where
 // neurons hear one another, else tile by tile. From it come, tile by tile, the gradients of weights and the tiles'
-// shares of the list gradients; then the shares are added up.
+// shares of the list gradients; then the shares are added up. Of sources that list most of their neurons the list
+// gradients come from a product over all neurons instead (dense_shares.h).
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "axonal_delays.h"
 #include "choices.h"
+#include "dense_shares.h"
 #include "events.h"
 #include "group_sums.h"
 #include "isa.h"
@@ -95,7 +97,8 @@ class Backward {
     // Of a convolution: `weight` is null, `M, N` is one number a weight, in packed order until the end.
     const Windows* windows = nullptr;
     WindowSender window = {};
-    Array<float> by_sample = {};  // [samples of the chunk][M, N + slack]
+    Array<float> by_sample = {};          // [samples of the chunk][M, N + slack]
+    const float* dense_weight = nullptr;  // [M, N] where list gradients come from a product; `weight` is null then
   };
 
   void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
@@ -106,6 +109,8 @@ class Backward {
   void run_sparse(const ChunkPass& at_hand, int sender);
   void run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of);
   void unpack_windows();
+  // Whether ∂L/∂i of all tiles of a chunk is kept, not of a tile at a time.
+  bool keeps_all() const { return !by_tile_ || dense_; }
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
   void fold(const Leaf& leaf);
   float* d_weight_of(const Sender& to, int branch, int slot) const;
@@ -140,6 +145,7 @@ class Backward {
   std::vector<DelayedLists> heard_;   // own lists as loops with axonal delays bring them
   Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
+  bool dense_ = false;                          // some list gradients come from a product
   std::size_t most_rows_ = 0;                   // of a chunk
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
   BackwardPass pass_{};
@@ -194,8 +200,11 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
       weight = static_cast<const float*>(packed_.back().data);
     }
-    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k]}, from.rows, weight, out_.d_weight[k].data(),
-               from.windows);
+    const bool dense = weight && !from.rows && listed_densely(from, n_steps_, n_samples_);
+    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
+               out_.d_weight[k].data(), from.windows);
+    if (dense) senders_.back().dense_weight = weight;
+    dense_ = dense_ || dense;
     if (!from.windows) continue;
     packed_.push_back(pack_windows(*from.windows, from.weight, spec.bf16));
     senders_.back().window = {from.windows, from.lists, from.delay, static_cast<const float*>(packed_.back().data),
@@ -223,7 +232,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
-  if (!by_tile_) d_current_ = Array<float>(most_rows_ * row_);
+  if (keeps_all())  // a product has rows that nobody writes, too
+    d_current_ = dense_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
   pass_.spec = &spec;
   pass_.neuron = neuron_.pointers();
@@ -358,12 +368,14 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   const int n_items = n_tiles_ * n_parts_;
   parallel_for(n_items, [&](int item, int worker) {
     const int p = item / n_parts_, n_workers = std::min(n_items, num_threads());
-    float* d_current = d_current_.data() + (by_tile_ ? 0 : chunk.n_rows() * spec_.tile_width * p);
+    float* d_current = d_current_.data() + (keeps_all() ? chunk.n_rows() * spec_.tile_width * p : 0);
     if (by_tile_) {
       const PhaseTimer timer(Phase::step_grad, n_workers);
-      Array<float>& own = worker_d_current_[worker];  // any of the threads may come, and few may be needed
-      if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
-      d_current = own.data();
+      if (!keeps_all()) {
+        Array<float>& own = worker_d_current_[worker];  // any of the threads may come, and few may be needed
+        if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
+        d_current = own.data();
+      }
       kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
     }
     const PhaseTimer timer(Phase::deliver_grad, n_workers);
@@ -375,8 +387,11 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
     else if (senders_[k].windows)
       run_windows(chunk, leaf, senders_[k]);
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
-    if (!senders_[k].weight) continue;
     const std::size_t n_values = out_.d_value[k].size() / (by_blocks_ ? blocks_.size() : 1);
+    if (const float* weight = senders_[k].dense_weight)
+      dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, weight, d_current_.data(),
+                       {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
+    if (!senders_[k].weight) continue;
     add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
                out_.d_value[k].data(), n_values);
   }

@@ -26,6 +26,9 @@ constexpr Choice known[] = {
     {"columns_kb", &Choices::columns_kb, 0, 1 << 20,
      "kilobytes of a tile's weights from several connections, above which deliver takes one connection at a time, and "
      "the backward pass twice backward_rows"},
+    {"dense_share", &Choices::dense_share, 0, 101,
+     "percent of a population's neurons listed (a spike counts a third), from which on the gradients of its lists "
+     "come from a product over all of its neurons; 101: never"},
     {"huge_pages", &Choices::huge_pages, 0, 1, "1: arrays of 4 MB and more ask for huge pages (Linux)"},
 };
 

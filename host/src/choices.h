@@ -13,6 +13,7 @@ struct Choices {
   int events_ahead = 8;
   int senders_ahead = 2;
   int columns_kb = 512;
+  int dense_share = 45;
   int huge_pages = 0;
 };
 

@@ -1,6 +1,6 @@
 // What the files of kernels share, each compiled once per instruction set: forward_kernels.cpp, neuron_kernels.cpp,
-// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, sparse_kernels.cpp, window_kernels.cpp,
-// window_sample_kernels.cpp, and kernels.cpp with the table of them.
+// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, dense_share_kernels.cpp, sparse_kernels.cpp,
+// window_kernels.cpp, window_sample_kernels.cpp, and kernels.cpp with the table of them.
 #pragma once
 
 #include <type_traits>
@@ -39,6 +39,10 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 
 // ---- weight_grad_kernels.cpp
 void weight_grad(const BackwardPass&, const ChunkPass&, int tile, Part part, const float* d_current);
+
+// ---- dense_share_kernels.cpp
+void dense_shares(const LayerSpec&, const float* weight, const DenseBlock&, const TileBlock& tiles,
+                  const float* d_current, float* room, float* sums);
 
 // ---- sparse_kernels.cpp
 // As `recurrent_shares`, of a loop of sparse synapses.

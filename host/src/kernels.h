@@ -45,6 +45,10 @@ struct Kernels {
                            const TileBlock* blocks, float* sums, std::size_t stride);
   // sum[j] = Σ over n_tiles, one block, of shares[p·stride + j]; n at most share_piece.
   void (*add_tiles)(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);
+  // sums[i·dense_block + j] = Σ over `tiles` of Σ_n weight[m0 + j, n]·d_current[row0 + i, n], with the bits of the same
+  // shares of listed entries, added by add_tiles. `room`: dense_block² floats for each half of the tiles, and one more.
+  void (*dense_shares)(const LayerSpec&, const float* weight, const DenseBlock&, const TileBlock& tiles,
+                       const float* d_current, float* room, float* sums);
   // From the tile's `d_current` to the gradients of weights, bias and list values, of a part of every sender's neurons.
   void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, Part part, const float* d_current);
   // Of senders m0..m1-1 of one population, the gradients of sparse weights and list values; d_current [P][rows][W],

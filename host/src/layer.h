@@ -159,6 +159,15 @@ constexpr std::size_t share_piece = 1024;
 
 struct TileBlock;  // tile_sums.h
 
+// Senders and rows of a chunk whose list gradients are computed at a time, whoever is listed (dense_shares.h).
+constexpr int dense_block = 64;
+
+struct DenseBlock {
+  int m0, n_senders;       // at most dense_block
+  int row0, n_rows;        // likewise, n_rows a multiple of group_samples
+  std::size_t chunk_rows;  // of d_current [P][rows][W]
+};
+
 // q = σ'·e of a listed slot, and its place (row·W + neuron in the tile) in the rows of its tile.
 struct ListedGrad {
   std::uint32_t place;

@@ -21,6 +21,7 @@ TRIED = {
     "events_ahead": (0, 4, 16),
     "senders_ahead": (0, 1, 4),
     "columns_kb": (128, 2048),
+    "dense_share": (30, 60),
     "huge_pages": (1,),
 }
 #: a value must save at least this share of a step

@@ -49,6 +49,7 @@ FEED_FORWARD = {
     "fixed": ("30-75-140-10", {"capacity": 9, "activity": "fixed"}),
     "reset-gradient": ("30-150-100-10", {"capacity": 19, "learn_beta": True, "detach_reset": False}),
     "current-based": ("30-140c-70c-10", {"learn_alpha": True}),
+    "all-listed": ("30-140-210-10", {"grad_threshold": -float("inf")}),
     "sparse": ("30-140p0.2-240p0.02-10", {"bias": True}),
     "sparse-capacity": ("30-240-140p0.02-10", {"capacity": 19}),
     "decays-at-their-ends": ("30-140c-70c-10", {"alpha": 0.0, "beta": 1.0, "learn_alpha": True, "learn_beta": True}),

@@ -74,6 +74,9 @@ HIT_BYTES, ENTRY_BYTES = 32, 16
 CHUNK_ROWS = 1024
 #: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
 COLUMNS_BYTES = 1 << 19
+#: share of a population listed (a spike counts a third) from which on its list gradients come from one product:
+#: `dense_share` of host/src/choices.h
+DENSE_SHARE = 0.45
 
 
 def rank_bytes(plan: Plan) -> list[dict[str, int]]:
@@ -134,7 +137,7 @@ def _rank(
             ),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
             "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
-            "shares": sum(_shares(plan, c, tiles[name], lengths[c.pre].listed) for c in incoming) * train,
+            "shares": sum(_shares(plan, c, tiles[name], lengths[c.pre]) for c in incoming) * train,
             "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan.n_samples, plan.n_steps) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
         }
@@ -216,15 +219,24 @@ def waiting_sums(n_samples: int, n_steps: int) -> int:
     return waiting(-(-n_samples // GROUP_SAMPLES)) + (n_steps * GROUP_SAMPLES > CHUNK_ROWS)
 
 
-def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, listed: float) -> int:
+def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> int:
     if c.pre in plan.network.inputs:
         return 0
-    if plan.is_windows(c):
+    if plan.is_windows(c) or _is_dense(plan, c, lengths):
         return 0
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
     rows = min(_chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
-    return math.ceil(rows * listed * 4.5 * n_tiles)
+    return math.ceil(rows * lengths.listed * 4.5 * n_tiles)
+
+
+def _is_dense(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> bool:
+    """Whether list gradients come from a product over all senders: `listed_densely` of host/src/dense_shares.cpp."""
+    groups = -(-plan.n_samples // GROUP_SAMPLES)
+    n_all = groups * GROUP_SAMPLES * plan.populations[c.pre].n
+    return (
+        not plan.is_compressed(c) and plan.n_samples * (lengths.listed - lengths.spikes * 2 / 3) >= DENSE_SHARE * n_all
+    )
 
 
 def _chunk_rows(plan: Plan, name: str) -> int:
@@ -240,9 +252,9 @@ def _chunk_rows(plan: Plan, name: str) -> int:
 
 
 def _sorting(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
-    """Own lists of a recurrent layer, and the input's, are sorted for the weight gradient alone: spikes."""
+    """Own lists of a recurrent layer, the input's and those of a product are sorted for the weight gradient alone: spikes."""
     rows = plan.n_steps * plan.n_samples
     if plan.is_windows(c):
         return 0
-    spikes_only = c.recurrent or c.pre in plan.network.inputs
+    spikes_only = c.recurrent or c.pre in plan.network.inputs or _is_dense(plan, c, lengths)
     return math.ceil(rows * (4 * lengths.spikes if spikes_only else 8 * lengths.listed))
