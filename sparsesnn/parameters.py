@@ -22,7 +22,7 @@ from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.rounding import BITS, Integers, Receivers, integers, rounded
 from sparsesnn.synapses import Dense, Synapses
-from sparsesnn.synapses.base import Columns, check_matrices
+from sparsesnn.synapses.base import Columns
 
 #: the buffer in which a layer with a capacity counts the forward passes of training
 STEP_COUNTER = "training_steps"
@@ -128,7 +128,6 @@ class PopulationModule(nn.Module):
         super().__init__()
         if population.n is None:
             raise DescriptionError(f"{type(population).__name__}: n is None, which only a network can fill in; give n")
-        check_matrices([c for c in incoming if c.is_recurrent], "a recurrent connection")
         self.population = population
         self.neurons = neurons or (0, population.n)
         own = slice(*self.neurons)
@@ -290,7 +289,7 @@ class PopulationModule(nn.Module):
 
     @property
     def loop_matrices(self) -> tuple[Tensor, ...]:
-        """The weights of `loops` as matrices [n, n]."""
+        """The weights of `loops` as matrices [n, n], those of kinds that are none as they are."""
         return tuple(self.matrix(c) for c in self.loops)
 
     def between_steps(self, c: Incoming) -> bool:

@@ -51,6 +51,7 @@ class Parameters:
         weights, delays: of each source, [M, N].
         bias: [N] or None.
         loops, loop_delays: of each recurrent connection, [N, N].
+        loop_synapses: likewise; empty: matrices.
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
         synapses: of each source; empty: matrices [M, N].
@@ -69,10 +70,15 @@ class Parameters:
     masks: Mapping[int | str, Array] = field(default_factory=dict)
     loops: tuple[Array, ...] = ()
     loop_delays: tuple[int, ...] = ()
+    loop_synapses: tuple[Synapses, ...] = ()
 
     def kinds(self) -> tuple[Synapses, ...]:
         """The kind of synapses of each source."""
         return self.synapses or (Dense(),) * len(self.weights)
+
+    def loop_kinds(self) -> tuple[Synapses, ...]:
+        """The kind of synapses of each loop."""
+        return self.loop_synapses or (Dense(),) * len(self.loops)
 
     @property
     def fires(self) -> bool:
@@ -105,6 +111,7 @@ class Parameters:
             masks=masks,
             loops=tuple(array(w) for w in layer.loop_matrices),
             loop_delays=tuple(layer.loop_delays),
+            loop_synapses=tuple(Dense() if c.synapses.is_matrix else c.synapses for c in layer.loops),
         )
 
     @property
@@ -224,8 +231,8 @@ def layer_forward(
         for x, kind, weight, shift in zip(arrived, p.kinds(), p.weights, shifts, strict=True):
             if t >= shift:
                 kind.add(i, x[t - shift], weight)
-        for k, (weight, delay) in enumerate(zip(p.loops, p.loop_delays, strict=True)):
-            Dense().add(i, _taps(spikes, t - delay, p.axonal.get(f"loop {k}"), -1, -p.n_before), weight)
+        for k, (kind, weight, delay) in enumerate(zip(p.loop_kinds(), p.loops, p.loop_delays, strict=True)):
+            kind.add(i, _taps(spikes, t - delay, p.axonal.get(f"loop {k}"), -1, -p.n_before), weight)
         reset = (s if held is None else held)[t - 1]
         after = population.step(p.neuron, [z[t - 1] for z in states], reset, s[t - 1], i)
         for z, value in zip(states, after, strict=True):
@@ -253,6 +260,13 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
     n_steps, like = len(r.listed), np.zeros_like(r.s[0])
     d_i = np.zeros_like(r.spikes)  # rows from T on are the zeros after the last step
     d_heard = [np.zeros_like(r.spikes) for _ in p.loops]  # of what each loop brings
+    d_loops = [np.zeros_like(w) for w in p.loops]
+    n_before = len(r.spikes) - n_steps
+    own = np.roll(r.spikes, n_before, axis=0)  # in the order of steps
+    heard = []
+    for k, delay in enumerate(p.loop_delays):
+        row = n_before - delay  # row + t arrives at step t
+        heard.append(np.asarray(arrive(own, p.axonal.get(f"loop {k}"))[row : row + n_steps], dtype))
     d_neuron = {name: np.zeros_like(like) for name in p.neuron}
     pulled = Pulled((like,) * len(r.states), like, like, like, {})
     for t in reversed(range(n_steps)):
@@ -271,8 +285,9 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         before = [z[t - 1] for z in r.states]
         pulled = population.pull(p.neuron, before, r.s[t - 1], r.s[t - 1], r.current[t], d)
         d_i[t] = pulled.current
-        for one, w in zip(d_heard, p.loops, strict=True):
-            one[t] = d_i[t] @ w.T
+        for k, (kind, w) in enumerate(zip(p.loop_kinds(), p.loops, strict=True)):
+            (d_heard[k][t],), d_weight = kind.pull(heard[k][t : t + 1], w, d_i[t : t + 1])
+            d_loops[k] += d_weight
         for name, value in pulled.parameters.items():
             d_neuron[name] += value
     d_axonal: dict[int | str, Array] = {}
@@ -285,13 +300,10 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         d_weights.append(d_weight * p.masks.get(k, dtype(1)))
         if k in p.axonal:
             d_inputs[-1], d_axonal[k] = arrive_grad(x, p.axonal[k], d_inputs[-1])
-    n_before, d_loops = len(r.spikes) - n_steps, []
-    own = np.roll(r.spikes, n_before, axis=0)  # in the order of steps
     for k, (of_loop, delay) in enumerate(zip(d_heard, p.loop_delays, strict=True)):
-        axonal, row = p.axonal.get(f"loop {k}"), n_before - delay  # row + t arrives at step t
-        d_loops.append(np.einsum("tbm,tbn->mn", arrive(own, axonal)[row : row + n_steps], d_i[:n_steps]))
+        axonal = p.axonal.get(f"loop {k}")
         if axonal is not None:
-            d_arrived = np.concatenate([np.zeros_like(of_loop[:row]), of_loop])[: len(own)]
+            d_arrived = np.concatenate([np.zeros_like(of_loop[: n_before - delay]), of_loop])[: len(own)]
             d_axonal[f"loop {k}"] = arrive_grad(own, axonal, d_arrived)[1]
     return Gradients(
         weights=tuple(d_weights),

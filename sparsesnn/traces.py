@@ -93,16 +93,10 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     if layer.bias is not None:
         current += _numpy(layer.bias)[neurons]
     for source, incoming in zip(layer.arrived(inputs, state), layer.senders, strict=True):
-        weight = layer.weight(incoming)
-        delay = incoming.delay if state is None else 0
-        if incoming.synapses.is_matrix:
-            _add(current, source, _columns(layer, incoming, weight, neurons), delay)
-        else:
-            _add_products(current, source, incoming, weight, neurons, delay)
+        _add_arriving(current, layer, source, incoming, neurons, incoming.delay if state is None else 0)
     for incoming in layer.loops:
-        columns = _columns(layer, incoming, layer.weight(incoming), neurons)
         own, n_before = layer.own_delayed(incoming, sent, state)
-        _add(current, own, columns, incoming.delay - n_before)
+        _add_arriving(current, layer, own, incoming, neurons, incoming.delay - n_before)
     i = torch.from_numpy(current).view(n_steps, n_samples, -1)
     p = {q.name: _each(getattr(layer, q.name), neurons).clamp(q.low, q.high) for q in population.parameters}
     if state is None:
@@ -141,8 +135,19 @@ def _entries(x: Any) -> tuple[np.ndarray[Any, Any], ...]:
     return rows.cpu().numpy(), ids.cpu().numpy(), dense[rows, ids].float().cpu().numpy()
 
 
+def _add_arriving(
+    current: np.ndarray[Any, Any], layer: Any, spikes: Any, incoming: Any, neurons: Tensor, delay: int
+) -> None:
+    """Adds what spikes bring through a connection; row t of `spikes` arrives at step t + delay."""
+    weight = layer.weight(incoming)
+    if incoming.synapses.is_matrix:
+        _add(current, spikes, _columns(layer, incoming, weight, neurons), delay)
+    else:
+        _add_products(current, spikes, incoming, weight, neurons, delay)
+
+
 def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, Any], delay: int) -> None:
-    """Adds the rows of the spikes that arrive, one after the other; row t of `spikes` arrives at step t + delay."""
+    """Through a matrix: adds the rows of the spikes, one after the other."""
     rows, ids, values = _entries(spikes)
     rows = rows + delay * _shape(spikes)[1]
     arrive = (rows >= 0) & (rows < len(current))
@@ -159,7 +164,7 @@ def _add_products(
     rows, ids, values = _entries(spikes)
     n_steps, n_samples = _shape(spikes)
     weight = weight.detach().cpu()
-    for t in range(min(n_steps, len(current) // max(1, n_samples) - delay)):
+    for t in range(max(0, -delay), min(n_steps, len(current) // max(1, n_samples) - delay)):
         part = slice(*np.searchsorted(rows, [t * n_samples, (t + 1) * n_samples]))
         step = torch.zeros(n_samples, incoming.n_pre, dtype=weight.dtype)
         step[rows[part] - t * n_samples, ids[part]] = torch.from_numpy(values[part]).to(weight.dtype)

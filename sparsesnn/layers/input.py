@@ -9,7 +9,7 @@ from typing import Optional
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import check_population
-from sparsesnn.synapses.base import Shape
+from sparsesnn.synapses.base import GivenShape
 from sparsesnn.synapses.maps import check_shape
 
 
@@ -21,13 +21,13 @@ class Input:
     Args:
         n: number of neurons; None: those of the shape.
         shape: (height, width, channels) of maps, for convolutions and pooling: `Input(shape=(34, 34, 2))`; (length, channels)
-            is (1, length, channels).
+            is kept as (1, length, channels).
         channels_first: the neurons of a shape are in the order [channels, height, width], as in the data sets of cameras;
             False: [height, width, channels].
     """
 
     n: int = None  # type: ignore[assignment]  # a number once the object is made
-    shape: Optional[Shape] = None  # noqa: UP045
+    shape: Optional[GivenShape] = None  # noqa: UP045
     channels_first: bool = False
 
     def __post_init__(self) -> None:

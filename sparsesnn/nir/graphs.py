@@ -130,6 +130,7 @@ class Graph:
         """What nodes put out that have maps; behind a Flatten still the maps that it takes in."""
         found: dict[str, Shape] = {}
         ready = self.inputs()
+        one_axis = any(type(node).__name__ == "Conv1d" for node in self.nodes.values())
         after: dict[str, list[str]] = {}
         for name, sources in self.before.items():
             for source in sources:
@@ -144,7 +145,7 @@ class Graph:
             elif kind in ("Linear", "Affine"):
                 made = None
             elif kind == "Input" and not self.before.get(name):
-                made = maps.shape_of(next(iter(self.nodes[name].input_type.values())))
+                made = maps.shape_of(next(iter(self.nodes[name].input_type.values())), one_axis)
             if made is not None and name not in found:
                 found[name] = made
                 ready += after.get(name, ())
@@ -157,7 +158,8 @@ class Graph:
         try:
             if shape is None:
                 raise DescriptionError(
-                    "the shape of what it reads is unknown; give the Input node [channels, height, width]"
+                    "the shape of what it reads is unknown; give the Input node [channels, "
+                    f"{'length' if type(node).__name__ == 'Conv1d' else 'height, width'}]"
                 )
             return maps.kind_of(node).bound(shape)
         except DescriptionError as error:
@@ -320,6 +322,8 @@ def per_neuron(node: Any, attribute: str, n: int, where: str, shape: Shape | Non
     if value is None:
         value = 0.0 if attribute in ("v_reset", "v_leak") else 1.0
     found = array(value).astype(np.float64)
+    if shape is not None and shape[0] == 1 and found.ndim == 2:  # [channels, length]
+        found = found[:, None]
     if (
         shape is not None
         and found.ndim == 3

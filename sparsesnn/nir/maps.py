@@ -1,4 +1,4 @@
-"""Convolution and pooling: NIR's maps are [channels, height, width], ours [height, width, channels].
+"""Convolution and pooling: NIR's maps are [channels, height, width] or, on one axis, [channels, length]; ours [height, width, channels].
 
 Numbers per neuron, weights and biases are in our order everywhere but in the nodes themselves; shapes are ours, too.
 """
@@ -12,30 +12,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses import Conv2d, Pool, Shape
+from sparsesnn.synapses import Conv1d, Conv2d, Pool, Shape
 from sparsesnn.synapses.maps import OnMaps
 
 Array = NDArray[Any]
 #: NIR's node of each reduction
 POOLS = {"sum": "SumPool2d", "average": "AvgPool2d"}
 #: kinds of nodes that read maps
-NODES = ("Conv2d", *POOLS.values())
+NODES = ("Conv1d", "Conv2d", *POOLS.values())
 
 
 # ---- order -------------------------------------------------------------------------------------------------------------
 
 
-def shape_of(given: Any) -> Shape | None:
-    """Of NIR's (channels, height, width), with leading ones (a batch) or without; None of what are no maps."""
+def shape_of(given: Any, one_axis: bool = False) -> Shape | None:
+    """Of NIR's (channels, height, width) or, on one axis, (channels, length), with leading ones (a batch) or without; None
+    of what are no maps."""
     sizes = [int(size) for size in np.asarray(given).reshape(-1)] if given is not None else []
-    while len(sizes) > 3 and sizes[0] == 1:
+    n = 2 if one_axis else 3
+    while len(sizes) > n and sizes[0] == 1:
         sizes = sizes[1:]
-    return (sizes[1], sizes[2], sizes[0]) if len(sizes) == 3 and min(sizes) > 0 else None
+    if len(sizes) != n or min(sizes) < 1:
+        return None
+    return (1, sizes[1], sizes[0]) if one_axis else (sizes[1], sizes[2], sizes[0])
 
 
-def theirs(shape: Shape) -> tuple[int, int, int]:
+def theirs(shape: Shape, one_axis: bool = False) -> tuple[int, ...]:
     height, width, channels = shape
-    return channels, height, width
+    return (channels, width) if one_axis else (channels, height, width)
 
 
 def to_ours(values: Array, shape: Shape) -> Array:
@@ -67,14 +71,17 @@ def per_channel(values: Array, shape: Shape, where: str, what: str) -> Array:
 
 
 def kind_of(node: Any) -> OnMaps:
-    """The kind of synapses of a Conv2d, SumPool2d or AvgPool2d. Errors: `DescriptionError`."""
+    """The kind of synapses of a Conv1d, Conv2d, SumPool2d or AvgPool2d. Errors: `DescriptionError`."""
     kind = type(node).__name__
-    if kind == "Conv2d":
-        shape = np.shape(node.weight)
-        if len(shape) != 4:
-            raise DescriptionError(f"weight has shape {shape}; give [channels, channels before, height, width]")
-        kernel, stride, dilation = shape[2:], _pair(node.stride), _pair(node.dilation)
+    if kind in ("Conv1d", "Conv2d"):
+        shape, wanted = np.shape(node.weight), "length" if kind == "Conv1d" else "height, width"
+        kernel = shape[2:]
+        if len(kernel) != wanted.count(",") + 1:
+            raise DescriptionError(f"weight has shape {shape}; give [channels, channels before, {wanted}]")
+        stride, dilation = (_pair(x)[: len(kernel)] for x in (node.stride, node.dilation))
         padding = _padding(node.padding, kernel, stride, dilation)
+        if kind == "Conv1d":
+            return Conv1d(shape[0], kernel[0], stride[0], padding[0], dilation[0], groups=int(node.groups))
         return Conv2d(shape[0], kernel, stride, padding, dilation, groups=int(node.groups))
     if any(_pair(node.padding)):
         raise DescriptionError(f"padding is {_pair(node.padding)}; pools here have none: use 0")
@@ -83,14 +90,18 @@ def kind_of(node: Any) -> OnMaps:
 
 
 def filters_of(weight: Array) -> Array:
-    """A convolution's weight [channels, channels before, height, width] as ours."""
+    """A convolution's weight [channels, channels before, height, width] or [channels, channels before, length] as ours."""
+    weight = weight[:, :, None] if weight.ndim == 3 else weight
     return np.ascontiguousarray(weight.transpose(2, 3, 1, 0))
 
 
 def shape_before(node: Any) -> Shape | None:
-    """What a Conv2d says of its input."""
+    """What a Conv1d or Conv2d says of its input."""
     given = getattr(node, "input_shape", None)
-    return None if given is None else shape_of((np.shape(node.weight)[1] * int(node.groups), *np.reshape(given, -1)))
+    if given is None:
+        return None
+    n_channels = np.shape(node.weight)[1] * int(node.groups)
+    return shape_of((n_channels, *np.reshape(given, -1)), type(node).__name__ == "Conv1d")
 
 
 def pooled(constant: Array, pool: OnMaps) -> Array:
@@ -106,32 +117,37 @@ def _pair(value: Any) -> tuple[int, int]:
     return (found[0], found[-1])
 
 
-def _padding(padding: Any, kernel: Any, stride: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int]:
-    """Numbers for "same" and "valid", too."""
+def _padding(padding: Any, kernel: Any, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers for "same" and "valid", too; one per side of the kernel."""
     if not isinstance(padding, (str, bytes)):
-        return _pair(padding)
+        return _pair(padding)[: len(kernel)]
     name = padding.decode() if isinstance(padding, bytes) else padding
     if name == "valid":
-        return 0, 0
+        return (0,) * len(kernel)
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    if name != "same" or stride != (1, 1) or any(r % 2 for r in reach):
+    if name != "same" or set(stride) != {1} or any(r % 2 for r in reach):
         raise DescriptionError(
             f"padding is {name!r} with kernel {tuple(kernel)}, stride {stride}, dilation {dilation}; allowed: numbers, 'valid', "
             "and 'same' with stride 1 where as much is added on both sides: give numbers"
         )
-    return reach[0] // 2, reach[1] // 2
+    return tuple(r // 2 for r in reach)
 
 
 # ---- kinds of synapses → nodes -----------------------------------------------------------------------------------------
 
 
-def conv_node(nir: Any, kind: Conv2d, weight: Array, bias: Array, metadata: dict[str, Any]) -> Any:
-    """Of our weight [height, width, channels before, channels]."""
+def conv_node(nir: Any, kind: Conv2d, weight: Array, bias: Array, metadata: dict[str, Any], one_axis: bool) -> Any:
+    """Of our weight [height, width, channels before, channels]; `one_axis`: a Conv1d."""
     _, stride, padding, dilation = kind.windows()
     filters = np.ascontiguousarray(weight.transpose(3, 2, 0, 1))
-    node = nir.Conv2d(None, filters, stride, padding, dilation, kind.groups, bias, metadata=metadata)
-    node.input_shape = kind.pre_shape[:2]
-    return _typed(node, kind)
+    if one_axis:
+        numbers = stride[1], padding[1], dilation[1]
+        node = nir.Conv1d(None, filters[:, :, 0], *numbers, kind.groups, bias, metadata=metadata)
+        node.input_shape = kind.pre_shape[1]
+    else:
+        node = nir.Conv2d(None, filters, stride, padding, dilation, kind.groups, bias, metadata=metadata)
+        node.input_shape = kind.pre_shape[:2]
+    return _typed(node, kind, one_axis)
 
 
 def pool_node(nir: Any, kind: Pool) -> Any:
@@ -139,18 +155,18 @@ def pool_node(nir: Any, kind: Pool) -> Any:
     return _typed(getattr(nir, POOLS[kind.reduction])(size, stride, padding), kind)
 
 
-def flatten_node(nir: Any, shape: Shape) -> Any:
-    return nir.Flatten({"input": np.array(theirs(shape))}, start_dim=0, end_dim=-1)
+def flatten_node(nir: Any, shape: Shape, one_axis: bool) -> Any:
+    return nir.Flatten({"input": np.array(theirs(shape, one_axis))}, start_dim=0, end_dim=-1)
 
 
-def neuron_node(node: Any, shape: Shape) -> Any:
-    """A node of neurons with parameters [n] as one with parameters [channels, height, width]."""
-    names = (name for name, value in vars(node).items() if isinstance(value, np.ndarray))
-    return type(node)(**{name: to_theirs(getattr(node, name), shape).reshape(theirs(shape)) for name in names})
+def neuron_node(node: Any, shape: Shape, one_axis: bool) -> Any:
+    """A node of neurons with parameters [n] as one with parameters in the shape of its maps."""
+    names = [name for name, value in vars(node).items() if isinstance(value, np.ndarray)]
+    return type(node)(**{k: to_theirs(getattr(node, k), shape).reshape(theirs(shape, one_axis)) for k in names})
 
 
-def _typed(node: Any, kind: OnMaps) -> Any:
+def _typed(node: Any, kind: OnMaps, one_axis: bool = False) -> Any:
     """With types said outright: what nir works out is wrong for groups, and for kernels that are not square."""
-    node.input_type = {"input": np.array(theirs(kind.pre_shape))}
-    node.output_type = {"output": np.array(theirs(kind.post_shape))}
+    node.input_type = {"input": np.array(theirs(kind.pre_shape, one_axis))}
+    node.output_type = {"output": np.array(theirs(kind.post_shape, one_axis))}
     return node

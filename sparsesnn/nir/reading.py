@@ -1,7 +1,7 @@
 """From a NIR graph to a `Model` with its weights.
 
 Neurons become populations. What lies between them — Linear, Affine, Scale, Flatten, Delay — becomes one weight matrix, one
-delay and one bias; Conv2d, SumPool2d and AvgPool2d become kinds of synapses. A path from a population to itself is its
+delay and one bias; Conv1d, Conv2d, SumPool2d and AvgPool2d become kinds of synapses. A path from a population to itself is its
 recurrent weights.
 """
 

@@ -19,7 +19,7 @@ from sparsesnn.nir import maps
 from sparsesnn.nir.files import nir_package
 from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS
-from sparsesnn.synapses import Conv2d, Pool, Series
+from sparsesnn.synapses import Conv1d, Conv2d, Pool, Series, Synapses
 from sparsesnn.synapses.maps import sides
 
 
@@ -36,6 +36,7 @@ class Target:
         neurons: the kinds of nodes that it reads.
         recurrent: it reads loops.
         pools: reductions that it reads.
+        one_axis: it reads Conv1d.
         groups: it reads convolutions in groups; importers that make a PyTorch module with the weight's second size do not.
         leaky_maps: it reads neurons that leak on maps.
     """
@@ -48,6 +49,7 @@ class Target:
     neurons: tuple[str, ...] = ("LIF", "CubaLIF", "IF", "LI")
     recurrent: bool = True
     pools: tuple[str, ...] = ("sum", "average")
+    one_axis: bool = False
     groups: bool = False
     leaky_maps: bool = True
 
@@ -55,7 +57,7 @@ class Target:
 #: read by: their importers at the versions of `conventions`
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
-        "nir": Target(None, groups=True),
+        "nir": Target(None, one_axis=True, groups=True),
         # its importer sends the input of a recurrent layer through the recurrent weights
         "snntorch": Target(1e-4, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("average",)),
         "norse": Target(1e-3, reads_r=False, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("sum",)),
@@ -95,8 +97,9 @@ def to_nir(
     keep_reset: bool = False,
     readout: str | None = None,
 ) -> Any:
-    """The model as a `nir.NIRGraph`: Affine, Linear, Conv2d and pool nodes for synapses, LIF, CubaLIF, IF and LI nodes for
-    neurons. Maps are NIR's, [channels, height, width]; what reads them as a matrix does so behind a Flatten.
+    """The model as a `nir.NIRGraph`: Affine, Linear, convolution and pool nodes for synapses, LIF, CubaLIF, IF and LI nodes
+    for neurons. Maps are NIR's, [channels, height, width]; what reads them as a matrix does so behind a Flatten. Where all maps
+    are made by `Conv1d` they are [channels, length] and nodes Conv1d, if the target reads these; else maps of height 1.
 
     Args:
         model: its weights, decays and thresholds as they are now.
@@ -121,12 +124,13 @@ def to_nir(
     readout = readout or default_readout(target)
     nir = nir_package()
     network = model.network
+    one_axis = reader.one_axis and _is_one_axis(network)
     nodes: dict[str, Any] = {}
     edges: list[tuple[str, str]] = []
     ends: list[str] = []
     for name, population in network.populations.items():
         if isinstance(population, Input):
-            nodes[name] = nir.Input({"input": _type_of(network, name)})
+            nodes[name] = nir.Input({"input": _type_of(network, name, one_axis)})
             continue
         layer: Layer = model.layers[name]  # type: ignore[assignment]
         if (kind := type(population).__name__) not in _KINDS:
@@ -148,9 +152,9 @@ def to_nir(
             source = c.pre
             if c.delay:
                 source = f"{synapses}_delay"
-                nodes[source] = nir.Delay(np.full(_type_of(network, c.pre), c.delay * dt))
+                nodes[source] = nir.Delay(np.full(_type_of(network, c.pre, one_axis), c.delay * dt))
                 edges.append((c.pre, source))
-            for suffix, node in _chain(nir, network, c, layer, incoming, factor, bias):
+            for suffix, node in _chain(nir, network, c, layer, incoming, factor, bias, one_axis):
                 nodes[synapses + suffix] = node
                 edges.append((source, synapses + suffix))
                 source = synapses + suffix
@@ -162,7 +166,7 @@ def to_nir(
         if neuron is None:
             continue
         shape = network.shape(name)
-        nodes[name] = neuron if shape is None else maps.neuron_node(neuron, shape)
+        nodes[name] = neuron if shape is None else maps.neuron_node(neuron, shape, one_axis)
         if (loop := layer.loop) is not None:
             weight, scales = _weight(layer, loop, factor)
             nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray(weight.T), metadata=scales)
@@ -170,24 +174,41 @@ def to_nir(
     read = {c.pre for c in network.connections}
     for name in [k for k in network.populations if k not in read]:
         end = f"{name}_spikes" if isinstance(network.populations[name], Population) else f"{name}_potentials"
-        nodes[end] = nir.Output({"output": _type_of(network, name)})
+        nodes[end] = nir.Output({"output": _type_of(network, name, one_axis)})
         edges += [(source, end) for source in ([name] if name in nodes else ends)]
     return nir.NIRGraph(nodes=nodes, edges=edges)
 
 
-def _type_of(network: Network, name: str) -> NDArray[Any]:
+def _members(c: Connection) -> tuple[Synapses, ...]:
+    return c.synapses.members if isinstance(c.synapses, Series) else (c.synapses,)
+
+
+def _is_one_axis(network: Network) -> bool:
+    """Whether `Conv1d` alone makes maps."""
+    kinds = [kind for c in network.connections for kind in _members(c) if isinstance(kind, maps.OnMaps)]
+    return bool(kinds) and all(isinstance(kind, Conv1d) for kind in kinds)
+
+
+def _type_of(network: Network, name: str, one_axis: bool) -> NDArray[Any]:
     """A population's shape as NIR says it."""
     shape = network.shape(name)
-    return np.array([network.populations[name].n] if shape is None else maps.theirs(shape))
+    return np.array([network.populations[name].n] if shape is None else maps.theirs(shape, one_axis))
 
 
 def _chain(
-    nir: Any, network: Network, c: Connection, layer: Layer, incoming: Incoming, factor: NDArray[Any], bias: Any
+    nir: Any,
+    network: Network,
+    c: Connection,
+    layer: Layer,
+    incoming: Incoming,
+    factor: NDArray[Any],
+    bias: Any,
+    one_axis: bool,
 ) -> list[tuple[str, Any]]:
     """A connection's nodes, each with the ending of its name, in the order in which spikes pass them."""
     shape, found = network.shape(c.pre), []
     channels_first = getattr(network.populations[c.pre], "channels_first", False)
-    members = c.synapses.members if isinstance(c.synapses, Series) else (c.synapses,)
+    members = _members(c)
     for k, kind in enumerate(members):
         if isinstance(kind, Pool):
             found.append((f"_pool{k}" if len(members) > 1 else "", maps.pool_node(nir, kind)))
@@ -200,13 +221,13 @@ def _chain(
                 sums = [math.prod(sides(m.size)) for m in members[k:] if isinstance(m, Pool) and m.reduction == "sum"]
                 own = maps.per_channel(bias, given, where, "the bias") / np.float32(math.prod(sums))
             weight, scales = _weight(layer, incoming, maps.per_channel(factor, given, where, "the gain"))
-            found.append(("", maps.conv_node(nir, kind, weight, own, scales)))
+            found.append(("", maps.conv_node(nir, kind, weight, own, scales, one_axis)))
             shape, channels_first = kind.post_shape, False
         else:
             weight, scales = _weight(layer, incoming, factor)
             matrix = np.ascontiguousarray(weight.T)
             if shape is not None:
-                found.append(("_flatten", maps.flatten_node(nir, shape)))
+                found.append(("_flatten", maps.flatten_node(nir, shape, one_axis)))
                 matrix = matrix if channels_first else maps.to_theirs(matrix, shape)
             node = nir.Linear(matrix, metadata=scales) if bias is None else nir.Affine(matrix, bias, metadata=scales)
             found.append(("", node))
@@ -305,7 +326,10 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
     on_maps = network.shape(name) is not None
     for c in network.incoming(name):
         where = f"connection {c.name}"
-        members = c.synapses.members if isinstance(c.synapses, Series) else (c.synapses,)
+        members = _members(c)
+        if c.is_recurrent and not c.synapses.is_matrix:
+            text = f"{where}: is a recurrent convolution or pooling, which is not written to NIR; leave it out, or use Dense"
+            found.append(Reason(text, "no recurrent convolution"))
         if c.axonal:
             text = f"{where}: has a delay per sender, which is not written to NIR; use one delay for the connection"
             found.append(Reason(text, "no axonal delays"))

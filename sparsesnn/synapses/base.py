@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Dict, NamedTuple, Optional, Tuple, Type  # noqa: UP035
+from typing import Any, ClassVar, Dict, NamedTuple, Optional, Tuple, Type, Union  # noqa: UP035
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from sparsesnn.wording import unknown
 Columns = Tuple[np.ndarray, np.ndarray]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
 #: height, width, channels
 Shape = Tuple[int, int, int]  # noqa: UP006
+#: the same as it may be given: (length, channels) is (1, length, channels)
+GivenShape = Union[Shape, Tuple[int, int]]  # noqa: UP006, UP007
 
 
 class InLists(NamedTuple):

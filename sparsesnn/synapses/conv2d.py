@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses.base import InLists, Shape
+from sparsesnn.synapses.base import GivenShape, InLists
 from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sides
 
 
@@ -37,13 +37,14 @@ class Conv2d(OnMaps):
     padding: Sides = 0
     dilation: Sides = 1
     groups: int = 1
-    shape: Optional[Shape] = None  # noqa: UP045
+    shape: Optional[GivenShape] = None  # noqa: UP045
     channels_first: bool = False
 
     def __post_init__(self) -> None:
         check_sides(self, channels=1, kernel=1, stride=1, padding=0, dilation=1, groups=1)
-        object.__setattr__(self, "shape", check_shape("Conv2d", self.shape))
-        before = self.shape[2] if self.shape else self.groups
+        shape = check_shape("Conv2d", self.shape)
+        object.__setattr__(self, "shape", shape)
+        before = shape[2] if shape else self.groups
         for what, n in (("channels", self.channels), ("the sender's channels", before)):
             if n % self.groups:
                 raise DescriptionError(

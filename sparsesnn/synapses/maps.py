@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
-from sparsesnn.synapses.base import Shape, Synapses
+from sparsesnn.synapses.base import GivenShape, Shape, Synapses
 
 #: one number, or one for the height and one for the width
 Sides = Union[int, Tuple[int, int]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
@@ -29,7 +29,7 @@ class OnMaps(Synapses, shared=True):
     """Synapses from maps of a shape to maps; see `Conv2d` and `Pool`, which have these fields."""
 
     is_matrix: ClassVar[bool] = False
-    shape: Optional[Shape]  # noqa: UP045
+    shape: Optional[GivenShape]  # noqa: UP045  with height once the object is made
     channels_first: bool
 
     def windows(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
@@ -75,6 +75,7 @@ class OnMaps(Synapses, shared=True):
         """Of the sender. Errors: `DescriptionError` before a network, or `bound`, has told it."""
         if self.shape is None:
             raise DescriptionError(f"{self}: does not know its sender's shape; put it into a Network, or give shape")
+        assert len(self.shape) == 3, "made so with the object"
         return self.shape
 
     @property

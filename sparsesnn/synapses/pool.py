@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses.base import InLists, Shape
+from sparsesnn.synapses.base import GivenShape, InLists
 from sparsesnn.synapses.conv2d import Conv2d
 from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sides
 
@@ -35,7 +35,7 @@ class Pool(OnMaps):
     reduction: str
     size: Sides
     stride: Optional[Sides] = None  # noqa: UP045
-    shape: Optional[Shape] = None  # noqa: UP045
+    shape: Optional[GivenShape] = None  # noqa: UP045
     channels_first: bool = False
 
     def __post_init__(self) -> None:

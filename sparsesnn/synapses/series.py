@@ -118,7 +118,7 @@ class Series(Synapses):
         d_weight = np.zeros_like(weight)
         read = self._read(spikes.reshape(-1, spikes.shape[-1]), weight, d.dtype)
         for member, given in zip(reversed(self.members), reversed(read)):  # noqa: B905  Python 3.8
-            d, share = member.pull(given.reshape(*d.shape[:2], -1), weight, d)
+            d, share = member.pull(given.reshape(*d.shape[:2], given.shape[-1]), weight, d)
             d_weight = d_weight + share
         return d, d_weight
 

@@ -135,6 +135,16 @@ def networks() -> dict[str, Network]:
             Connection("input", "out", 0, Series((Pool("sum", 2), Dense()))),
         ),
     )
+    found["recurrent"] = Network(
+        {"input": Input(shape=(5, 6, 2)), "a": LIF(reset="zero", detach_reset=False, **LIKELY), "output": LI(3)},
+        (
+            Connection("input", "a", 1, Conv2d(4, 3, 2, 1)),
+            Connection("a", "a", 3, Conv2d(4, (1, 3), 1, (0, 1), groups=2)),
+            Connection("a", "a", 1, Conv2d(4, 3, padding=1)),
+            Connection("a", "a", 2, Pool("max", 1)),
+            Connection("a", "output"),
+        ),
+    )
     found["pools alone"] = Network.chain(
         Input(shape=(7, 6, 3)), Pool("sum", 2), LIF(threshold=1.5), Pool("max", 2), LI()
     )
@@ -199,7 +209,9 @@ def test_the_reference_gives_the_same(name: str) -> None:
     records = network_forward(network, parameters, spikes.to_dense().double().numpy())
     gradients = network_backward(network, parameters, records, {network.output: d.numpy()})
     for k, layer in model.layers.items():
-        for c, weight, got in zip(layer.senders, layer.sender_weights, gradients[k].weights, strict=True):
+        found = (*gradients[k].weights, *gradients[k].loops)
+        for c, got in zip((*layer.senders, *layer.loops), found, strict=True):
+            weight = getattr(layer, c.name)
             if weight.numel():
                 worst = np.abs(got - weight.grad.numpy()).max()
                 assert worst <= 1e-9 * np.abs(got).max(), (k, c.name)
@@ -274,13 +286,7 @@ def test_weights_are_scaled_until_neurons_fire() -> None:
     assert all(torch.equal(x, before[k]) for k, x in model.state_dict().items())
 
 
-def test_who_does_not_run_them_says_so() -> None:
-    recurrent = Network(
-        {"input": Input(3), "a": LIF(4), "output": LI(2)},
-        (Connection("input", "a"), Connection("a", "a", 1, Conv2d(1, 1, shape=(2, 2, 1))), Connection("a", "output")),
-    )
-    with pytest.raises(DescriptionError, match=r"a->a: its synapses are Conv2d.*allowed: Dense"):
-        Model(recurrent, backend="dense")
+def test_a_layer_alone_needs_a_number_of_neurons() -> None:
     with pytest.raises(DescriptionError, match=r"LIF: n is None"):
         Layer(LIF(), 3)
 

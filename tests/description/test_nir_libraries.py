@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,24 +15,7 @@ from sparsesnn.nir import from_nir, to_nir
 pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
 
 T, B, N_IN, N_HIDDEN, N_OUT = 100, 3, 37, 53, 19
-
-
-def library(name: str) -> Any:
-    """The module, imported without its own deprecation warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            pytest.skip(f"needs {name}: {error}")
-
-
-@pytest.fixture(autouse=True)
-def _quietly() -> Any:
-    """The libraries' exporters use what PyTorch and nirtorch have deprecated."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        yield
+Library = Callable[[str], Any]
 
 
 @pytest.fixture
@@ -124,7 +105,7 @@ def snn_nets(snn: Any, **options: Any) -> dict[str, Make]:
         *(("recurrent_synaptic", reset) for reset in ("subtract", "none")),  # snnTorch cannot export "zero"
     ],
 )
-def test_snntorch(net: str, reset: str, x: Tensor) -> None:
+def test_snntorch(net: str, reset: str, x: Tensor, library: Library) -> None:
     snn, export = library("snntorch"), library("snntorch.export_nir").export_to_nir
     late = reset != "zero" or net == "leaky"  # else snnTorch drops input, and we refuse
     module = snn_nets(snn, init_hidden=True, reset_mechanism=reset, reset_delay=late)[net]()
@@ -135,7 +116,7 @@ def test_snntorch(net: str, reset: str, x: Tensor) -> None:
     check(from_nir(graph, source="snntorch", reset=reset, reset_delay=late), x, theirs)
 
 
-def test_to_snntorch(x: Tensor) -> None:
+def test_to_snntorch(x: Tensor, library: Library) -> None:
     library("snntorch")
     bring_in = library("snntorch.import_nir").import_from_nir
     network = ss.Network.chain(
@@ -158,7 +139,7 @@ def test_to_snntorch(x: Tensor) -> None:
     assert torch.equal(torch.stack(theirs), ours)
 
 
-def test_a_readout_is_the_membrane_of_a_neuron_that_never_fires(x: Tensor) -> None:
+def test_a_readout_is_the_membrane_of_a_neuron_that_never_fires(x: Tensor, library: Library) -> None:
     library("snntorch")
     bring_in = library("snntorch.import_nir").import_from_nir
     network = ss.Network.chain(ss.Input(N_IN), ss.LIF(N_HIDDEN, reset="zero"), ss.LI(N_OUT, beta=0.8, gain=0.5))
@@ -204,14 +185,14 @@ def norse_nets(norse: Any) -> dict[str, list[nn.Module]]:
 
 
 @pytest.mark.parametrize("net", ["box", "readout", "current", "integrate"])
-def test_norse(net: str, x: Tensor) -> None:
+def test_norse(net: str, x: Tensor, library: Library) -> None:
     norse = library("norse.torch")
     modules = norse_nets(norse)[net]
     graph = norse.to_nir(norse.SequentialState(*modules), torch.randn(1, N_IN))
     check(from_nir(graph, source="norse"), x, run(nn.Sequential(*modules), x, stateful=True))
 
 
-def test_norse_subtracting_and_with_a_step_of_its_own(x: Tensor) -> None:
+def test_norse_subtracting_and_with_a_step_of_its_own(x: Tensor, library: Library) -> None:
     norse = library("norse.torch")
     subtract = library("norse.torch.functional.reset").reset_subtract
     cell = norse.LIFBoxCell(norse.LIFBoxParameters(reset_method=subtract), dt=2e-3)
@@ -222,7 +203,7 @@ def test_norse_subtracting_and_with_a_step_of_its_own(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lif", "cuba_lif"])
-def test_to_norse(kind: str, x: Tensor) -> None:
+def test_to_norse(kind: str, x: Tensor, library: Library) -> None:
     norse = library("norse.torch")
     options: dict[str, Any] = {"beta": 0.9, "reset": "zero", "gain": 0.3, "bias": True}
     neuron = ss.LIF(N_HIDDEN, **options) if kind == "lif" else ss.CubaLIF(N_HIDDEN, alpha=0.8, **options)
@@ -244,7 +225,7 @@ def test_to_norse(kind: str, x: Tensor) -> None:
 
 @pytest.mark.parametrize("decay_input", [True, False])
 @pytest.mark.parametrize("v_reset", [0.0, 0.1])
-def test_spikingjelly(decay_input: bool, v_reset: float, x: Tensor) -> None:
+def test_spikingjelly(decay_input: bool, v_reset: float, x: Tensor, library: Library) -> None:
     neuron = library("spikingjelly.activation_based.neuron")
     functional = library("spikingjelly.activation_based.functional")
     export = library("spikingjelly.activation_based.nir_exchange").export_to_nir
@@ -261,7 +242,7 @@ def test_spikingjelly(decay_input: bool, v_reset: float, x: Tensor) -> None:
 
 @pytest.mark.parametrize("norm_input", [True, False])
 @pytest.mark.parametrize("reset", ["subtract", "zero"])
-def test_sinabs(reset: str, norm_input: bool, x: Tensor) -> None:
+def test_sinabs(reset: str, norm_input: bool, x: Tensor, library: Library) -> None:
     layers, activation = library("sinabs.layers"), library("sinabs.activation")
     export = library("sinabs.nir").to_nir
     how = activation.MembraneSubtract() if reset == "subtract" else activation.MembraneReset()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,7 @@ nir = pytest.importorskip("nir", reason="needs the package nir, in the extra 'ni
 T, B = 40, 3
 #: channels, height, width, none of them equal
 SHAPE = (2, 11, 9)
-
-
-def library(name: str) -> Any:
-    """The module, imported without its own deprecation warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            pytest.skip(f"needs {name}: {error}")
-
-
-@pytest.fixture(autouse=True)
-def _quietly() -> Any:
-    """The libraries' exporters use what PyTorch and nirtorch have deprecated."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        yield
+Library = Callable[[str], Any]
 
 
 @pytest.fixture
@@ -175,7 +157,7 @@ def scaled(module: Any, gain: float) -> Any:
     return module
 
 
-def test_from_snntorch(x: Tensor) -> None:
+def test_from_snntorch(x: Tensor, library: Library) -> None:
     snn, export = library("snntorch"), library("snntorch.export_nir").export_to_nir
 
     def leaky(*shape: int) -> Any:
@@ -196,7 +178,7 @@ def test_from_snntorch(x: Tensor) -> None:
     check(from_nir(graph, source="snntorch", reset="subtract"), x, [theirs[1], theirs[4], theirs[7]])  # event-sparse
 
 
-def test_from_norse(x: Tensor) -> None:
+def test_from_norse(x: Tensor, library: Library) -> None:
     norse = library("norse.torch")
     modules = [
         scaled(nn.Conv2d(2, 5, (3, 2), stride=(2, 1)), 20), norse.LIFBoxCell(),
@@ -207,7 +189,7 @@ def test_from_norse(x: Tensor) -> None:
     check(from_nir(graph, source="norse"), x, [theirs[1], theirs[3]])
 
 
-def test_from_spikingjelly(x: Tensor) -> None:
+def test_from_spikingjelly(x: Tensor, library: Library) -> None:
     neuron = library("spikingjelly.activation_based.neuron")
     functional = library("spikingjelly.activation_based.functional")
     export = library("spikingjelly.activation_based.nir_exchange").export_to_nir
@@ -222,7 +204,7 @@ def test_from_spikingjelly(x: Tensor) -> None:
     check(from_nir(graph, source="spikingjelly"), x, [theirs[1], theirs[4], theirs[7]])
 
 
-def test_from_sinabs(x: Tensor) -> None:
+def test_from_sinabs(x: Tensor, library: Library) -> None:
     """IAF, as on DynapCNN, and LIF, each with one spike per step."""
     layers, activation, sums = (
         library("sinabs.layers"),
@@ -265,7 +247,7 @@ def last_of(module: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("target", "reduction"), [("snntorch", "average"), ("norse", "sum")])
-def test_others_read_what_is_written(target: str, reduction: str, x: Tensor) -> None:
+def test_others_read_what_is_written(target: str, reduction: str, x: Tensor, library: Library) -> None:
     model = written(reduction)
     graph = to_nir(model, target=target)
     if target == "snntorch":
@@ -277,7 +259,7 @@ def test_others_read_what_is_written(target: str, reduction: str, x: Tensor) -> 
     assert torch.equal(theirs.reshape(ours.shape), ours)
 
 
-def test_spikingjelly_reads_what_is_written(x: Tensor) -> None:
+def test_spikingjelly_reads_what_is_written(x: Tensor, library: Library) -> None:
     module = library("spikingjelly.activation_based.nir_exchange").import_from_nir(
         to_nir(model := written("average"), target="spikingjelly")
     )
@@ -420,18 +402,100 @@ def test_delays_of_maps(x: Tensor) -> None:
         assert torch.equal(a, b)
 
 
-def test_one_axis_is_written_as_maps_of_height_one() -> None:
-    network = Network.chain(
-        Input(shape=(19, 2), channels_first=True), Conv1d(4, 3, 2), lif(), Pool("sum", (1, 2)), Dense(), lif(n=5)
-    )
-    model = model_of(network, gain=4)
-    graph_ = to_nir(model, dt=1e-3)
+# ---- one axis --------------------------------------------------------------------------------------------------------------
+
+LENGTH = 19
+one_axis = Input(shape=(LENGTH, 2), channels_first=True)
+ONE_AXIS = {
+    "strides": (Conv1d(4, 3, 2, 1), lif(bias=True), Conv1d(6, 2, dilation=2, groups=2), lif(), Dense(), lif(n=5)),
+    "synaptic": (Conv1d(5, 4), CubaLIF(alpha=0.5, beta=0.8, reset="zero", gain=0.5), LI(3)),
+    "depthwise": (Conv1d(2, 1, groups=2), lif(beta=1.0), LI(3)),
+}
+
+
+def lengths(n: int = LENGTH) -> Tensor:
+    return (torch.rand(T, B, 2, n, generator=torch.Generator().manual_seed(3)) < 0.3).float()
+
+
+@pytest.mark.parametrize("name", ONE_AXIS)
+def test_convolutions_over_one_axis_there_and_back(name: str, tmp_path: Path) -> None:
+    """Nodes Conv1d over [channels, length], for readers that know these; Conv2d over maps of height 1 for others."""
+    model = model_of(Network.chain(one_axis, *ONE_AXIS[name]), gain=4)
+    write(tmp_path / "net.nir", to_nir(model, dt=1e-3))
+    graph_ = read(tmp_path / "net.nir")
+    first = list(model.network.populations)[1]
+    assert type(graph_.nodes[f"input_to_{first}"]).__name__ == "Conv1d"
+    assert graph_.nodes["input"].input_type["input"].tolist() == [2, LENGTH]
+    back = from_nir(graph_, source="nir", dt=1e-3)
+    assert back.network.populations["input"] == one_axis
+    assert [c.synapses for c in back.network.connections] == [c.synapses for c in model.network.connections]
+    x = lengths()
+    for expected, found in zip(spikes_of(model, x).values(), spikes_of(back, x).values(), strict=True):
+        if expected.unique().tolist() == [0, 1]:
+            assert torch.equal(found, expected)
+        else:
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_conv1d_is_that_of_pytorch() -> None:
+    """A graph made by hand, against torch.nn.Conv1d and NIR's equations of IF and LIF."""
+    first = nir.Conv1d(LENGTH, np.random.default_rng(0).standard_normal((4, 1, 3)), 2, "valid", 2, 2, np.full(4, 0.1))
+    second = nir.Conv1d(None, np.random.default_rng(1).standard_normal((3, 4, 3)), 1, "same", 1, 1, np.zeros(3))
+    thresholds = np.random.default_rng(2).uniform(0.5, 1, (4, 8))
+    cells = neurons(4, 8, v_threshold=thresholds), nir.IF(np.full((3, 1), 1e4), np.ones((3, 1)), np.zeros((3, 1)))
+    model = from_nir(graph(first, cells[0], second, cells[1], shape=(2, LENGTH)), source="nir", dt=1e-4)
+    x, theirs = lengths(), {"hidden": [], "output": []}  # type: ignore[var-annotated]
+    v = w = torch.zeros(())
+    for step in x:
+        f = torch.from_numpy(first.weight).float(), torch.from_numpy(first.bias).float()
+        v = v + 0.1 * (nn.functional.conv1d(step, *f, stride=2, dilation=2, groups=2) - v)
+        s = (v > torch.from_numpy(thresholds).float()).float()
+        w = w + nn.functional.conv1d(s, torch.from_numpy(second.weight).float(), padding=1)
+        z = (w > 1).float()
+        v, w = v * (1 - s), w * (1 - z)
+        theirs["hidden"].append(s)
+        theirs["output"].append(z)
+    for name, found in spikes_of(model, x).items():
+        expected = torch.stack(theirs[name])
+        assert torch.equal(found.unflatten(-1, (expected.shape[3], expected.shape[2])).transpose(-1, -2), expected)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "message"),
+    [
+        ((nir.Conv1d(None, np.ones((4, 2, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (38,), r"'n0' \(Conv1d\).*shape.*is unknown.*\[channels, length\]"),
+        ((nir.Conv1d(None, np.ones((4, 3, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), "'n0'.*reads 3 channels.*before it have 2"),
+        ((nir.Conv1d(None, np.ones((4, 2, 3, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), r"'n0' \(Conv1d\).*\(4, 2, 3, 3\).*length\]"),
+        ((nir.Conv1d(None, np.ones((4, 2, 30)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), r"'n0' \(Conv1d\).*nothing is left of maps of \(1, 19, 2\)"),
+    ],
+)  # fmt: skip
+def test_refusals_on_one_axis(nodes: Any, shape: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        brought(*nodes, shape=shape)
+
+
+@pytest.mark.parametrize(("target", "pools"), [("nir", True), ("snntorch", False)])
+def test_one_axis_is_written_as_maps_of_height_one(target: str, pools: bool) -> None:
+    """NIR has no pools over one axis, and other readers no Conv1d."""
+    between = (Pool("sum", (1, 2)), Dense()) if pools else ()
+    model = model_of(Network.chain(one_axis, Conv1d(4, 3, 2), lif(), *between, lif(n=5)), gain=4)
+    graph_ = to_nir(model, target=target, dt=1e-3)
     assert graph_.nodes["input_to_hidden"].weight.shape == (4, 2, 1, 3)
     back = from_nir(graph_, source="nir", dt=1e-3, backend="dense")
     assert back.network.connections[0].synapses == Conv2d(4, (1, 3), (1, 2), shape=(1, 19, 2), channels_first=True)
-    x = (torch.rand(T, B, 38, generator=torch.Generator().manual_seed(3)) < 0.3).float()
-    for a, b in zip(spikes_of(model, x[..., None]).values(), spikes_of(back, x[..., None]).values(), strict=True):
+    x = lengths()
+    for a, b in zip(spikes_of(model, x).values(), spikes_of(back, x).values(), strict=True):
         assert torch.equal(a, b)
-    one = nir.Conv1d(19, np.ones((4, 2, 3)), 1, 0, 1, 1, np.zeros(4))
-    with pytest.raises(DescriptionError, match="'n0': is a Conv1d; known: .*Conv2d"):
-        brought(one, neurons(4, 17), shape=(2, 19))
+
+
+def test_recurrent_convolutions_are_refused() -> None:
+    network = Network(
+        {"input": one_axis, "hidden": lif(), "out": LI(3)},
+        (
+            ss.Connection("input", "hidden", synapses=Conv1d(4, 3, padding=1)),
+            ss.Connection("hidden", "hidden", synapses=Conv1d(4, 3, padding=1)),
+            ss.Connection("hidden", "out"),
+        ),
+    )
+    with pytest.raises(DescriptionError, match="hidden->hidden: is a recurrent convolution.*Dense"):
+        to_nir(ss.Model(network, backend="dense"), dt=1e-3)

@@ -66,10 +66,11 @@ class Axonal(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A recurrent connection: weight [N, N], and the steps that its spikes travel."""
+    """A recurrent connection: a weight as its synapses want it, and the steps that its spikes travel."""
 
     weight: Tensor
     delay: int
+    synapses: Synapses
     axonal: Axonal | None = None
 
     def arriving(self, own: Sequence[Tensor]) -> Tensor:
@@ -153,8 +154,11 @@ def run_layer(
     weight = layer.weights[0]
     mode = choose_mode(layer.dense_mode, weight.device, weight.dtype)
     has_axonal = any(c.axonal for c in layer.loops)
-    if (mode == "fused" and layer.loop_delays not in ((), (1,))) or (mode in ("fused", "compile") and has_axonal):
-        mode = "hoist"  # the fused loop knows one recurrent connection of delay 1; delays that learn would be compiled again
+    plain = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix for c in layer.loops)
+    if (mode == "fused" and not plain) or (mode in ("fused", "compile") and has_axonal):
+        mode = (
+            "hoist"  # the fused loop knows one recurrent matrix of delay 1; delays that learn would be compiled again
+        )
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
     call = _call(layer, sources, state)
@@ -248,7 +252,8 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
         ),
         sources=read,
         loops=tuple(
-            Loop(weight, c.delay, _axonal(layer, c)) for weight, c in zip(layer.loop_matrices, layer.loops, strict=True)
+            Loop(weight, c.delay, c.synapses, _axonal(layer, c))
+            for weight, c in zip(layer.loop_matrices, layer.loops, strict=True)
         ),
         bias=layer.bias,
         n_steps=n_steps,

@@ -56,7 +56,10 @@ def over_steps(
 def with_loops(i: Tensor, loops: Sequence[Loop], own: Sequence[Tensor]) -> Tensor:
     """A step's current with what the loops bring, from the spikes of all steps before it."""
     for loop in loops:
-        i = torch.addmm(i, loop.arriving(own), loop.weight)
+        if loop.synapses.is_matrix:
+            i = torch.addmm(i, loop.arriving(own), loop.weight)
+        else:
+            i = i + loop.synapses.product(loop.arriving(own), loop.weight)
     return i
 
 
