@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsesnn import Adam, _core
-from sparsesnn.engines.module import Model
+from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import NumericError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network
@@ -41,9 +41,15 @@ def made(weight_dtype: str = "float32") -> tuple[Model, SpikeBatch]:
     generator = torch.Generator().manual_seed(3)
     model = Model(network(), weight_dtype=weight_dtype)
     with torch.no_grad():
-        for weight in model.layers["a"].weights:
+        for weight in weights_of(model):
             weight.mul_(4)
     return model, SpikeBatch.from_dense((torch.rand(T, B, M, generator=generator) < 0.2).float())
+
+
+def weights_of(model: Model) -> tuple[torch.nn.Parameter, ...]:
+    layer = model.layers["a"]
+    assert isinstance(layer, Layer)
+    return layer.weights
 
 
 def ran(model: Model, spikes: SpikeBatch) -> list[torch.Tensor]:
@@ -75,7 +81,7 @@ def test_any_number_of_threads(weight_dtype: str) -> None:
 def test_the_first_weight_that_is_not_finite_is_named(threads: int) -> None:
     """Whichever worker finds which first."""
     model, spikes = made()
-    first, second = model.layers["a"].weights[:2]
+    first, second = weights_of(model)[:2]
     with torch.no_grad():
         second[0, 0] = math.inf
         first[M - 1, 5] = math.inf
@@ -87,13 +93,11 @@ def test_the_first_weight_that_is_not_finite_is_named(threads: int) -> None:
 
 
 CHANGES: dict[str, Callable[[Model], object]] = {
-    "data": lambda model: model.layers["a"].weights[0].data.mul_(-1),
-    "data of an entry": lambda model: model.layers["a"].weights[1].data[:, 7].add_(1),
-    "detached": lambda model: model.layers["a"].weights[0].detach().mul_(-1),
-    "NumPy": lambda model: model.layers["a"].weights[0].detach().numpy().__imul__(-1),
-    "another storage": lambda model: setattr(
-        model.layers["a"].weights[0], "data", -model.layers["a"].weights[0].detach()
-    ),
+    "data": lambda model: weights_of(model)[0].data.mul_(-1),
+    "data of an entry": lambda model: weights_of(model)[1].data[:, 7].add_(1),
+    "detached": lambda model: weights_of(model)[0].detach().mul_(-1),
+    "NumPy": lambda model: weights_of(model)[0].detach().numpy().__imul__(-1),
+    "another storage": lambda model: setattr(weights_of(model)[0], "data", -weights_of(model)[0].detach()),
     "state_dict": lambda model: model.load_state_dict({k: -x for k, x in model.state_dict().items()}, strict=True),
     "Adam": lambda model: Adam(model.parameters(), lr=0.3).step(),
     "PyTorch": lambda model: torch.optim.SGD(model.parameters(), lr=30.0).step(),
@@ -119,6 +123,6 @@ def test_copies_have_weights_of_their_own() -> None:
     before = ran(model, spikes)
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert same(ran(copied, spikes), before)
-        copied.layers["a"].weights[0].data.mul_(-1)
+        weights_of(copied)[0].data.mul_(-1)
         assert not same(ran(copied, spikes), before)
         assert same(ran(model, spikes), before)
