@@ -175,11 +175,9 @@ def test_texts_of_one_axis() -> None:
         (Conv1d(3, 1), (0, 2), r"shape is \(0, 2\).*each at least 1"),
     ],
 )
-def test_what_does_not_fit_on_one_axis(
-    kind: Conv1d, shape: tuple[int, int] | tuple[int, int, int], message: str
-) -> None:
+def test_what_does_not_fit_on_one_axis(kind: Conv1d, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
-        Network.chain(Input(shape=shape), kind, LIF())
+        Network.chain(Input(shape=shape), kind, LIF())  # type: ignore[arg-type]
     with pytest.raises(DescriptionError, match=r"Conv1d: kernel is \(2, 3\); give one number"):
         Conv1d(3, (2, 3))
 
@@ -443,35 +441,27 @@ def test_pools_are_those_of_pytorch(pool: Pool, channels_first: bool, graded: bo
 
 @pytest.mark.parametrize("reduction", ["sum", "average", "max"])
 def test_what_a_pool_keeps_for_its_gradient_goes_with_the_graph(reduction: str) -> None:
+    """At once: the collector of cycles counts objects, not their megabytes."""
     network = Network.chain(
         Input(shape=(9, 10, 3)), Conv2d(2, 3), LIF(**FIRES), Pool(reduction, 2), Dense(), LIF(9, **FIRES), LI(4)
     )
     model = model_of(network, "cpu", 5.0)
-    alive = []
-    for _ in range(3):
+    gc.collect()
+    gc.disable()
+    try:
         model(SpikeBatch.from_dense(spikes_of(270, rate=0.08))).potentials.sum().backward()
-        gc.collect()
-        alive.append(sum(type(x) is Pooled for x in gc.get_objects()))
-    assert alive == [0, 0, 0], alive
+        alive = sum(type(x) is Pooled for x in gc.get_objects())
+    finally:
+        gc.enable()
+    assert alive == 0
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------------
 
 
 def test_who_does_not_run_them_says_so() -> None:
-    with pytest.raises(
-        DescriptionError, match=r"input->hidden: its synapses are Series.*MP2 in place of \+MP2.*--backend dense"
-    ):
+    with pytest.raises(DescriptionError, match=r"input->hidden: its synapses are Series.*'cpu'.*MP2 in place of \+MP2"):
         Model(parse_net("2x6x5:3C4+MP2-3"))
-    itself = beside(Connection("hidden", "hidden", 1, Conv2d(6, 3, padding=1)))
-    with pytest.raises(
-        DescriptionError, match=r"hidden->hidden: its synapses are Conv2d.*'cpu'.*Dense, Sparse.*--backend dense"
-    ):
-        Model(itself)
-    with pytest.raises(
-        DescriptionError, match=r"hidden->hidden: makes maps of \(2, 3, 6\).*\(4, 5, 6\); make them equal"
-    ):
-        beside(Connection("hidden", "hidden", 1, Conv2d(6, 3)))
     model = Model(parse_net("2x6x5:3C4-3"))
     with torch.no_grad():
         model.layers["hidden"].weights[0][1, 2, 0, 3] = math.nan
