@@ -276,7 +276,7 @@ def on_reference(case: Case, model: Model, output: Output) -> tuple[Run, float, 
     """The reference's run in float64; how close a potential came to a threshold; whether all lists are the engine's."""
     network, spikes = case.network, case.spikes().double().numpy()
     parameters = {k: Parameters.from_layer(layer) for k, layer in model.layers.items()}
-    records = network_forward(network, parameters, spikes, seed=case.seed, training_step=0)
+    records = network_forward(network, parameters, spikes, seed=case.seed, training_step=1)
     shape = spikes.shape[:2]
     d = {k: np.broadcast_to(w.double().numpy(), (shape[0], *w.shape)) for k, w in _weights_of(output).items()}
     found = network_backward(network, parameters, records, d)

@@ -20,7 +20,7 @@ from sparsesnn.nir.files import nir_package
 from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS
 from sparsesnn.synapses import Conv1d, Conv2d, Pool, Series, Synapses
-from sparsesnn.synapses.maps import sides
+from sparsesnn.synapses.maps import OnMaps, sides
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _members(c: Connection) -> tuple[Synapses, ...]:
 
 def _is_one_axis(network: Network) -> bool:
     """Whether `Conv1d` alone makes maps."""
-    kinds = [kind for c in network.connections for kind in _members(c) if isinstance(kind, maps.OnMaps)]
+    kinds = [kind for c in network.connections for kind in _members(c) if isinstance(kind, OnMaps)]
     return bool(kinds) and all(isinstance(kind, Conv1d) for kind in kinds)
 
 
