@@ -301,9 +301,9 @@ def on_reference(case: Case, model: Any, output: Any) -> tuple[Run, float, bool]
             close = min(close, *(float((np.abs(v - x) / (np.abs(x) + np.abs(v).max())).min()) for x in edges))
         want = to_lists(records[name])
         equal &= bool(
-            np.array_equal(want.ids, lists.ids.numpy())  # type: ignore[union-attr]
-            and np.array_equal(want.offsets, lists.offsets.numpy())  # type: ignore[union-attr]
-            and np.array_equal(want.n_spikes, lists.n_spikes.numpy())  # type: ignore[union-attr]
+            np.array_equal(want.ids, lists.ids.numpy())
+            and np.array_equal(want.offsets, lists.offsets.numpy())
+            and np.array_equal(want.n_spikes, lists.n_spikes.numpy())
         )
     gradients["input"] = d_input
     return Run({k: r.sent for k, r in records.items() if r.listed.size}, gradients), close, equal
