@@ -104,10 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def table(times: Mapping[Point, Sequence[float]], links: Links) -> str:
     """For people."""
     rows = [(1e3 * predict_step(point, 1, links).batch_s, min(found), point) for point, found in times.items()]
-    by_plan, by_time = (sorted(range(len(rows)), key=lambda k: rows[k][what]) for what in (0, 1))
+    by_plan, by_time = sorted(row[0] for row in rows), sorted(row[1] for row in rows)
     lines = [f"{'replicas':>8} {'shards':>7} {'plan, ms':>9} {'measured':>9}  place in the plan, measured"]
-    for k, (plan_ms, ms, point) in enumerate(rows):
-        places = f"{1 + by_plan.index(k):>5} {1 + by_time.index(k):>5}"
+    for plan_ms, ms, point in rows:
+        places = f"{1 + by_plan.index(plan_ms):>5} {1 + by_time.index(ms):>5}"
         lines.append(f"{point.replicas:>8} {point.shards:>7} {plan_ms:>9.1f} {ms:>9.1f}  {places}")
     return "\n".join(lines)
 

@@ -130,6 +130,11 @@ def samples_of(replica: int, n_replicas: int, n_all: int) -> tuple[int, int]:
     return min(first, n_all), min(last, n_all)
 
 
+def lists_of(output: Output) -> list[tuple[str, SpikeBatch]]:
+    """Of every spiking population, as the cpu engine gives them."""
+    return [(name, lists) for name, lists in output.spikes.items() if isinstance(lists, SpikeBatch)]
+
+
 def alone(case: Case) -> Expected:
     """The case in one process."""
     model, spikes = case.model(), case.spikes()
@@ -137,8 +142,8 @@ def alone(case: Case) -> Expected:
     loss_of(output, 0, case.n_samples).backward()
     following = model(spikes)  # of the next training step, in which full lists keep others
     return Expected(
-        {name: replace(lists, values=None) for name, lists in output.spikes.items()},
-        {name: replace(lists, values=None) for name, lists in following.spikes.items()},
+        {name: replace(lists, values=None) for name, lists in lists_of(output)},
+        {name: replace(lists, values=None) for name, lists in lists_of(following)},
         None if output.potentials is None else output.potentials.detach(),
         {name: (p.detach(), p.grad) for name, p in model.named_parameters() if p.grad is not None},
         tuple(name for name, rate in output.activity().items() if not rate),
@@ -149,15 +154,18 @@ def compare(case: Case, expected: Expected, world: Communicator) -> None:
     """Errors: `AssertionError` where this rank's part differs."""
     grid = make_grid(world, case.replicas, case.shards)
     own = case.model(grid=grid)
+    parts = own.parts
+    assert parts is not None
     first, last = samples_of(grid.replicas.rank, case.replicas, case.n_samples)
     spikes = case.spikes()[first:last]
     output = own(spikes, first_sample=first)
     loss_of(output, first, case.n_samples).backward()
     own.finish_backward()
     following = own(spikes, first_sample=first)
-    for name, lists in following.spikes.items():
+    assert [name for name, _ in lists_of(output)] == list(expected.lists) == list(output.spikes)
+    for name, lists in lists_of(following):
         assert np.array_equal(lists.ids.numpy(), expected.next_lists[name][first:last].ids.numpy()), f"{name}: next"
-    for name, lists in output.spikes.items():
+    for name, lists in lists_of(output):
         part = expected.lists[name][first:last]
         assert torch.equal(lists.offsets, part.offsets), name
         assert torch.equal(lists.n_spikes, part.n_spikes), name
@@ -165,12 +173,13 @@ def compare(case: Case, expected: Expected, world: Communicator) -> None:
         assert output.dropped()[name] == part.n_dropped(), name
         assert output.activity()[name] == part.activity(), name
     if expected.potentials is not None:
+        assert output.potentials is not None
         assert torch.equal(output.potentials, expected.potentials[:, first:last]), "potentials"
     assert [name for name, _ in own.named_parameters()] == list(expected.gradients)
     for name, parameter in own.named_parameters():
-        shards, (value, gradient) = own.parts.shards_of(name), expected.gradients[name]
+        shards, (value, gradient) = parts.shards_of(name), expected.gradients[name]
         if value.ndim:
-            axis, edge = own.parts.cuts.get(name, NEURONS)
+            axis, edge = parts.cuts.get(name, NEURONS)
             begin, end = edge(shards.begin), edge(shards.end)
             value, gradient = (x.narrow(axis, begin, end - begin) for x in (value, gradient))
         assert torch.equal(parameter, value), f"{name}: value"
