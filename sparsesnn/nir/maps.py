@@ -78,12 +78,12 @@ def kind_of(node: Any) -> OnMaps:
         kernel = shape[2:]
         if len(kernel) != wanted.count(",") + 1:
             raise DescriptionError(f"weight has shape {shape}; give [channels, channels before, {wanted}]")
-        stride, dilation = (_pair(x)[: len(kernel)] for x in (node.stride, node.dilation))
-        sides: tuple[Any, ...] = kernel, stride, _padding(node.padding, kernel, stride, dilation), dilation
-        groups = int(node.groups)
+        stride: Any = _pair(node.stride)[: len(kernel)]
+        dilation: Any = _pair(node.dilation)[: len(kernel)]
+        padding: Any = _padding(node.padding, kernel, stride, dilation)
         if kind == "Conv1d":
-            return Conv1d(shape[0], *(side[0] for side in sides), groups)
-        return Conv2d(shape[0], *sides, groups)
+            return Conv1d(shape[0], kernel[0], stride[0], padding[0], dilation[0], groups=int(node.groups))
+        return Conv2d(shape[0], kernel, stride, padding, dilation, groups=int(node.groups))
     if any(_pair(node.padding)):
         raise DescriptionError(f"padding is {_pair(node.padding)}; pools here have none: use 0")
     reduction = next(name for name, its in POOLS.items() if its == kind)
