@@ -298,7 +298,7 @@ def test_the_input_may_carry_a_batch_axis() -> None:
         ("input>w>n>output", {"n": lif(2, v_leak=0.3)}, {}, "neuron 0 rests at v_leak = 0.3 and is reset to v_reset = 0"),
         ("input>w>n>output", {"n": lif(2, v_threshold=np.array([1.0, np.nan]))}, {}, "a parameter is NaN"),
         ("input>w>n>output", {"n": lif(3)}, {}, "node 'n': has 3 values for 2 neurons"),
-        ("input>w>n>output", {"w": nir.Conv1d(3, np.ones((2, 3, 1)), 1, 0, 1, 1, np.zeros(2))}, {}, "node 'w': is a Conv1d; known: LIF"),
+        ("input>w>n>output", {"w": nir.Threshold(np.ones(3))}, {}, "node 'w': is a Threshold; known: LIF"),
         ("input>w>n>w", {}, {}, "node 'n': weights say that it has 2 neurons, and 3"),
         ("input>w>n>u>w", {"u": linear(3, 2)}, {}, None),
         ("w>v>w input>w>n>output", {"v": linear(3, 2)}, {}, "feeds itself through weights alone"),
