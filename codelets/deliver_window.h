@@ -50,7 +50,8 @@ inline void deliver_run(float* current, const float* weight, int n, float value)
   });
 }
 
-inline float share_of_run(const float* weight, const float* d_current, int n) {
+// The lanes of a share, folded to one vector.
+inline Vector lanes_of_run(const float* weight, const float* d_current, int n) {
   Vector lanes[dot_vectors] = {};
   const int whole = n & ~(dot_lanes - 1);
   for (int k = 0; k < whole; k += dot_lanes)
@@ -60,7 +61,31 @@ inline float share_of_run(const float* weight, const float* d_current, int n) {
     each_vector(n - whole, [&](int k, int left, int v) {
       lanes[v] += first_lanes(load(weight + whole + k) * load(d_current + whole + k), left);
     });
-  return sum_lanes(fold_lanes(lanes));
+  return fold_lanes(lanes);
+}
+
+inline float share_of_run(const float* weight, const float* d_current, int n) {
+  return sum_lanes(lanes_of_run(weight, d_current, n));
+}
+
+// Both halves of the backward pass, of a spike of value 1; returns as lanes_of_run.
+inline Vector share_and_deliver_run(const float* weight, float* d_weight, const float* d_current, int n) {
+  Vector lanes[dot_vectors] = {};
+  const int whole = n & ~(dot_lanes - 1);
+  for (int k = 0; k < whole; k += dot_lanes)
+    for (int v = 0; v < dot_vectors; ++v) {
+      const int at = k + v * vector_width;
+      const Vector d = load(d_current + at);
+      lanes[v] += load(weight + at) * d;
+      store(d_weight + at, load(d_weight + at) + d);
+    }
+  if (whole < n)
+    each_vector(n - whole, [&](int k, int left, int v) {
+      const Vector d = load(d_current + whole + k);
+      lanes[v] += first_lanes(load(weight + whole + k) * d, left);
+      store(d_weight + whole + k, load(d_weight + whole + k) + first_lanes(d, left));
+    });
+  return fold_lanes(lanes);
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

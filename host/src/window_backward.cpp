@@ -20,10 +20,13 @@ namespace {
 // Arrays of one worker.
 class BackwardRoom {
  public:
-  BackwardRoom(const LayerSpec& spec, int length, bool bias)
-      : n_(window_row_floats(length)), n_blocks_(window_blocks(length)) {
+  BackwardRoom(const LayerSpec& spec, const LayerInput& input, const PackedWindows& packed, const WindowRows& rows,
+               const Wanted& wanted)
+      : sources(input, packed, wanted.value),
+        n_(window_row_floats(rows.length)),
+        n_blocks_(window_blocks(rows.length)) {
     const NeuronModel& model = *spec.model;
-    floats_ = Array<float>::zeros(n_ * (model.n_states + model.n_parameters + 3));
+    floats_ = Array<float>::zeros(n_ * (model.n_states + model.n_parameters + 3) + 2 * rows.margin);
     steps_ = Array<std::int32_t>(3 * static_cast<std::size_t>(n_blocks_));
     alive_ = Array<bool>(n_blocks_);
     listed_ = Array<unsigned char>(window_listed_bytes * window_block * n_blocks_);
@@ -31,9 +34,9 @@ class BackwardRoom {
     const auto take = [&] { return std::exchange(next, next + n_); };
     for (int s = 0; s < model.n_states; ++s) room_.d_state[s] = take();
     for (int k = 0; k < model.n_parameters; ++k) room_.parameter[k] = take();
-    room_.d_current = take();
     room_.q = take();
-    if (bias) room_.d_bias = take();
+    if (wanted.bias) room_.d_bias = take();
+    room_.d_current = next + rows.margin;
     room_.next = steps_.data();
     room_.reached = steps_.data() + n_blocks_;
     room_.n_listed = steps_.data() + 2 * n_blocks_;
@@ -47,8 +50,8 @@ class BackwardRoom {
     return room;
   }
 
-  RowHits hits;
-  ByRow<RowEntry> entries;  // of the layer's own lists, steps ascending
+  RowSources sources;
+  RowStarts listed, silenced;  // of the layer's own lists
 
  private:
   std::size_t n_;
@@ -80,7 +83,6 @@ class Backward {
   LayerGradients run();
 
  private:
-  void find_entries(BackwardRoom& room, int sample) const;
   void run_sample(int sample, int worker, float* d_weight);
   void sum_weights();
 
@@ -99,33 +101,21 @@ class Backward {
   LayerGradients out_;
 };
 
-void Backward::find_entries(BackwardRoom& room, int sample) const {
-  const std::uint32_t length = static_cast<std::uint32_t>(rows_.length);
-  room.entries.sort(rows_.n_rows, [&](auto&& visit) {
-    const auto add = [&](int t, std::int64_t slot, std::uint32_t id) {
-      visit(id / length, RowEntry{slot, t, id % length});
-    };
-    for (int t = 0; t < input_.n_steps; ++t) {
-      const std::int64_t i = static_cast<std::int64_t>(t) * input_.n_samples + sample;
-      const Lists& own = saved_.lists;
-      for (std::int64_t slot = own.offsets[i]; slot < own.offsets[i + 1]; ++slot) add(t, slot, own.id(slot));
-      if (saved_.silenced_offsets)
-        for (std::int64_t j = saved_.silenced_offsets[i]; j < saved_.silenced_offsets[i + 1]; ++j)
-          add(t, -1, saved_.silenced_ids[j]);
-    }
-  });
-}
-
 void Backward::run_sample(int sample, int worker, float* d_weight) {
   std::unique_ptr<BackwardRoom>& own = rooms_[worker];
-  if (!own) own = std::make_unique<BackwardRoom>(spec_, rows_.length, wanted_.bias);
-  own->hits.find(input_, packed_, sample, wanted_.value);
-  find_entries(*own, sample);
+  if (!own) own = std::make_unique<BackwardRoom>(spec_, input_, packed_, rows_, wanted_);
+  own->sources.find(sample);
+  const auto find = [&](RowStarts& starts, const Lists& lists) {
+    starts.find(lists, input_.n_steps, input_.n_samples, sample, rows_.n_rows, rows_.length, lists.n_spikes != nullptr);
+  };
+  find(own->listed, pass_.lists);
+  if (pass_.silenced.offsets) find(own->silenced, pass_.silenced);
+  const OwnRows rows{own->listed.data(), own->silenced.data(), own->listed.stride(), own->silenced.stride(),
+                     rows_.n_rows};
   const WindowBackwardRoom room = own->room(d_weight);
   const WindowKernels& kernels = kernels_.window(spec_);
   for (int row = 0; row < rows_.n_rows; ++row) {
-    kernels.backward(pass_, row, own->hits.begin(row), own->hits.end(row), own->entries.begin(row),
-                     own->entries.end(row), room);
+    kernels.backward(pass_, sample, row, own->sources.of_row(row), rows, room);
     if (wanted_.bias)
       std::memcpy(d_bias_.data() + static_cast<std::size_t>(sample) * spec_.n + row * rows_.length, room.d_bias,
                   sizeof(float) * rows_.length);
@@ -176,15 +166,19 @@ LayerGradients Backward::run() {
   out_.d_weight.resize(n_sources);
   out_.d_value.resize(n_sources);
   out_.d_parameters.resize(spec_.model->n_parameters);
-  set_up(pass_, spec_, input_, packed_, neuron_);
+  set_up(pass_, spec_, input_, neuron_);
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input_.sources[k];
     if (wanted_.value[k])
       out_.d_value[k] =
           Array<float>::zeros(from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input_.n_samples]);
     pass_.d_value[k] = out_.d_value[k].data();
-    pass_.wants_weight[k] = wanted_.weight[k];
+    pass_.first_d[k] = wanted_.weight[k] ? std::int64_t{packed_.first[k]} : -1;
   }
+  pass_.lists = saved_.lists;
+  pass_.silenced.offsets = saved_.silenced_offsets;
+  pass_.silenced.ids = saved_.silenced_ids;
+  pass_.silenced.wide = true;
   pass_.fields = saved_.fields;
   pass_.n_slots = n_slots_;
   pass_.d_slots = d_slots_.data();

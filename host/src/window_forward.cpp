@@ -17,10 +17,13 @@ namespace {
 // Arrays of one worker.
 class ForwardRoom {
  public:
-  ForwardRoom(const LayerSpec& spec, int length) : n_(window_row_floats(length)), n_blocks_(window_blocks(length)) {
+  ForwardRoom(const LayerSpec& spec, const LayerInput& input, const PackedWindows& packed, const WindowRows& rows)
+      : sources(input, packed, std::vector<bool>(input.sources.size())),
+        n_(window_row_floats(rows.length)),
+        n_blocks_(window_blocks(rows.length)) {
     const NeuronModel& model = *spec.model;
     const int n_traces = spec.n_learnt() * model.n_states;
-    floats_ = Array<float>::zeros(n_ * (model.n_states + n_traces + model.n_parameters + 4));
+    floats_ = Array<float>::zeros(n_ * (model.n_states + n_traces + model.n_parameters + 4) + 2 * rows.margin);
     steps_ = Array<std::int32_t>(2 * static_cast<std::size_t>(n_blocks_));
     fired_ = Array<bool>(n_blocks_);
     records_ = std::vector<SlotBuffer>(n_blocks_);
@@ -32,8 +35,8 @@ class ForwardRoom {
       for (int s = 0; spec.learns[k] && s < model.n_states; ++s) room_.trace[k][s] = take();
     room_.grad_threshold = take();
     room_.bias = take();
-    room_.current = take();
     if (spec.traces_spikes()) room_.slope = take();
+    room_.current = next + rows.margin;
     room_.next = steps_.data();
     room_.reached = steps_.data() + n_blocks_;
     room_.fired = fired_.data();
@@ -47,7 +50,7 @@ class ForwardRoom {
     for (const SlotBuffer& block : records_) to.insert(to.end(), block.data, block.data + block.size);
   }
 
-  RowHits hits;
+  RowSources sources;
 
  private:
   std::size_t n_;
@@ -116,21 +119,20 @@ class Forward {
 void Forward::run_samples() {
   const PhaseTimer timer(Phase::forward);
   WindowForward pass{};
-  set_up(pass, spec_, input_, packed_, neuron_);
+  set_up(pass, spec_, input_, neuron_);
   for (std::size_t s = 0; s < out_.state.size(); ++s) pass.state[s] = out_.state[s].data();
   const Array<float>& threshold = neuron_.parameters[spec_.model->threshold];
   pass.starts_silent = !input_.state[0];
   pass.nobody_fired = pass.starts_silent && std::any_of(threshold.data(), threshold.data() + threshold.size(),
                                                         [](float x) { return x < 0.0f; });
   const WindowKernels& kernels = kernels_.window(spec_);
-  const std::vector<bool> no_near(input_.sources.size());
   std::vector<std::unique_ptr<ForwardRoom>> rooms(num_threads());
   parallel_for(input_.n_samples, [&](int sample, int worker) {
     std::unique_ptr<ForwardRoom>& room = rooms[worker];
-    if (!room) room = std::make_unique<ForwardRoom>(spec_, rows_.length);
-    room->hits.find(input_, packed_, sample, no_near);
+    if (!room) room = std::make_unique<ForwardRoom>(spec_, input_, packed_, rows_);
+    room->sources.find(sample);
     for (int row = 0; row < rows_.n_rows; ++row) {
-      kernels.forward(pass, sample, row, room->hits.begin(row), room->hits.end(row), room->room());
+      kernels.forward(pass, sample, row, room->sources.of_row(row), room->room());
       room->take_records(records_[sample]);
     }
   });

@@ -54,6 +54,44 @@ inline Vector lesser(Vector a, Vector b) {
   return where(more, b) + where({~more.is}, a);
 }
 
+// What a source's spikes, or (`near`) near-spikes, bring to a row at step t.
+struct StepEntries {
+  const RowSource& from;
+  const std::uint32_t* starts = nullptr;
+  std::int64_t first = 0;  // slot
+
+  StepEntries(const RowSource& source, int t, int n_samples, int sample, bool near) : from(source) {
+    if (t < from.delay) return;
+    starts = from.starts + from.stride * static_cast<std::size_t>(t - from.delay) + (near ? from.n_pre_rows + 1 : 0);
+    first = from.lists.offsets[static_cast<std::int64_t>(t - from.delay) * n_samples + sample];
+  }
+
+  bool more_than(int n) const {
+    for (const HeardRow* heard = from.heard; starts && heard < from.heard_end; ++heard)
+      n -= static_cast<int>(starts[heard->row + 1] - starts[heard->row]);
+    return n < 0;
+  }
+
+  // Calls visit(slot, run, weight), the place of the run among `runs`.
+  template <class Visit>
+  void each(Visit&& visit) const {
+    if (!starts) return;
+    with_ids(from.lists.wide, from.lists.ids, [&](auto* ids) {
+      for (const HeardRow* heard = from.heard; heard < from.heard_end; ++heard) {
+        const std::uint32_t begin = starts[heard->row], end = starts[heard->row + 1], base = heard->base;
+        const float* const weight = from.weight + heard->weight;
+        if (!from.run_starts) {
+          for (std::int64_t slot = first + begin; slot < first + end; ++slot) visit(slot, ids[slot] - base, weight);
+        } else {
+          for (std::int64_t slot = first + begin; slot < first + end; ++slot)
+            for (std::uint32_t k = from.run_starts[ids[slot] - base]; k < from.run_starts[ids[slot] - base + 1]; ++k)
+              visit(slot, k, weight);
+        }
+      }
+    });
+  }
+};
+
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 template <class M>
@@ -63,6 +101,7 @@ class ForwardRow {
       : pass_(pass),
         spec_(*pass.spec),
         room_(room),
+        sample_(sample),
         first_(row * pass.length),
         own_(static_cast<std::size_t>(sample) * spec_.n + first_),
         n_blocks_(window_blocks(pass.length)),
@@ -88,25 +127,11 @@ class ForwardRow {
     }
   }
 
-  void run(const Hit* hit, const Hit* end) {
-    while (hit < end) {
-      const int t = hit->t;
-      int n_reached = 0;
-      for (; hit < end && hit->t == t; ++hit) {
-        for (std::uint32_t block = hit->to / W; block <= (hit->to + hit->n - 1) / W; ++block) {
-          if (room_.next[block] < 0) continue;  // reached by a hit before
-          catch_up(static_cast<int>(block), t);
-          std::memcpy(room_.current + block * W, room_.bias + block * W, sizeof(float) * W);
-          room_.next[block] = -1;
-          room_.reached[n_reached++] = static_cast<std::int32_t>(block);
-        }
-        const float* values = pass_.values[hit->source];
-        if (values)
-          deliver_run(room_.current + hit->to, pass_.weight + hit->weight, static_cast<int>(hit->n), values[hit->slot]);
-        else
-          deliver_run(room_.current + hit->to, pass_.weight + hit->weight, static_cast<int>(hit->n));
-      }
-      for (int k = 0; k < n_reached; ++k) step_block(room_.reached[k], t, room_.current);
+  void run(const RowSource* sources) {
+    for (int t = 0; t < pass_.n_steps; ++t) {
+      n_reached_ = 0;
+      for (int k = 0; k < pass_.n_sources; ++k) hear(sources[k], t);
+      for (int k = 0; k < n_reached_; ++k) step_block(room_.reached[k], t, room_.current);
     }
     for (int block = 0; block < n_blocks_; ++block) catch_up(block, pass_.n_steps);
     for (int s = 0; s < M::n_states; ++s)
@@ -114,6 +139,44 @@ class ForwardRow {
   }
 
  private:
+  // Adds what spikes of a source bring to step t. Where they are many, all blocks get currents of their own at once.
+  void hear(const RowSource& from, int t) {
+    const StepEntries entries(from, t, pass_.n_samples, sample_, false);
+    const bool many = entries.more_than(n_blocks_);
+    if (many) reach(0, n_blocks_ - 1, t);
+    const RowRun* const runs = from.runs;
+    float* const current = room_.current;
+    const auto add = [&](bool all_reached) {
+      entries.each([&](std::int64_t slot, std::uint32_t k, const float* weight) {
+        const RowRun& run = runs[k];
+        if (!all_reached && from.seen[run.place] != t) {
+          from.seen[run.place] = t;
+          const RowRun& clipped = from.clipped[k];
+          reach(clipped.to / W, (clipped.to + static_cast<int>(clipped.n) - 1) / W, t);
+        }
+        if (from.lists.values)
+          deliver_run(current + run.to, weight + run.weight, static_cast<int>(run.n), from.lists.values[slot]);
+        else
+          deliver_run(current + run.to, weight + run.weight, static_cast<int>(run.n));
+      });
+    };
+    if (many)
+      add(true);
+    else
+      add(false);
+  }
+
+  // Blocks get currents of their own at step t.
+  void reach(int first, int last, int t) {
+    for (int block = first; block <= last; ++block) {
+      if (room_.next[block] < 0) continue;  // reached before
+      catch_up(block, t);
+      std::memcpy(room_.current + block * W, room_.bias + block * W, sizeof(float) * W);
+      room_.next[block] = -1;
+      room_.reached[n_reached_++] = block;
+    }
+  }
+
   // Steps of a block up to `until`, which nothing reaches.
   void catch_up(int block, int until) {
     while (room_.next[block] < until) {
@@ -186,6 +249,11 @@ class ForwardRow {
       });
     }
     Masks masks = step<M, W>(of, room_.grad_threshold + block * W, current, fresh);
+    if (block == n_blocks_ - 1) {  // weights that overflow could make numbers behind the row fire
+      const std::uint64_t valid = ~0ull >> (64 - (pass_.length - block * W));
+      masks.fired &= valid;
+      masks.listed &= valid;
+    }
     if (!spec_.save) masks.listed = masks.fired;
     room_.next[block] = t + 1;
     room_.fired[block] = masks.fired != 0;
@@ -224,15 +292,16 @@ class ForwardRow {
   const WindowForward& pass_;
   const LayerSpec& spec_;
   const WindowForwardRoom& room_;
-  const int first_;
+  const int sample_, first_;
   const std::size_t own_;
   const int n_blocks_, n_fields_, n_learnt_;
+  int n_reached_ = 0;  // blocks in the step at hand
 };
 
 template <class M>
-void forward_row(const WindowForward& pass, int sample, int row, const Hit* begin, const Hit* end,
+void forward_row(const WindowForward& pass, int sample, int row, const RowSource* sources,
                  const WindowForwardRoom& room) {
-  if constexpr (M::threshold >= 0) ForwardRow<M>(pass, sample, row, room).run(begin, end);
+  if constexpr (M::threshold >= 0) ForwardRow<M>(pass, sample, row, room).run(sources);
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -242,10 +311,13 @@ static_assert(sizeof(ListedNeuron) <= window_listed_bytes);
 template <class M>
 class BackwardRow {
  public:
-  BackwardRow(const WindowBackward& pass, int row, const WindowBackwardRoom& room)
+  BackwardRow(const WindowBackward& pass, int sample, int row, const OwnRows& own, const WindowBackwardRoom& room)
       : pass_(pass),
         spec_(*pass.spec),
         room_(room),
+        own_(own),
+        sample_(sample),
+        row_(row),
         listed_(static_cast<ListedNeuron*>(room.listed)),
         n_blocks_(window_blocks(pass.length)),
         adds_q_(M::adds_q && spec_.adds_q()) {
@@ -264,20 +336,10 @@ class BackwardRow {
     }
   }
 
-  void run(const Hit* begin, const Hit* hit, const RowEntry* first, const RowEntry* entry) {
-    while (true) {
-      const bool hits = hit > begin, entries = entry > first;
-      if (!hits && !entries) break;
-      int t = hits ? hit[-1].t : -1;
-      if (entries && entry[-1].t > t) t = entry[-1].t;
-      const RowEntry* from = entry;
-      while (from > first && from[-1].t == t) --from;
-      take(t, from, entry);
-      entry = from;
-      const Hit* earliest = hit;
-      while (earliest > begin && earliest[-1].t == t) --earliest;
-      for (const Hit* one = earliest; one < hit; ++one) gather(*one);
-      hit = earliest;
+  void run(const RowSource* sources) {
+    for (int t = pass_.n_steps - 1; t >= 0; --t) {
+      take(t);
+      for (int k = 0; k < pass_.n_sources; ++k) hear(sources[k], k, t);
     }
     if (room_.d_bias)
       for (int block = 0; block < n_blocks_; ++block) go_back(block, 0);
@@ -292,33 +354,49 @@ class BackwardRow {
     return n;
   }
 
+  // Calls visit(slot, place in the row) for the entries of some lists in this row at step t.
+  template <class Visit>
+  void each_own(const Lists& lists, const std::uint32_t* starts, int t, Visit&& visit) const {
+    if (starts[row_] == starts[row_ + 1]) return;
+    const std::int64_t first = lists.offsets[static_cast<std::int64_t>(t) * pass_.n_samples + sample_];
+    const std::uint32_t base = static_cast<std::uint32_t>(row_) * static_cast<std::uint32_t>(pass_.length);
+    with_ids(lists.wide, lists.ids, [&](auto* ids) {
+      for (std::int64_t slot = first + starts[row_]; slot < first + starts[row_ + 1]; ++slot)
+        visit(slot, ids[slot] - base);
+    });
+  }
+
   // ∂L/∂i of step t at the blocks that have entries there.
-  void take(int t, const RowEntry* entry, const RowEntry* end) {
+  void take(int t) {
     int n_reached = 0;
-    for (; entry < end; ++entry) {
-      const int block = static_cast<int>(entry->at / W), k = static_cast<int>(entry->at % W);
+    const auto reach = [&](int block) {
       int& n = room_.n_listed[block];
       if (n == 0) {
         go_back(block, t + 1);
         room_.alive[block] = true;
         room_.reached[n_reached++] = block;
       }
-      const float q = entry->slot < 0 ? 0.0f : pass_.d_slots[entry->slot];
-      if (adds_q_) {
-        room_.q[entry->at] = q;
-        ++n;
-      } else {
-        const float through = spec_.detach_reset ? 0.0f : 1.0f;
-        ListedNeuron& listed = listed_[block * W + n++];
-        if (entry->slot < 0) {
-          listed = {k, {{true}, 0.0f, 0.0f, 0.0f, through}};
-        } else {
-          const float x = M::reads_x ? pass_.fields[pass_.n_slots + entry->slot] : 0.0f;
-          const Fired<float> fired = Fired<float>::of(x, room_.parameter[threshold_place()][entry->at]);
-          listed = {k, {fired, pass_.fields[entry->slot], q, x, through}};
+      return n++;
+    };
+    const float through = spec_.detach_reset ? 0.0f : 1.0f;
+    const std::uint32_t* const listed = own_.listed + own_.listed_stride * t;
+    for (int near = 0; near < 2; ++near)
+      each_own(pass_.lists, listed + near * (own_.n_rows + 1), t, [&](std::int64_t slot, std::uint32_t at) {
+        const int block = static_cast<int>(at / W), j = reach(block);
+        const float q = pass_.d_slots[slot];
+        if (adds_q_) {
+          room_.q[at] = q;
+          return;
         }
-      }
-    }
+        const float x = M::reads_x ? pass_.fields[pass_.n_slots + slot] : 0.0f;
+        const Fired<float> fired = Fired<float>::of(x, room_.parameter[threshold_place()][at]);
+        listed_[block * W + j] = {static_cast<int>(at % W), {fired, pass_.fields[slot], q, x, through}};
+      });
+    if (pass_.silenced.offsets)
+      each_own(pass_.silenced, own_.silenced + own_.silenced_stride * t, t, [&](std::int64_t, std::uint32_t at) {
+        const int block = static_cast<int>(at / W), j = reach(block);
+        if (!adds_q_) listed_[block * W + j] = {static_cast<int>(at % W), {{true}, 0.0f, 0.0f, 0.0f, through}};
+      });
     for (int k = 0; k < n_reached; ++k) {
       const int block = room_.reached[k];
       float* const d_current = room_.d_current + block * W;
@@ -374,37 +452,98 @@ class BackwardRow {
     }
   }
 
-  // What an entry of a source gets from a row of ∂L/∂i, and gives to the gradient of its weights.
-  void gather(const Hit& hit) {
+  // What entries of a source get from ∂L/∂i of step t, and give to the gradient of its weights.
+  void hear(const RowSource& from, int k, int t) {
+    const bool learns = pass_.first_d[k] >= 0;
+    float* const d_weight = learns ? room_.d_weight + pass_.first_d[k] : nullptr;
+    if (float* const d_value = pass_.d_value[k]) {
+      each(from, t, false, [&](std::int64_t slot, const float* weight, const float* d, int n) {
+        if (learns && !from.lists.values) {
+          put(d_value + slot, share_and_deliver_run(weight, d_weight + (weight - from.weight), d, n));
+        } else {
+          put(d_value + slot, lanes_of_run(weight, d, n));
+          if (learns) deliver_run(d_weight + (weight - from.weight), d, n, from.lists.values[slot]);
+        }
+      });
+      each(from, t, true, [&](std::int64_t slot, const float* weight, const float* d, int n) {
+        put(d_value + slot, lanes_of_run(weight, d, n));
+      });
+      add_shares();
+    } else if (learns) {
+      each(from, t, false, [&](std::int64_t slot, const float* weight, const float* d, int n) {
+        if (from.lists.values)
+          deliver_run(d_weight + (weight - from.weight), d, n, from.lists.values[slot]);
+        else
+          deliver_run(d_weight + (weight - from.weight), d, n);
+      });
+    }
+  }
+
+  // Calls visit(slot, weight, ∂L/∂i, n) for the runs to blocks that any gradient has come to.
+  template <class Visit>
+  void each(const RowSource& from, int t, bool near, Visit&& visit) {
+    const StepEntries entries(from, t, pass_.n_samples, sample_, near);
+    const RowRun* const runs = from.runs;
+    const float* const d_current = room_.d_current;
+    if (entries.more_than(n_blocks_)) {
+      if (!come_to(0, n_blocks_ - 1, t)) return;
+      entries.each([&](std::int64_t slot, std::uint32_t k, const float* weight) {
+        visit(slot, weight + runs[k].weight, d_current + runs[k].to, static_cast<int>(runs[k].n));
+      });
+    } else {
+      entries.each([&](std::int64_t slot, std::uint32_t k, const float* weight) {
+        std::int32_t& seen = from.seen[runs[k].place];
+        if (seen < 0 || seen >> 1 != t) {
+          const RowRun& clipped = from.clipped[k];
+          seen = 2 * t + come_to(clipped.to / W, (clipped.to + static_cast<int>(clipped.n) - 1) / W, t);
+        }
+        if (seen & 1) visit(slot, weight + runs[k].weight, d_current + runs[k].to, static_cast<int>(runs[k].n));
+      });
+    }
+  }
+
+  // Brings blocks to step t. Whether any gradient has come to them.
+  bool come_to(int first, int last, int t) {
     bool alive = false;
-    for (std::uint32_t block = hit.to / W; block <= (hit.to + hit.n - 1) / W; ++block) {
-      go_back(static_cast<int>(block), hit.t);
+    for (int block = first; block <= last; ++block) {
+      go_back(block, t);
       alive |= room_.alive[block];
     }
-    if (!alive) return;
-    const float* const d = room_.d_current + hit.to;
-    const int n = static_cast<int>(hit.n);
-    if (float* d_value = pass_.d_value[hit.source]) d_value[hit.slot] += share_of_run(pass_.weight + hit.weight, d, n);
-    if (!hit.is_spike || !pass_.wants_weight[hit.source]) return;
-    const float* values = pass_.values[hit.source];
-    if (values)
-      deliver_run(room_.d_weight + hit.weight, d, n, values[hit.slot]);
-    else
-      deliver_run(room_.d_weight + hit.weight, d, n);
+    return alive;
+  }
+
+  // The lanes of an entry's sum wait until there are enough to add up those of many at once.
+  void put(float* d_value, Vector lanes) {
+    lanes_[n_waiting_] = lanes;
+    waiting_[n_waiting_++] = d_value;
+    if (n_waiting_ == vector_width) add_shares();
+  }
+
+  void add_shares() {
+    if (!n_waiting_) return;
+    float sums[vector_width];
+    store(sums, sum_rows(lanes_));
+    for (int k = 0; k < n_waiting_; ++k) *waiting_[k] += sums[k];
+    n_waiting_ = 0;
   }
 
   const WindowBackward& pass_;
   const LayerSpec& spec_;
   const WindowBackwardRoom& room_;
+  const OwnRows& own_;
+  const int sample_, row_;
   ListedNeuron* const listed_;
   const int n_blocks_;
   const bool adds_q_;
+  Vector lanes_[vector_width] = {};
+  float* waiting_[vector_width];
+  int n_waiting_ = 0;
 };
 
 template <class M>
-void backward_row(const WindowBackward& pass, int row, const Hit* begin, const Hit* end, const RowEntry* first,
-                  const RowEntry* last, const WindowBackwardRoom& room) {
-  if constexpr (M::threshold >= 0) BackwardRow<M>(pass, row, room).run(begin, end, first, last);
+void backward_row(const WindowBackward& pass, int sample, int row, const RowSource* sources, const OwnRows& own,
+                  const WindowBackwardRoom& room) {
+  if constexpr (M::threshold >= 0) BackwardRow<M>(pass, sample, row, own, room).run(sources);
 }
 
 // ---- all models -----------------------------------------------------------------------------------------------------

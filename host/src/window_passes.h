@@ -19,17 +19,45 @@ constexpr std::size_t window_row_floats(int length) {
 }
 constexpr int window_blocks(int length) { return (length + window_block - 1) / window_block; }
 
+// A source as the rows of one sample hear it.
+struct RowSource {
+  Lists lists;
+  int delay;
+  const float* weight;          // packed
+  const std::uint32_t* starts;  // RowStarts
+  std::size_t stride;
+  int n_pre_rows;
+  const HeardRow *heard, *heard_end;  // by the row at hand
+  const std::uint32_t* run_starts;    // Windows::run_starts
+  const RowRun *runs, *clipped;       // as far as they are added, whole or not; as far as they reach neurons
+  std::int32_t* seen;  // [n_places], the step at which the blocks of a place were last looked at; backwards 2·t + alive
+  int n_places;
+};
+
 struct WindowPass {
   const LayerSpec* spec;
   NeuronParameters neuron;
-  int n_steps, length;
-  const float* weight;                       // of all sources, packed
-  const float* values[most_window_sources];  // of each source's entries, or null
+  int n_steps, n_samples, length, n_sources;
 };
 
 struct Padded;  // packing.h
-void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const PackedWindows& packed,
-            const Padded& neuron);
+void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const Padded& neuron);
+
+// What one worker knows of the sources.
+class RowSources {
+ public:
+  // `near`: of each source, whether near-spikes are wanted, since its entries get gradients.
+  RowSources(const LayerInput& input, const PackedWindows& packed, const std::vector<bool>& near);
+  void find(int sample);
+  const RowSource* of_row(int row);
+
+ private:
+  const LayerInput& input_;
+  const std::vector<bool> near_;
+  std::vector<RowSource> sources_;
+  std::vector<RowStarts> starts_;
+  Array<std::int32_t> seen_;
+};
 
 struct WindowForward : WindowPass {
   float* state[max_states];  // [B, N], in place
@@ -37,7 +65,7 @@ struct WindowForward : WindowPass {
   bool starts_silent;        // nobody has fired before the first step, as the states say
 };
 
-// Room of one worker for a row: arrays of `window_row_floats`.
+// Room of one worker for a row: arrays of `window_row_floats`; currents have a margin before and behind (WindowRows).
 struct WindowForwardRoom {
   float *state[max_states], *trace[max_parameters][max_states], *parameter[max_parameters];
   float *grad_threshold, *bias, *current, *slope;  // slope: null unless derivatives pass through spikes
@@ -54,18 +82,19 @@ struct WindowRecord {
 inline constexpr int window_record_floats = sizeof(WindowRecord) / sizeof(float);
 
 struct WindowBackward : WindowPass {
-  float* d_value[most_window_sources];  // of each source's entries, or null
-  bool wants_weight[most_window_sources];
-  const float* fields;  // [n_fields][slots] of the layer's own lists
+  float* d_value[most_window_sources];        // of each source's entries, or null
+  std::int64_t first_d[most_window_sources];  // where the gradient of its weights begins in `d_weight`; -1: not wanted
+  Lists lists, silenced;                      // the layer's own, and who fired and found no slot, or none
+  const float* fields;                        // [n_fields][slots] of the layer's own lists
   std::int64_t n_slots;
   const float* d_slots;  // [slots], σ'·e
 };
 
-// An entry of the layer's own lists in one row, or (slot < 0) a neuron that fired and found no slot.
-struct RowEntry {
-  std::int64_t slot;
-  std::int32_t t;
-  std::uint32_t at;  // in the row
+// Where the entries of the layer's own lists lie in the rows of one sample (RowStarts).
+struct OwnRows {
+  const std::uint32_t *listed, *silenced;
+  std::size_t listed_stride, silenced_stride;
+  int n_rows;
 };
 
 inline constexpr std::size_t window_listed_bytes = 32;
@@ -77,16 +106,15 @@ struct WindowBackwardRoom {
   std::int32_t *next, *reached, *n_listed;  // per block: the earliest step done; blocks with entries; how many
   bool* alive;                              // per block: whether any gradient has come to it
   void* listed;                             // [blocks][window_block] of ListedNeuron (codelets/step_grad.h)
-  float* d_weight;                          // like `weight`: this sample's sums
+  float* d_weight;                          // of all sources, packed: this sample's sums
 };
 
 struct WindowKernels {
-  // One row of one sample over the whole sequence; its hits have ascending steps.
-  void (*forward)(const WindowForward&, int sample, int row, const Hit* begin, const Hit* end,
-                  const WindowForwardRoom&);
-  // The same backwards; hits and entries have ascending steps too, and are read from the end.
-  void (*backward)(const WindowBackward&, int row, const Hit* begin, const Hit* end, const RowEntry* first,
-                   const RowEntry* last, const WindowBackwardRoom&);
+  // One row of one sample over the whole sequence.
+  void (*forward)(const WindowForward&, int sample, int row, const RowSource* sources, const WindowForwardRoom&);
+  // The same backwards.
+  void (*backward)(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
+                   const WindowBackwardRoom&);
 };
 
 }  // namespace sparsesnn

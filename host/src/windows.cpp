@@ -64,8 +64,64 @@ Windows::Windows(const WindowShape& shape) : shape_(shape) {
           runs.back().column + runs.back().n_taps == static_cast<std::uint32_t>(column))
         ++runs.back().n_taps;
       else
-        runs.push_back({static_cast<std::uint32_t>(column), 1, at});
+        runs.push_back({static_cast<std::uint32_t>(column), 1, at, 0, 1});
     });
+  find_whole_runs();
+  list_runs();
+}
+
+// How far runs would go on in the packed weights if rows had no ends.
+void Windows::find_whole_runs() {
+  std::vector<int> taps(order_.size());
+  for (std::size_t k = 0; k < taps.size(); ++k) taps[order_[k]] = static_cast<int>(k);
+  const auto reaches = [&](int x, int at, int column) {
+    return shape_.groups == 1 && at >= 0 && at < shape_.kernel[1] &&
+           x + shape_.padding[1] - taps[at] * shape_.dilation[1] == column * shape_.stride[1];
+  };
+  for (int x = 0; x < shape_.pre_width; ++x)
+    for (Run& run : runs_[x]) {
+      const int column = static_cast<int>(run.column), tap = static_cast<int>(run.tap);
+      int left = 0, right = static_cast<int>(run.n_taps);
+      while (reaches(x, tap - left - 1, column - left - 1)) ++left;
+      while (reaches(x, tap + right, column + right)) ++right;
+      run.n_left = left;
+      run.n_whole = left + right;
+      margin_ = std::max(margin_, std::max(left, right - static_cast<int>(run.n_taps)) * shape_.channels);
+    }
+}
+
+// The same as `each_run` says, seen from a row of the receiver.
+void Windows::list_runs() {
+  const std::uint32_t n_channels = shape_.pre_channels, width = shape_.pre_width, height = shape_.pre_height;
+  const std::uint32_t tap = group_senders_ * shape_.kernel[1] * shape_.channels;
+  heard_.resize(height_);
+  for (std::uint32_t c = 0; c < (shape_.channels_first ? n_channels : 1); ++c)
+    for (std::uint32_t y = 0; y < height; ++y)
+      for (const Row& row : rows_[y]) {
+        const std::uint32_t from = c * height + y, first = from * n_pre_row();
+        heard_[row.row].push_back({from, first - c * width, row.tap * tap});
+      }
+  std::vector<std::uint32_t> places(width);
+  for (std::uint32_t x = 0; x < width; ++x) {
+    places[x] = n_places_;
+    n_places_ += static_cast<int>(runs_[x].size()) * shape_.groups;
+  }
+  for (std::uint32_t k = 0; k < n_channels * width; ++k) {
+    const std::uint32_t c = shape_.channels_first ? k / width : k % n_channels;
+    const std::uint32_t x = shape_.channels_first ? k % width : k / n_channels;
+    const std::uint32_t group = c / group_senders_, first = group * group_channels_;
+    run_starts_.push_back(static_cast<std::uint32_t>(row_runs_.size()));
+    std::uint32_t place = places[x] + group * static_cast<std::uint32_t>(runs_[x].size());
+    one_run_ = one_run_ && runs_[x].size() == 1;
+    for (const Run& run : runs_[x]) {
+      const std::int32_t to = run.column * shape_.channels + first;
+      const std::uint32_t at = (c % group_senders_ * shape_.kernel[1] + run.tap) * shape_.channels + first;
+      const std::uint32_t left = run.n_left * shape_.channels;
+      row_runs_.push_back({to, run.n_taps * group_channels_, at, place});
+      whole_runs_.push_back({to - static_cast<std::int32_t>(left), run.n_whole * group_channels_, at - left, place++});
+    }
+  }
+  run_starts_.push_back(static_cast<std::uint32_t>(row_runs_.size()));
 }
 
 std::vector<std::size_t> Windows::weight_shape() const {
@@ -133,36 +189,94 @@ bool runs_by_row(const LayerSpec& spec, const LayerInput& input) {
   return spec.model->fires() && !spec.fixed && !spec.needs_step_order();
 }
 
-void RowHits::find(const LayerInput& input, const PackedWindows& packed, int sample, const std::vector<bool>& near) {
-  sort(WindowRows(input).n_rows, [&](auto&& visit) {
-    for (int t = 0; t < input.n_steps; ++t)
-      for (std::size_t k = 0; k < input.sources.size(); ++k) {
-        const SourceInput& from = input.sources[k];
-        if (t < from.delay) continue;
-        const std::int64_t list = static_cast<std::int64_t>(t - from.delay) * input.n_samples + sample;
-        const std::int64_t begin = from.lists.offsets[list], fired = begin + from.lists.n_spikes[list];
-        const std::int64_t end = near[k] ? from.lists.offsets[list + 1] : fired;
-        for (std::int64_t slot = begin; slot < end; ++slot) {
-          from.windows->each_run(
-              from.lists.id(slot), [&](std::uint32_t row, std::uint32_t to, std::uint32_t n, std::uint32_t weight) {
-                visit(row, Hit{slot, t, to, n, packed.first[k] + weight, static_cast<std::uint16_t>(k), slot < fired});
-              });
-        }
-      }
-  });
+void RowStarts::find(const Lists& lists, int n_steps, int n_samples, int sample, int n_rows, int length, bool near) {
+  if (lists.wide)
+    find_ids(lists, static_cast<const std::uint32_t*>(lists.ids), n_steps, n_samples, sample, n_rows, length, near);
+  else
+    find_ids(lists, static_cast<const std::uint16_t*>(lists.ids), n_steps, n_samples, sample, n_rows, length, near);
 }
 
-void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const PackedWindows& packed,
-            const Padded& neuron) {
+template <class Id>
+void RowStarts::find_ids(const Lists& lists, const Id* ids, int n_steps, int n_samples, int sample, int n_rows,
+                         int length, bool near) {
+  stride_ = (near ? 2 : 1) * (static_cast<std::size_t>(n_rows) + 1);
+  starts_.resize(stride_ * n_steps);
+  std::uint32_t* to = starts_.data();
+  for (int t = 0; t < n_steps; ++t) {
+    const std::int64_t i = static_cast<std::int64_t>(t) * n_samples + sample;
+    const std::int64_t begin = lists.offsets[i], end = lists.offsets[i + 1];
+    const std::int64_t fired = lists.n_spikes ? begin + lists.n_spikes[i] : end;
+    const auto add = [&](std::int64_t slot, std::int64_t last) {
+      std::uint32_t bound = 0;
+      for (int row = 0; row < n_rows; ++row) {
+        *to++ = static_cast<std::uint32_t>(slot - begin);
+        for (bound += length; slot < last && ids[slot] < bound;) ++slot;
+      }
+      *to++ = static_cast<std::uint32_t>(last - begin);
+    };
+    add(begin, fired);
+    if (near) add(fired, end);
+  }
+}
+
+void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const Padded& neuron) {
   pass.spec = &spec;
   pass.neuron = neuron.pointers();
   pass.n_steps = input.n_steps;
+  pass.n_samples = input.n_samples;
   pass.length = WindowRows(input).length;
-  pass.weight = packed.data.data();
-  for (std::size_t k = 0; k < input.sources.size(); ++k) pass.values[k] = input.sources[k].lists.values;
+  pass.n_sources = static_cast<int>(input.sources.size());
+}
+
+RowSources::RowSources(const LayerInput& input, const PackedWindows& packed, const std::vector<bool>& near)
+    : input_(input), near_(near), starts_(input.sources.size()) {
+  std::size_t n_places = 0;
+  for (const SourceInput& from : input.sources) n_places += from.windows->n_places();
+  seen_ = Array<std::int32_t>(n_places);
+  std::int32_t* seen = seen_.data();
+  for (std::size_t k = 0; k < input.sources.size(); ++k) {
+    const SourceInput& from = input.sources[k];
+    const Windows& windows = *from.windows;
+    RowSource source{};
+    source.lists = from.lists;
+    source.delay = from.delay;
+    source.weight = packed.data.data() + packed.first[k];
+    source.n_pre_rows = windows.n_pre_rows();
+    source.run_starts = windows.run_starts();
+    source.clipped = windows.runs(false);
+    source.runs = windows.runs(!(near[k] && !windows.same_lanes()));
+    source.n_places = windows.n_places();
+    source.seen = seen;
+    seen += source.n_places;
+    sources_.push_back(source);
+  }
+}
+
+void RowSources::find(int sample) {
+  for (std::size_t k = 0; k < sources_.size(); ++k) {
+    const Windows& windows = *input_.sources[k].windows;
+    const int n_lists = std::max(0, input_.n_steps - sources_[k].delay);
+    starts_[k].find(sources_[k].lists, n_lists, input_.n_samples, sample, windows.n_pre_rows(), windows.n_pre_row(),
+                    near_[k]);
+    sources_[k].starts = starts_[k].data();
+    sources_[k].stride = starts_[k].stride();
+  }
+}
+
+const RowSource* RowSources::of_row(int row) {
+  for (std::size_t k = 0; k < sources_.size(); ++k) {
+    const std::vector<HeardRow>& heard = input_.sources[k].windows->heard(row);
+    sources_[k].heard = heard.data();
+    sources_[k].heard_end = heard.data() + heard.size();
+  }
+  std::fill_n(seen_.data(), seen_.size(), -1);
+  return sources_.data();
 }
 
 WindowRows::WindowRows(const LayerInput& input)
-    : n_rows(input.sources[0].windows->n_rows()), length(input.sources[0].windows->row_length()) {}
+    : n_rows(input.sources[0].windows->n_rows()), length(input.sources[0].windows->row_length()) {
+  for (const SourceInput& source : input.sources) margin = std::max(margin, source.windows->margin());
+  margin = (margin + 15) / 16 * 16;
+}
 
 }  // namespace sparsesnn

@@ -23,14 +23,18 @@ struct WindowShape {
 // Runs are taken 16 numbers at a time: arrays that they touch are so many longer.
 inline constexpr std::size_t window_slack = 16;
 
-// What one entry of a list adds to one row of the receiver: `n` numbers from `to` on.
-struct Hit {
-  std::int64_t slot;  // of the entry
-  std::int32_t t;     // step of the receiver
-  std::uint32_t to, n;
-  std::uint32_t weight;  // in the packed weights of all sources
-  std::uint16_t source;
-  bool is_spike;
+// What a neuron of the sender adds to a row of the receiver: `n` numbers from `to` on, weights from `weight` on. Runs
+// with the same `place` reach the same numbers.
+struct RowRun {
+  std::int32_t to;
+  std::uint32_t n, weight, place;
+};
+
+// A row of the sender's maps that a row of the receiver hears; where channels come first, of one channel.
+struct HeardRow {
+  std::uint32_t row;
+  std::uint32_t base;    // the runs of neuron m begin at run_starts[m - base]
+  std::uint32_t weight;  // of its tap, to be added to that of a run
 };
 
 class Windows {
@@ -49,6 +53,21 @@ class Windows {
   // Packed, a run's weights lie one after the other. Throws for NaN and infinity.
   void pack(const float* weight, bool bf16, float* packed) const;
   void unpack(const float* packed, float* weight) const;
+
+  // Rows of the sender, of n_pre_row() neurons each, ascending in their ids.
+  int n_pre_rows() const { return shape_.pre_height * (shape_.channels_first ? shape_.pre_channels : 1); }
+  int n_pre_row() const { return shape_.pre_width * (shape_.channels_first ? 1 : shape_.pre_channels); }
+  // Those that a row of the receiver hears, ascending, and what their neurons add to it.
+  const std::vector<HeardRow>& heard(int row) const { return heard_[row]; }
+  // Null where every neuron has one run: that of neuron m is then the one at m - base.
+  const std::uint32_t* run_starts() const { return one_run_ ? nullptr : run_starts_.data(); }
+  // `whole`: with the taps that reach beyond the ends of the row, by up to `margin()` numbers, so that nearly all are
+  // of one length.
+  const RowRun* runs(bool whole) const { return whole ? whole_runs_.data() : row_runs_.data(); }
+  int margin() const { return margin_; }
+  // Whether the lanes of a sum over a run are the same with those taps.
+  bool same_lanes() const { return group_channels_ % 16 == 0; }
+  int n_places() const { return n_places_; }
 
   // Calls visit(row, to, n, weight) for every run that a neuron of the sender adds to; rows ascending.
   template <class Visit>
@@ -71,10 +90,14 @@ class Windows {
   };
   struct Run {
     std::uint32_t column, n_taps, tap;
+    std::uint32_t n_left, n_whole;  // taps that the left end cuts off; how many there would be without ends
   };
   std::size_t packed_row(int y, int x, int c) const {
     return ((static_cast<std::size_t>(y) * group_senders_ + c) * shape_.kernel[1] + order_[x]) * shape_.channels;
   }
+
+  void find_whole_runs();
+  void list_runs();
 
   WindowShape shape_;
   int height_, width_;                            // of the receiver
@@ -82,6 +105,11 @@ class Windows {
   std::vector<int> order_;                        // of the taps of a row, in the packed weights
   std::vector<std::vector<Row>> rows_;            // of the receiver that a row of the sender reaches, and by which tap
   std::vector<std::vector<Run>> runs_;            // likewise of columns
+  std::vector<std::vector<HeardRow>> heard_;      // of each row of the receiver
+  std::vector<std::uint32_t> run_starts_;
+  std::vector<RowRun> row_runs_, whole_runs_;
+  int n_places_ = 0, margin_ = 0;
+  bool one_run_ = true;
 };
 
 // The weights of all sources of a layer, packed one behind the other.
@@ -92,37 +120,27 @@ struct PackedWindows {
   PackedWindows(const LayerSpec& spec, const LayerInput& input);
 };
 
-// Items in the order of their rows, those of a row as they came.
-template <class Item>
-class ByRow {
+// Where the entries of each row of a population lie in the lists of one sample; ids ascend, so that they lie together.
+class RowStarts {
  public:
-  // `each` calls visit(row, item) for all of them; it is called twice.
-  template <class Each>
-  void sort(int n_rows, Each&& each) {
-    starts_.assign(static_cast<std::size_t>(n_rows) + 1, 0);
-    each([&](std::uint32_t row, const Item&) { ++starts_[row + 1]; });
-    for (std::size_t row = 1; row < starts_.size(); ++row) starts_[row] += starts_[row - 1];
-    items_.resize(starts_.back());
-    next_.assign(starts_.begin(), starts_.end());
-    each([&](std::uint32_t row, const Item& item) { items_[next_[row]++] = item; });
-  }
-  const Item* begin(int row) const { return items_.data() + starts_[row]; }
-  const Item* end(int row) const { return items_.data() + starts_[row + 1]; }
+  // Rows of `length` neurons. n_spikes of the lists null: all entries are spikes. `near`: near-spikes too.
+  void find(const Lists& lists, int n_steps, int n_samples, int sample, int n_rows, int length, bool near);
+  // Of step t from t·stride() on [n_rows + 1], then those of near-spikes; counted from the list's first entry.
+  const std::uint32_t* data() const { return starts_.data(); }
+  std::size_t stride() const { return stride_; }
 
  private:
-  std::vector<Item> items_;
-  std::vector<std::size_t> starts_, next_;
+  template <class Id>
+  void find_ids(const Lists& lists, const Id* ids, int n_steps, int n_samples, int sample, int n_rows, int length,
+                bool near);
+
+  std::vector<std::uint32_t> starts_;
+  std::size_t stride_ = 0;
 };
 
-// What a sample's lists add to each row, steps ascending, then sources, then ids.
-struct RowHits : ByRow<Hit> {
-  // `near`: near-spikes too, where the gradient of the source's values is wanted.
-  void find(const LayerInput& input, const PackedWindows& packed, int sample, const std::vector<bool>& near);
-};
-
-// Rows of a layer that hears windows, and the numbers each.
+// Rows of a layer that hears windows, the numbers each, and how many more runs may touch before and behind them.
 struct WindowRows {
-  int n_rows, length;
+  int n_rows, length, margin = 0;
   explicit WindowRows(const LayerInput& input);
 };
 

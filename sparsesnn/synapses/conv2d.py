@@ -70,12 +70,6 @@ class Conv2d(OnMaps):
             "channels": self.channels,
         }
 
-    def fan_out_runs(self) -> float:
-        """Runs of weights, without a gap, that a spike adds, on average: one a row that hears it, more where taps are apart."""
-        kernel, stride, _, dilation = self.windows()
-        gaps = 1 if self.groups == 1 and stride[1] % dilation[1] == 0 else kernel[1] / stride[1]
-        return kernel[0] / stride[0] * gaps
-
     @property
     def n_channels(self) -> int:
         return self.channels

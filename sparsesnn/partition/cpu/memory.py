@@ -67,9 +67,8 @@ ITEMS = (
 OBJECT_BYTES = 30_000
 #: which neurons a sparse synapse joins: sender, receiver, place, and how sums over receivers go on
 SYNAPSE_BYTES = 13
-#: a run of weights that a spike adds to a row of maps, and an own entry: `Hit` of host/src/windows.h, `RowEntry` of
-#: host/src/window_passes.h
-HIT_BYTES, ENTRY_BYTES = 32, 16
+#: where the entries of a row of maps begin in a list: `RowStarts` of host/src/windows.h
+START_BYTES = 4
 #: rows (t, b) that the backward pass works on at a time: `backward_rows` of host/src/choices.h
 CHUNK_ROWS = 1024
 #: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
@@ -180,13 +179,15 @@ def _windows(plan: Plan, name: str, n_weights: int, lengths: Mapping[str, Length
     """What a layer of maps holds while it runs, instead of what others do; `masks`: its records, row by row."""
     population, n = plan.network.populations[name], plan.populations[name].n
     train, cores = int(plan.trains), min(plan.target.tiles, plan.n_samples)
-    runs = sum(lengths[c.pre].listed * plan.in_lists(c).kind.fan_out_runs() for c in plan.incoming(name))
+    shapes = [plan.in_lists(c).kind.window_shape() for c in plan.incoming(name)]
+    heard = [shape["shape"][0] * (shape["shape"][2] if shape["channels_first"] else 1) for shape in shapes if shape]
+    own = plan.in_lists(plan.incoming(name)[0]).kind.post_shape[0]
     fields = 1 + (getattr(population, "reset", "") == "zero")
     return {
         "packed": 4 * n_weights,
         "state": 4 * plan.n_samples * n * _states(population),
         "masks": math.ceil(lengths[name].listed * plan.n_steps * plan.n_samples * (8 + 4 * fields * train)),
-        "sorting": math.ceil(plan.n_steps * cores * (HIT_BYTES * runs + ENTRY_BYTES * lengths[name].listed * train)),
+        "sorting": START_BYTES * plan.n_steps * cores * (1 + train) * (sum(h + 1 for h in heard) + (own + 1) * train),
         "waiting sums": 4 * n_weights * min(plan.n_samples, GROUP_SAMPLES * LEAF_GROUPS) * train,
     }
 
