@@ -89,7 +89,11 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     gc.collect()
     for _ in range(point.warm_up):
         step()
-    seconds, sent, messages, waited, parts = [], [], [], [], []
+    seconds: list[float] = []
+    sent: list[float] = []
+    messages: list[float] = []
+    waited: list[float] = []
+    parts: list[dict[str, float]] = []
     for _ in range(point.repeats):
         world.barrier()
         _core.phase_seconds(reset=True)
@@ -103,7 +107,8 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         waited.append(traffic.seconds)
     shares = [w / s for w, s in zip(waited, seconds, strict=True)]
     phases = {name: [each[name] for each in parts] for name in parts[0] if name != "deliver"}  # a part of forward
-    medians = [median(numbers) for numbers in (seconds, sent, messages, shares, waited, *phases.values())]
+    rows: list[list[float]] = [seconds, sent, messages, shares, waited, *phases.values()]
+    medians = [median(row) for row in rows]
     ranks = world.all_gather(np.array(medians))
     phases_ms = {name: 1e3 * float(max(rank[5 + k] for rank in ranks)) for k, name in enumerate(phases)}
     step_s = float(max(rank[0] for rank in ranks))

@@ -57,6 +57,6 @@ def gradient_norm(model: Model, gradients: Mapping[str, Tensor]) -> float:
     for name, g in gradients.items():
         if g.ndim:
             population, _, own = name.partition(".")[2].partition(".")
-            squares[name] = model.layers[population].squares_per_receiver(own, g.numpy())
+            squares[name] = model.layers[population].squares_per_receiver(own, g.numpy())  # type: ignore[operator]
     whole = model.parts.whole_neurons(squares) if model.parts else squares
     return math.sqrt(sum(float(whole[n].sum()) if g.ndim else float(g) ** 2 for n, g in gradients.items()))
