@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from sparsesnn.launch.scaling import Point, predict_step
-from sparsesnn.partition.cpu.grids import largest_part
+from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.target import Links
 
 
@@ -51,8 +52,8 @@ def work(spec_file: Path, out: Path) -> int:
 
 def grids(ranks: Sequence[int], batch: int) -> list[tuple[int, int]]:
     """All replicas × shards, but those with idle replicas."""
-    found = [(n, r // n) for r in ranks for n in range(1, r + 1) if r % n == 0]
-    return [(n, shards) for n, shards in found if largest_part(batch, n) * (n - 1) < batch]
+    n_groups = math.ceil(batch / GROUP_SAMPLES)
+    return [(n, r // n) for r in ranks for n in range(1, r + 1) if r % n == 0 and n <= n_groups]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
