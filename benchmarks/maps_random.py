@@ -76,8 +76,9 @@ class Case:
         return fired * torch.randint(1, 4, fired.shape, generator=g) if self.graded else fired
 
     def model(self, backend: str) -> Model:
-        options = {"dense_mode": "step"} if backend == "dense" else {}
-        model = Model(self.network, backend=backend, seed=self.seed, **options)
+        model = Model(
+            self.network, backend=backend, seed=self.seed, dense_mode="step" if backend == "dense" else "auto"
+        )
         with torch.no_grad():
             for name, p in model.named_parameters():
                 if name.endswith(DELAYS):
