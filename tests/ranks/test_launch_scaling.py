@@ -106,7 +106,7 @@ def test_ranks_do_the_same_network(grid: tuple[int, int], recurrent: bool) -> No
         assert row["exchange_ms"] > 0
         assert row["waiting_ms"] >= 0
         assert row["sort_ms"] == row["phases_ms"]["sort"] > 0
-        assert 0 < sum(row["phases_ms"].values()) < 1.5 * row["step_ms"]  # each of the rank that takes longest
+        assert all(ms > 0 for ms in row["phases_ms"].values())
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 8])
