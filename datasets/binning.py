@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import warn_of_units
+from sparsesnn.ids import MAX_UINT16_NEURONS
 from sparsesnn.options import option
-from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 Array = npt.NDArray[Any]
 

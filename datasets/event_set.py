@@ -18,7 +18,8 @@ from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
-from sparsesnn.spikes import MAX_UINT16_NEURONS, SpikeBatch
+from sparsesnn.ids import MAX_UINT16_NEURONS
+from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]

@@ -19,8 +19,8 @@ import numpy as np
 from sparsesnn.datasets import hashing
 from sparsesnn.datasets.binning import check_window, smallest
 from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.ids import MAX_UINT16_NEURONS
 from sparsesnn.options import option
-from sparsesnn.spikes import MAX_UINT16_NEURONS
 
 SPLITS = ("train", "test")
 LICENCE = "none: made here"

@@ -64,9 +64,8 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
     optimiser = Adam(model.parameters(), lr=0.0)
 
-    update_s = [0.0]
-
-    def step() -> Any:
+    def step() -> tuple[Any, float]:
+        """Its output, and the seconds that the update took."""
         optimiser.zero_grad(set_to_none=True)
         output = model(spikes, first_sample=first)
         logits = output.counts() if output.potentials is None else output.potentials.mean(0)
@@ -76,10 +75,9 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         gradient_norm(model, gradients_of(model))
         start = time.perf_counter()
         optimiser.step()
-        update_s[0] = time.perf_counter() - start
-        return output
+        return output, time.perf_counter() - start
 
-    output = step()
+    output, _ = step()
     rates = {"input": spikes.activity(), **output.activity()}
     listed = {name: lists.ids.numel() / _places(lists) for name, lists in _lists(output).items()}
     activity = average(grid.replicas, rates, last - first)
@@ -98,9 +96,9 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         world.barrier()
         _core.phase_seconds(reset=True)
         before, start = world.traffic.copy(), time.perf_counter()
-        step()
+        update_s = step()[1]
         took, traffic = time.perf_counter() - start, world.traffic.since(before)
-        parts.append({**_core.phase_seconds(reset=True), "optimiser": update_s[0]})
+        parts.append({**_core.phase_seconds(reset=True), "optimiser": update_s})
         seconds.append(took)
         sent.append(traffic.bytes_sent)
         messages.append(traffic.n_messages)

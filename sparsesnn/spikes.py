@@ -17,26 +17,10 @@ from torch import Tensor
 from sparsesnn.arguments import named
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.event_times import warn_of_units
+from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
 
-#: largest population whose ids fit uint16
-MAX_UINT16_NEURONS = 65_536
 #: what `SpikeBatch.from_dense` does with the gradient of its spikes
 GRADIENTS = ("none", "fired", "all")
-
-
-def id_dtype(n_neurons: int) -> torch.dtype:
-    """uint16 while every id fits, else int32."""
-    return torch.uint16 if n_neurons <= MAX_UINT16_NEURONS else torch.int32
-
-
-def _signed(ids: Tensor) -> Tensor:
-    """The same memory as int16 where it is uint16, for which PyTorch has few operations and no pickling."""
-    return ids.view(torch.int16) if ids.dtype == torch.uint16 else ids
-
-
-def _unsigned(ids: Tensor) -> Tensor:
-    """The inverse of `_signed`."""
-    return ids.view(torch.uint16) if ids.dtype == torch.int16 else ids
 
 
 # Not frozen, and compared by identity: libraries such as Lightning take a dataclass apart and set its fields again.
@@ -298,30 +282,29 @@ class SpikeBatch:
         rows = slice(start * self.n_samples, stop * self.n_samples)
         offsets = self.offsets[rows.start : rows.stop + 1]
         entries = slice(int(offsets[0]), int(offsets[-1]))
-        return replace(  # copies: a part does not keep the memory of the whole
-            self,
-            offsets=offsets - offsets[0],
-            ids=_unsigned(_signed(self.ids)[entries].clone()),
-            n_spikes=self.n_spikes[rows].clone(),
-            n_steps=stop - start,
-            values=None if self.values is None else self.values[entries].clone(),
-            dropped=None if self.dropped is None else self.dropped[rows].clone(),
-        )
+        part = self._part(rows, entries, offsets - offsets[0], stop - start, self.n_samples)
+        return part._each(lambda x: unsigned(signed(x).clone()))  # a part does not keep the memory of the whole
 
     def _rows(self, rows: Tensor, n_steps: int, n_samples: int) -> SpikeBatch:
         n_listed = self.n_listed[rows]
         offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64, device=self.device)
         torch.cumsum(n_listed, 0, out=offsets[1:])
         shift = torch.repeat_interleave(self.offsets[rows] - offsets[:-1], n_listed)
-        entry = torch.arange(shift.numel(), device=self.device) + shift
+        entries = torch.arange(shift.numel(), device=self.device) + shift
+        return self._part(rows, entries, offsets, n_steps, n_samples)
+
+    def _part(
+        self, rows: slice | Tensor, entries: slice | Tensor, offsets: Tensor, n_steps: int, n_samples: int
+    ) -> SpikeBatch:
+        """The lists `rows`, whose entries are these."""
         return replace(
             self,
             offsets=offsets,
-            ids=_unsigned(_signed(self.ids)[entry]),
+            ids=unsigned(signed(self.ids)[entries]),
             n_spikes=self.n_spikes[rows],
             n_steps=n_steps,
             n_samples=n_samples,
-            values=None if self.values is None else self.values[entry],
+            values=None if self.values is None else self.values[entries],
             dropped=None if self.dropped is None else self.dropped[rows],
         )
 
@@ -377,14 +360,14 @@ class SpikeBatch:
         # a device without its number is the current one
         if torch.empty(0, device=device).device == self.device:
             return self
-        return self._each(lambda x: _unsigned(_signed(x).to(device, non_blocking=non_blocking)))
+        return self._each(lambda x: unsigned(signed(x).to(device, non_blocking=non_blocking)))
 
     def pin_memory(self) -> SpikeBatch:
         """The same lists in page-locked memory, for copies to a GPU that overlap; unchanged without CUDA.
 
         A `DataLoader` with `pin_memory=True` calls this.
         """
-        return self._each(lambda x: _unsigned(_signed(x).pin_memory())) if torch.cuda.is_available() else self
+        return self._each(lambda x: unsigned(signed(x).pin_memory())) if torch.cuda.is_available() else self
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> SpikeBatch:
         return replace(
@@ -397,10 +380,10 @@ class SpikeBatch:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "ids": _signed(self.ids)}
+        return {**self.__dict__, "ids": signed(self.ids)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update({**state, "ids": _unsigned(state["ids"])})
+        self.__dict__.update({**state, "ids": unsigned(state["ids"])})
 
     def detach(self) -> SpikeBatch:
         """The same lists, cut from the autograd graph."""
@@ -500,7 +483,7 @@ def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeB
     return replace(
         parts[0],
         offsets=torch.cat([parts[0].offsets[:1], *ends]),
-        ids=_unsigned(torch.cat([_signed(part.ids) for part in parts])),
+        ids=unsigned(torch.cat([signed(part.ids) for part in parts])),
         n_spikes=torch.cat([part.n_spikes for part in parts]),
         n_steps=n_steps,
         n_samples=n_samples,

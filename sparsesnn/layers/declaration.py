@@ -24,6 +24,11 @@ def fires(population: Any) -> bool:
     return any(q.name == THRESHOLD.name for q in getattr(population, "parameters", ()))
 
 
+def n_learnt(population: Any) -> int:
+    """How many parameters of its neurons are trained."""
+    return sum(bool(getattr(population, f"learn_{q.name}", False)) for q in population.parameters)
+
+
 def kept_states(population: Any) -> Tuple[str, ...]:  # noqa: UP006
     """What a machine that differentiates step by step keeps of every step besides the first state; "i": the current."""
     read = {x for q, names in population.reads.items() if getattr(population, f"learn_{q}", False) for x in names}

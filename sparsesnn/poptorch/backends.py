@@ -113,7 +113,8 @@ def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
 
 def _ragged(source: Spikes) -> Any:
     """As the engine's `SpikeBatch`."""
-    from sparsesnn.spikes import SpikeBatch, id_dtype
+    from sparsesnn.ids import id_dtype
+    from sparsesnn.spikes import SpikeBatch
 
     n_steps, n_samples, k = source.lists.shape[0], source.lists.shape[1], source.capacity
     heads = source.lists[:, :, :HEAD].reshape(-1, HEAD)

@@ -21,9 +21,10 @@ from sparsesnn.engines import Batch, Training, make_engine
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host.comm import make_grid, simulate
+from sparsesnn.ids import id_dtype
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
-from sparsesnn.spikes import SpikeBatch, id_dtype
+from sparsesnn.spikes import SpikeBatch
 
 
 def with_near_spikes() -> SpikeBatch:

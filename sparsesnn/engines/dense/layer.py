@@ -156,9 +156,8 @@ def run_layer(
     has_axonal = any(c.axonal for c in layer.loops)
     plain = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix for c in layer.loops)
     if (mode == "fused" and not plain) or (mode in ("fused", "compile") and has_axonal):
-        mode = (
-            "hoist"  # the fused loop knows one recurrent matrix of delay 1; delays that learn would be compiled again
-        )
+        # the fused loop knows one recurrent matrix of delay 1; delays that learn would be compiled again
+        mode = "hoist"
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
     call = _call(layer, sources, state)

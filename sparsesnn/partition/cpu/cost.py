@@ -32,7 +32,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from sparsesnn.layers import LI, Input
+from sparsesnn.layers import LI
+from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, n_blocks, tile_width
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan
@@ -192,9 +193,7 @@ def _squares_bytes(plan: Plan) -> list[float]:
     sizes = [0.0] * plan.target.devices
     for name in plan.network.receivers():
         population = plan.network.populations[name]
-        assert not isinstance(population, Input)  # it receives nothing
-        learnt = sum(bool(getattr(population, f"learn_{x.name}", False)) for x in population.parameters)
-        numbers = len(plan.incoming(name)) + bool(getattr(population, "bias", False)) + learnt
+        numbers = len(plan.incoming(name)) + bool(getattr(population, "bias", False)) + n_learnt(population)
         for rank, n in enumerate(_owned(plan, name)):
             sizes[rank] += 8 * numbers * n
     return sizes

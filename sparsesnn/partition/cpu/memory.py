@@ -40,6 +40,7 @@ import math
 from collections.abc import Mapping
 
 from sparsesnn.layers import LI, Input, Population
+from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.cost import tile_blocks
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
@@ -153,7 +154,7 @@ def _rank(
         else:
             share = n / plan.populations[name].n
             fields = 1 + (population.reset == "zero")
-            fields += sum(bool(getattr(population, f"learn_{x.name}", False)) for x in population.parameters)
+            fields += n_learnt(population)
             out["records"] += math.ceil(4 * fields * rows * lengths[name].listed * share) * train
     several = plan.target.devices > 1
     out["state"] += 0 if several else kept  # models over ranks return no state

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsesnn.layers import Input
-from sparsesnn.layers.declaration import fires, kept_states
+from sparsesnn.layers.declaration import fires, kept_states, n_learnt
 from sparsesnn.partition.plan import Plan
 
 ITEMS = (
@@ -116,7 +116,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
     n_weights = sum(plan.populations[c.pre].n for c in incoming) * width
     spiking = fires(population)
     more_states, kept = population.states[1:], kept_states(population) if trains else ()
-    learnt = sum(bool(getattr(population, f"learn_{q.name}", False)) for q in population.parameters)
+    learnt = n_learnt(population)
     moments = {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
     row = 4 * padded(n, "float32")  # one float a neuron
     rows_of_state = len(more_states) + (0 if spiking else 2)
