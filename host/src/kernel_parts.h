@@ -1,6 +1,7 @@
 // What the files of kernels share, each compiled once per instruction set: forward_kernels.cpp, neuron_kernels.cpp,
 // list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, dense_share_kernels.cpp, sparse_kernels.cpp,
-// window_kernels.cpp, window_sample_kernels.cpp, and kernels.cpp with the table of them.
+// window_forward_kernels.cpp, window_backward_kernels.cpp, window_sample_kernels.cpp, and kernels.cpp with the table of
+// them.
 #pragma once
 
 #include <type_traits>
@@ -57,8 +58,12 @@ void deliver_windows(float* current, const Windows& windows, const float* weight
 void windows_grad(const BackwardPass&, const Chunk&, const WindowSender&, int sample, const float* d_current,
                   float* row, float* d_weight);
 
-// ---- window_kernels.cpp
-const WindowKernels& window_kernels(const LayerSpec& spec);
+// ---- window_forward_kernels.cpp
+void forward_row(const WindowForward&, int sample, int row, const RowSource* sources, const WindowForwardRoom&);
+
+// ---- window_backward_kernels.cpp
+void backward_row(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
+                  const WindowBackwardRoom&);
 
 // ---- neuron_kernels.cpp: what depends on the model, for tiles of one width
 

@@ -8,7 +8,12 @@ namespace sparsesnn {
 
 struct DenseKernels;
 struct RandomKernels;
-struct WindowKernels;
+struct OwnRows;
+struct RowSource;
+struct WindowBackward;
+struct WindowBackwardRoom;
+struct WindowForward;
+struct WindowForwardRoom;
 
 struct Kernels {
   const char* name;
@@ -59,8 +64,10 @@ struct Kernels {
   // above; `row` has room for one of it.
   void (*windows_grad)(const BackwardPass&, const Chunk&, const WindowSender&, int sample, const float* d_current,
                        float* row, float* d_weight);
-  // Of a neuron model, the passes of layers that run row by row (window_passes.h).
-  const WindowKernels& (*window)(const LayerSpec&);
+  // One row of one sample of a layer that hears windows, all steps, forward and backward (window_passes.h).
+  void (*forward_row)(const WindowForward&, int sample, int row, const RowSource* sources, const WindowForwardRoom&);
+  void (*backward_row)(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
+                       const WindowBackwardRoom&);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);

@@ -113,9 +113,8 @@ void Backward::run_sample(int sample, int worker, float* d_weight) {
   const OwnRows rows{own->listed.data(), own->silenced.data(), own->listed.stride(), own->silenced.stride(),
                      rows_.n_rows};
   const WindowBackwardRoom room = own->room(d_weight);
-  const WindowKernels& kernels = kernels_.window(spec_);
   for (int row = 0; row < rows_.n_rows; ++row) {
-    kernels.backward(pass_, sample, row, own->sources.of_row(row), rows, room);
+    kernels_.backward_row(pass_, sample, row, own->sources.of_row(row), rows, room);
     if (wanted_.bias)
       std::memcpy(d_bias_.data() + static_cast<std::size_t>(sample) * spec_.n + row * rows_.length, room.d_bias,
                   sizeof(float) * rows_.length);

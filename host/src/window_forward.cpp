@@ -125,14 +125,13 @@ void Forward::run_samples() {
   pass.starts_silent = !input_.state[0];
   pass.nobody_fired = pass.starts_silent && std::any_of(threshold.data(), threshold.data() + threshold.size(),
                                                         [](float x) { return x < 0.0f; });
-  const WindowKernels& kernels = kernels_.window(spec_);
   std::vector<std::unique_ptr<ForwardRoom>> rooms(num_threads());
   parallel_for(input_.n_samples, [&](int sample, int worker) {
     std::unique_ptr<ForwardRoom>& room = rooms[worker];
     if (!room) room = std::make_unique<ForwardRoom>(spec_, input_, packed_, rows_);
     room->sources.find(sample);
     for (int row = 0; row < rows_.n_rows; ++row) {
-      kernels.forward(pass, sample, row, room->sources.of_row(row), room->room());
+      kernels_.forward_row(pass, sample, row, room->sources.of_row(row), room->room());
       room->take_records(records_[sample]);
     }
   });

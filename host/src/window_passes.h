@@ -1,4 +1,5 @@
-// What the kernels of layers that hear windows are given (window_kernels.cpp); see windows.h.
+// What the kernels of layers that hear windows are given (window_forward_kernels.cpp, window_backward_kernels.cpp); see
+// windows.h.
 //
 // A row is cut into blocks of `window_block` neurons. Steps at which nothing reaches a block wait until something does;
 // they are then done in one go, states in registers, with the operations that they would have had in turn: bits do not
@@ -30,8 +31,7 @@ struct RowSource {
   const HeardRow *heard, *heard_end;  // by the row at hand
   const std::uint32_t* run_starts;    // Windows::run_starts
   const RowRun *runs, *clipped;       // as far as they are added, whole or not; as far as they reach neurons
-  std::int32_t* seen;  // [n_places], the step at which the blocks of a place were last looked at; backwards 2·t + alive
-  int n_places;
+  std::int32_t* seen;  // by place, the step at which its blocks were last looked at; backwards 2·t + alive
 };
 
 struct WindowPass {
@@ -107,14 +107,6 @@ struct WindowBackwardRoom {
   bool* alive;                              // per block: whether any gradient has come to it
   void* listed;                             // [blocks][window_block] of ListedNeuron (codelets/step_grad.h)
   float* d_weight;                          // of all sources, packed: this sample's sums
-};
-
-struct WindowKernels {
-  // One row of one sample over the whole sequence.
-  void (*forward)(const WindowForward&, int sample, int row, const RowSource* sources, const WindowForwardRoom&);
-  // The same backwards.
-  void (*backward)(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
-                   const WindowBackwardRoom&);
 };
 
 }  // namespace sparsesnn

@@ -245,9 +245,8 @@ RowSources::RowSources(const LayerInput& input, const PackedWindows& packed, con
     source.run_starts = windows.run_starts();
     source.clipped = windows.runs(false);
     source.runs = windows.runs(!(near[k] && !windows.same_lanes()));
-    source.n_places = windows.n_places();
     source.seen = seen;
-    seen += source.n_places;
+    seen += windows.n_places();
     sources_.push_back(source);
   }
 }
