@@ -24,14 +24,20 @@ def fires(population: Any) -> bool:
     return any(q.name == THRESHOLD.name for q in getattr(population, "parameters", ()))
 
 
+def learnt(population: Any) -> Tuple[str, ...]:  # noqa: UP006
+    """Names of its neurons' parameters that are trained."""
+    names = (q.name for q in getattr(population, "parameters", ()))
+    return tuple(name for name in names if getattr(population, f"learn_{name}", False))
+
+
 def n_learnt(population: Any) -> int:
     """How many parameters of its neurons are trained."""
-    return sum(bool(getattr(population, f"learn_{q.name}", False)) for q in population.parameters)
+    return len(learnt(population))
 
 
 def kept_states(population: Any) -> Tuple[str, ...]:  # noqa: UP006
     """What a machine that differentiates step by step keeps of every step besides the first state; "i": the current."""
-    read = {x for q, names in population.reads.items() if getattr(population, f"learn_{q}", False) for x in names}
+    read = {x for q in learnt(population) for x in population.reads.get(q, ())}
     return tuple(x for x in (*population.states[1:], "i") if x in read)
 
 

@@ -403,11 +403,17 @@ def test_steps_that_run_again_cost_what_the_emulated_machine_counts(delay: int) 
     assert predict_ipu(all_kept).batch_s < predicted.batch_s
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(recurrent: bool) -> None:
-    network = Network.chain(
-        Input(60), LIF(70, recurrent=recurrent, bias=True, grad_threshold=0.3, learn_beta=True), LIF(20), delay=1
-    )
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        LIF(70, bias=True, grad_threshold=0.3, learn_beta=True),
+        LIF(70, recurrent=True, bias=True, grad_threshold=0.3, learn_beta=True),
+        AdLIF(70, beta=0.5, threshold=0.1, grad_threshold=0.03, learn_rho=True, learn_a=True, learn_threshold=True),
+    ],
+    ids=["LIF", "recurrent", "AdLIF"],
+)
+def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden: Any) -> None:
+    network = Network.chain(Input(60), hidden, LIF(20), delay=1)
     plan = planned(network, "ipu-mk2:1x80", b=5, t=8, max_activity=1.0, replicas=2, regularises=True)
     model = Model(network)
     with torch.no_grad():
@@ -472,7 +478,7 @@ def test_fixed_activity_is_the_lower_bound_of_a_sweep(activity_rows: list[sweeps
 
 
 def test_the_page_says_what_the_model_says(activity_rows: list[sweeps.Row]) -> None:
-    """After a change of the model: ./dev run python benchmarks/ipu_predictions.py"""
+    """After a change of the model: ./dev bench ipu-predictions"""
     page = (Path(__file__).parents[2] / "docs" / "ipu-predictions.md").read_text(encoding="utf-8")
     few = sweep_tables.scaling_table(list(sweeps.weak_scaling((1,))))
     assert sweep_tables.activity_table(activity_rows) in page

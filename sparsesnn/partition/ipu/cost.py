@@ -31,7 +31,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsesnn.layers.declaration import fires
+from sparsesnn.layers.declaration import fires, n_learnt
 from sparsesnn.partition.ipu.memory import PACKED_NEURONS, bucket_bytes, list_bytes, mask_words, padded, slots_bytes
 from sparsesnn.partition.ipu.traffic import Traffic, Work
 from sparsesnn.partition.ipu.vertices import MAX_DIRECT_SUMS, loops_rounds
@@ -274,10 +274,9 @@ class _Machine:
         n_bytes = 0
         for name, sizes in self.sizes.items():
             p = plan.network.populations[name]
-            learnt = sum(bool(getattr(p, f"learn_{x}", False)) for x in ("alpha", "beta", "threshold"))
             rows = sum(plan.populations[c.pre].n for c in plan.incoming(name))
-            if learnt or getattr(p, "bias", False):
-                rows += 6 * (1 + learnt)
+            if n_learnt(p) or getattr(p, "bias", False):
+                rows += 6 * (1 + n_learnt(p))
             n_bytes += 4 * rows * sum(padded(int(n), "float32") for n in sizes)
         return self._all_reduce(n_bytes)
 

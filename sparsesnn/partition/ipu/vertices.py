@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sparsesnn.layers.declaration import fires
+from sparsesnn.layers.declaration import fires, learnt
 from sparsesnn.partition.plan import Plan
 
 #: vertices a tile on average that a program may have before its rounds share theirs
@@ -71,8 +71,4 @@ def _tiles(*lists: Iterable[int]) -> int:
 
 def _totals(plan: Plan) -> int:
     """Values that a whole population shares have their gradients added up by one vertex each."""
-    return sum(
-        bool(getattr(p, f"learn_{name}", False)) and not isinstance(getattr(p, name), tuple)
-        for p in plan.network.populations.values()
-        for name in ("beta", "alpha", "threshold")
-    )
+    return sum(not isinstance(getattr(p, name), tuple) for p in plan.network.populations.values() for name in learnt(p))
