@@ -1,7 +1,7 @@
 """Replicas × shards, measured, next to the order in which the plan puts them.
 
-    ./dev run python benchmarks/grids.py --ranks 1,2,4                       every grid of so many ranks
-    ./dev run python benchmarks/grids.py --ranks 2,4 --recurrent --width 512 --rounds 4
+    ./dev bench grids --ranks 1,2,4                       every grid of so many ranks
+    ./dev bench grids --ranks 2,4 --recurrent --width 512 --rounds 4
 
 Each grid trains the same network and batch, in turns with the others; the fastest of all rounds counts. By default it is processor
 time without communication, of the rank that computes longest, which holds where ranks share cores or others use the machine, and the

@@ -1,15 +1,17 @@
 """Writes the tables and plots of docs/ipu-predictions.md anew, from the cost model in sparsesnn/partition.
 
-./dev run python benchmarks/ipu_predictions.py            rewrites the tables between the markers, and the PNGs
-./dev run python benchmarks/ipu_predictions.py --check    exits with 1 if a table is not what the model says now
+    ./dev bench ipu-predictions            rewrites the tables between the markers, and the PNGs
+    ./dev bench ipu-predictions --check    exits with 1 if a table is not what the model says now
 
 About two minutes; no IPU and no data are needed, nothing is measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparsesnn.partition.ipu import sweep_tables, sweeps
@@ -19,8 +21,10 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "ipu-predictions.md"
 
 
-def main(arguments: list[str]) -> int:
-    check = arguments == ["--check"]
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare the tables, and write nothing")
+    options = parser.parse_args(arguments)
     activity = list(sweeps.activity_sweep())
     scaling = list(sweeps.weak_scaling((1, 2, 4, 8, 16, 64)))
     tables = {
@@ -33,7 +37,7 @@ def main(arguments: list[str]) -> int:
     new = old
     for name, table in tables.items():
         new = fill(new, name, table)
-    if check:
+    if options.check:
         print("the page is up to date" if new == old else "the page differs from the model; run this without --check")
         return int(new != old)
     write_atomically(PAGE, new.encode())
@@ -52,4 +56,4 @@ def fill(page: str, name: str, table: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

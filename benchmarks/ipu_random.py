@@ -1,7 +1,7 @@
 """The IPU program against the CPU engine on random networks.
 
-    ./dev run python benchmarks/ipu_random.py 300              networks of seeds 0 to 299 on the emulated IPU
-    ./dev run python benchmarks/ipu_random.py 1 --first 17     the network of seed 17 again
+    ./dev bench ipu-random 300              networks of seeds 0 to 299 on the emulated IPU
+    ./dev bench ipu-random 1 --first 17     the network of seed 17 again
 
 Each network is trained for 20 steps on both, from the same weights and on the same batches. The bar: weights differ by
 at most 1e-5 of the largest of their array. A network that misses it is looked at again, step by step from *equal*

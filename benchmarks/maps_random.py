@@ -1,7 +1,7 @@
 """Random networks of convolutions and pools on the CPU engine against PyTorch's convolution and the reference.
 
-    ./dev run python benchmarks/maps_random.py 300               networks of seeds 0 to 299
-    ./dev run python benchmarks/maps_random.py 1 --first 17      the network of seed 17 again
+    ./dev bench maps-random 300               networks of seeds 0 to 299
+    ./dev bench maps-random 1 --first 17      the network of seed 17 again
 
 Three runs of each network, from the same weights on the same spikes: the engine in float32, on 1 and 3 threads and two
 instruction sets, which must agree bit for bit; `dense` in float32, step by step, PyTorch's convolution under autograd; and
@@ -350,7 +350,7 @@ def run_case(case: Case) -> Finding:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("n", type=int, help="networks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--verbose", action="store_true", help="print every network")

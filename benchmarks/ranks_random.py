@@ -1,8 +1,8 @@
 """Random networks over random grids of ranks against one process, bit for bit.
 
     mpirun -n 16 python benchmarks/ranks_random.py 100               networks of seeds 0 to 99, on grids of these 16 ranks
-    ./dev run python benchmarks/ranks_random.py 100 --ranks 7        on 7 ranks that are threads of this process
-    ./dev run python benchmarks/ranks_random.py 1 --first 17 --ranks 7 --verbose
+    ./dev bench ranks-random 100 --ranks 7        on 7 ranks that are threads of this process
+    ./dev bench ranks-random 1 --first 17 --ranks 7 --verbose
 
 Rank 0 trains the network alone, and tells the others what it found: lists of every population, dropped spikes, activity,
 potentials, gradients, and the lists of the next step. Each rank compares its part. The exit code is 1 where one differs.

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,19 @@ def test_the_commands_of_the_readme_are_known() -> None:
     assert scripts == ["demo", "test"]
     known = (ROOT / "dev").read_text()
     assert all(re.search(rf"^  {script} ", known, re.MULTILINE) for script in scripts)
+
+
+def test_every_benchmark_has_a_name() -> None:
+    scripts = [path for path in ROOT.glob("benchmarks/*.py") if "__main__" in path.read_text()]
+    names = {path.stem.replace("_", "-") for path in scripts} | {"rivals", "sweep", "convergence"}
+    refused = subprocess.run([ROOT / "dev", "bench", "nothing"], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert set(refused.stderr.split("allowed: ")[1].strip().split(", ")) == names
+    text = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    readme = (ROOT / "benchmarks" / "README.md").read_text()
+    for name in names:
+        assert re.search(rf"\b{name}: ", text), name
+        assert re.search(rf"^\./dev bench {name}\b", readme, re.MULTILINE), name
 
 
 def test_the_code_of_the_readme_runs() -> None:

@@ -1,4 +1,4 @@
-"""Random networks of convolutions and pools; `./dev run python benchmarks/maps_random.py` runs hundreds."""
+"""Random networks of convolutions and pools; `./dev bench maps-random` runs hundreds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random networks on the IPU program and on the CPU engine; `./dev run python benchmarks/ipu_random.py` runs hundreds."""
+"""Random networks on the IPU program and on the CPU engine; `./dev bench ipu-random` runs hundreds."""
 
 from __future__ import annotations
 
