@@ -42,9 +42,15 @@ struct Bf16 {
   std::uint16_t bits;
 };
 
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+// The forms with a mask give the same instructions; in those without one GCC 12 sees a variable that nobody set.
+inline constexpr __mmask16 all_lanes = 0xffff;
+#endif
+
 inline Vector load(const Bf16* p) {
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
-  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16);
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (Vector)_mm512_maskz_slli_epi32(all_lanes, _mm512_maskz_cvtepu16_epi32(all_lanes, bits), 16);
 #elif defined(__AVX2__) && SPARSESNN_VECTOR_BYTES == 32
   return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
 #else
@@ -72,7 +78,7 @@ inline Vector broadcast(float x) { return Vector{} + x; }
 
 inline Vector square_root(Vector x) {
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
-  return (Vector)_mm512_sqrt_ps((__m512)x);
+  return (Vector)_mm512_maskz_sqrt_ps(all_lanes, (__m512)x);
 #elif defined(__AVX__) && SPARSESNN_VECTOR_BYTES == 32
   return (Vector)_mm256_sqrt_ps((__m256)x);
 #elif defined(__SSE__) && SPARSESNN_VECTOR_BYTES == 16

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "engine.h"
@@ -12,8 +13,7 @@ namespace {
 // without branches, then one look at each border between runs, the only places where an id may be followed by one that
 // is not larger.
 template <class Id>
-bool ids_are_good(const Lists& lists, std::int64_t i0, std::int64_t i1, int n_neurons) {
-  const Id* ids = static_cast<const Id*>(lists.ids);
+bool ids_are_good(const Lists& lists, const Id* ids, std::int64_t i0, std::int64_t i1, int n_neurons) {
   const std::int64_t begin = lists.offsets[i0], end = lists.offsets[i1];
   Id largest = 0;
   for (std::int64_t j = begin; j < end; ++j) largest = std::max(largest, ids[j]);
@@ -58,13 +58,14 @@ void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, i
       if (!std::isfinite(lists.values[j]))
         fail(i, "holds value " + std::to_string(lists.values[j]) + "; give finite numbers");
   constexpr std::int64_t piece = 1024;
-  std::vector<char> good((n_lists + piece - 1) / piece);
-  parallel_for(static_cast<int>(good.size()), [&](int k, int) {
+  std::atomic<bool> good = true;
+  parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int k, int) {
     const std::int64_t i0 = k * piece, i1 = std::min(n_lists, i0 + piece);
-    good[k] = lists.wide ? ids_are_good<std::uint32_t>(lists, i0, i1, n_neurons)
-                         : ids_are_good<std::uint16_t>(lists, i0, i1, n_neurons);
+    with_ids(lists.wide, lists.ids, [&](auto* ids) {
+      if (!ids_are_good(lists, ids, i0, i1, n_neurons)) good = false;
+    });
   });
-  if (std::find(good.begin(), good.end(), 0) == good.end()) return;
+  if (good) return;
   for (std::int64_t i = 0; i < n_lists; ++i) {
     const auto check_run = [&](std::int64_t from, std::int64_t to) {
       std::int64_t before = -1;

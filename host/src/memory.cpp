@@ -106,7 +106,7 @@ void Shared::make() {
 #if defined(__linux__) && defined(MFD_CLOEXEC)
   std::random_device random;  // the name says to other processes that this is the file they look for
   std::string name = "sparsesnn";
-  for (int k = 0; k < 4; ++k) name += "-" + std::to_string(random());
+  for (int k = 0; k < 4; ++k) (name += '-') += std::to_string(random());
   const std::size_t wanted = std::min(2 * physical_memory(), std::size_t{1} << 38);
   const int made = memfd_create(name.c_str(), MFD_CLOEXEC);
   if (made < 0) return;
