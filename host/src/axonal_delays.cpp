@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
 #include "group_sums.h"
@@ -24,8 +23,7 @@ struct Move {
 
   // Calls visit(slot, step, m, fired) for all entries of a sample.
   template <class Id, class Visit>
-  void each_entry(int b, Visit&& visit) const {
-    const Id* const ids = static_cast<const Id*>(lists.ids);
+  void each_entry(const Id* ids, int b, Visit&& visit) const {
     for (int t = 0; t < n_steps; ++t) {
       const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b, begin = lists.offsets[list];
       const std::int64_t near = begin + lists.n_spikes[list], end = lists.offsets[list + 1];
@@ -43,14 +41,14 @@ struct Move {
 
 // How many entries and how many spikes arrive at sample b, [steps of the result][n_samples].
 template <class Id>
-void count_sample(const Move& move, int b, std::int32_t* n_listed, std::int32_t* n_spikes) {
+void count_sample(const Move& move, const Id* ids, int b, std::int32_t* n_listed, std::int32_t* n_spikes) {
   struct Last {
     std::int32_t step, fired;
   };
   const Array<Last> lasts = Array<Last>::filled(move.n_neurons, {-2, 0});  // entry of each neuron
   Last* const last = lasts.data();
   const std::size_t stride = move.n_samples;
-  move.each_entry<Id>(b, [&, last](std::int32_t, int t, std::uint32_t m, int fired) {
+  move.each_entry(ids, b, [&, last](std::int32_t, int t, std::uint32_t m, int fired) {
     const int apart = move.fraction(m) > 0.0f, joined = move.delays.fraction && last[m].step + 1 == t;
     const int counted = joined & last[m].fired & apart;
     last[m] = {t, fired};
@@ -68,7 +66,7 @@ void count_sample(const Move& move, int b, std::int32_t* n_listed, std::int32_t*
 
 // Writes what arrives at sample b to its lists in `out`, whose offsets and numbers of spikes are there.
 template <class Id>
-void fill_sample(const Move& move, int b, DelayedLists& out) {
+void fill_sample(const Move& move, const Id* ids, int b, DelayedLists& out) {
   struct Entry {
     std::int32_t slot, step, fired;
   };
@@ -76,12 +74,12 @@ void fill_sample(const Move& move, int b, DelayedLists& out) {
   // By id, within an id by step: a counting sort.
   const Array<std::int32_t> starts = Array<std::int32_t>::zeros(static_cast<std::size_t>(move.n_neurons) + 2);
   std::int32_t* const next = starts.data() + 1;  // where an id's next entry goes
-  move.each_entry<Id>(b, [=](std::int32_t, int, std::uint32_t m, int) { ++next[m + 1]; });
+  move.each_entry(ids, b, [=](std::int32_t, int, std::uint32_t m, int) { ++next[m + 1]; });
   for (int m = 0; m < move.n_neurons; ++m) next[m + 1] += next[m];
   const Array<Entry> by_id(static_cast<std::size_t>(next[move.n_neurons]));
   Entry* const entries = by_id.data();
-  move.each_entry<Id>(
-      b, [=](std::int32_t slot, int t, std::uint32_t m, int fired) { entries[next[m]++] = {slot, t, fired}; });
+  move.each_entry(ids, b,
+                  [=](std::int32_t slot, int t, std::uint32_t m, int fired) { entries[next[m]++] = {slot, t, fired}; });
   // The next near-spike and the next spike of each list.
   const Array<std::int64_t> places(2 * static_cast<std::size_t>(move.n_out));
   std::int64_t* const place = places.data();
@@ -90,7 +88,7 @@ void fill_sample(const Move& move, int b, DelayedLists& out) {
     place[2 * t + 1] = out.offsets[list];
     place[2 * t] = out.offsets[list] + out.n_spikes[list];
   }
-  Id* const ids = reinterpret_cast<Id*>(out.ids.data());
+  Id* const moved = reinterpret_cast<Id*>(out.ids.data());
   float* const values = out.values.data();
   std::int32_t* const slots[2] = {out.slots[0].data(), out.slots[1].data()};
   for (std::uint32_t m = 0; m < static_cast<std::uint32_t>(move.n_neurons); ++m) {
@@ -100,7 +98,7 @@ void fill_sample(const Move& move, int b, DelayedLists& out) {
     const auto put = [&](std::size_t t, const Entry* later, const Entry* earlier) {
       const int fired = (later ? later->fired & int(f > 0.0f) : 0) | (earlier ? earlier->fired : 0);
       const std::int64_t slot = place[2 * t + fired]++;
-      ids[slot] = static_cast<Id>(m);
+      moved[slot] = static_cast<Id>(m);
       float value = 0.0f;
       const auto add = [&](int part, const Entry* entry, float weight) {
         if (!entry) return;
@@ -125,9 +123,9 @@ void fill_sample(const Move& move, int b, DelayedLists& out) {
 }
 
 template <class Id>
-void delayed_grad_of_group(const Lists& lists, int n_steps, int n_samples, int group, const AxonalDelays& delays,
-                           const std::int32_t* const slots[2], const float* d_moved, float* d_values, double* sums) {
-  const Id* const ids = static_cast<const Id*>(lists.ids);
+void delayed_grad_of_group(const Lists& lists, const Id* ids, int n_steps, int n_samples, int group,
+                           const AxonalDelays& delays, const std::int32_t* const slots[2], const float* d_moved,
+                           float* d_values, double* sums) {
   const auto arrived = [&](int part, std::int64_t j) { return slots[part][j] < 0 ? 0.0f : d_moved[slots[part][j]]; };
   for (int t = 0; t < n_steps; ++t)
     for (int b = group * group_samples; b < std::min(n_samples, (group + 1) * group_samples); ++b) {
@@ -143,12 +141,6 @@ void delayed_grad_of_group(const Lists& lists, int n_steps, int n_samples, int g
           sums[ids[j]] += static_cast<double>(lists.values ? lists.values[j] : 1.0f) * (later - earlier);
       }
     }
-}
-
-// Calls body with a null pointer to the type of the ids.
-template <class Body>
-auto with_ids(bool wide, Body&& body) {
-  return wide ? body(static_cast<std::uint32_t*>(nullptr)) : body(static_cast<std::uint16_t*>(nullptr));
 }
 
 }  // namespace
@@ -176,9 +168,8 @@ DelayedLists delay_lists(const Lists& lists, int n_steps, int n_samples, int n_n
   const Move move{lists, n_steps, n_samples, n_neurons, delays, n_out, more - first_step};
   const Array<std::int32_t> n_listed = Array<std::int32_t>::zeros(n_lists);
   parallel_for(n_samples, [&](int b, int) {
-    with_ids(lists.wide, [&](auto* id) {
-      count_sample<std::remove_pointer_t<decltype(id)>>(move, b, n_listed.data(), out.n_spikes.data());
-    });
+    with_ids(lists.wide, lists.ids,
+             [&](auto* ids) { count_sample(move, ids, b, n_listed.data(), out.n_spikes.data()); });
   });
   out.offsets[0] = 0;
   for (std::int64_t i = 0; i < n_lists; ++i) out.offsets[i + 1] = out.offsets[i] + n_listed[i];
@@ -187,7 +178,7 @@ DelayedLists delay_lists(const Lists& lists, int n_steps, int n_samples, int n_n
   if (delays.fraction || lists.values) out.values = Array<float>(n_moved);
   for (int part = 0; part < delays.n_parts(); ++part) out.slots[part] = Array<std::int32_t>::filled(n_slots, -1);
   parallel_for(n_samples, [&](int b, int) {
-    with_ids(lists.wide, [&](auto* id) { fill_sample<std::remove_pointer_t<decltype(id)>>(move, b, out); });
+    with_ids(lists.wide, lists.ids, [&](auto* ids) { fill_sample(move, ids, b, out); });
   });
   return out;
 }
@@ -219,9 +210,9 @@ void delay_lists_grad(const Lists& lists, int n_steps, int n_samples, int n_neur
                       const Array<float>& d_delays) {
   parallel_for(count_groups(n_samples), [&](int group, int) {
     std::vector<double> sums(d_delays ? n_neurons : 0);  // in the order of the group's lists
-    with_ids(lists.wide, [&](auto* id) {
-      delayed_grad_of_group<std::remove_pointer_t<decltype(id)>>(lists, n_steps, n_samples, group, delays, slots,
-                                                                 d_moved, d_values, d_delays ? sums.data() : nullptr);
+    with_ids(lists.wide, lists.ids, [&](auto* ids) {
+      delayed_grad_of_group(lists, ids, n_steps, n_samples, group, delays, slots, d_moved, d_values,
+                            d_delays ? sums.data() : nullptr);
     });
     for (std::size_t m = 0; m < sums.size(); ++m) d_delays[group * sums.size() + m] = static_cast<float>(sums[m]);
   });

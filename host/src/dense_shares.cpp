@@ -20,16 +20,13 @@ struct Row {
 
 // Where the first id that is at least m is among slots begin..end-1.
 template <class Id>
-std::int64_t first_from(const Lists& lists, std::int64_t begin, std::int64_t end, int m) {
-  const Id* ids = static_cast<const Id*>(lists.ids);
+std::int64_t first_from(const Id* ids, std::int64_t begin, std::int64_t end, int m) {
   return m ? std::lower_bound(ids + begin, ids + end, m) - ids : begin;
 }
 
 // Writes sum[id - m0] for the entries from `slot` on with ids below m1; returns the first slot behind them.
 template <class Id>
-std::int64_t put(const Lists& lists, std::int64_t slot, std::int64_t end, int m0, int m1, const float* sum,
-                 float* d_value) {
-  const Id* ids = static_cast<const Id*>(lists.ids);
+std::int64_t put(const Id* ids, std::int64_t slot, std::int64_t end, int m0, int m1, const float* sum, float* d_value) {
   for (; slot < end && ids[slot] < static_cast<std::uint32_t>(m1); ++slot) d_value[slot] = sum[ids[slot] - m0];
   return slot;
 }
@@ -49,10 +46,10 @@ class Products {
 
   // Rows row0 on, up to dense_block of them, of senders in blocks b0..b1-1.
   template <class Id>
-  void run(int row0, int b0, int b1) const {
+  void run(const Id* ids, int row0, int b0, int b1) const {
     const int n_rows = std::min(dense_block, static_cast<int>(chunk_.n_rows()) - row0);
     Row rows[dense_block];
-    for (int i = 0; i < n_rows; ++i) rows[i] = row_at<Id>(row0 + i, b0 * dense_block);
+    for (int i = 0; i < n_rows; ++i) rows[i] = row_at(ids, row0 + i, b0 * dense_block);
     int most = 1;  // tiles of a block: each half of them needs room
     for (const TileBlock& tiles : to_.blocks) most = std::max(most, tiles.n);
     const int depth = std::bit_width(static_cast<unsigned>(most));
@@ -72,8 +69,8 @@ class Products {
         for (int i = 0; i < n_rows; ++i) {
           Row& row = rows[i];
           const float* from = sum + i * dense_block;
-          const std::int64_t spike = put<Id>(from_.lists, row.spike, row.spikes_end, m0, m1, from, d_value);
-          const std::int64_t near = put<Id>(from_.lists, row.near, row.near_end, m0, m1, from, d_value);
+          const std::int64_t spike = put(ids, row.spike, row.spikes_end, m0, m1, from, d_value);
+          const std::int64_t near = put(ids, row.near, row.near_end, m0, m1, from, d_value);
           if (!k) row = {spike, row.spikes_end, near, row.near_end};
         }
       }
@@ -83,7 +80,7 @@ class Products {
  private:
   // What arrives at a row of senders m on; nothing at the rows of samples that do not exist, and before the delay.
   template <class Id>
-  Row row_at(int row, int m) const {
+  Row row_at(const Id* ids, int row, int m) const {
     const int group = row / chunk_.group_rows(), in_group = row % chunk_.group_rows();
     const int t = chunk_.t0 + in_group / group_samples;
     const int b = chunk_.b0 + group * group_samples + in_group % group_samples;
@@ -91,7 +88,7 @@ class Products {
     const Lists& lists = from_.lists;
     const std::int64_t list = static_cast<std::int64_t>(t - from_.delay) * n_samples_ + b;
     const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list], end = lists.offsets[list + 1];
-    return {first_from<Id>(lists, begin, near, m), near, first_from<Id>(lists, near, end, m), end};
+    return {first_from(ids, begin, near, m), near, first_from(ids, near, end, m), end};
   }
 
   const Kernels& kernels_;
@@ -125,10 +122,7 @@ void dense_list_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk
   parallel_for(n_rows * n_parts, [&](int item, int) {
     const Part part{item % n_parts, n_parts};
     const int row0 = item / n_parts * dense_block, b0 = part.begin(n_blocks), b1 = part.end(n_blocks);
-    if (from.lists.wide)
-      products.run<std::uint32_t>(row0, b0, b1);
-    else
-      products.run<std::uint16_t>(row0, b0, b1);
+    with_ids(from.lists.wide, from.lists.ids, [&](auto* ids) { products.run(ids, row0, b0, b1); });
   });
 }
 

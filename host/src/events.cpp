@@ -89,8 +89,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
 // Calls visit(tile, place, slot) for all listed neurons of the chunk in the order of its rows backwards: groups of
 // samples ascending, steps descending, samples ascending.
 template <class Id, class Visit>
-void visit_listed(const LayerSpec& spec, const LayerSaved& saved, const Chunk& chunk, int n_samples, Visit&& visit) {
-  const Id* ids = static_cast<const Id*>(saved.lists.ids);
+void visit_listed(const Id* ids, const LayerSpec& spec, const LayerSaved& saved, const Chunk& chunk, int n_samples,
+                  Visit&& visit) {
   const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w));
   const bool silenced = spec.stores_silenced();
   for (int g = chunk.b0; g < chunk.b1; g += group_samples)
@@ -108,13 +108,12 @@ void visit_listed(const LayerSpec& spec, const LayerSaved& saved, const Chunk& c
 }
 
 template <class Id>
-Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
-                        std::int64_t n_slots, const Chunk& chunk, int n_samples) {
+Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& saved, const float* d_values,
+                        float* d_slots, std::int64_t n_slots, const Chunk& chunk, int n_samples) {
   const int n_tiles = spec.n_tiles();
   Listed listed;
   listed.starts = Array<std::int32_t>::zeros(n_tiles + 1);
   std::int32_t* starts = listed.starts.data();
-  const Id* ids = static_cast<const Id*>(saved.lists.ids);
   const int w = spec.tile_width, shift = std::countr_zero(static_cast<unsigned>(w));
   for (int t = chunk.t0; t < chunk.t1; ++t) {
     const std::int64_t row = static_cast<std::int64_t>(t) * n_samples, *offsets = saved.lists.offsets + row;
@@ -145,14 +144,14 @@ Listed sort_ids_by_tile(const LayerSpec& spec, const LayerSaved& saved, const fl
       }
     }
   } else {
-    visit_listed<Id>(spec, saved, chunk, n_samples,
-                     [=, to = listed.states.data()](int tile, std::uint32_t place, std::int64_t slot) {
-                       ListedState& one = to[starts[tile]++];
-                       if (slot < 0)
-                         one = {place, 0.0f, -1.0f, 0.0f};
-                       else
-                         one = {place, q_of(slot), sigma[slot], x ? x[slot] : 0.0f};
-                     });
+    visit_listed(ids, spec, saved, chunk, n_samples,
+                 [=, to = listed.states.data()](int tile, std::uint32_t place, std::int64_t slot) {
+                   ListedState& one = to[starts[tile]++];
+                   if (slot < 0)
+                     one = {place, 0.0f, -1.0f, 0.0f};
+                   else
+                     one = {place, q_of(slot), sigma[slot], x ? x[slot] : 0.0f};
+                 });
   }
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start
   starts[0] = 0;
@@ -168,8 +167,9 @@ Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples
 
 Listed sort_by_tile(const LayerSpec& spec, const LayerSaved& saved, const float* d_values, float* d_slots,
                     std::int64_t n_slots, const Chunk& chunk, int n_samples) {
-  return saved.lists.wide ? sort_ids_by_tile<std::uint32_t>(spec, saved, d_values, d_slots, n_slots, chunk, n_samples)
-                          : sort_ids_by_tile<std::uint16_t>(spec, saved, d_values, d_slots, n_slots, chunk, n_samples);
+  return with_ids(saved.lists.wide, saved.lists.ids, [&](auto* ids) {
+    return sort_ids_by_tile(ids, spec, saved, d_values, d_slots, n_slots, chunk, n_samples);
+  });
 }
 
 }  // namespace sparsesnn

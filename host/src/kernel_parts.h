@@ -137,13 +137,4 @@ inline void with_weight(bool bf16, const void* weight, Body&& body) {
     body(static_cast<const float*>(weight));
 }
 
-// Calls body with the ids as what they are.
-template <class Body>
-inline void with_ids(bool wide, const void* ids, Body&& body) {
-  if (wide)
-    body(static_cast<const Id32*>(ids));
-  else
-    body(static_cast<const Id16*>(ids));
-}
-
 }  // namespace sparsesnn::SPARSESNN_ISA

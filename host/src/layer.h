@@ -61,6 +61,16 @@ struct LayerSpec {
   bool adds_q() const { return model->adds_q && detach_reset; }
 };
 
+// Calls body with ids as what they are: uint32 where they are `wide`, else uint16.
+template <class Body>
+inline auto with_ids(bool wide, const void* ids, Body&& body) {
+  return wide ? body(static_cast<const std::uint32_t*>(ids)) : body(static_cast<const std::uint16_t*>(ids));
+}
+template <class Body>
+inline auto with_ids(bool wide, void* ids, Body&& body) {
+  return wide ? body(static_cast<std::uint32_t*>(ids)) : body(static_cast<std::uint16_t*>(ids));
+}
+
 // Lists of one population, [T·B]; ids are uint16 or, `wide`, uint32.
 struct Lists {
   const std::int64_t* offsets = nullptr;

@@ -54,8 +54,7 @@ inline std::int64_t decode_sent(const ForwardPass& pass, std::int64_t list, Id* 
 }  // namespace
 
 std::int64_t sent_ids(const ForwardPass& pass, std::int64_t list, void* ids) {
-  return pass.wide ? decode_sent(pass, list, static_cast<Id32*>(ids))
-                   : decode_sent(pass, list, static_cast<Id16*>(ids));
+  return with_ids(pass.wide, ids, [&](auto* to) { return decode_sent(pass, list, to); });
 }
 
 namespace {

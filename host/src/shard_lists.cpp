@@ -107,10 +107,7 @@ void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uin
         next += n_listed;
       }
     };
-    if (shard.wide)
-      copy(static_cast<const std::uint32_t*>(shard.ids) + from[r]);
-    else
-      copy(static_cast<const std::uint16_t*>(shard.ids) + from[r]);
+    with_ids(shard.wide, shard.ids, [&](auto* all) { copy(all + from[r]); });
   }
 }
 
@@ -220,13 +217,8 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
   out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (out.wide ? 4 : 2));
   parallel_for(n_pieces, [&](int item, int) {
     const std::int64_t i0 = item * lists_piece, i1 = std::min(n_lists, i0 + lists_piece);
-    const auto merge = [&](auto* ids) {
-      merge_ids(shards, first, i0, i1, from.data() + item * shards.size(), out, ids);
-    };
-    if (out.wide)
-      merge(reinterpret_cast<std::uint32_t*>(out.ids.data()));
-    else
-      merge(reinterpret_cast<std::uint16_t*>(out.ids.data()));
+    with_ids(out.wide, out.ids.data(),
+             [&](auto* ids) { merge_ids(shards, first, i0, i1, from.data() + item * shards.size(), out, ids); });
   });
   return out;
 }
@@ -239,7 +231,7 @@ Owners::Owners(const Lists& population, std::int64_t n_lists, const std::vector<
   std::vector<std::int32_t> owner;  // of each neuron
   owner.reserve(first.back());
   for (std::size_t r = 1; r < first.size(); ++r) owner.resize(first[r], static_cast<std::int32_t>(r - 1));
-  const auto find = [&](auto* ids) {
+  with_ids(population.wide, population.ids, [&](auto* ids) {
     each_list(n_lists, [&](std::int64_t i) {
       const std::int64_t begin = offsets_[i];
       const std::int32_t n_spikes = population.n_spikes[i], n = static_cast<std::int32_t>(offsets_[i + 1] - begin);
@@ -247,11 +239,7 @@ Owners::Owners(const Lists& population, std::int64_t n_lists, const std::vector<
       find_edges(ids + begin, n_spikes, first, owner, spikes);
       find_edges(ids + begin + n_spikes, n - n_spikes, first, owner, spikes + n_ranks_ + 1);
     });
-  };
-  if (population.wide)
-    find(static_cast<const std::uint32_t*>(population.ids));
-  else
-    find(static_cast<const std::uint16_t*>(population.ids));
+  });
 }
 
 std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values, int n_rows,

@@ -190,10 +190,8 @@ bool runs_by_row(const LayerSpec& spec, const LayerInput& input) {
 }
 
 void RowStarts::find(const Lists& lists, int n_steps, int n_samples, int sample, int n_rows, int length, bool near) {
-  if (lists.wide)
-    find_ids(lists, static_cast<const std::uint32_t*>(lists.ids), n_steps, n_samples, sample, n_rows, length, near);
-  else
-    find_ids(lists, static_cast<const std::uint16_t*>(lists.ids), n_steps, n_samples, sample, n_rows, length, near);
+  with_ids(lists.wide, lists.ids,
+           [&](auto* ids) { find_ids(lists, ids, n_steps, n_samples, sample, n_rows, length, near); });
 }
 
 template <class Id>
