@@ -205,7 +205,7 @@ PARTS = {
         ("step_grad", "deliver_grad", "sum_shares"),
         ("state gradient", "list gradient", "weight gradient"),
     ),
-    "weights": (("pack", "optimiser"), ("optimiser",)),
+    "weights": (("pack", "norm", "optimiser"), ("optimiser",)),
     "framework": ((), ("framework",)),
 }
 
@@ -222,7 +222,7 @@ def rates_of(row: Mapping[str, Any], prediction: Prediction) -> dict[str, float]
     measured = row.get("phases_ms")
     if measured is None or row["ranks"] > 1:
         return rates
-    took = {what: sum(measured[phase] for phase in phases) for what, (phases, _) in PARTS.items()}
+    took = {what: sum(measured.get(phase, 0.0) for phase in phases) for what, (phases, _) in PARTS.items()}
     took["framework"] = max(0.0, row["step_ms"] - sum(took.values()))
     return rates | {"exchange": 1.0} | {what: ms / (1e3 * predicted[what]) for what, ms in took.items()}
 

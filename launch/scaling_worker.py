@@ -64,18 +64,19 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
     optimiser = Adam(model.parameters(), lr=0.0)
 
-    def step() -> tuple[Any, float]:
-        """Its output, and the seconds that the update took."""
+    def step() -> tuple[Any, dict[str, float]]:
+        """Its output, and the seconds that the norm of the gradients and the update took."""
         optimiser.zero_grad(set_to_none=True)
         output = model(spikes, first_sample=first)
         logits = output.counts() if output.potentials is None else output.potentials.mean(0)
         loss = functional.cross_entropy(logits, labels[first:last], reduction="sum") / point.batch
         loss.backward()
         model.finish_backward()
-        gradient_norm(model, gradients_of(model))
         start = time.perf_counter()
+        gradient_norm(model, gradients_of(model))
+        normed = time.perf_counter()
         optimiser.step()
-        return output, time.perf_counter() - start
+        return output, {"norm": normed - start, "optimiser": time.perf_counter() - normed}
 
     output, _ = step()
     rates = {"input": spikes.activity(), **output.activity()}
@@ -96,9 +97,9 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         world.barrier()
         _core.phase_seconds(reset=True)
         before, start = world.traffic.copy(), time.perf_counter()
-        update_s = step()[1]
+        update = step()[1]
         took, traffic = time.perf_counter() - start, world.traffic.since(before)
-        parts.append({**_core.phase_seconds(reset=True), "optimiser": update_s})
+        parts.append({**_core.phase_seconds(reset=True), **update})
         seconds.append(took)
         sent.append(traffic.bytes_sent)
         messages.append(traffic.n_messages)

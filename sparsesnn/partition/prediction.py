@@ -17,6 +17,7 @@ PHASES = (
     "select",
     "compact",
     "merge",
+    "messages",
     "sort",
     "list gradient",
     "weight gradient",

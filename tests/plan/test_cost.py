@@ -536,6 +536,25 @@ def test_one_rank_sends_nothing_and_recurrence_sends_each_step() -> None:
     assert recurrent.phases()["links"] > forward.phases()["links"] > 0
 
 
+def test_the_work_of_messages_by_hand() -> None:
+    """Three ranks own 5 tiles of 64; spikes travel forward and their gradients back in 99 steps, in two halves of the batch."""
+    a = cpu_cost.ASSUMPTIONS
+    plan, p = on_ranks("mpi:3x1", "70-300r-20")
+    of = {s.name: s.compute["messages"] / plan.target.clock_hz for s in p.per_batch if "messages" in s.compute}
+    once, in_loops = a.exchange_s + 2 * a.message_s, 2 * 99 * (a.exchange_s + 2 * a.message_s)
+    assert of == pytest.approx(
+        {"hidden lists": once, "hidden gradients": once, "hidden spikes": in_loops, "hidden sums": in_loops, "output potentials": once}
+    )  # fmt: skip
+    assert p.phases()["messages"] * plan.n_steps / plan.target.clock_hz == pytest.approx(3 * once + 2 * in_loops)
+    assert "messages" not in on_ranks("mpi:1x3", "70-300r-20")[1].phases()
+
+
+def test_the_norm_of_gradients_is_work_of_every_weight() -> None:
+    plan, p = on_ranks("cpu:1", "64-128-128")
+    taken = p.phases()["optimiser"] * plan.n_steps / plan.network.n_weights()
+    assert taken == pytest.approx(cpu_cost.ASSUMPTIONS.adam_cycles + cpu_cost.ASSUMPTIONS.norm_cycles)
+
+
 def test_more_cores_are_faster_until_the_framework_is_what_is_left() -> None:
     speeds = [on_ranks(f"cpu:{n}")[1].samples_per_s for n in (1, 2, 4, 8, 64)]
     assert speeds == sorted(speeds)

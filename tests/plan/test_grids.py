@@ -35,7 +35,7 @@ def search(
 
 
 def test_fewer_ranks_are_best_where_messages_are_slow() -> None:
-    net = "700-1024r-1024r-20"
+    net = "700-2048r-2048r-20"
     fast, slow = (best_grid(search(net, 64, latency_s=s)) for s in (1e-8, 1e-4))
     assert slow.ranks < fast.ranks <= 64
     assert search(net, 64, latency_s=1e-4)[-1].bound == "latency"

@@ -21,6 +21,8 @@ and of a recurrent one also once in as many steps as its shortest delay, in two 
     forward    the ids that fired, and a count a list (two with a capacity)         2·(O-1)/O a spike + w·B·(O-1)
     backward   the same sums as above                                               4·K·(O-1)/O a listed id
 
+Every exchange and every message of it is also work for Python, on top of what the links take.
+
 Replicas of a grid (data parallel) are copies of the plan, each with a part of the batch, and one sum of gradients.
 """
 
@@ -51,11 +53,15 @@ class CpuAssumptions:
         step_cycles, state_cycles: a neuron and step, forward and backward.
         list_cycles: an id listed, where its neuron lives: from masks and records to the list.
         sort_cycles: an id received, backward: sorting by sender, sum of shares.
-        adam_cycles, sgd_cycles: a weight.
+        adam_cycles, sgd_cycles: a weight; norm_cycles: a weight, whose gradient is squared and summed.
         framework_s: PyTorch around the engine, a batch and layer, on one core.
         merge_cycles: an id of a population that several ranks own, on each of them: lists joined, gradients cut for their owners.
         shared_s: of such a population, what Python and mpi4py do more a batch. It and merge_cycles are fitted to processor time
             of 1024-1024-1024-1024-1024-20 on two ranks at commit 25893ac.
+        exchange_s, message_s: what Python and the bindings do for an exchange between ranks, and for each message that a rank sends
+            in it, without MPI itself. An exchange of a loop (`host/comm/layer_exchange.py`) over a communicator that sends nothing
+            took 9, 22, 46 and 92 µs with 1, 3, 7 and 15 messages, on a core that was 1.5 times as slow as this model's. There
+            norm_cycles was timed too, with 2 and 4 million weights.
     """
 
     deliver_per_cycle: float = 8.0
@@ -66,9 +72,12 @@ class CpuAssumptions:
     sort_cycles: float = 21.0
     adam_cycles: float = 3.1
     sgd_cycles: float = 1.3
+    norm_cycles: float = 1.5
     framework_s: float = 3.2e-3 / 3
     merge_cycles: float = 14.0
     shared_s: float = 0.3e-3
+    exchange_s: float = 2e-6
+    message_s: float = 4e-6
 
 
 ASSUMPTIONS = CpuAssumptions()
@@ -108,12 +117,14 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
             compute["sort"] = rows * listed * a.sort_cycles / target.tiles  # all ids, on every rank
             compute["list gradient"] = rows * products * backward / a.gradient_per_cycle
             compute["weight gradient"] = rows * spikes * backward / a.gradient_per_cycle
-            compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * backward * pair
+            compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * backward * (pair + a.norm_cycles)
         if target.devices > 1:
             compute["merge"] = rows * own * a.merge_cycles + a.shared_s * target.clock_hz
         per_batch.append(_superstep(plan, name, compute, slowest=slowest))
     for name in plan.populations:
-        per_batch += _exchanges(plan, name, lengths)
+        for exchange, n in _exchanges(plan, name, lengths):
+            work = target.clock_hz * (n * a.exchange_s + exchange.messages * a.message_s)
+            per_batch.append(replace(exchange, compute={"messages": work}))
     if plan.trains and target.devices > 1:
         per_batch.append(_gather(plan, "gradient norm", _squares_bytes(plan)))
     framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
@@ -131,8 +142,9 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
     )
 
 
-def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[Superstep]:
-    """What ranks tell one another of a population in a batch; every rank reads its input from its own copy of the cache."""
+def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tuple[Superstep, int]]:
+    """What ranks tell one another of a population in a batch, and in how many exchanges; every rank reads its input from its own
+    copy of the cache."""
     population, n_ranks = plan.network.populations[name], plan.target.devices
     if name in plan.network.inputs or n_ranks == 1:
         return []
@@ -140,21 +152,21 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[Su
     owners = [r for r in range(n_ranks) if own[r]]
     rows = plan.n_steps * plan.n_samples
     if isinstance(population, LI):
-        return [_gather(plan, f"{name} potentials", [4.0 * rows * n for n in own])]
+        return [(_gather(plan, f"{name} potentials", [4.0 * rows * n for n in own]), 1)]
     id_bytes = 4 if sum(own) > 65536 else 2
     spikes, ids = (rows * n / sum(own) for n in (lengths[name].spikes, lengths[name].listed))  # of one neuron
     limited = getattr(population, "capacity", None) is not None
     fixed = getattr(population, "activity", "natural") == "fixed"
     sizes = [n * id_bytes * ids + 2 * count_bytes(n) * rows * (n > 0) for n in own]
     sizes[owners[0]] += 4 * rows * limited
-    found = [_gather(plan, f"{name} lists", sizes)]
+    found = [(_gather(plan, f"{name} lists", sizes), 1)]
     loops = [c for c in plan.outgoing(name) if c.recurrent]
     n_halves = min(2, plan.n_samples)
     if limited and len(owners) > 1 and (fixed or not loops):
         n_scans = n_halves * plan.n_steps if loops else 1
-        found.append(_scan(plan, name, len(owners), 8 * rows, n_scans))
+        found.append((_scan(plan, name, len(owners), 8 * rows, n_scans), n_scans))
     if plan.trains:
-        found += [_list_gradients(plan, c, own, 4 * ids) for c in plan.outgoing(name) if not c.recurrent]
+        found += [(_list_gradients(plan, c, own, 4 * ids), 1) for c in plan.outgoing(name) if not c.recurrent]
     if not loops or len(owners) == 1:
         return found
     slab = min(plan.n_steps, *(c.delay for c in loops))
@@ -163,12 +175,13 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[Su
     n_sent = n_slabs if late else n_slabs - 1
     share = min(1.0, n_sent * slab / plan.n_steps)
     sizes = [share * (n * id_bytes * spikes + (1 + late) * count_bytes(n) * rows) for n in own if n]
-    n = n_halves * n_sent * (len(owners) - 1)
-    found.append(_gather(plan, f"{name} spikes", sizes, n))
+    n, others = n_halves * n_sent, len(owners) - 1
+    found.append((_gather(plan, f"{name} spikes", sizes, n * others), n))
     if plan.trains:
         heard = sum(max(0, plan.n_steps - c.delay) for c in loops) / plan.n_steps
-        n = n_halves * (n_slabs - 1) * (len(owners) - 1)
-        found.append(replace(_list_gradients(plan, loops[0], own, 4 * ids * heard, n), name=f"{name} sums"))
+        n = n_halves * (n_slabs - 1)
+        sums = _list_gradients(plan, loops[0], own, 4 * ids * heard, n * others)
+        found.append((replace(sums, name=f"{name} sums"), n))
     return found
 
 
