@@ -207,7 +207,7 @@ def _load_product_code(spikes: SpikeBatch) -> None:
 def _main(text: str) -> int:
     asked: dict[str, Any] = json.loads(text)
     workload = Workload(**asked["workload"])
-    set_threads("dense", asked["n_threads"], Options(dense_mode=asked["mode"]), network=workload.network())
+    set_threads("dense", asked["n_threads"], Options(dense_mode=asked["mode"]))
     print(json.dumps(_peak(workload, asked["mode"], asked["n_threads"], asked["precision"])))
     return 0
 

@@ -34,7 +34,7 @@ class Trainee:
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
         options = Options(dense_mode=self.model.dense_mode)
-        set_threads(self.model.backend, self.n_threads, options, network=self.model.network)
+        set_threads(self.model.backend, self.n_threads, options)
         output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 

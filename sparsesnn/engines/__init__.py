@@ -132,15 +132,14 @@ def set_threads(
     n_threads: int,
     options: Options | None = None,
     ranks_on_host: int = 1,
-    network: Network | None = None,
 ) -> None:
     """Worker threads of the engine, in this process; 0: all cores, shared by the ranks of this host.
 
     Next to the event-sparse engine, and next to dense products of our own, PyTorch runs on one thread. What is left to it
     is small: less than starting its threads again after every pass (host/src/openmp.h); and the sums of its reductions
-    depend on their number. Convolutions are PyTorch's: a `network` that has some gets PyTorch's threads.
+    depend on their number. Convolutions are PyTorch's, on threads of ours (sparsesnn/engines/dense/pieces.py).
     """
-    by_torch = _named(name)[0].uses_torch_threads(options or Options(), network)
+    by_torch = _named(name)[0].uses_torch_threads(options or Options())
     torch.set_num_threads((n_threads or ALL_TORCH_THREADS) if by_torch else 1)
     mine = len(os.sched_getaffinity(0))
     if mine == os.cpu_count():  # else the launcher bound this rank to cores of its own

@@ -44,6 +44,12 @@ class Options:
         "dense): rounded to integers times a scale per receiving neuron",
         choices=("float32", "bfloat16", "float16", *BITS),
     )
+    lists: str = option(
+        "auto",
+        "of cpu in one process: auto: training steps go on with dense products where the batch before fired so much that these are "
+        "faster; always: all steps take lists, with the bits of any number of ranks",
+        choices=("auto", "always"),
+    )
     dense_mode: str = option(
         "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
     )
@@ -135,6 +141,7 @@ class Step:
         activity: spikes per neuron and time step, per spiking population.
         dropped: candidates that found no slot, per spiking population.
         gradient_norm: of all gradients together before clipping; 0 without training.
+        note: what changes from the next training step on, for the log; "": nothing.
     """
 
     loss: float
@@ -143,6 +150,7 @@ class Step:
     activity: Mapping[str, float]
     dropped: Mapping[str, int]
     gradient_norm: float = 0.0
+    note: str = ""
 
 
 class Engine(ABC):
@@ -172,8 +180,6 @@ class Engine(ABC):
     makes_replicas: ClassVar[bool] = False
     #: whether `_core.phase_seconds` says where its time goes
     counts_phases: ClassVar[bool] = False
-    #: spikes per neuron and step of populations on maps from which the dense engine is faster
-    busy_maps: ClassVar[float] = math.inf
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
     on_host: ClassVar[str] = ""
 
@@ -201,7 +207,7 @@ class Engine(ABC):
         """`ConfigError` or `DescriptionError` that names the part of the network or the setting that is not supported."""
 
     @classmethod
-    def uses_torch_threads(cls, options: Options, network: Network | None = None) -> bool:
+    def uses_torch_threads(cls, options: Options) -> bool:
         """Whether PyTorch does the bulk of the work; else it runs on one thread, next to those of the engine."""
         return False
 

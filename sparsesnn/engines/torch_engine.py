@@ -69,7 +69,7 @@ class TorchEngine(Engine):
         optimizers.set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         with self._precision():
-            output = self.run(batch)
+            output = self.run_to_train(batch)
         logits = decode(output, training.decoding, training.n_classes)
         labels = batch.labels.to(logits.device)
         loss, value = total_loss(output, logits, labels, training.objective, batch.n_whole, self.grid.replicas)
@@ -100,6 +100,10 @@ class TorchEngine(Engine):
     def run(self, batch: Batch) -> Output:
         output: Output = self.model(batch.spikes, heard=batch.heard)
         return output
+
+    def run_to_train(self, batch: Batch) -> Output:
+        """`run` for a training step."""
+        return self.run(batch)
 
     @torch.no_grad()
     def output(self, spikes: SpikeBatch) -> Output:

@@ -121,7 +121,7 @@ def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
     rank = max(range(n_shards), key=lambda r: sum(one.n_of(r) for one in shards.values()))
     world = DryRun(n_ranks, rank, links)
     grid = engines.engine_grid(t.backend, world, config.parallel.replicas, config.parallel.shards)
-    engines.set_threads(t.backend, t.threads, t.engine_options(), 1, network)
+    engines.set_threads(t.backend, t.threads, t.engine_options(), 1)
     events = parts.train.event_set
     stream = prepare.train_stream(config, parts.train, grid.replicas)
     before = _peak_bytes()

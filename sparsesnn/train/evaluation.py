@@ -165,7 +165,7 @@ def evaluate_run(
     Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
     """
     run = load_run(folder, weights=weights, backend=backend, integers=integers)
-    engines.set_threads(run.engine.name, threads, network=run.network)
+    engines.set_threads(run.engine.name, threads)
     config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
     part = part_of_run(config, split)
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.train.metrics import Progress
@@ -16,38 +14,18 @@ RUNAWAY = 0.5
 SILENT = 0.5
 
 
-def new_warnings(
-    network: Network, progress: Progress, valid_loss: float | None, busy_maps: float = math.inf
-) -> list[str]:
+def new_warnings(network: Network, progress: Progress, valid_loss: float | None) -> list[str]:
     """What is wrong since the epoch that ends, and what to change; each thing is said once until it is over.
 
     Args:
         network: populations whose activity is fixed are not looked at.
         progress: with the sums of the epoch; remembers what was said.
         valid_loss: of the epoch; None without validation.
-        busy_maps: of the engine.
     """
     found = _wrong(network, progress, valid_loss)
-    if text := _busy(network, progress, busy_maps):
-        found["maps"] = text
     new = [text for key, text in found.items() if key not in progress.warned]
     progress.warned = tuple(found)
     return new
-
-
-def _busy(network: Network, progress: Progress, limit: float) -> str:
-    """A hint where maps fire so much that lists cost more than dense convolutions."""
-    fired = {
-        k: progress.tally.activity[k] for k in network.populations if k in progress.tally.activity and network.shape(k)
-    }
-    n = {name: network.populations[name].n for name in fired}
-    mean = sum(fired[name] * n[name] for name in fired) / max(1, sum(n.values()))
-    if mean <= limit:
-        return ""
-    return (
-        f"{', '.join(fired)} fire {mean:.3f} spikes per neuron and step; from about {limit:g} on dense convolutions are faster: "
-        "try train.backend = dense, shorter steps of the data, or penalize activity (loss.upper, loss.strength_upper)"
-    )
 
 
 def _wrong(network: Network, progress: Progress, valid_loss: float | None) -> dict[str, str]:

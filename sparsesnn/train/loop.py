@@ -133,8 +133,6 @@ class Run:
         torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
         self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
-        t = config.train
-        engines.set_threads(t.backend, t.threads, t.engine_options(), self.world.ranks_on_host, self.network)
         self.times = Times.of(self.network, parts.train.event_set)
         self.fingerprint = self.parts.fingerprint()
         self.stream = prepare.train_stream(config, self.parts.train, self.replicas)
@@ -303,6 +301,10 @@ class Run:
             raise self._explained(error, f"epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1})") from None
         if p.step == 0:
             p.first_loss = step.loss
+        if step.note:
+            said = f"epoch {p.epoch + 1}, batch {p.batch + 1}: {step.note}"
+            p.tally.notes = (*p.tally.notes, said)
+            self.report.note(f"note    {said}")
         return step
 
     def _check_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -361,7 +363,8 @@ class Run:
             "activity": t.activity,
             "dropped": t.dropped,
             "n_lost": self.fingerprint["n_lost"],
-            "warnings": new_warnings(self.network, p, None if valid is None else valid.loss, self.engine.busy_maps),
+            "notes": list(t.notes),
+            "warnings": new_warnings(self.network, p, None if valid is None else valid.loss),
         }
         if self.world.size > 1:
             traffic = ranks.rank_traffic(self.world, self.epoch_traffic)

@@ -33,6 +33,7 @@ class Tally:
         gradient_norm_sum: norm of all gradients before clipping, times samples.
         n_batches: batches seen.
         silent: per population, batches in which it did not fire.
+        notes: what steps had to say, see `Step`.
     """
 
     n_samples: int = 0
@@ -45,6 +46,7 @@ class Tally:
     gradient_norm_sum: float = 0.0
     n_batches: int = 0
     silent: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def add(self, step: Step) -> None:
         """Counts one batch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 import pytest
 
 from sparsesnn.config.net import NetConfig
-from sparsesnn.engines import ENGINES
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.network import parse_net
 from sparsesnn.train import Config, Report, StoppedError, evaluate_run, train
-from sparsesnn.train.health import new_warnings
-from sparsesnn.train.metrics import Progress, Tally, read_metrics
+from sparsesnn.train.metrics import Tally, read_metrics
 
 
 class StopAt(Report):
@@ -34,18 +31,6 @@ class StopAt(Report):
 
 def learned(folder: Path) -> list[tuple[float, float]]:
     return [(record["loss"], record["valid_loss"]) for record in read_metrics(folder)]
-
-
-@pytest.mark.parametrize(("backend", "limit"), [("cpu", 0.15), ("dense", math.inf)])
-def test_maps_that_fire_much_are_told_of_dense_convolutions_once(backend: str, limit: float) -> None:
-    network = parse_net("2x8x8:3C5p-2C3-9-4")
-    progress = Progress()
-    assert {engine.busy_maps for engine in ENGINES[backend]} == {limit}
-    for fired, said in ((0.1, False), (0.3, limit < 1), (0.3, False), (0.1, False), (0.2, limit < 1)):
-        progress.tally = Tally(n_samples=2, activity_sum={"hidden1": 2 * fired, "hidden2": 2 * fired, "hidden3": 0.9})
-        texts = new_warnings(network, progress, None, limit)
-        assert bool(texts) == said
-        assert all("hidden1, hidden2 fire" in t and f"{fired:.3f}" in t and "train.backend = dense" in t for t in texts)
 
 
 def make_config(**sections: dict[str, Any]) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,22 +13,31 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.adam import Adam, AdamW
-from sparsesnn.engines.base import Training
+from sparsesnn.engines.base import Batch, Step, Training
+from sparsesnn.engines.cpu.switch import Switch
 from sparsesnn.engines.module import WEIGHT_DTYPES, Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
+from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
+from sparsesnn.output import Output
 
 
 class CpuEngine(TorchEngine):
-    """Spike lists, tiles of neurons, all cores. Bit-equal over threads, instruction sets and repeats."""
+    """Spike lists, tiles of neurons, all cores. Bit-equal over threads, instruction sets and repeats.
 
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES}
+    Busy networks train with dense products, see `switch.py`; inference always takes lists.
+    """
+
+    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES, "lists": None}
     launcher = "mpirun"
     takes_shards = True
     counts_phases = True
-    busy_maps = 0.15  # docs/speed.md, "Convolutions"
+
+    def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
+        super().__init__(name, network, training, grid)
+        self.switch = Switch.of(self.model, training)
 
     @classmethod
     def adam(cls, parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
@@ -43,6 +53,25 @@ class CpuEngine(TorchEngine):
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates
         return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else self.adam)
+
+    def step(self, batch: Batch, lr: float) -> Step:
+        step = super().step(batch, lr)
+        return replace(step, note=self.switch.note) if self.switch else step
+
+    def run_to_train(self, batch: Batch) -> Output:
+        if self.switch is None:
+            return self.run(batch)
+        output: Output = self.switch.model_for(batch.spikes)(batch.spikes, heard=batch.heard)
+        self.switch.count(batch.spikes, output)
+        return output
+
+    def state(self) -> dict[str, Tensor]:
+        return {**super().state(), **(self.switch.tensors() if self.switch else {})}
+
+    def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        super().load(tensors, where)
+        if self.switch:
+            self.switch.load(tensors)
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         return gradient_norm(self.model, gradients)

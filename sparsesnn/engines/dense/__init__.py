@@ -17,6 +17,7 @@ where that runs, else `hoist`.
     compiled.py   compile
     fused.py      fused
     on_cpu.py     what it is made of on a CPU: dynamics in C++, matrix products
+    pieces.py     PyTorch's products on the engine's threads
     on_cuda.py    the same for CUDA; triton_kernels.py, triton_ops.py: its dynamics
     spikes.py     what travels between fused populations
 """

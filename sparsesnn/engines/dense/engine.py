@@ -58,9 +58,7 @@ class DenseEngine(TorchEngine):
                 )
 
     @classmethod
-    def uses_torch_threads(cls, options: Options, network: Network | None = None) -> bool:
-        if network is not None and not network.is_matrices:
-            return True
+    def uses_torch_threads(cls, options: Options) -> bool:
         return not (options.dense_mode in ("auto", "fused") and products_are_ours())
 
     def _make_model(self) -> nn.Module:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,7 @@ from torch import Tensor
 from sparsesnn.engines.dense import first_step, on_cpu
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.dense.layer import Call, Result, arriving
+from sparsesnn.engines.dense.pieces import Made, in_pieces
 from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, Population
@@ -335,7 +336,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Stands for `kit.Factor` where synapses are no matrix: their own products, by PyTorch."""
+    """Stands for `kit.Factor` where synapses are no matrix: their own products, by PyTorch in pieces."""
 
     kind: Synapses
     weight: Tensor
@@ -344,13 +345,18 @@ class Kernel:
         """out ← what spikes `a` bring, on top of `out` or of a bias [N]; a [.., M] bool or float, out [.., N]."""
         if not a.numel():
             return
-        made = self.kind.product(self.rows(a), self.weight).view(out.shape)
-        if accumulate:
-            out += made
-        elif bias is None:
-            out.copy_(made)
-        else:
-            torch.add(made, bias, out=out)
+        spikes, currents = flat(a), flat(out)
+
+        def piece(rows: slice) -> None:
+            made, here = self.kind.product(spikes[rows].to(self.weight.dtype), self.weight), currents[rows]
+            if accumulate:
+                here += made
+            elif bias is None:
+                here.copy_(made)
+            else:
+                torch.add(made, bias, out=here)
+
+        self.in_pieces(spikes, currents, piece)
 
     def add_gradients(self, a: Tensor, d: Tensor, d_a: Tensor | None, d_weight: Tensor | None, *, first: bool) -> None:
         """d_a ← the gradient by spikes `a`, d_weight ← that by the weight, on top unless it is the first; from `d` [.., N]."""
@@ -359,15 +365,30 @@ class Kernel:
         if not a.numel():
             return
         needs = (d_a is not None, d_weight is not None)
-        by_a, by_weight = self.kind.product_grad(self.rows(a), self.weight, d.reshape(-1, d.shape[-1]), needs)
-        if d_a is not None:
-            d_a.copy_(by_a.view(d_a.shape))
-        if d_weight is not None:
-            d_weight += by_weight
+        spikes, d_currents, d_spikes = flat(a), flat(d), None if d_a is None else flat(d_a)
 
-    def rows(self, spikes: Tensor) -> Tensor:
-        """[t, B, M] as [t·B, M], in the dtype of the products."""
-        return spikes.to(self.weight.dtype).view(-1, spikes.shape[-1])
+        def piece(rows: slice) -> Tensor | None:
+            here = spikes[rows].to(self.weight.dtype)
+            by_spikes, by_weight = self.kind.product_grad(here, self.weight, d_currents[rows], needs)
+            if d_spikes is not None:
+                d_spikes[rows] = by_spikes
+            return by_weight  # type: ignore[no-any-return]
+
+        for by_weight in self.in_pieces(spikes, d_currents, piece):
+            if d_weight is not None:
+                d_weight += by_weight
+
+    def in_pieces(self, spikes: Tensor, currents: Tensor, work: Callable[[slice], Made]) -> list[Made]:
+        """`work` of the pieces of rows [rows, M] and [rows, N]; a GPU gets them whole."""
+        if self.weight.is_cuda:
+            return [work(slice(0, len(spikes)))]
+        n_products = self.kind.n_products(spikes.shape[-1], currents.shape[-1])
+        return in_pieces(len(spikes), work, n_products=n_products, n_weights=self.weight.numel())
+
+
+def flat(x: Tensor) -> Tensor:
+    """[t, B, N] as [t·B, N], the same memory."""
+    return x.view(-1, x.shape[-1])
 
 
 @dataclass(frozen=True)

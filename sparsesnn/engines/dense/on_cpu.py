@@ -17,6 +17,7 @@ from torch.autograd.profiler import record_function
 
 from sparsesnn import _core
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
+from sparsesnn.engines.dense.pieces import in_pieces
 
 #: rows of a chunk's matrix products: enough that a product runs near full speed, few enough that a chunk's buffers
 #: stay small beside what is kept
@@ -47,12 +48,18 @@ class Factor:
                     accumulate=accumulate,
                     bias=None if bias is None else array(bias),
                 )
-        elif accumulate:
-            rows(out).addmm_(floats(a, out.dtype), self.plain)
-        else:
-            torch.mm(floats(a, out.dtype), self.plain, out=rows(out))
-            if bias is not None:
-                out += bias
+            return
+        left, made = floats(a, out.dtype), rows(out)
+
+        def piece(at: slice) -> None:
+            if accumulate:
+                made[at].addmm_(left[at], self.plain)
+            else:
+                torch.mm(left[at], self.plain, out=made[at])
+
+        in_pieces(len(made), piece, n_products=self.plain.numel())
+        if bias is not None and not accumulate:
+            out += bias
 
 
 def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
@@ -67,7 +74,12 @@ def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
                 values(rows(a)), _core.PackedMatrix(array(rows(b))), array(out), transposed=True, accumulate=not first
             )
     else:
-        out.addmm_(floats(a, out.dtype).t(), rows(b))
+        left, right = floats(a, out.dtype).t(), rows(b)
+
+        def piece(at: slice) -> None:
+            out[at].addmm_(left[at], right)
+
+        in_pieces(len(out), piece, n_products=right.numel())
 
 
 def forward(

@@ -1,0 +1,49 @@
+"""PyTorch's products of many rows on the engine's threads, with bits that do not depend on their number.
+
+The rows are cut into pieces by the shape of the product alone. PyTorch works on each piece with one thread, and sums over rows are
+added piece by piece. Where PyTorch has several threads of its own, as in a program that uses `Model` directly, it gets all rows at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from sparsesnn import _core
+
+Made = TypeVar("Made")
+
+#: most pieces, and the least multiply-adds of one: a call takes tens of microseconds
+MOST, LEAST_PRODUCTS = 8, 1 << 21
+
+
+def in_pieces(n_rows: int, work: Callable[[slice], Made], *, n_products: int, n_weights: int = 0) -> list[Made]:
+    """What `work` makes of each piece of the rows, in their order.
+
+    Args:
+        n_products: multiply-adds of a row.
+        n_weights: of which each piece makes a gradient; it is worth 64 multiply-adds for each.
+    """
+    total = n_rows * n_products
+    n = max(1, min(MOST, n_rows, total // max(LEAST_PRODUCTS, 64 * n_weights)))
+    if n == 1 or torch.get_num_threads() > 1:
+        return [work(slice(0, n_rows))]
+    edges = np.linspace(0, n_rows, n + 1).round().astype(int).tolist()
+    pieces = [slice(first, last) for first, last in itertools.pairwise(edges)]
+    n_threads = min(_core.num_threads(), n)
+    if n_threads == 1:
+        return [work(rows) for rows in pieces]
+    return list(_pool(os.getpid(), n_threads).map(torch.no_grad()(work), pieces))  # no_grad: each thread's own setting
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(process: int, n_threads: int) -> ThreadPoolExecutor:
+    """Threads of this process: a forked one has none of its parent's. OpenMP has a number of threads for each of them."""
+    return ThreadPoolExecutor(n_threads, "sparsesnn-dense", initializer=torch.set_num_threads, initargs=(1,))
