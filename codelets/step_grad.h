@@ -26,24 +26,31 @@ struct ListedNeuron {
   At<float> at;
 };
 
-// d_current: written; `copy`, if not null, gets the same.
-template <class M, int W>
-inline void grad_row(const TileGrads<M>& n, float* d_current, float* copy, const ListedNeuron* listed, int n_listed) {
-  float before[W][M::n_states];
-  for (int j = 0; j < n_listed; ++j)
-    for (int s = 0; s < M::n_states; ++s) before[j][s] = n.d[s][listed[j].k];
+// All neurons of a tile, `adjoint(k, d, p, c)` a vector of them from k on. d_current: written; `copy`, if not null,
+// gets the same.
+template <class M, int W, class Adjoint>
+inline void grad_all(const TileGrads<M>& n, float* d_current, float* copy, Adjoint&& adjoint) {
   Vector c[M::n_constants];
   for (int j = 0; j < M::n_constants; ++j) c[j] = broadcast(n.constant[j]);
   for (int k = 0; k < W; k += vector_width) {
     Vector d[M::n_states], p[M::n_parameters];
     for (int s = 0; s < M::n_states; ++s) d[s] = load(n.d[s] + k);
     for (int q = 0; q < M::n_parameters; ++q) p[q] = load(n.parameter[q] + k);
-    M::adjoint(d, p, c);
+    adjoint(k, d, p, c);
     for (int s = 0; s < M::n_states; ++s) store(n.d[s] + k, d[s]);
     const Vector by_current = M::d_current(d, p, c);
     store(d_current + k, by_current);
     if (copy) store(copy + k, by_current);
   }
+}
+
+// d_current and `copy` as above.
+template <class M, int W>
+inline void grad_row(const TileGrads<M>& n, float* d_current, float* copy, const ListedNeuron* listed, int n_listed) {
+  float before[W][M::n_states];
+  for (int j = 0; j < n_listed; ++j)
+    for (int s = 0; s < M::n_states; ++s) before[j][s] = n.d[s][listed[j].k];
+  grad_all<M, W>(n, d_current, copy, [](int, Vector* d, Vector* p, Vector* c) { M::adjoint(d, p, c); });
   for (int j = 0; j < n_listed; ++j) {
     const int k = listed[j].k;
     float* d = before[j];
@@ -59,18 +66,7 @@ inline void grad_row(const TileGrads<M>& n, float* d_current, float* copy, const
 // Where listing adds q alone. row: in, q (0 where not listed); out, ∂L/∂i. `copy` as above.
 template <class M, int W>
 inline void grad_row(const TileGrads<M>& n, float* row, float* copy) {
-  Vector c[M::n_constants];
-  for (int j = 0; j < M::n_constants; ++j) c[j] = broadcast(n.constant[j]);
-  for (int k = 0; k < W; k += vector_width) {
-    Vector d[M::n_states], p[M::n_parameters];
-    for (int s = 0; s < M::n_states; ++s) d[s] = load(n.d[s] + k);
-    for (int q = 0; q < M::n_parameters; ++q) p[q] = load(n.parameter[q] + k);
-    M::adjoint(d, p, c, load(row + k));
-    for (int s = 0; s < M::n_states; ++s) store(n.d[s] + k, d[s]);
-    const Vector by_current = M::d_current(d, p, c);
-    store(row + k, by_current);
-    if (copy) store(copy + k, by_current);
-  }
+  grad_all<M, W>(n, row, copy, [row](int k, Vector* d, Vector* p, Vector* c) { M::adjoint(d, p, c, load(row + k)); });
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

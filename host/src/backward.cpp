@@ -229,23 +229,14 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                                                                   : Array<float>());
   if (spec.n_learnt() || !by_tile_) d_slots_ = Array<float>(n_slots_);
   for (int s = 0; s < spec.model->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
+  pass_ = backward_pass(spec, input, saved, neuron_, loops_.loops);
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
   if (keeps_all())  // a product has rows that nobody writes, too
     d_current_ = dense_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
-  pass_.spec = &spec;
-  pass_.neuron = neuron_.pointers();
-  pass_.n_steps = n_steps_;
-  pass_.n_samples = n_samples_;
-  pass_.lists = saved.lists;
-  pass_.fields = saved.fields;
   pass_.n_slots = n_slots_;
-  pass_.silenced_offsets = saved.silenced_offsets;
-  pass_.silenced_ids = saved.silenced_ids;
-  pass_.loops = loops_.loops.data();
-  pass_.n_loops = static_cast<int>(loops_.loops.size());
   pass_.d_values = d_values;
   pass_.d_slots = d_slots_.data();
   pass_.potentials = saved.potentials;

@@ -72,7 +72,7 @@ struct LoopInput {
   int delay = 1;
   const SparseRows* rows = nullptr;  // as `SourceInput::rows`
   const void* packed = nullptr;      // as `SourceInput::packed`
-  AxonalDelays axonal;
+  AxonalDelays axonal = {};
 
   int reach() const { return delay + axonal.longest; }
 };

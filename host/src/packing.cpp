@@ -181,4 +181,20 @@ Padded::Padded(const LayerSpec& spec, const LayerInput& input) {
   bias = copy(input.bias, 0.0f, "bias", true);
 }
 
+BackwardPass backward_pass(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                           const Padded& neuron, const std::vector<Loop>& loops) {
+  BackwardPass pass{};
+  pass.spec = &spec;
+  pass.neuron = neuron.pointers();
+  pass.n_steps = input.n_steps;
+  pass.n_samples = input.n_samples;
+  pass.lists = saved.lists;
+  pass.fields = saved.fields;
+  pass.silenced_offsets = saved.silenced_offsets;
+  pass.silenced_ids = saved.silenced_ids;
+  pass.loops = loops.data();
+  pass.n_loops = static_cast<int>(loops.size());
+  return pass;
+}
+
 }  // namespace sparsesnn

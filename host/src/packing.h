@@ -78,4 +78,8 @@ struct Padded {
   }
 };
 
+// What every backward pass is told of a layer; nothing else is set.
+BackwardPass backward_pass(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                           const Padded& neuron, const std::vector<Loop>& loops);
+
 }  // namespace sparsesnn

@@ -117,23 +117,14 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       d_currents_(loops_.n_kept(n_steps_) * n_samples_ * row_),
       d_current_(n_samples_ * group_samples * row_) {
   if (total_.size()) std::memcpy(total_.data(), d_values, sizeof(float) * total_.size());
-  pass_.spec = &spec;
-  pass_.neuron = neuron_.pointers();
-  pass_.n_steps = n_steps_;
-  pass_.n_samples = n_samples_;
-  pass_.lists = saved.lists;
-  pass_.fields = saved.fields;
+  pass_ = backward_pass(spec, input, saved, neuron_, loops_.loops);
   pass_.n_slots = static_cast<std::int64_t>(total_.size());
-  pass_.silenced_offsets = saved.silenced_offsets;
-  pass_.silenced_ids = saved.silenced_ids;
   pass_.d_values = total_.data();
   pass_.d_slots = d_slots_.data();
   for (int k = 0; k < spec.model->n_states; ++k) {
     d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
     pass_.d_state[k] = d_state_[k].data();
   }
-  pass_.loops = loops_.loops.data();
-  pass_.n_loops = static_cast<int>(loops_.loops.size());
   pass_.d_currents = d_currents_.data();
   pass_.n_kept = loops_.n_kept(n_steps_);
   delay_grads_.give(pass_);

@@ -136,16 +136,37 @@ std::vector<TensorInfo> output_infos(const Description& d, const popart::Shape& 
 
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
-void append_attributes(popart::OpSerialiserBase& os, const Description& d) {
-  for (const auto& [name, field] : number_attributes) os.appendAttribute(name, d.*field);
-  for (const auto& [name, field] : int_attributes) os.appendAttribute(name, d.*field);
-  for (const auto& [name, field] : float_attributes) os.appendAttribute(name, d.*field);
-  for (const auto& [name, field] : text_attributes) os.appendAttribute(name, d.*field);
-}
+// What the op and its gradient have in common.
+class DescribedOp : public Op {
+ public:
+  DescribedOp(const popart::OperatorIdentifier& id, Description d, const Op::Settings& settings)
+      : Op(id, settings), description(std::move(d)) {}
+
+  float getSubgraphValue() const final { return getHighSubgraphValue(); }
+  bool requiresRandomSeed() const final { return false; }
+  void appendAttributes(popart::OpSerialiserBase& os) const final {
+    Op::appendAttributes(os);
+    append_description(os);
+  }
+  void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
+    Op::appendOutlineAttributes(os);
+    append_description(os);
+  }
+
+  const Description description;
+
+ private:
+  void append_description(popart::OpSerialiserBase& os) const {
+    for (const auto& [name, field] : number_attributes) os.appendAttribute(name, description.*field);
+    for (const auto& [name, field] : int_attributes) os.appendAttribute(name, description.*field);
+    for (const auto& [name, field] : float_attributes) os.appendAttribute(name, description.*field);
+    for (const auto& [name, field] : text_attributes) os.appendAttribute(name, description.*field);
+  }
+};
 
 class StackOp;
 
-class StackGradOp : public Op {
+class StackGradOp : public DescribedOp {
  public:
   explicit StackGradOp(const StackOp& forward);
 
@@ -153,18 +174,6 @@ class StackGradOp : public Op {
   void setup() final;
   const std::vector<GradInOutMapper>& gradInputInfo() const final { return inputs_; }
   const std::map<int, int>& gradOutToNonGradIn() const final { return outputs_; }
-  float getSubgraphValue() const final { return getHighSubgraphValue(); }
-  bool requiresRandomSeed() const final { return false; }
-  void appendAttributes(popart::OpSerialiserBase& os) const final {
-    Op::appendAttributes(os);
-    append_attributes(os, description);
-  }
-  void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
-    Op::appendOutlineAttributes(os);
-    append_attributes(os, description);
-  }
-
-  const Description description;
 
  private:
   std::vector<GradInOutMapper> inputs_;
@@ -172,10 +181,9 @@ class StackGradOp : public Op {
   std::vector<TensorInfo> gradients_;
 };
 
-class StackOp : public Op {
+class StackOp : public DescribedOp {
  public:
-  StackOp(const popart::OperatorIdentifier& id, Description d, const Op::Settings& settings)
-      : Op(id, settings), description(std::move(d)) {}
+  using DescribedOp::DescribedOp;
 
   std::unique_ptr<Op> clone() const final { return std::make_unique<StackOp>(*this); }
   void setup() final;
@@ -186,18 +194,6 @@ class StackOp : public Op {
     ops.push_back(std::make_unique<StackGradOp>(*this));
     return ops;
   }
-  float getSubgraphValue() const final { return getHighSubgraphValue(); }
-  bool requiresRandomSeed() const final { return false; }
-  void appendAttributes(popart::OpSerialiserBase& os) const final {
-    Op::appendAttributes(os);
-    append_attributes(os, description);
-  }
-  void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
-    Op::appendOutlineAttributes(os);
-    append_attributes(os, description);
-  }
-
-  const Description description;
 
  private:
   void expect(const std::string& what, InIndex index, popart::DataType type, const popart::Shape& shape) const {
@@ -230,8 +226,8 @@ void StackOp::setup() {
 }
 
 StackGradOp::StackGradOp(const StackOp& forward)
-    : Op(forward.opid.type == "Layer" ? layer_grad_id : stack_grad_id, forward.getSettings()),
-      description(forward.description) {
+    : DescribedOp(forward.opid.type == "Layer" ? layer_grad_id : stack_grad_id, forward.description,
+                  forward.getSettings()) {
   const Description& d = description;
   const Indices at(d);
   inputs_ = {{Indices::d_out_in, Indices::out, GradOpInType::GradOut},

@@ -158,10 +158,9 @@ class Pass:
         delays = self.arrays.get(loop + DELAYS)
         if delays is None:
             return None, None
-        if not self.layer.between_steps(self.wiring.connections[loop]):
-            return np.rint(delays).astype(np.int32), None
         steps = np.floor(delays)
-        return steps.astype(np.int32), delays - steps
+        between = self.layer.between_steps(self.wiring.connections[loop])
+        return steps.astype(np.int32), delays - steps if between else None
 
     def own_source(self, loop: str, own: _core.Lists, delay: int) -> tuple[_core.Lists, int, int]:
         """The population's own lists as a source: as a loop brings them, with their neurons and their delay."""
