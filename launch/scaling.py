@@ -5,6 +5,8 @@
     strong-scaling  the same network and batch on more ranks
     batch-size      the same network and ranks on larger batches
 
+Numbers of ranks that are not at hand are points too: a dry run plays one of them here (`host/comm/dry_run.py`).
+
 Each point is a run of its own, started like any command by `sparsesnn launch`, so that a cluster's launcher, hosts and
 binding are those of its trainings. Every row holds the activity of every layer: a layer that no spike reaches costs nothing,
 and would be scaled for free; T ≥ depth + 1 is asked for.
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 GROWTHS = ("layers", "width", "batch")
+#: how a row came about
+MEASURED, DRY_RUN = "measured", "dry run"
 Row = dict[str, Any]
 
 
@@ -50,6 +54,7 @@ class Point:
             scaled too, and what lists have room for.
         repeats, warm_up: timed steps, and untimed ones before.
         seed: of input and labels.
+        how: `MEASURED`, or `DRY_RUN`: one rank plays all alone.
     """
 
     replicas: int
@@ -65,6 +70,7 @@ class Point:
     repeats: int = 9
     warm_up: int = 2
     seed: int = 0
+    how: str = MEASURED
 
     @property
     def ranks(self) -> int:
@@ -82,6 +88,8 @@ class Settings:
         split: who shares the work: "neurons" (shards) or "samples" (replicas).
         batches: of batch-size.
         threads: of a rank.
+        dry_run_ranks: how many ranks the points have that a dry run plays.
+        link: of these points, as `--link` says it; empty: the links that were measured last.
     """
 
     kind: str = "weak-scaling"
@@ -98,6 +106,8 @@ class Settings:
     activity: float = 0.02
     max_activity: float = 0.05
     repeats: int = 9
+    dry_run_ranks: tuple[int, ...] = ()
+    link: str = ""
 
     def __post_init__(self) -> None:
         for name, allowed in (("kind", KINDS), ("grow", GROWTHS), ("split", ("neurons", "samples"))):
@@ -110,6 +120,7 @@ class Settings:
             raise ConfigError(
                 f"--ranks: are {list(self.ranks)}; give different numbers in ascending order, such as 1,2,4"
             )
+        self._check_dry_runs()
         if not 0 < self.activity <= self.max_activity <= 1:
             raise ConfigError(
                 f"--activity: is {self.activity:g} with room for {self.max_activity:g}; give 0 < activity <= --max-activity <= 1"
@@ -120,13 +131,28 @@ class Settings:
                 f"--steps: are {self.n_steps} for {count(deepest, 'layer')}: spikes would not reach the last; give at least {deepest + 1}"
             )
 
+    def _check_dry_runs(self) -> None:
+        found = list(self.dry_run_ranks)
+        if found != sorted(set(found)) or (found and found[0] < 2):
+            raise ConfigError(
+                f"--dry-run-ranks: are {found}; give different numbers from 2 up in ascending order, such as 64,1024"
+            )
+        if found and not self.link and self.ranks[-1] < 2:
+            raise ConfigError(
+                f"--dry-run-ranks: {found} need the links between ranks, which --ranks {self.ranks[-1]} does not measure; add "
+                "--ranks 1,2 or --link GB/s,us"
+            )
+        if self.link and not found:
+            raise ConfigError(f"--link: is {self.link!r}, but only --dry-run-ranks reads it; add them, or leave it out")
+
 
 def points(settings: Settings) -> Iterator[Point]:
-    """The measurements of a series, in order."""
+    """The points of a series, in order: those that are measured, then the dry runs."""
     samples = settings.split == "samples" or (settings.kind == "weak-scaling" and settings.grow == "batch")
     shared = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name in _POINT_FIELDS}
-    for n in settings.ranks if settings.kind != "batch-size" else settings.ranks[:1]:
-        base = Point(**shared, replicas=n if samples else 1, shards=1 if samples else n)
+    measured = [(n, MEASURED) for n in (settings.ranks if settings.kind != "batch-size" else settings.ranks[:1])]
+    for n, how in [*measured, *((n, DRY_RUN) for n in settings.dry_run_ranks)]:
+        base = Point(**shared, replicas=n if samples else 1, shards=1 if samples else n, how=how)
         if settings.kind == "strong-scaling":
             yield base
         elif settings.kind == "batch-size":
@@ -149,26 +175,40 @@ def network_of(point: Point) -> Network:
     return Network.chain(Input(point.width), *[hidden] * point.n_layers, LI(point.n_classes))
 
 
-def run_point(point: Point, threads: int, launch: Sequence[str] = ()) -> Row:
-    """Starts the ranks of one point by `sparsesnn launch` and returns their row.
+def run_point(point: Point, threads: int, launch: Sequence[str] = (), links: Links | None = None) -> Row:
+    """Starts the ranks of one point by `sparsesnn launch`, of a dry run the one that it plays, and returns their row.
 
     Args:
         launch: more of its options, such as ["--hosts", "a,b"].
+        links: between the ranks of a dry run.
 
     Errors: `SparseSnnError` if a rank fails; what it said is on standard error.
     """
     with tempfile.TemporaryDirectory(dir=".", prefix=".scaling-") as folder:  # where the ranks of all hosts see it
         spec, out = Path(folder) / "point.json", Path(folder) / "row.json"
-        spec.write_text(json.dumps(asdict(point)), encoding="utf-8")
-        command = [sys.executable, "-m", "sparsesnn", "launch", "--ranks", str(point.ranks), "--threads", str(threads)]
+        spec.write_text(json.dumps({"point": asdict(point), "links": links and asdict(links)}), encoding="utf-8")
+        n_ranks = 1 if point.how == DRY_RUN else point.ranks
+        command = [sys.executable, "-m", "sparsesnn", "launch", "--ranks", str(n_ranks), "--threads", str(threads)]
         command += [*launch, "--", "-m", "sparsesnn.launch.scaling_worker", str(spec.resolve()), str(out.resolve())]
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
         if done.returncode or not out.exists():
             raise SparseSnnError(
-                f"{count(point.ranks, 'rank')} ended with code {done.returncode}; what was said is above. The command: {shlex.join(command)}"
+                f"{'dry run of ' * (point.how == DRY_RUN)}{count(point.ranks, 'rank')} ended with code {done.returncode}; what was said is above. The command: {shlex.join(command)}"
             )
         row: Row = json.loads(out.read_text(encoding="utf-8"))
     return row
+
+
+def run_dry(point: Point, settings: Settings, rows: Sequence[Row], launch: Sequence[str] = ()) -> Row:
+    """The row of a point that a dry run plays: its layers are as active as those of the last row that was measured, on average."""
+    from sparsesnn.launch.links import given_links
+
+    last = [row for row in rows if row["how"] == MEASURED][-1]
+    hidden = [rate for name, rate in last["layer_activity"].items() if name != "input"]
+    activity = min(point.max_activity, sum(hidden) / len(hidden))
+    links = given_links(settings.link) if settings.link else Links(**last["links"])
+    row = run_point(replace(point, activity=activity), settings.threads, launch, links)
+    return row | {"played_activity": activity, "played_activity_of_ranks": last["ranks"]}
 
 
 def finish(settings: Settings, rows: Sequence[Row]) -> None:
@@ -185,8 +225,12 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     """
     if not rows:
         return
-    links = next((Links(**row["links"]) for row in rows if row["links"]), None)
-    found = [predict_step(Point(**{k: row[k] for k in _POINT_FIELDS}), settings.threads, links) for row in rows]
+    measured = next((row["links"] for row in rows if row["links"] and row["how"] == MEASURED), None)
+    found = []
+    for row in rows:
+        links = row["links"] if row["how"] == DRY_RUN else measured
+        point = Point(**{k: row[k] for k in _POINT_FIELDS})
+        found.append(predict_step(point, settings.threads, links and Links(**links)))
     first, rates = rows[0], rates_of(rows[0], found[0])
     for row, prediction in zip(rows, found, strict=True):
         parts = {what: 1e3 * seconds * rates[what] for what, seconds in _parts_s(prediction).items()}
@@ -274,28 +318,37 @@ def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """For people."""
-    head = f"{'ranks':>5} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
+    head = f"{'ranks':>5} {'how':>8} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
     lines = [head]
     for row in rows:
         activity = " ".join(f"{100 * a:.2f}" for name, a in row["layer_activity"].items() if name != "input")
         lines.append(
-            f"{row['ranks']:>5} {row['n_layers']:>6} {row['width']:>6} {row['batch']:>6} {row['step_ms']:>9.1f} "
+            f"{row['ranks']:>5} {row['how']:>8} {row['n_layers']:>6} {row['width']:>6} {row['batch']:>6} {row['step_ms']:>9.1f} "
             f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
             f"{row['bytes_per_time_step'] / 1e3:>9.2f}  {activity}"
         )
     wanted = ", ".join(dict.fromkeys(f"{100 * row['activity']:g}" for row in rows))
+    dry_runs = [row for row in rows if row["how"] == DRY_RUN]
+    found = "found" if dry_runs else "meas."
     lines += [
         "",
-        f"{'':>5} {'step, ms':>17} {'exchange, ms':>17} {'waiting, ms':>12} {'sorting, ms':>17}",
-        f"{'ranks':>5} {'meas.':>8} {'pred.':>8} {'meas.':>8} {'pred.':>8} {'meas.':>12} {'meas.':>8} {'pred.':>8}",
+        f"{'':>14} {'step, ms':>17} {'exchange, ms':>17} {'waiting, ms':>12} {'sorting, ms':>17}",
+        f"{'ranks':>5} {'how':>8} {found:>8} {'pred.':>8} {found:>8} {'pred.':>8} {found:>12} {found:>8} {'pred.':>8}",
     ]
     for row in rows:
         lines.append(
-            f"{row['ranks']:>5} {row['step_ms']:>8.1f} {row['predicted_step_ms']:>8.1f} {row['exchange_ms']:>8.2f} {row['predicted_exchange_ms']:>8.2f} {row['waiting_ms']:>12.2f} "
+            f"{row['ranks']:>5} {row['how']:>8} {row['step_ms']:>8.1f} {row['predicted_step_ms']:>8.1f} {row['exchange_ms']:>8.2f} {row['predicted_exchange_ms']:>8.2f} {row['waiting_ms']:>12.2f} "
             f"{row['sort_ms']:>8.2f} {row['predicted_sort_ms']:>8.2f}"
         )
+    if dry_runs:
+        row = dry_runs[-1]
+        lines.append(
+            f"dry run: not measured; one rank alone computes, {row['bandwidth_gb_per_s']:.3g} GB/s and {row['latency_us']:.3g} µs a message are "
+            f"modelled, and the others' messages are made up, as active as the layers of {count(row['played_activity_of_ranks'], 'rank')}: "
+            f"{100 * row['played_activity']:.2f} %; waiting for slower ranks is left out"
+        )
     lines.append(f"activity that the prediction takes for every layer: {wanted} %")
-    last = rows[-1]
+    last = [row for row in rows if row["how"] == MEASURED][-1]
     if last["links"]:
         gigabytes, microseconds = last["bandwidth_gb_per_s"], last["latency_us"]
         lines.append(
@@ -306,18 +359,23 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Efficiency and activity against what was varied; beside them the prediction for IPUs."""
+    """Efficiency and activity against what was varied, of dry runs with hollow markers; next to them the prediction for IPUs."""
     from sparsesnn import figures
 
     key = "batch" if settings.kind == "batch-size" else "ranks"
     x = [row[key] for row in rows]
     figure = figures.new_figure(4.6 * (3 if ipus else 2), 4.2)
     panels = list(figure.subplots(1, 3 if ipus else 2))
-    panels[0].plot(x, [row["efficiency"] for row in rows], "o-", color=figures.BLUE, label="measured")
     panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GREY, label="predicted")
-    panels[0].plot(
-        x, [row["comm_share"] for row in rows], "^:", color=figures.ORANGE, label="share of time in communication"
-    )
+    for how in dict.fromkeys(row["how"] for row in rows):
+        of = [row for row in rows if row["how"] == how]
+        at, hollow = [row[key] for row in of], {"markerfacecolor": "none"} if how == DRY_RUN else {}
+        lines = (
+            (figures.BLUE, "o-", "efficiency", how),
+            (figures.ORANGE, "^:", "comm_share", f"time in communication, {how}"),
+        )
+        for color, style, what, label in lines:
+            panels[0].plot(at, [row[what] for row in of], style, color=color, label=label, **hollow)
     panels[0].set_ylim(bottom=0)
     panels[0].set_title("efficiency", fontsize=10)
     for k, row in enumerate(rows):
@@ -327,7 +385,8 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
             layers,
             "o-",
             color=figures.CYCLE[k % len(figures.CYCLE)],
-            label=f"{key} {row[key]}",
+            markerfacecolor="none" if row["how"] == DRY_RUN else None,
+            label=f"{key} {row[key]}" + ", dry run" * (row["how"] == DRY_RUN),
         )
     highest = max(100 * a for row in rows for name, a in row["layer_activity"].items() if name != "input")
     panels[1].set_ylim(0, 1.3 * highest)  # room for the legend above lines that should be level

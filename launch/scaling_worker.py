@@ -22,12 +22,15 @@ from sparsesnn.adam import Adam
 from sparsesnn.engines.cpu.engine import gradient_norm
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import gradients_of
+from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.host.comm import Communicator, Local, make_grid
+from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.launch.links import measure_links
-from sparsesnn.launch.scaling import Point, network_of
+from sparsesnn.launch.scaling import DRY_RUN, Point, network_of
 from sparsesnn.layers import LI
 from sparsesnn.network import Network
+from sparsesnn.partition.target import Links
 from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import strict_json, write_atomically
@@ -37,13 +40,16 @@ N_CALIBRATION = 16
 
 
 def main(arguments: list[str]) -> int:
-    point = Point(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    point = Point(**spec["point"])
     torch.set_num_threads(1)
 
     def work(ranks: Communicator | None) -> int:
         world = ranks or Local()
+        if point.how == DRY_RUN:
+            world = DryRun(point.ranks, busiest_rank(point), Links(**spec["links"]))
         row = measure(point, world)
-        if world.rank == 0:
+        if world.rank == 0 or point.how == DRY_RUN:
             write_atomically(Path(arguments[1]), strict_json(row).encode())
         return 0
 
@@ -51,8 +57,13 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(point: Point, world: Communicator) -> dict[str, Any]:
-    """Times training steps of `point` on the ranks of `world`; the row is the same on all of them."""
-    links = measure_links(world)
+    """Times training steps of `point` on the ranks of `world`; the row is the same on all of them.
+
+    In a dry run time is that of the rank's clock, and all ranks are as fast; phases of the engine are left out, for they hold what the
+    other ranks' messages take to be made up.
+    """
+    dry = isinstance(world, DryRun)
+    links = world.clock.links if isinstance(world, DryRun) else measure_links(world)
     network = network_of(point)
     grid = make_grid(world, point.replicas, point.shards)
     first, last = samples_of(grid.replicas.rank, point.replicas, point.batch)
@@ -96,14 +107,16 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     for _ in range(point.repeats):
         world.barrier()
         _core.phase_seconds(reset=True)
-        before, start = world.traffic.copy(), time.perf_counter()
+        before, (start, waited_before) = world.traffic.copy(), read_clock(world)
         update = step()[1]
-        took, traffic = time.perf_counter() - start, world.traffic.since(before)
+        (end, waited_after), traffic = read_clock(world), world.traffic.since(before)
+        took = end - start
         parts.append({**_core.phase_seconds(reset=True), **update})
         seconds.append(took)
-        sent.append(traffic.bytes_sent)
+        # of a dry run those of all ranks: each gives its part to all the others, or as much as this one
+        sent.append(traffic.bytes_sent + (dry * (world.size - 1)) * traffic.bytes_received)
         messages.append(traffic.n_messages)
-        waited.append(traffic.seconds)
+        waited.append(waited_after - waited_before)
     shares = [w / s for w, s in zip(waited, seconds, strict=True)]
     phases = {name: [each[name] for each in parts] for name in parts[0] if name != "deliver"}  # a part of forward
     rows: list[list[float]] = [seconds, sent, messages, shares, waited, *phases.values()]
@@ -123,19 +136,39 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         "layer_listed": listed,
         "dropped": dropped,
         "events_per_s": events_of(network, activity, listed) * point.batch * point.n_steps / step_s,
-        "bytes_per_time_step": float(sum(rank[1] for rank in ranks)) / point.n_steps,
+        "bytes_per_time_step": float(sum(rank[1] for rank in ranks[: 1 if dry else None])) / point.n_steps,
         "messages_per_time_step": float(max(rank[2] for rank in ranks)) / point.n_steps,
         "comm_share": float(max(rank[3] for rank in ranks)),
         "exchange_ms": 1e3 * exchange_s,
         "waiting_ms": 1e3 * (float(max(rank[4] for rank in ranks)) - exchange_s),
         "sort_ms": phases_ms["sort"],
-        "phases_ms": phases_ms,
+        "phases_ms": None if dry else phases_ms,
         "latency_us": None if links is None else 1e6 * links.latency_s,
         "bandwidth_gb_per_s": None if links is None else 1e-9 * links.bytes_per_s,
         "links": None if links is None else asdict(links),
         "threads": num_threads(),
         "isa": _core.build_info()["isa"],
     }
+
+
+def read_clock(world: Communicator) -> tuple[float, float]:
+    """Seconds so far, and those of them that this rank spent in communication."""
+    if isinstance(world, DryRun):
+        world.clock.advance()
+        return world.clock.now, world.clock.waited
+    return time.perf_counter(), world.traffic.seconds
+
+
+def busiest_rank(point: Point) -> int:
+    """The rank with the most samples and neurons."""
+    shards = make_shards(network_of(point), point.shards, 0).values()
+    shard = max(range(point.shards), key=lambda r: sum(one.n_of(r) for one in shards))
+
+    def n_samples(replica: int) -> int:
+        first, last = samples_of(replica, point.replicas, point.batch)
+        return last - first
+
+    return max(range(point.replicas), key=n_samples) * point.shards + shard
 
 
 def samples_of(replica: int, n_replicas: int, n_samples: int) -> tuple[int, int]:

@@ -21,11 +21,17 @@ examples:
   sparsesnn launch weak-scaling --ranks 1,2,4 --grow width --width 2048 --layers 4
   sparsesnn launch weak-scaling --ranks 1,2 --grow batch              data parallel: 48 samples a rank
   sparsesnn launch strong-scaling --ranks 1,2 --layers 4 --width 2048 --recurrent
+  sparsesnn launch weak-scaling --ranks 1,2 --dry-run-ranks 64,1024 --grow width      where many ranks lead
   sparsesnn launch batch-size --ranks 2 --batches 16,48,128
   sparsesnn launch weak-scaling --ranks 1,4,16,64 --threads 16 --launch '--hosts a,b,c,d'
 
 each point is started by `sparsesnn launch`, which takes what stands in --launch; one thread a rank unless said otherwise.
 --out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped.
+--dry-run-ranks: one rank of so many, that with the most neurons, runs alone on this machine. What it computes and holds is real;
+  the others' messages are made up and take the time of --link, else of the links that --ranks measured. Layers are as active as
+  in the last measured row. Rows say "dry run", the plot has hollow markers. Waiting for slower ranks is not in it, nor what
+  ranks of one host take from one another; layers should have 64 neurons a rank, or the rank that is played has none of some.
+  With --grow layers there must be more --steps than layers; --grow width has no such limit.
 efficiency: synaptic events a second and rank, over those of the first row; where all ranks have as much to do, the ratio
   of times. The input is as wide and as active as a layer. Beside it what the plan's cost model gives with the latency
   and the bandwidth that were measured at the start (sparsesnn plan --target mpi:RxT --link GB/s,us), and predictions
@@ -43,10 +49,11 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     measured = Rows(options.out, "scaling", saved, sys.stderr)
     launch = _words(options.launch)
 
-    def measure(point: scaling.Row) -> scaling.Row:
-        return scaling.run_point(
-            scaling.Point(**{k: v for k, v in point.items() if k != "ranks"}), settings.threads, launch
-        )
+    def measure(row: scaling.Row) -> scaling.Row:
+        point = scaling.Point(**{k: v for k, v in row.items() if k != "ranks"})
+        if point.how == scaling.DRY_RUN:
+            return scaling.run_dry(point, settings, measured.rows, launch)
+        return scaling.run_point(point, settings.threads, launch)
 
     points = [{"ranks": point.ranks, **asdict(point)} for point in scaling.points(settings)]
     rows = measured.run(json.loads(json.dumps(points)), measure)
@@ -87,6 +94,13 @@ def _parser(kind: str) -> argparse.ArgumentParser:
             metavar="N,…",
             help="of the predictions in the plot; '' for none (default: %(default)s)",
         )
+    if kind != "batch-size":
+        parser.add_argument(
+            "--dry-run-ranks", default="", metavar="R,…", help="more points, played by one rank alone (below)"
+        )
+        parser.add_argument(
+            "--link", default="", metavar="LINK", help="of these: GB/s,us such as 12.5,2, or a scaling.json (default: as measured)"
+        )  # fmt: skip
     if kind == "batch-size":
         parser.add_argument("--batches", default="8,16,32,64,128", metavar="B,…", help="default: %(default)s")
     parser.add_argument("--split", default="neurons", metavar="WHAT", help="neurons (default) or samples")
@@ -110,6 +124,7 @@ def _parser(kind: str) -> argparse.ArgumentParser:
 
 
 def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untyped-def]
+    from sparsesnn.launch.links import given_links
     from sparsesnn.launch.scaling import Settings
 
     given = {
@@ -124,6 +139,12 @@ def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untype
             given["split"] = "samples"
     if kind == "batch-size":
         given["batches"] = tuple(_integers("--batches", options.batches))
+    if kind != "batch-size":
+        given["link"] = options.link
+        if options.dry_run_ranks:
+            given["dry_run_ranks"] = tuple(_integers("--dry-run-ranks", options.dry_run_ranks))
+        if options.link:
+            given_links(options.link)
     if "--ranks" in options.launch or "--threads" in options.launch:
         raise ConfigError("--launch: gives --ranks or --threads; give them here instead")
     return Settings(**given)

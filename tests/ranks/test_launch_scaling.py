@@ -14,12 +14,14 @@ import pytest
 
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError, SparseSnnError
+from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Local, simulate
+from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.launch import scaling
 from sparsesnn.launch.finding import find_launcher
 from sparsesnn.launch.links import measure_links
-from sparsesnn.launch.scaling import Point, Settings, points
-from sparsesnn.launch.scaling_worker import draw_spikes, events_of, measure, samples_of
+from sparsesnn.launch.scaling import DRY_RUN, MEASURED, Point, Settings, points
+from sparsesnn.launch.scaling_worker import busiest_rank, draw_spikes, events_of, measure, samples_of
 from sparsesnn.layers import LIF
 from sparsesnn.partition.cpu.cost import predict_cpu
 from sparsesnn.partition.planner import make_plan
@@ -45,9 +47,26 @@ def test_ranks_and_network_grow_together() -> None:
     assert grids(kind="batch-size", batches=(3, 9)) == [(1, 1, 2, 512, 3), (1, 1, 2, 512, 9)]
 
 
+def test_dry_runs_follow_what_is_measured() -> None:
+    settings = Settings(ranks=(1, 2), dry_run_ranks=(2, 64), grow="width", width=512)
+    found = [(point.ranks, point.how, point.width) for point in points(settings)]
+    assert found == [(1, MEASURED, 512), (2, MEASURED, 704), (2, DRY_RUN, 704), (64, DRY_RUN, 4096)]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"dry_run_ranks": (64, 8)},
+            r"--dry-run-ranks: are \[64, 8\]; give different numbers from 2 up in ascending order",
+        ),
+        ({"dry_run_ranks": (1, 8)}, r"--dry-run-ranks: are \[1, 8\]; give different numbers from 2 up"),
+        (
+            {"dry_run_ranks": (8,), "ranks": (1,)},
+            r"--dry-run-ranks: \[8\] .* --ranks 1 does not measure; add --ranks 1,2 or --link",
+        ),
+        ({"link": "10,2"}, "--link: is '10,2', but only --dry-run-ranks reads it; add them"),
+        ({"dry_run_ranks": (64,)}, "--steps: are 100 for 128 layers: .* give at least 129"),
         ({"kind": "scaling"}, "--kind: is 'scaling'; allowed: weak-scaling, strong-scaling, batch-size"),
         ({"grow": "depth"}, "--grow: is 'depth'; allowed: layers, width, batch"),
         ({"ranks": (2, 1)}, r"--ranks: are \[2, 1\]; give different numbers in ascending order"),
@@ -144,6 +163,38 @@ def test_counts_grow_by_the_logarithm_of_ranks() -> None:
     n_lists = 48 * 100
     assert lists.link_bytes == 63 * n_lists * (2 * 64 + 4)
     assert counts.link_bytes == 64 * 6 * 8 * n_lists
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (1, 4), (2, 1)])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_dry_run_counts_what_ranks_count(
+    grid: tuple[int, int], recurrent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "_open", lambda text: None)  # no rank reads another's memory
+    point = replace(
+        SMALL, replicas=grid[0], shards=grid[1], width=512, batch=24 * grid[0], n_steps=20, recurrent=recurrent
+    )
+    real = simulate(point.ranks, lambda world: measure(point, world))[0]
+    links = Links(bytes_per_s=1e9, latency_s=1e-6)
+    played = replace(point, how=DRY_RUN)
+    row = measure(played, DryRun(point.ranks, busiest_rank(played), links))
+    most = real["messages_per_time_step"]  # of two replicas that do not hold a branch each, one sends more
+    assert row["messages_per_time_step"] == most if grid[0] == 1 else 0 < row["messages_per_time_step"] <= most
+    assert row["bytes_per_time_step"] == pytest.approx(real["bytes_per_time_step"], rel=0.1)
+    for layer in ("hidden1", "hidden2"):
+        assert row["layer_activity"][layer] == pytest.approx(real["layer_activity"][layer], rel=0.2)
+    assert row["samples_per_s"] == pytest.approx(1e3 * point.batch / row["step_ms"])
+    assert 0 < row["exchange_ms"] < row["step_ms"]
+    assert (row["waiting_ms"], row["phases_ms"], row["links"]) == (0.0, None, asdict(links))
+
+
+def test_the_busiest_rank_has_most_samples_and_neurons() -> None:
+    assert busiest_rank(replace(SMALL, replicas=3, batch=49)) == 0  # 7 groups: 3, 2 and 2, the last one of one sample
+    point = replace(SMALL, shards=5, width=320 + 64)  # six tiles of each layer over five ranks
+    network = scaling.network_of(point)
+    plan = make_plan(network, 17, 7, parse_target("mpi:5x1"))
+    own = [sum(shard.n for name in network.receivers() for shard in plan.shards_of_ranks(name)[r]) for r in range(5)]
+    assert own[busiest_rank(point)] == max(own)
 
 
 def test_samples_of_replicas_are_whole_groups() -> None:
@@ -294,6 +345,7 @@ def test_table_and_plot(tmp_path: Path) -> None:
     assert "0.800" in row
     assert spent.split() == [
         "2",
+        "measured",
         "12.5",
         f"{rows[1]['predicted_step_ms']:.1f}",
         "0.25",
@@ -311,6 +363,42 @@ def test_table_and_plot(tmp_path: Path) -> None:
     scaling.plot(settings, rows, ipus, tmp_path / "with.png")
     scaling.plot(Settings(kind="batch-size"), rows, [], tmp_path / "without.png")
     assert (tmp_path / "with.png").stat().st_size > (tmp_path / "without.png").stat().st_size > 5000
+
+
+def test_dry_runs_are_told_from_measurements(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    settings = Settings(ranks=(1, 2), dry_run_ranks=(2, 64), grow="width", n_layers=2, width=512)
+    rows = rows_of(settings, [10.0, 12.5, 12.0, 30.0])
+    rows[1] |= {"threads": 1, "bandwidth_gb_per_s": 1.0, "latency_us": 1.0}
+    for row in rows[2:]:
+        row |= {"links": {"bytes_per_s": 1e6, "latency_s": 1e-3}, "bandwidth_gb_per_s": 1e-3, "latency_us": 1e3}
+        row |= {"played_activity": 0.0195, "played_activity_of_ranks": 2}
+    scaling.finish(settings, rows)
+    assert rows[2]["predicted_exchange_ms"] > 50 * rows[1]["predicted_exchange_ms"]  # by its own links, which are slow
+    text = scaling.table(rows)
+    told = [line.split()[:3] for line in text.splitlines() if line.startswith("    2 ")]
+    assert [words[1] for words in told] == ["measured", "dry", "measured", "dry"]  # in both tables
+    assert "dry run: not measured" in text
+    assert "as active as the layers of 2 ranks: 1.95 %" in text
+    assert text.endswith("--target mpi:2x1 --link 1,1")  # what was measured
+    scaling.plot(settings, rows, [], tmp_path / "dry.png")
+    scaling.plot(settings, rows[:2], [], tmp_path / "measured.png")
+    assert (tmp_path / "dry.png").read_bytes() != (tmp_path / "measured.png").read_bytes()
+
+
+def test_a_dry_run_takes_activity_and_links_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(ranks=(1, 2), dry_run_ranks=(8,), grow="width", n_layers=2, width=512)
+    rows = rows_of(settings, [10.0, 12.5, 0.1])[:2]
+    rows[1]["layer_activity"] = {"input": 0.5, "hidden1": 0.01, "hidden2": 0.03}
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(scaling, "run_point", lambda *arguments: asked.append(arguments) or {})
+    point = list(points(settings))[-1]
+    row = scaling.run_dry(point, settings, rows, ["--bind", "none"])
+    assert row == {"played_activity": 0.02, "played_activity_of_ranks": 2}
+    scaling.run_dry(point, replace(settings, link="2,3"), rows)
+    measured, given = asked
+    assert measured == (replace(point, activity=0.02), 1, ["--bind", "none"], Links(bytes_per_s=1e9, latency_s=1e-6))
+    assert given[3] == Links(bytes_per_s=2e9, latency_s=3e-6)
 
 
 # ---- with mpirun ----------------------------------------------------------------------------------------------------
@@ -349,6 +437,33 @@ def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert [row["step_ms"] for row in again] == [one["step_ms"], two["step_ms"]]
 
 
+@pytest.mark.usefixtures("_mpirun")
+def test_a_series_goes_on_with_dry_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["launch", "weak-scaling", "--ranks", "1", "--dry-run-ranks", "3,1024", "--link", "2,3", "--grow", "batch", "--layers", "1",
+                 "--width", "70", "--batch", "9", "--steps", "5", "--repeats", "1", "--ipus", "", "--no-plot",
+                 "--launch", "--bind none --oversubscribe", "--out", "out"]  # fmt: skip
+    assert main(arguments) == 0
+    assert "dry run: not measured" in capsys.readouterr().out
+    rows = json.loads(Path("out/scaling.json").read_text())["rows"]
+    assert [(row["ranks"], row["how"]) for row in rows] == [(1, MEASURED), (3, DRY_RUN), (1024, DRY_RUN)]
+    assert rows[2]["links"] == {"bytes_per_s": 2e9, "latency_s": 3e-6}
+    assert Path("out/scaling.csv").read_text().count(",dry run,") == 2
+    assert main([*arguments, "--json"]) == 0  # nothing is measured again
+    assert [row["step_ms"] for row in json.loads(capsys.readouterr().out)["rows"]] == [row["step_ms"] for row in rows]
+
+
+@pytest.mark.usefixtures("_mpirun")
+def test_a_dry_run_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    point = replace(SMALL, shards=64, how=DRY_RUN)
+    with pytest.raises(SparseSnnError, match="^dry run of 64 ranks ended with code .*; what was said is above"):
+        scaling.run_point(point, 1, ["--bind", "none", "--env", "SPARSESNN_ISA=none"], Links())
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_mpirun")
 @pytest.mark.parametrize("n_ranks", [2, 4])
@@ -383,6 +498,8 @@ def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, mo
         ),
         (["strong-scalling"], "'strong-scalling' is no sparsesnn command"),
         (["batch-size", "--batches", "0"], "--batches: is '0'; give whole numbers from 1 up"),
+        (["weak-scaling", "--dry-run-ranks", "8", "--link", "fast"], "--link: is 'fast'; give GB/s and µs"),
+        (["weak-scaling", "--dry-run-ranks", "many"], "--dry-run-ranks: is 'many'; give whole numbers"),
         (["strong-scaling", "--split", "time"], "--split: is 'time'; allowed: neurons, samples"),
     ],
 )
