@@ -30,6 +30,7 @@ class HostMemory:
     Attributes:
         ranks: of the group, those whose memory is at hand, this one among them; they agree on it.
         group: these ranks by themselves.
+        is_shared: whether any of the group are at hand for one another.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -42,6 +43,7 @@ class HostMemory:
         first = np.where(alike.diagonal(), alike.argmax(1), np.arange(comm.size))
         self.ranks = tuple(np.flatnonzero(first == first[self.rank]).tolist())
         self.group = comm.split(first.tolist())
+        self.is_shared = len(np.unique(first)) < comm.size
 
     def place(self, array: Array) -> int:
         """Where others find the float32 array, which must lie in shared memory."""

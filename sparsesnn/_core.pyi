@@ -233,6 +233,11 @@ def shared_memory() -> tuple[int, int] | None:
 def shared_place(array: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> int:
     """Where in shared memory an array begins; -1: it is not there."""
 
+def look_meanwhile(look: object | None) -> None:
+    """
+    The engine calls look() in between, once in a millisecond at most, while it works for this thread, until that returns False.
+    """
+
 def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
     """
     float64[N], sums of the squares of the columns of x [M, N], rows ascending.

@@ -92,14 +92,16 @@ class DryRun(Communicator):
         return _Message(lambda: array.nbytes)
 
     def receive(self, array: Array, source: int, tag: int = 0) -> Request:
-        posted = self.clock.now
+        posted, mask = self.clock.now, self._masks.get(tag)
+        rows = None if mask is None else np.resize(mask, len(array))
 
         def wait() -> int:
+            is_mask = rows is not None and array.dtype == np.bool_
+            n_bytes = array.nbytes if rows is None or is_mask else int(rows.sum()) * array[0].nbytes
             with self.clock.stopped():
-                mask = self._masks.get(tag)
-                array[...] = np.resize(mask, array.shape) if array.dtype == np.bool_ and mask is not None else 0
-                self._arrives(source, tag, array.nbytes, posted)
-            return array.nbytes
+                array[...] = rows if is_mask else 0
+                self._arrives(source, tag, n_bytes, posted)
+            return n_bytes
 
         return _Message(wait)
 

@@ -2,7 +2,7 @@
 
 All operations are non-blocking ones and a wait. MPI waits by spinning, which is fastest where every rank has a core to
 itself; where ranks of one host outnumber its cores they yield between looks, or they would keep the core from the one
-that they wait for.
+that they wait for. A large message travels only while its ranks are inside MPI: the engine looks at it while it computes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsesnn import _core
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, Traffic
 from sparsesnn.host.comm.environment import find_place
@@ -22,6 +23,8 @@ from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
 FEW = 4
+#: bytes of a message from which on the engine looks at it; MPIs send smaller ones in one go
+LARGE = 1 << 16
 #: seconds in which a launcher ends all ranks when one has ended
 WAIT_S = 3.0
 #: tag of those messages
@@ -49,7 +52,7 @@ def mpi_world() -> Mpi:
     local = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     cores = len(os.sched_getaffinity(0))
     crowded = local.Get_size() > max(cores, os.cpu_count() or 1)
-    return Mpi(MPI, MPI.COMM_WORLD, Traffic(), yields=crowded, ranks_on_host=local.Get_size())
+    return Mpi(MPI, MPI.COMM_WORLD, Traffic(), [], yields=crowded, ranks_on_host=local.Get_size())
 
 
 def check_count(mpi: Any, environ: Mapping[str, str]) -> None:
@@ -95,10 +98,16 @@ def plugin_for(library: str) -> str | None:
 
 
 class Mpi(Communicator):
-    """A group of MPI."""
+    """A group of MPI.
 
-    def __init__(self, mpi: Any, comm: Any, traffic: Traffic, *, yields: bool, ranks_on_host: int) -> None:
-        self.mpi, self.comm, self.traffic, self.yields = mpi, comm, traffic, yields
+    Args:
+        large: messages under way, of all groups; while there are any, the engine calls `look`.
+    """
+
+    def __init__(
+        self, mpi: Any, comm: Any, traffic: Traffic, large: list[_MpiRequest], *, yields: bool, ranks_on_host: int
+    ) -> None:
+        self.mpi, self.comm, self.traffic, self.large, self.yields = mpi, comm, traffic, large, yields
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.ranks_on_host = ranks_on_host
 
@@ -106,12 +115,25 @@ class Mpi(Communicator):
         with self.traffic.timed():
             request = self.comm.Isend([array, self.mpi.BYTE], to, tag + _TAG_SHIFT)
         self.traffic.count(sent=array.nbytes, n_messages=1)
-        return _MpiRequest(self, request, array.nbytes)
+        return self._under_way(_MpiRequest(self, request, array.nbytes), array.nbytes)
 
     def receive(self, array: Array, source: int, tag: int = 0) -> _MpiRequest:
         with self.traffic.timed():
             request = self.comm.Irecv([array, self.mpi.BYTE], source, tag + _TAG_SHIFT)
-        return _MpiRequest(self, request, None)
+        return self._under_way(_MpiRequest(self, request, None), array.nbytes)
+
+    def _under_way(self, message: _MpiRequest, n_bytes: int) -> _MpiRequest:
+        if n_bytes >= LARGE:
+            if not self.large:
+                _core.look_meanwhile(self.look)
+            self.large.append(message)
+        return message
+
+    def look(self) -> bool:
+        """Lets messages go on; whether a large one is under way."""
+        with self.traffic.timed():
+            self.large[:] = [message for message in self.large if not message.has_ended()]
+        return bool(self.large)
 
     def take(self, source: int, tag: int = 0) -> Bytes:
         return self._take(source, tag)[1]
@@ -182,7 +204,7 @@ class Mpi(Communicator):
 
     def split(self, colors: Sequence[int]) -> Mpi:
         group = self.comm.Split(colors[self.rank], self.rank)
-        return Mpi(self.mpi, group, self.traffic, yields=self.yields, ranks_on_host=self.ranks_on_host)
+        return Mpi(self.mpi, group, self.traffic, self.large, yields=self.yields, ranks_on_host=self.ranks_on_host)
 
     def wait(self, request: Any, status: Any = None) -> None:
         if self.yields:
@@ -198,13 +220,17 @@ class Mpi(Communicator):
 class _MpiRequest:
     def __init__(self, comm: Mpi, request: Any, sent: int | None) -> None:
         self.comm, self.request, self.sent = comm, request, sent
+        self.status = comm.mpi.Status()
+
+    def has_ended(self) -> bool:
+        return not self.request or bool(self.request.Test(self.status))
 
     def wait(self) -> int:
-        status = self.comm.mpi.Status()
         with self.comm.traffic.timed():
-            self.comm.wait(self.request, status)
+            if self.request:
+                self.comm.wait(self.request, self.status)
         if self.sent is not None:
             return self.sent
-        n_bytes = int(status.Get_count(self.comm.mpi.BYTE))
+        n_bytes = int(self.status.Get_count(self.comm.mpi.BYTE))
         self.comm.traffic.count(received=n_bytes)
         return n_bytes

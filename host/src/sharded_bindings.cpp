@@ -15,6 +15,7 @@
 #include "python_arrays.h"
 #include "python_exchange.h"
 #include "shard_lists.h"
+#include "thread_pool.h"
 #include "tile_sums.h"
 
 namespace nb = nanobind;
@@ -249,6 +250,17 @@ std::int64_t place_in_shared(const In<float>& array) {
   return at >= begin && at - begin < memory.n_bytes ? static_cast<std::int64_t>(at - begin) : -1;
 }
 
+thread_local PyObject* python_look = nullptr;  // a reference of this thread
+
+void look_meanwhile_by(nb::object look) {
+  const nb::object before = nb::steal(python_look);
+  python_look = look.is_none() ? nullptr : look.release().ptr();
+  look_meanwhile(python_look ? +[] {
+    const nb::gil_scoped_acquire held;
+    return nb::cast<bool>(nb::borrow(python_look)());
+  } : nullptr);
+}
+
 }  // namespace
 
 void register_sharded(nb::module_& m) {
@@ -286,6 +298,9 @@ void register_sharded(nb::module_& m) {
         "such\n"
         "thing; see host/src/memory.h.");
   m.def("shared_place", &place_in_shared, "array"_a, "Where in shared memory an array begins; -1: it is not there.");
+  m.def("look_meanwhile", &look_meanwhile_by, "look"_a.none(),
+        "The engine calls look() in between, once in a millisecond at most, while it works for this thread, until that "
+        "returns False.");
   m.def("column_squares", &squares_by_column, "x"_a,
         "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
 }

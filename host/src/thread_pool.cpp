@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -41,6 +42,21 @@ struct AsWorker {
   AsWorker(const AsWorker&) = delete;
   AsWorker& operator=(const AsWorker&) = delete;
 };
+
+// What look_meanwhile asked of this thread.
+thread_local bool (*this_look)() = nullptr;
+
+// With the mutex open: look() may wait for Python's GIL, whose holder may be about to fork, which waits for the mutex.
+void look_now(std::unique_lock<std::mutex>& calling) {
+  using Clock = std::chrono::steady_clock;
+  thread_local Clock::time_point next;
+  if (!this_look || Clock::now() < next) return;
+  const bool held = calling.owns_lock();
+  if (held) calling.unlock();
+  if (!this_look()) this_look = nullptr;
+  next = Clock::now() + std::chrono::milliseconds(1);
+  if (held) calling.lock();
+}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -252,6 +268,8 @@ void set_num_threads_from_environment() {
   set_num_threads(checked_count(n, std::string("SPARSESNN_THREADS is '") + text + "'"));
 }
 
+void look_meanwhile(bool (*look)()) { this_look = look; }
+
 void detail::parallel_for(int n_items, Body body, void* context) {
   if (n_items <= 0) return;
   if (this_worker >= 0) {
@@ -259,16 +277,22 @@ void detail::parallel_for(int n_items, Body body, void* context) {
     return;
   }
   Pool& p = pool();
-  const std::lock_guard lock(p.calling);
+  std::unique_lock lock(p.calling);
   const int n_threads = p.n_threads.load();
   if (n_threads == 1 || n_items == 1) {
     const AsWorker caller(0);
-    for (int item = 0; item < n_items; ++item) body(context, item, 0);
+    const bool looks = this_look;  // asked once: a thread's variable takes a call
+    for (int item = 0; item < n_items; ++item) {
+      body(context, item, 0);
+      if (looks) look_now(lock);
+    }
     return;
   }
   if (!p.team) p.team = new Team(n_threads);
   rest_openmp_threads();
   p.team->run(n_items, body, context);
+  lock.unlock();
+  look_now(lock);
 }
 
 }  // namespace sparsesnn

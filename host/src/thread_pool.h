@@ -18,6 +18,11 @@ void set_num_threads(int n);
 // Applies the environment variable SPARSESNN_THREADS, if it is set and not empty; throws std::invalid_argument.
 void set_num_threads_from_environment();
 
+// What the calling thread does in between, from now on: look(), once in a millisecond at most, after its calls of
+// parallel_for, and between their items where no other thread works on them. It ends where look() returns false;
+// nullptr ends it, too. An exception of look() is one of parallel_for.
+void look_meanwhile(bool (*look)());
+
 namespace detail {
 using Body = void (*)(void* context, int item, int worker);
 void parallel_for(int n_items, Body body, void* context);

@@ -137,6 +137,31 @@ void callers_take_turns() {
   CHECK_EQUAL(sum, 3l * 200 * 10);
 }
 
+// Until look() says that it is enough; others may work meanwhile, as one who forks with the GIL that look() waits for.
+void looks_meanwhile() {
+  static int n_looks;
+  const auto work = [](int n_jobs) {
+    for (int job = 0; job < n_jobs; ++job)
+      parallel_for(5, [](int, int) { std::this_thread::sleep_for(std::chrono::microseconds(100)); });
+  };
+  for (const int n_threads : {1, 3}) {
+    set_num_threads(n_threads);
+    n_looks = 0;
+    sparsesnn::look_meanwhile([] {
+      std::thread([] { parallel_for(2, [](int, int) {}); }).join();
+      return ++n_looks < 3;
+    });
+    std::thread([&] { work(20); }).join();
+    CHECK_EQUAL(n_looks, 0);  // another thread's
+    work(100);
+    CHECK_EQUAL(n_looks, 3);
+    sparsesnn::look_meanwhile([]() -> bool { throw std::runtime_error("a rank failed"); });
+    CHECK_THROWS(work(100), "a rank failed");
+    sparsesnn::look_meanwhile(nullptr);
+    work(20);
+  }
+}
+
 void refuses_wrong_counts() {
   CHECK_THROWS(set_num_threads(0), "number of threads is 0; give a whole number from 1 to 1024");
   CHECK_THROWS(set_num_threads(-3), "is -3");
@@ -169,6 +194,7 @@ int main() {
   first_exception_reaches_the_caller();
   nested_calls_run_on_the_same_worker();
   callers_take_turns();
+  looks_meanwhile();
   refuses_wrong_counts();
   reads_the_environment();
   set_num_threads(1);  // joins the threads, so that the sanitizers see none left

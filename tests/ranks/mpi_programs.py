@@ -24,6 +24,7 @@ def communicator() -> None:
 def networks() -> None:
     from ranks_random import Case, alone, compare
 
+    from sparsesnn.host.comm import mpi
     from sparsesnn.host.shared_memory import CommonWeights, HostMemory
     from sparsesnn.network import parse_net
 
@@ -34,6 +35,10 @@ def networks() -> None:
             case = Case(parse_net(net, bias=True, capacity=20), *grid)
             compare(case, alone(case), world)
     assert HostMemory(world).ranks == tuple(range(world.size))
+    world.ranks_on_host, mpi.LARGE = 1, 0  # as on hosts of their own, with messages that the engine looks at
+    for n_samples in (19, 129):
+        case = Case(parse_net("30-130-75r-10", bias=True), world.size, 1, n_samples=n_samples, silent=10)
+        compare(case, alone(case), world)
     if world.rank == 0:
         print("bit for bit")
 

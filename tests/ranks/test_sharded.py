@@ -243,6 +243,11 @@ def test_the_first_rank_alone_sees_whole_weights():
     assert 0 < first < sum(x.nbytes for x in expected.values())
 
 
+def test_even_replicas_of_which_some_share_a_host(monkeypatch):
+    on_hosts(monkeypatch, 3)
+    check(Network.chain(Input(30), LIF(75), LI(10)), 4, 1, n_steps=5, n_samples=256)
+
+
 def test_which_replicas_make_a_tree():
     assert is_halved([1, 1], [0, 1])
     assert is_halved([1, 1, 1, 1], [0, 1, 0, 2])

@@ -5,7 +5,7 @@ branches that its groups make up: one, where 2, 4, … replicas share a batch ev
 some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
 backwards.
 
-Where 2, 4, 8, … replicas on hosts of their own have one branch each, sums go through that tree in 2·log2(R) messages
+Where 2, 4, 8, … replicas, each on a host of its own, have one branch each, sums go through that tree in 2·log2(R) messages
 (`halving.py`); else each replica sends rows to each.
 
 Replicas on one host read one another's branches and totals where they lie (`shared_memory.py`) and say only where that is;
@@ -15,6 +15,7 @@ others send them. Rows whose source neuron did not fire in any sample hold zeros
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,8 +23,8 @@ import torch
 from torch import nn
 
 from sparsesnn import _core
-from sparsesnn.engines.ranks.halving import Halving, is_halved
-from sparsesnn.engines.ranks.rows import Rows, Sent, receive_rows, send_rows, wait
+from sparsesnn.engines.ranks.halving import halve, is_halved
+from sparsesnn.engines.ranks.rows import Arriving, Rows, Sent, send_rows, wait
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.base import BACK, FORTH, Array
@@ -68,20 +69,11 @@ class Reduction:
         """
         this = _Sum(parameter, self._placed(branches), active.copy())
         assert self.batch is not None
-        if self.batch.is_halved and len(self.memory.ranks) == 1:
-            this.halving = Halving(self.comm, this.total, this.active)
-        for r in self._others if this.halving is None else ():
-            if r in self.memory.ranks:
-                this.forth.append(self._say_where(this, r))
-            else:
-                rows = self._rows(this, r)
-                this.forth += send_rows(self.comm, branches[:, rows], active[rows], r, FORTH)
+        halved = self.batch.is_halved and not self.memory.is_shared
+        this.steps = halve(self.comm, this.total, this.active) if halved else self._sum(this, len(branches))
+        for one in (this, *self.open):  # what the sums before sent has had the time of a layer to arrive
+            next(one.steps, None)
         self.open.append(this)
-        for before in self.open[:-1]:  # what was sent has had the time of a layer to arrive
-            if before.halving is not None:
-                before.halving.advance()
-            elif before is self.open[-2]:
-                self._sum(before)
 
     def fold(self, groups: Array) -> Array:
         """The total of small gradients, from those of this replica's groups [G, …]; waits for all replicas."""
@@ -95,13 +87,15 @@ class Reduction:
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
         if self.open:
-            if self.open[-1].halving is None:
-                self._sum(self.open[-1])
+            for this in self.open:
+                next(this.steps, None)
             self.memory.group.barrier()  # the totals are there
+        going = list(self.open)
+        while going:
+            going = [this for this in going if next(this.steps, this) is not this]
         for this in self.open:
-            self._collect(this)
-        for this in self.open:
-            wait(this.back)
+            self._copy_totals(this)
+            this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
         if self.open:
             self.memory.group.barrier()  # they are read: whoever has them may change them
         self.open.clear()
@@ -116,47 +110,56 @@ class Reduction:
         n = len(this.active)
         return slice(n * replica // self.comm.size, n * (replica + 1) // self.comm.size)
 
-    def _sum(self, this: _Sum) -> None:
-        """Adds up this replica's rows of all branches, and gives the total to the others."""
+    def _sum(self, this: _Sum, n_own: int) -> Iterator[None]:
+        """Makes the sum of this replica's n_own branches and of those of others, by rows; as `halve`."""
         assert self.batch is not None
+        remote = [r for r in self._others if r not in self.memory.ranks]
         rows = self._rows(this, self.comm.rank)
+        shape = rows.stop - rows.start, this.total.shape[1]
+        forth = [self._say_where(this, r) for r in self._others if r in self.memory.ranks]
+        arriving: dict[int, Arriving] = {}
+        for r in remote:
+            given = self._rows(this, r)
+            forth += send_rows(self.comm, this.branches[:n_own, given], this.active[given], r, FORTH)
+            if n := self.batch.n_branches[r]:
+                out = [np.asarray(_core.empty_matrix(*shape)) for _ in range(n)]
+                arriving[r] = Arriving(self.comm, out, r, FORTH)
+        yield
         for r in self._others:
             if r in self.memory.ranks:
                 self._hear_where(this, r)
         parts: list[Array] = []
-        for r, n_branches in enumerate(self.batch.n_branches):
+        for r, n in enumerate(self.batch.n_branches):
             if r == self.comm.rank:
-                parts += list(this.branches[:n_branches, rows])
+                parts += list(this.branches[:n, rows])
             elif r in self.memory.ranks:
-                parts += list(self._look(this, r, n_branches)[:, rows])
-            elif n_branches:
-                shape = (rows.stop - rows.start, this.branches.shape[2])
-                out = [np.asarray(_core.empty_matrix(*shape)) for _ in range(n_branches)]
-                this.active[rows] |= receive_rows(self.comm, out, r, FORTH)
-                parts += out
+                parts += list(self._look(this, r, n)[:, rows])
+            elif n:
+                this.active[rows] |= arriving[r].take()
+                parts += arriving.pop(r).out
         _core.add_branches(parts, self.batch.folds, this.total[rows], this.active[rows])
-        for r in self._others:
-            if r not in self.memory.ranks:
-                this.back += send_rows(self.comm, this.total[None, rows], this.active[rows], r, BACK)
+        del parts
+        back: list[Sent] = []
+        for r in remote:
+            back += send_rows(self.comm, this.total[None, rows], this.active[rows], r, BACK)
+        wait(forth)  # where this replica's branches lie the totals are to come
+        arriving = {r: Arriving(self.comm, [this.total[self._rows(this, r)]], r, BACK) for r in remote}
+        yield
+        for r in remote:
+            arriving[r].take()
+        yield
+        wait(back)
 
-    def _collect(self, this: _Sum) -> None:
-        """The rows that other replicas have added up."""
-        if this.halving is not None:
-            this.halving.collect()
-            this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
-            return
-        wait(this.forth)  # where this replica's branches lie the totals are to come
+    # ---- between replicas on one host --------------------------------------------------------------------------
+
+    def _copy_totals(self, this: _Sum) -> None:
+        """The rows that the others have added up."""
         if len(self.memory.ranks) < self.comm.size:
             this.active[:] = True  # nobody has heard of all rows
         for r in self._others:
-            rows = self._rows(this, r)
             if r in self.memory.ranks:
+                rows = self._rows(this, r)
                 _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
-            else:
-                receive_rows(self.comm, [this.total[rows]], r, BACK)
-        this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
-
-    # ---- between replicas on one host --------------------------------------------------------------------------
 
     def _placed(self, branches: Array) -> Array:
         """The same [K, M, n], one of zeros where there are none, for the total; others can read them."""
@@ -221,16 +224,14 @@ class _Sum:
         branches: this replica's; the first becomes the total.
         active: rows that may differ from zero, at first of this replica's, in the end of all on this host.
         places: of others' branches in their memory.
-        halving: how the sum travels where each replica has one branch of a tree, on a host of its own.
+        steps: of the sum, between which messages travel.
     """
 
     parameter: nn.Parameter
     branches: Array
     active: Rows
     places: dict[int, int] = field(default_factory=dict)
-    forth: list[Sent] = field(default_factory=list)
-    back: list[Sent] = field(default_factory=list)
-    halving: Halving | None = None
+    steps: Iterator[None] = field(init=False)
 
     @property
     def total(self) -> Array:

@@ -23,21 +23,28 @@ def send_rows(comm: Communicator, sums: Array, active: Rows, to: int, tag: int) 
     return [(comm.send(part, to, tag), part) for part in parts]
 
 
-def receive_rows(comm: Communicator, out: list[Array], source: int, tag: int) -> Rows:
-    """Receives into `out`, [m, n] each; returns which rows were active."""
-    if not out or not len(out[0]):
-        return np.zeros(1, np.bool_)
-    active = np.empty(len(out[0]), np.bool_)
-    comm.receive(active, source, tag).wait()
-    for one in out:
-        if active.all():
-            comm.receive(one, source, tag).wait()
-            continue
-        some = np.empty((int(active.sum()), one.shape[1]), np.float32)
-        comm.receive(some, source, tag).wait()
-        one[:] = 0
-        one[active] = some
-    return active
+class Arriving:
+    """Rows on their way from another replica, awaited from now on, so that they travel while this one computes.
+
+    Args:
+        out: the sums, [m, n] each; they may be read and written after `take`.
+    """
+
+    def __init__(self, comm: Communicator, out: list[Array], source: int, tag: int) -> None:
+        self.out, self.active = out, np.zeros(len(out[0]), np.bool_)
+        self.requests = [comm.receive(part, source, tag) for part in (self.active, *out) if len(part)]
+
+    def take(self) -> Rows:
+        """Waits for them; returns which rows were active."""
+        for request in self.requests:
+            request.wait()
+        if not self.active.all():
+            n = self.active.sum()
+            for one in self.out:
+                some = one[:n].copy()  # they came without those between them
+                one[:] = 0
+                one[self.active] = some
+        return self.active
 
 
 def wait(sent: list[Sent]) -> None:
