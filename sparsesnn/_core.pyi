@@ -105,19 +105,6 @@ class LayerCall:
 
     def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ...) -> None: ...
 
-class Chain:
-    """
-    Layers that run one after the other in one call, without gradients: of each its name, a LayerCall whose lists, sizes
-    and state are not read, and what its sources read: 0 the input, k + 1 layer k.
-    """
-
-    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]]) -> None: ...
-
-    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list:
-        """
-        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.
-        """
-
 def neuron_models() -> dict:
     """
     By name of every neuron model that is built in: names of its states, of its parameters, number of constants.
@@ -153,6 +140,22 @@ def phase_seconds(reset: bool) -> dict:
     Wall time by phase since the process began, or since the last call with reset=True.
     """
 
+group_samples: int = ...
+
+class Chain:
+    """
+    Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes
+    and state are not read, and what its sources read: 0 the input, k + 1 layer k.
+    """
+
+    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]]) -> None: ...
+
+    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list:
+        """
+        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.
+        A result holds its `call`, for `backward`, where one may follow.
+        """
+
 def forward(layer: LayerCall) -> dict:
     """
     Runs a layer over a sequence; returns lists, slot fields, state, potentials.
@@ -171,8 +174,6 @@ def recurrent_value_grads(layer: LayerCall, saved: dict, population: Lists, d_va
     The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,
     and those of its axonal delays.
     """
-
-group_samples: int = ...
 
 class Exchange:
     """

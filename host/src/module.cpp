@@ -3,7 +3,8 @@
 
 namespace sparsesnn {
 void register_build(nanobind::module_& m);      // build_bindings.cpp: instruction sets, threads, build_info
-void register_engine(nanobind::module_& m);     // engine_bindings.cpp: the passes of one layer
+void register_engine(nanobind::module_& m);     // engine_bindings.cpp: what defines a layer and its calls
+void register_passes(nanobind::module_& m);     // pass_bindings.cpp: passes of one layer, and of several in one call
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_delays(nanobind::module_& m);     // delays_bindings.cpp: lists whose entries arrive later
@@ -18,6 +19,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
+  sparsesnn::register_passes(m);
   sparsesnn::register_sharded(m);
   sparsesnn::register_batch(m);
   sparsesnn::register_delays(m);

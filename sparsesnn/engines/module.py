@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsesnn.arguments import named
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
-from sparsesnn.engines.cpu.chain import Chain
+from sparsesnn.engines.cpu.chain import Chain, fits_one_call, hooked, run_layers
 from sparsesnn.engines.cpu.layer import Snapshot, Wiring, run_layer
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
@@ -250,6 +250,7 @@ class Model(Loadable):
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
+        self.in_one_call = backend == "cpu" and not grid and fits_one_call(network)
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
 
@@ -299,22 +300,15 @@ class Model(Loadable):
             )
         past = state or {}
         data = self._input(spikes)
-        outputs: dict[str, LayerInput] = {source: data}
         traces: dict[str, Traces] = {}
-        states: dict[str, LayerState] = {}
-        thin: dict[str, Any] = {}
-        for name, layer in self.layers.items():
-            inputs = []
-            read = heard_by(self.network, name, outputs, thin, heard) if heard else outputs.__getitem__
-            for c in self.senders[name]:
-                before = past[c.pre].history if c.pre in past else None
-                inputs.append(read(c.pre) if not c.reach or before is None else _extend(before, read(c.pre), c.reach))
-            try:
-                outputs[name], states[name] = layer(inputs, past.get(name), packed=True, first_sample=first_sample)
-            except NumericError as error:
-                raise NumericError(f"{name}: {error}") from None
-            if name in chosen:
-                traces[name] = replay(layer, inputs, outputs[name], past.get(name), chosen[name])
+        if (
+            self.in_one_call
+            and isinstance(data, SpikeBatch)
+            and not (past or chosen or heard or hooked(self.layers.values()))
+        ):
+            outputs, states = run_layers(self.network, self.layers, data)
+        else:
+            outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         if depth := self.depth:
             before = past[source].history if source in past else None
             given = data.to_dense() if isinstance(data, DenseSpikes) else data
@@ -332,6 +326,33 @@ class Model(Loadable):
             output=self.network.output,
             traces=traces,
         )
+
+    def _layer_by_layer(
+        self,
+        data: LayerInput,
+        past: Mapping[str, LayerState],
+        chosen: Mapping[str, Any],
+        heard: Heard | None,
+        first_sample: int,
+    ) -> tuple[dict[str, LayerInput], dict[str, LayerState], dict[str, Traces]]:
+        """Runs one layer after the other: what all put out, their states, and the traces of those that are recorded."""
+        outputs: dict[str, LayerInput] = {self.source: data}
+        states: dict[str, LayerState] = {}
+        traces: dict[str, Traces] = {}
+        thin: dict[str, Any] = {}
+        for name, layer in self.layers.items():
+            inputs = []
+            read = heard_by(self.network, name, outputs, thin, heard) if heard else outputs.__getitem__
+            for c in self.senders[name]:
+                before = past[c.pre].history if c.pre in past else None
+                inputs.append(read(c.pre) if not c.reach or before is None else _extend(before, read(c.pre), c.reach))
+            try:
+                outputs[name], states[name] = layer(inputs, past.get(name), packed=True, first_sample=first_sample)
+            except NumericError as error:
+                raise NumericError(f"{name}: {error}") from None
+            if name in chosen:
+                traces[name] = replay(layer, inputs, outputs[name], past.get(name), chosen[name])
+        return outputs, states, traces
 
     def finish_backward(self) -> None:
         """Over ranks: completes the sums over replicas."""

@@ -24,6 +24,7 @@ from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
 from sparsesnn.partition.cpu.tiles import cpu_tile_width
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses import Synapses
 from sparsesnn.synapses.base import InLists
 
 
@@ -88,20 +89,27 @@ class Pass:
         return result
 
     def run(self) -> Tensor:
-        """Runs the engine; returns list values (none if nothing is saved), or the potentials of a readout."""
-        self.engine_call = self.prepare()
-        self.result = _core.forward(self.engine_call)
+        """Runs the engine, unless it did; returns list values (none if nothing is saved), or the potentials of a readout."""
+        if self.result is None:
+            self.engine_call = self.prepare()
+            self.result = _core.forward(self.engine_call)
         out = self.result["potentials" if self.is_readout else "values"]
         return torch.empty(0) if out is None else torch.from_numpy(out)
 
-    def prepare(self) -> _core.LayerCall:
-        """The engine's view of the pass."""
+    def ran(self, sources: Sequence[SpikeBatch], result: Any) -> None:
+        """After the engine ran it among other layers: the lists that it read, and what it gave back."""
+        self.sources = tuple(sources)
+        self.values = [self.values_of(k) for k in range(len(self.sources))]
+        self.engine_call, self.result = result.get("call"), result
+
+    def prepare(self, lists: Sequence[_core.Lists] | None = None) -> _core.LayerCall:
+        """The engine's view of the pass; `lists`: of every source, if not those of `sources`."""
         self.arrays = {name: _array(x, name) for name, x in self.tensors.items()}
         seed = list_seed(self.layer.rotation_seed, self.training_step)
         first_step = self.state.step if self.state else 0
         self.spec = self.wiring.spec(self.layer, self.save, self.learnt).at(seed, first_step, self.first_sample)
         self.pack()
-        return self.make_call([engine_lists(source) for source in self.sources])
+        return self.make_call(lists or [engine_lists(source) for source in self.sources])
 
     def lists(self, values: Tensor | None) -> SpikeBatch:
         """The lists of this process's neurons, ids from 0."""
@@ -293,7 +301,7 @@ class Wiring:
             **dict(zip(self.loops, layer.loops, strict=True)),
         }
         self.n_pre = [self.connections[name].n_pre for name in self.senders]
-        self.pools_before = [_in_lists(c).pools for c in layer.senders]
+        self.pools_before = [in_lists(c.synapses, c.n_pre).pools for c in layer.senders]
         weightless = {c.name for c in layer.senders if not layer.has_weights(c)}
         self.pools = {name for name, c in self.connections.items() if c.name in weightless}
         shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
@@ -329,12 +337,13 @@ class Wiring:
 
 def behind_pools(c: Incoming) -> Incoming:
     """A connection as the engine delivers it."""
-    found = _in_lists(c)
+    found = in_lists(c.synapses, c.n_pre)
     return c._replace(n_pre=found.n_pre, synapses=found.kind)
 
 
-def _in_lists(c: Incoming) -> InLists:
-    found = c.synapses.in_lists(c.n_pre)
+def in_lists(synapses: Synapses, n_pre: int) -> InLists:
+    """How lists go through synapses."""
+    found = synapses.in_lists(n_pre)
     assert found is not None, "refused when the layer was made"
     return found
 
