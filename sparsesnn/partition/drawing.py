@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "history and state": ("#b9770e", ("history", "state", "parameters", "records", "state gradient", "readout")),
     "buffers, masks, shares": (
         "#f0b27a",
-        ("buffers", "lists", "list gradients", "shares", "masks", "sorting", "waiting sums"),
+        ("buffers", "lists", "list gradients", "moved lists", "shares", "masks", "sorting", "waiting sums"),
     ),
     "collectors, reducers": ("#7d3c98", ("collector", "reducer")),
     "code, objects, reserved": ("#aab7b8", ("code", "objects", "reserved")),

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from sparsesnn.delays import Delays
 from sparsesnn.errors import ConfigError
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.target import Target
@@ -182,6 +183,10 @@ class Plan:
     def synapses(self, c: ConnectionPlan) -> Synapses:
         """The kind of a connection's synapses."""
         return self._connections[c.pre, c.post, c.delay].synapses
+
+    def axonal(self, c: ConnectionPlan) -> Delays | None:
+        """The axonal delays of a connection."""
+        return self._connections[c.pre, c.post, c.delay].axonal
 
     def reach(self, c: ConnectionPlan) -> int:
         """Steps after which the last of a step's spikes arrive."""

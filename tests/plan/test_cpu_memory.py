@@ -5,16 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from sparsesnn import _core
 from sparsesnn.delays import Delays
+from sparsesnn.engines import arrival
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import rank_bytes, waiting_sums
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
+from sparsesnn.spikes import SpikeBatch
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,37 @@ def test_axonal_delays_of_loops_reach_as_far_as_fixed_ones(ranks: int, axonal: D
 
     assert state(2, axonal) == state(same_as, None)
     assert min(state(2, axonal)) > max(state(2, None))
+
+
+@pytest.mark.parametrize("delays", [Delays(7, seed=3), Delays(7, learn=True, seed=3), Delays(50, seed=3)])
+def test_lists_that_axonal_delays_move(delays: Delays) -> None:
+    """Where all neurons fire, against the arrays that the engine makes, and those of the gradient."""
+    n, batch, n_steps = 90, 5, 23
+
+    def planned(optimizer: str, of_input: Delays | None, of_a: Delays | None) -> int:
+        connections = (Connection("input", "a", axonal=of_input), Connection("a", "out", axonal=of_a))
+        network = Network({"input": Input(n), "a": LIF(n), "out": LI(7)}, connections)
+        activity = {"input": 1.0, "a": 1.0}
+        plan = make_plan(
+            network, batch, n_steps, parse_target("cpu:1"), activity=activity, max_activity=1, optimizer=optimizer
+        )
+        return rank_bytes(plan)[0]["moved lists"]
+
+    first = delays.first(n)
+    steps = np.floor(first).astype(np.int32)
+    spikes = SpikeBatch.from_dense(torch.ones(n_steps, batch, n))
+    moved = arrival._Move(spikes, steps, first - steps if delays.learn else None, 0, None).result
+    lists = sum(moved[name].nbytes for name in ("offsets", "n_spikes", "ids")) - 8  # one offset more than lists
+    values, places = (
+        4 * len(moved["ids"]),
+        sum(moved[name].nbytes for name in ("earlier", "later") if moved[name] is not None),
+    )
+    assert (moved["values"] is not None) == delays.learn  # else autograd makes them
+    assert planned("adam", None, None) == 0
+    assert planned("adam", None, delays) == pytest.approx(lists + 2 * values + places, abs=1)
+    assert planned("none", None, delays) == pytest.approx(lists + values * delays.learn, abs=1)
+    of_input = lists + (2 * values + places) * delays.learn  # nothing flows back through delays that do not learn
+    assert planned("adam", delays, None) == pytest.approx(of_input, abs=1)
 
 
 MEASURE = """

@@ -15,6 +15,9 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | list gradients | S·4 for each of them |
 |  | over several ranks: ids of every population, for a loss reads them; values and gradients of own entries alone, and, of |
 |  | one layer's lists at a time, what this rank's K blocks of tiles give, twice, and all ranks' blocks give own entries |
+| moved lists | of a connection with axonal delays, not of loops: its lists once more, as they arrive, those with parts of a step |
+|  | twice, without what arrives after the end; ids, values and 12 B a list as above, 4 B of gradient, and for it 4 B |
+|  | for the place of every entry |
 | records | own listed neurons: σ' and what else is kept, 4 B each |
 | masks | of one layer at a time: 16 B per tile and list |
 | state | the states of all layers; while a layer runs, its own once more and ∂L/∂i of as many steps as a loop's delay; B·n·4 each |
@@ -39,6 +42,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.cost import tile_blocks
@@ -54,6 +59,7 @@ ITEMS = (
     "packed",
     "lists",
     "list gradients",
+    "moved lists",
     "records",
     "state",
     "masks",
@@ -156,6 +162,7 @@ def _rank(
             fields = 1 + (population.reset == "zero")
             fields += n_learnt(population)
             out["records"] += math.ceil(4 * fields * rows * lengths[name].listed * share) * train
+        out["moved lists"] += sum(_moved(plan, c, lengths[c.pre]) for c in incoming if not c.recurrent)
     several = plan.target.devices > 1
     out["state"] += 0 if several else kept  # models over ranks return no state
     for name in plan.populations if several else seen:
@@ -174,6 +181,25 @@ def _rank(
         out["lists"] += ids * (wide + 4 * train) + 12 * rows
         out["list gradients"] += 4 * ids * train * (not isinstance(plan.network.populations[name], Input))
     return out
+
+
+def _moved(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
+    """Lists of a connection with axonal delays as they arrive, `_Move` of sparsesnn/engines/arrival.py."""
+    delays = plan.axonal(c)
+    if delays is None:
+        return 0
+    n, rows = plan.populations[c.pre].n, plan.n_steps * plan.n_samples
+    steps, ids = np.floor(delays.first(n)), rows * lengths.listed
+
+    def arrives(later: int) -> float:
+        """The share of entries that arrives before the end."""
+        return float(np.maximum(0, plan.n_steps - steps - later).mean()) / plan.n_steps
+
+    # the later part of an entry is one with the earlier part of the neuron's next, where it has one
+    moved = ids * (arrives(0) + delays.learn * arrives(1) * (1 - lengths.listed / n))
+    gives = plan.trains and (delays.learn or c.pre not in plan.network.inputs)  # a gradient
+    each = (4 if n > 65536 else 2) + 4 * (gives or delays.learn) + 4 * gives
+    return math.ceil(moved * each + 4 * ids * (1 + delays.learn) * gives + 12 * rows)
 
 
 def _windows(plan: Plan, name: str, n_weights: int, lengths: Mapping[str, Lengths]) -> dict[str, int]:
