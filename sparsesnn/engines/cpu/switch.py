@@ -2,7 +2,7 @@
 
 Time of lists grows with the neurons that fire and those that nearly do; time of dense products does not. After each training step
 `Switch.count` decides about the next one, from counts alone: the same choice for any number of threads and any instruction set.
-Measured constants: docs/speed.md, "Where lists lose" and "Convolutions".
+Measured constants: docs/speed.md, "Dense products where a network is busy".
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cost:
 
 
 #: networks of convolutions and pools; others, where one product gives the gradients of many near-spikes
-MAPS, MATRICES = Cost(0.3, 1.85, 1.9), Cost(0.05, 2.3, 1.5, 0.3)
+MAPS, MATRICES = Cost(0.3, 1.5, 1.75), Cost(0.1, 1.8, 1.3, 0.3)
 
 
 def goes_dense(dense: bool, cost: Cost, shares: Shares) -> bool:
