@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_modules
 
 from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import (
@@ -37,7 +37,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def hooked(layers: Iterable[Any]) -> bool:
     """Whether somebody wants to see single layers run."""
-    return _has_any_global_hook() or any(getattr(layer, name) for layer in layers for name in _HOOKS)
+    everywhere = any(getattr(torch_modules, f"_global{name}") for name in _HOOKS)
+    return everywhere or any(getattr(layer, name) for layer in layers for name in _HOOKS)
 
 
 def fits_one_call(network: Network) -> bool:
