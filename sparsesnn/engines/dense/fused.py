@@ -375,7 +375,7 @@ class Kernel:
             return by_weight  # type: ignore[no-any-return]
 
         for by_weight in self.in_pieces(spikes, d_currents, piece):
-            if d_weight is not None:
+            if d_weight is not None and by_weight is not None:
                 d_weight += by_weight
 
     def in_pieces(self, spikes: Tensor, currents: Tensor, work: Callable[[slice], Made]) -> list[Made]:
