@@ -306,7 +306,7 @@ class Model(Loadable):
             and isinstance(data, SpikeBatch)
             and not (past or chosen or heard or hooked(self.layers.values()))
         ):
-            outputs, states = run_layers(self.network, self.layers, data)
+            outputs, states = run_layers(self.network, dict(self.layers), data)
         else:
             outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         if depth := self.depth:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.modules import module as torch_modules
 
 from sparsesnn import _core
@@ -50,7 +49,7 @@ def fits_one_call(network: Network) -> bool:
 
 
 def run_layers(
-    network: Network, layers: nn.ModuleDict, spikes: SpikeBatch
+    network: Network, layers: Mapping[str, Any], spikes: SpikeBatch
 ) -> tuple[dict[str, Any], dict[str, LayerState]]:
     """A pass of all layers that begins a sequence; by population what it puts out, and its state.
 

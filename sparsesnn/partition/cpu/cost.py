@@ -123,8 +123,8 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
         per_batch.append(_superstep(plan, name, compute, slowest=slowest))
     for name in plan.populations:
         for exchange, n in _exchanges(plan, name, lengths):
-            work = target.clock_hz * (n * a.exchange_s + exchange.messages * a.message_s)
-            per_batch.append(replace(exchange, compute={"messages": work}))
+            cycles = target.clock_hz * (n * a.exchange_s + exchange.messages * a.message_s)
+            per_batch.append(replace(exchange, compute={"messages": cycles}))
     if plan.trains and target.devices > 1:
         per_batch.append(_gather(plan, "gradient norm", _squares_bytes(plan)))
     framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
