@@ -1,4 +1,4 @@
-"""sparsesnn through its public interface."""
+"""sparsesnn through its public interface; `cpu` goes over to dense products where a training run would."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rivals import cameras
 from rivals.contestants.torch_tools import fused_adam, step_of
 from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
-from sparsesnn.engines import set_threads
+from sparsesnn.engines import Training, set_threads
+from sparsesnn.engines.cpu.switch import Switch
 
 #: delay of the slowest of the senders that have delays of their own, steps: as far back as the workloads with delays reach
 LONGEST = 24
@@ -35,9 +36,15 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
                 parameter.copy_(torch.from_numpy(weight))
     spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
     adam = own_adam if backend == "cpu" else fused_adam
+    switch = (
+        Switch.of(model, Training(n_classes=1 + int(task.labels.max()), decoding="mean")) if backend == "cpu" else None
+    )
 
     def logits() -> Tensor:
-        potentials = model(spikes).potentials
+        output = (switch.model_for(spikes) if switch else model)(spikes)
+        if switch:
+            switch.count(spikes, output)
+        potentials = output.potentials
         assert potentials is not None, "the last population is a readout"
         return potentials.mean(0)
 

@@ -25,7 +25,7 @@ from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 #: training steps take dense products from this many times their time on, and lists again below that many times
-BEGIN, END = 1.1, 0.9
+BEGIN, END = 1.0, 0.85
 #: smaller steps, in multiply-adds of dense products, are Python's time rather than that of products
 LEAST_PRODUCTS = 1 << 26
 #: larger steps, in T·B·neurons, keep lists: dense products take 13 bytes for each, so this is 3.5 GB

@@ -60,7 +60,8 @@ class CpuAssumptions:
             of 1024-1024-1024-1024-1024-20 on two ranks at commit 25893ac.
         exchange_s, message_s: what Python and the bindings do for an exchange between ranks, and for each message that a rank sends
             in it, without MPI itself. An exchange of a loop (`host/comm/layer_exchange.py`) over a communicator that sends nothing
-            took 9, 22, 46 and 92 µs with 1, 3, 7 and 15 messages, on a core that was 1.5 times as slow as this model's. There
+            took 9, 22, 46 and 92 µs with 1, 3, 7 and 15 messages, on a core that was 1.5 times as slow as this model's; since then a
+            message takes 2.5 µs less (a faster stopwatch around MPI). There
             norm_cycles was timed too, with 2 and 4 million weights.
     """
 
@@ -77,7 +78,7 @@ class CpuAssumptions:
     merge_cycles: float = 14.0
     shared_s: float = 0.3e-3
     exchange_s: float = 2e-6
-    message_s: float = 4e-6
+    message_s: float = 2.3e-6
 
 
 ASSUMPTIONS = CpuAssumptions()
