@@ -55,16 +55,16 @@ int chunk_rows(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
 }
 
 // What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
-// not `by_blocks`, the sum of all [n_values].
-void add_shares(const Kernels& kernels, const Events& events, const float* shares, const std::vector<TileBlock>& blocks,
+// not `by_blocks`, the sum of all [n_values]. Sums take the place of their first shares; from there they go to the lists
+// in the order of these, since threads that wrote to places all over them would wait for one another's cache lines.
+void add_shares(const Kernels& kernels, const Events& events, float* shares, const std::vector<TileBlock>& blocks,
                 bool by_blocks, float* d_value, std::size_t n_values) {
   const PhaseTimer timer(Phase::sum_shares);
   const std::size_t n_blocks = blocks.size();
   parallel_for(static_cast<int>((events.n + share_piece - 1) / share_piece), [&](int item, int) {
     const std::size_t from = item * share_piece, n = std::min(share_piece, events.n - from);
-    const std::uint32_t* slots = events.slots.data() + from;
     float sum[share_piece], block[share_piece];
-    const float* tiles = shares + from;
+    float* tiles = shares + from;
     for (const TileBlock& of : blocks) tiles += of.n * events.n;
     for (std::size_t k = n_blocks; k-- > 0;) {
       tiles -= blocks[k].n * events.n;
@@ -72,10 +72,20 @@ void add_shares(const Kernels& kernels, const Events& events, const float* share
       kernels.add_tiles(tiles, events.n, blocks[k].n, n, begins ? sum : block);
       if (!begins)
         for (std::size_t j = 0; j < n; ++j) sum[j] = block[j] + sum[j];
-      if (!by_blocks && k) continue;
-      float* to = d_value + (by_blocks ? k * n_values : 0) + events.first_slot;
-      for (std::size_t j = 0; j < n; ++j) to[slots[j]] = sum[j];
+      if (by_blocks || !k) std::copy_n(sum, n, tiles);
     }
+  });
+  constexpr std::size_t piece = 64;  // lists
+  const std::size_t n_lists = events.lists.size() - 1;
+  parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int item, int) {
+    const float* sums = shares;
+    for (std::size_t k = 0; k < (by_blocks ? n_blocks : 1); sums += blocks[k++].n * events.n)
+      for (std::size_t l = item * piece; l < std::min(n_lists, (item + 1) * piece); ++l) {
+        const Events::List& list = events.lists[l];
+        const std::uint32_t* order = events.order.data() + list.first;
+        float* to = d_value + k * n_values + list.slot;
+        for (std::size_t j = 0; j < events.lists[l + 1].first - list.first; ++j) to[j] = sums[order[j]];
+      }
   });
 }
 

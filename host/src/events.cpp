@@ -37,6 +37,7 @@ struct Arriving {
   std::uint32_t row;
   const Id* ids;
   std::int64_t next[2], end[2];
+  std::int64_t to_order;  // from the slot of an entry to its place in Events::order
 };
 
 // A counting sort, a block of senders after the other: ids ascend, so every list goes on where the block before ended,
@@ -48,13 +49,15 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
     const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
     const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
-    arriving.push_back({row, static_cast<const Id*>(lists.ids), {begin, near}, {near, end}});
+    arriving.push_back({row, static_cast<const Id*>(lists.ids), {begin, near}, {near, end},
+                        static_cast<std::int64_t>(events.n) - begin});
+    if (from.with_near) events.lists.push_back({begin, events.n});
     events.n += static_cast<std::size_t>(end - begin);
   });
-  events.first_slot = from.lists.offsets[static_cast<std::int64_t>(std::max(0, chunk.t0 - from.delay)) * n_samples];
+  events.lists.push_back({0, events.n});
   events.rows = Array<std::uint32_t>(events.n + most_events_ahead);
   std::fill_n(events.rows.data() + events.n, most_events_ahead, 0u);
-  events.slots = Array<std::uint32_t>(from.with_near ? events.n : 0);
+  events.order = Array<std::uint32_t>(from.with_near ? events.n : 0);
   const float* values = from.lists.values;
   if (values) events.values = Array<float>(events.n);
   events.starts = Array<std::int32_t>::zeros(2 * static_cast<std::size_t>(from.n_pre) + 1);
@@ -67,17 +70,17 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
         for (int kind = 0; kind < 2; ++kind) {
           std::int64_t j = list.next[kind];
           for (; j < list.end[kind] && static_cast<int>(list.ids[j]) < m1; ++j)
-            body(2 * static_cast<std::size_t>(list.ids[j]) + kind, list.row, j);
+            body(2 * static_cast<std::size_t>(list.ids[j]) + kind, list, j);
           if (last) list.next[kind] = j;
         }
     };
-    each_event(false, [&](std::size_t group, std::uint32_t, std::int64_t) { ++ends[group]; });
+    each_event(false, [&](std::size_t group, const Arriving<Id>&, std::int64_t) { ++ends[group]; });
     for (int g = 2 * m0; g < 2 * m1; ++g) n += std::exchange(ends[g], n);
     const auto place = [&](auto graded) {
-      each_event(true, [&](std::size_t group, std::uint32_t row, std::int64_t slot) {
+      each_event(true, [&](std::size_t group, const Arriving<Id>& list, std::int64_t slot) {
         const std::int32_t at = ends[group]++;
-        events.rows[at] = row;
-        if (from.with_near) events.slots[at] = static_cast<std::uint32_t>(slot - events.first_slot);
+        events.rows[at] = list.row;
+        if (from.with_near) events.order[list.to_order + slot] = static_cast<std::uint32_t>(at);
         if constexpr (graded()) events.values[at] = values[slot];
       });
     };

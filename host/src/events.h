@@ -1,6 +1,8 @@
 // What a backward pass has to gather, in the order in which its kernels want it: a counting sort a chunk.
 #pragma once
 
+#include <vector>
+
 #include "engine.h"
 
 namespace sparsesnn {
@@ -9,10 +11,16 @@ namespace sparsesnn {
 struct Events {
   Array<std::int32_t> starts;  // [2·M + 1]
   Array<std::uint32_t> rows;   // the row of each event in the chunk
-  Array<std::uint32_t> slots;  // its slot in the sender's lists, from first_slot on
   Array<float> values;         // its value, of graded lists
-  std::int64_t first_slot = 0;
   std::size_t n = 0;
+
+  // The way back, where the gradient of list values is wanted: the lists, and which event each of their entries is.
+  struct List {
+    std::int64_t slot;  // of its first entry
+    std::size_t first;  // its place in `order`
+  };
+  std::vector<List> lists;     // and one that ends the last one
+  Array<std::uint32_t> order;  // [n]
 };
 
 // A sender as the backward pass has it.
