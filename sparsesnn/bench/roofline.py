@@ -19,9 +19,9 @@ Waterman, Patterson, "Roofline" (2009), with one roof a memory level.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer, Model
@@ -77,20 +77,20 @@ def measure_machine(seconds: float = 0.03) -> Machine:
     return Machine(caches, measure(update=False), measure(update=True))
 
 
-def cache_sizes() -> dict[str, int]:
-    """Bytes of a core's first and second cache, and of the third, which cores share."""
-    return {
-        "L1": _cache_bytes("SC_LEVEL1_DCACHE_SIZE", 32 << 10),
-        "L2": _cache_bytes("SC_LEVEL2_CACHE_SIZE", 512 << 10),
-        "L3": _cache_bytes("SC_LEVEL3_CACHE_SIZE", 16 << 20),
-    }
+def cache_sizes(described: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:
+    """Bytes of a core's first and second cache, and of the third, which cores share.
 
-
-def _cache_bytes(name: str, fallback: int) -> int:
-    try:
-        return os.sysconf(name) or fallback
-    except (ValueError, OSError):  # the system has no such name
-        return fallback
+    From where Linux describes the caches; usual sizes where it does not.
+    """
+    sizes = {"L1": 32 << 10, "L2": 512 << 10, "L3": 16 << 20}
+    for cache in described.glob("index*"):
+        try:
+            kind, level, size = ((cache / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction" and f"L{level}" in sizes:
+                sizes[f"L{level}"] = int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):  # a system that lists caches in another way
+            continue
+    return sizes
 
 
 def streams(model: Model, spikes: SpikeBatch, output: Output, machine: Machine) -> Iterator[Stream]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sparsesnn import _core
@@ -55,6 +57,21 @@ def test_levels_and_floor() -> None:
     assert [MACHINE.level_of(n) for n in (1 << 10, (1 << 10) + 1, 1 << 20, 1 << 21)] == ["L1", "L2", "L3", "memory"]
     floor = roofline.floor_ms([Stream("step", "L1", True, 4e6), Stream("deliver", "L2", False, 3e6)], MACHINE)
     assert floor == {**dict.fromkeys(PHASES, 0.0), "step": 2.0, "deliver": 3.0}
+
+
+def test_cache_sizes_are_those_that_the_system_describes(tmp_path: Path) -> None:
+    described = {
+        "index0": ("Data", "1", "48K"),
+        "index1": ("Instruction", "1", "32K"),
+        "index2": ("Unified", "2", "2048K"),
+    }
+    for name, values in described.items():
+        (tmp_path / name).mkdir()
+        for what, value in zip(("type", "level", "size"), values, strict=True):
+            (tmp_path / name / what).write_text(value + "\n")
+    assert roofline.cache_sizes(tmp_path) == {"L1": 48 << 10, "L2": 2 << 20, "L3": 16 << 20}
+    (tmp_path / "index0" / "size").write_text("much")
+    assert roofline.cache_sizes(tmp_path)["L1"] == 32 << 10, "a usual size instead of one that cannot be read"
 
 
 def test_the_probe_times_deliver_and_changes_nothing() -> None:
