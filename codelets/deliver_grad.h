@@ -122,11 +122,15 @@ template <int W, bool graded>
 inline void deliver_grad_of(const float* d_current, const SenderEvents& events, int m0, int m1, const float* weight,
                             bool bf16, const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
+  // copies: what is stored might change the others, for all the compiler knows
+  const std::int32_t* const starts = events.starts;
+  const std::uint32_t* const rows = events.rows;
+  const std::uint32_t group_rows = events.group_rows;
   const std::size_t events_ahead = events.events_ahead;
   const int senders_ahead = events.senders_ahead;
-  PendingDots dots(share ? share + events.starts[2 * m0] : nullptr);
+  PendingDots dots(share ? share + starts[2 * m0] : nullptr);
   for (int m = m0; m < m1; ++m) {
-    const std::int32_t begin = events.starts[2 * m], near = events.starts[2 * m + 1], end = events.starts[2 * m + 2];
+    const std::int32_t begin = starts[2 * m], near = starts[2 * m + 1], end = starts[2 * m + 2];
     float* total = to.total ? to.total + m * row_stride : nullptr;
     float* part = to.part ? to.part + m * row_stride : nullptr;
     if (m + senders_ahead < m1) {
@@ -144,10 +148,10 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
     if (total && !to.begins) load_columns<W>(sum, part, n_columns);
     bool first = to.first;
     std::int32_t j = begin;
-    for (std::uint32_t limit = events.group_rows; j < near; limit += events.group_rows) {
+    for (std::uint32_t limit = group_rows; j < near; limit += group_rows) {
       const std::int32_t group_begin = j;
-      for (; j < near && events.rows[j] < limit; ++j) {
-        const float* row = next_row<W>(d_current, events.rows + j, events_ahead);
+      for (; j < near && rows[j] < limit; ++j) {
+        const float* row = next_row<W>(d_current, rows + j, events_ahead);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         if constexpr (graded) {
@@ -165,7 +169,7 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
     }
     if (weight)
       for (; j < end; ++j) {
-        const float* row = next_row<W>(d_current, events.rows + j, events_ahead);
+        const float* row = next_row<W>(d_current, rows + j, events_ahead);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         dots.add(dot<W>(w, d));
