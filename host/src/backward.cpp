@@ -55,8 +55,9 @@ int chunk_rows(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
 }
 
 // What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
-// not `by_blocks`, the sum of all [n_values]. Sums take the place of their first shares; from there they go to the lists
-// in the order of these, since threads that wrote to places all over them would wait for one another's cache lines.
+// not `by_blocks`, the sum of all [n_values]. Sums take the place of their first shares; from there they go to the
+// lists in the order of these, since threads that wrote to places all over them would wait for one another's cache
+// lines.
 void add_shares(const Kernels& kernels, const Events& events, float* shares, const std::vector<TileBlock>& blocks,
                 bool by_blocks, float* d_value, std::size_t n_values) {
   const PhaseTimer timer(Phase::sum_shares);

@@ -49,7 +49,10 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
     const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
     const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
-    arriving.push_back({row, static_cast<const Id*>(lists.ids), {begin, near}, {near, end},
+    arriving.push_back({row,
+                        static_cast<const Id*>(lists.ids),
+                        {begin, near},
+                        {near, end},
                         static_cast<std::int64_t>(events.n) - begin});
     if (from.with_near) events.lists.push_back({begin, events.n});
     events.n += static_cast<std::size_t>(end - begin);

