@@ -217,7 +217,8 @@ def main() -> int:
     facts["minutes"] = round((time.monotonic() - race.started) / 60, 1)
     after = stolen_seconds()
     facts["stolen"] = (after[0] - stolen[0]) / max(1e-9, after[1] - stolen[1]) if stolen and after else None
-    page = report.markdown(facts, results, activity, race.missing, sweep)
+    guide = os.path.relpath(ROOT / "benchmarks" / "README.md", out)
+    page = report.markdown(facts, results, activity, race.missing, sweep, guide)
     report.write(out / "rivals.md", page)
     report.write_json(
         out / "rivals.json",

@@ -87,15 +87,16 @@ def markdown(
     activity: Mapping[str, Mapping[str, float]],
     missing: Mapping[str, str],
     sweep: Mapping[str, Any] | None,
+    guide: str = "../README.md",
 ) -> str:
-    """The whole page."""
+    """The whole page; `guide` is the way from its folder to the page that says how it is measured."""
     lines = [
         "# One training step, everyone in one run",
         "",
         f"{facts['date']}, commit {facts['commit']}, {facts['machine']}, {count(facts['threads'], 'thread')} ({facts['isa']}): "
         f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
         f"T = {facts['n_steps']}, batch {facts['n_samples']}, float32, the same spikes and weights for all. "
-        "Medians over interleaved turns; [how it is measured](../README.md).",
+        f"Medians over interleaved turns; [how it is measured]({guide}).",
         "",
         f"The machine: {conditions(facts)}.",
     ]

@@ -374,7 +374,9 @@ def test_the_page_names_what_is_missing_and_what_disturbed() -> None:
     assert "| 48.00 % | 100 | 200 |" in page
     loud = {**SWEEP, "points": [{**SWEEP["points"][0], "foreign": {"sparsesnn": 0.9, "fused": None}}]}
     assert "**Disturbed: others used the machine at 1 of 2 marks.**" in "\n".join(report.sweep_lines(loud))
-    quiet = report.markdown(FACTS, {"W1": results[:1]}, {"W1": {}}, {}, None)
+    assert "[how it is measured](../README.md)" in page
+    quiet = report.markdown(FACTS, {"W1": results[:1]}, {"W1": {}}, {}, None, "../../README.md")
+    assert "[how it is measured](../../README.md)" in quiet
     assert "Disturbed" not in quiet
     assert "Missing" not in quiet
     assert "activity.png" not in quiet
