@@ -13,8 +13,9 @@ spikes of this very step require, once each, as if all else were free:
                    weights, read, and their gradient, in and out, once a chunk                where the weights lie
     optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
 
-W neurons a tile, N neurons of a population. Additions are never the limit: one needs four bytes. Source: Williams,
-Waterman, Patterson, "Roofline" (2009), with one roof a memory level.
+W neurons a tile, N neurons of a population. Additions are not counted, as one needs four bytes; with two vector units a core,
+as on Intel, they and not bytes limit deliver_grad (docs/speed.md). Source: Williams, Waterman, Patterson,
+"Roofline" (2009), with one roof a memory level.
 """
 
 from __future__ import annotations
