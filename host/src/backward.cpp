@@ -352,8 +352,10 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   const Chunk& chunk = chunks_[c];
   if (!by_tile_) {
     const PhaseTimer timer(Phase::step_grad);
-    parallel_for(chunk.b1 - chunk.b0,
-                 [&](int k, int) { kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + k, d_current_.data()); });
+    const int n = chunk.b1 - chunk.b0;
+    parallel_for(n, [&](int k, int) {
+      kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + far_apart(k, n), d_current_.data());
+    });
   }
   std::vector<SenderSums> sums;
   for (const Sender& from : senders_)

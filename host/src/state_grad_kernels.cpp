@@ -20,7 +20,7 @@ template <int W, bool one, class Weight, class Id, class Visit>
   for (std::int64_t j = 0; j < n_ids; j += vector_width) {
     const int n = static_cast<int>(n_ids - j < vector_width ? n_ids - j : vector_width);
     for (int p = 0; p < n_tiles; ++p) {
-      Vector here[n_vectors], rows[vector_width] = {};
+      Vector here[n_vectors], rows[vector_width];
       const auto read = [&](const float* from) {
         for (int k = 0; k < n_vectors; ++k) here[k] = load(from + p * W + k * vector_width);
       };
@@ -32,6 +32,7 @@ template <int W, bool one, class Weight, class Id, class Visit>
         for (int k = 0; k < n_vectors; ++k) columns[k] = load(from + k * vector_width);
         rows[r] = dot<W>(columns, here);
       }
+      for (int r = n; r < vector_width; ++r) rows[r] = Vector{};
       visit(p, j, n, sum_rows(rows));
     }
   }
@@ -228,6 +229,31 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
   for (std::int64_t j = 0; j < n; ++j) q[j] = slope[j] * e[j];
 }
 
+template <int write, class T>
+[[gnu::always_inline]] inline void ask_for(const T* from, std::size_t n) {
+  const char* const begin = reinterpret_cast<const char*>(from);
+  for (std::size_t k = 0; k < n * sizeof(T); k += 64) __builtin_prefetch(begin + k, write);
+}
+
+// What a step reads, and where it writes: other threads had it, and no hardware foresees it.
+[[gnu::always_inline]] inline void ask_for_step(const BackwardPass& pass, int t, int sample, const float* d_current, std::size_t stride) {
+  const LayerSpec& spec = *pass.spec;
+  const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
+  for (int p = 0; p < spec.n_tiles(); ++p) ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
+  if (!spec.model->fires()) {
+    ask_for<0>(pass.d_potentials + list * spec.n, static_cast<std::size_t>(spec.n));
+    return;
+  }
+  const std::int64_t* const offsets = pass.lists.offsets + list;
+  const std::int64_t begin = offsets[0];
+  const std::size_t n = static_cast<std::size_t>(offsets[1] - begin);
+  ask_for<0>(static_cast<const char*>(pass.lists.at(begin)), n * (pass.lists.wide ? 4 : 2));
+  ask_for<0>(pass.fields + begin, n);
+  ask_for<0>(pass.d_values + begin, n);
+  ask_for<1>(pass.d_slots + begin, n);
+  if (t > 0) __builtin_prefetch(offsets - pass.n_samples);
+}
+
 }  // namespace
 
 void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int sample, float* d_current) {
@@ -235,6 +261,7 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int samp
   const auto grad_step = neuron_kernels(spec).grad_step;
   const std::size_t w = static_cast<std::size_t>(spec.tile_width), n_rows = chunk.n_rows();
   for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
+    if (t > chunk.t0) ask_for_step(pass, t - 1, sample, d_current + chunk.row(t - 1, sample) * w, n_rows * w);
     if (spec.model->fires()) listed_grad(pass, t, sample);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
