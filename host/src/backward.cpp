@@ -352,9 +352,9 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   const Chunk& chunk = chunks_[c];
   if (!by_tile_) {
     const PhaseTimer timer(Phase::step_grad);
-    const int n = chunk.b1 - chunk.b0;
+    const int n = chunk.b1 - chunk.b0, n_threads = num_threads();
     parallel_for(n, [&](int k, int) {
-      kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + far_apart(k, n), d_current_.data());
+      kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + far_apart(k, n, n_threads), d_current_.data());
     });
   }
   std::vector<SenderSums> sums;

@@ -111,7 +111,9 @@ void each_tile(const ForwardPass& pass, TileColumns& columns, Phase phase, Body&
 void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t* dropped) {
   const PhaseTimer timer(Phase::forward);
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
-  parallel_for(pass.n_samples, [&](int b, int) {
+  const int n_threads = num_threads();
+  parallel_for(pass.n_samples, [&](int k, int) {
+    const int b = far_apart(k, pass.n_samples, n_threads);
     const Array<float> current = Array<float>::zeros(n + window_slack);
     const Array<OwnSpikes> own(pass.n_loops);
     const Array<std::uint32_t> own_ids(n * pass.n_loops);

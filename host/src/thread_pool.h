@@ -44,11 +44,11 @@ void parallel_for(int n_items, F&& body) {
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
-// The k-th of n things in an order in which those that threads work on at once lie far apart: neighbors would write to
-// each other's cache lines, and ask for them ahead of time.
-inline int far_apart(int k, int n) {
-  const int n_runs = num_threads(), of_run = n / n_runs, rest = n % n_runs, run = k % n_runs;
-  return run * of_run + (run < rest ? run : rest) + k / n_runs;
+// The k-th of n things in an order in which those that `n_threads` work on at once lie far apart: neighbors would write
+// to each other's cache lines, and the hardware asks for them ahead of time.
+inline int far_apart(int k, int n, int n_threads) {
+  const int of_each = n / n_threads, rest = n % n_threads, run = k % n_threads;
+  return run * of_each + (run < rest ? run : rest) + k / n_threads;
 }
 
 }  // namespace sparsesnn
