@@ -107,40 +107,96 @@ void each_tile(const ForwardPass& pass, TileColumns& columns, Phase phase, Body&
   });
 }
 
-// Recurrent: sample by sample, step by step; what a sample fired is its own input some steps later.
-void run_by_sample(const Kernels& kernels, const ForwardPass& pass, std::int32_t* dropped) {
-  const PhaseTimer timer(Phase::forward);
+// At most so many steps times samples let the currents of their sources wait for those of the loops.
+constexpr int waiting_rows = 512;
+
+// Whether what sources bring to a layer that runs sample by sample waits: tile by tile, their weights are read once for
+// many steps, and those of the loops have the cache for themselves. That is worth its own reading and writing where
+// all weights together do not stay in a core's L2 cache, and more than a few spikes arrive in a step.
+bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
+  constexpr std::size_t cached = std::size_t{2} << 20;
+  constexpr std::int64_t few = 6;
+  const std::int64_t n_lists = static_cast<std::int64_t>(input.n_steps) * input.n_samples;
+  std::size_t n_pre = input.loops.size() * static_cast<std::size_t>(spec.n_all());
+  std::int64_t n_arrive = 0;
+  for (const SourceInput& from : input.sources) {
+    if (from.packed) return false;
+    n_pre += static_cast<std::size_t>(from.n_pre);
+    n_arrive += from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input.n_samples];
+  }
+  return !input.exchange && !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > cached &&
+         n_lists >= waiting_rows && n_arrive > few * n_lists;
+}
+
+// Recurrent: sample by sample, step by step; what a sample fired is its own input some steps later. Calls
+// body(pass, b, t0, t1, current, stride). With `columns` a few samples (or one) run some steps, then the next ones.
+// Each current is the same sum in the same order.
+template <class Body>
+void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Phase phase, Body&& body) {
+  const PhaseTimer timer(phase);
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
-  const int n_threads = num_threads();
-  parallel_for(pass.n_samples, [&](int k, int) {
-    const int b = far_apart(k, pass.n_samples, n_threads);
-    const Array<float> current = Array<float>::zeros(n + window_slack);
-    const Array<OwnSpikes> own(pass.n_loops);
-    const Array<std::uint32_t> own_ids(n * pass.n_loops);
-    const UnderWay under_way(pass);
-    kernels.forward_sample(pass, b, {current.data(), own.data(), own_ids.data(), under_way.pointers.data()}, dropped);
+  const int n_threads = num_threads(), n_samples = pass.n_samples, n_steps = pass.n_steps;
+  int n_beside = 1, n_together = n_steps;  // samples, steps
+  if (columns) {
+    const int most = std::max(1, waiting_rows / n_steps),
+              n_rounds = (n_samples + n_threads * most - 1) / (n_threads * most);
+    n_beside = (n_samples + n_threads * n_rounds - 1) / (n_threads * n_rounds);  // as many for each thread
+    n_together = waiting_rows / n_beside;
+  }
+  const int n_items = (n_samples + n_beside - 1) / n_beside;
+  parallel_for(n_items, [&](int item, int worker) {
+    const int b0 = far_apart(item, n_items, n_threads) * n_beside, b1 = std::min(n_samples, b0 + n_beside);
+    if (!columns) {
+      const Array<float> current = Array<float>::zeros(n + window_slack);
+      return body(pass, b0, 0, n_steps, current.data(), std::size_t{0});
+    }
+    const Array<float> waiting(n * n_beside * n_together);
+    ForwardPass here = pass;
+    for (int t0 = 0; t0 < n_steps; t0 += n_together) {
+      const int t1 = std::min(n_steps, t0 + n_together);
+      here.sources_wait = false;
+      for (int p = 0; p < pass.spec->n_tiles(); ++p) {
+        here.sources = columns->of(p, worker);
+        kernels.hear_sources(here, p, t0, t1, b0, b1, waiting.data());
+      }
+      here.sources_wait = true;
+      for (int b = b0; b < b1; ++b) body(here, b, t0, t1, waiting.data() + n * (t1 - t0) * (b - b0), n);
+    }
   });
+}
+
+void run_by_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, std::int32_t* dropped) {
+  const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
+  std::vector<UnderWay> under_way;
+  for (int b = 0; b < pass.n_samples; ++b) under_way.emplace_back(pass);
+  each_sample(kernels, pass, columns, Phase::forward,
+              [&](const ForwardPass& here, int b, int t0, int t1, float* current, std::size_t stride) {
+                const Array<OwnSpikes> own(pass.n_loops);
+                const Array<std::uint32_t> own_ids(n * pass.n_loops);
+                kernels.forward_sample(here, b, t0, t1,
+                                       {current, stride, own.data(), own_ids.data(), under_way[b].pointers.data()},
+                                       dropped);
+              });
 }
 
 // Phase::deliver: the deliveries of a forward pass once more, and nothing else.
 void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, int block_size,
-                    const LayerOutput& out) {
-  const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
+                    const LayerOutput& out, bool by_sample) {
   const Lists own{out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
   std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
-  if (columns) {
+  if (!by_sample) {
     each_tile(pass, *columns, Phase::deliver, [&](const ForwardPass& here, int p, int block) {
       const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
       sink.store(kernels.deliver_tile(here, p, b0, b1), std::memory_order_relaxed);
     });
   } else {
-    const PhaseTimer timer(Phase::deliver);
-    parallel_for(pass.n_samples, [&](int b, int) {
-      const Array<float> current = Array<float>::zeros(n + window_slack);
-      const Array<OwnSpikes> heard(pass.n_loops);
-      sink.store(kernels.deliver_sample(pass, b, {current.data(), heard.data(), nullptr, nullptr}, own),
-                 std::memory_order_relaxed);
-    });
+    each_sample(kernels, pass, columns, Phase::deliver,
+                [&](const ForwardPass& here, int b, int t0, int t1, float* current, std::size_t stride) {
+                  const Array<OwnSpikes> heard(pass.n_loops);
+                  sink.store(
+                      kernels.deliver_sample(here, b, t0, t1, {current, stride, heard.data(), nullptr, nullptr}, own),
+                      std::memory_order_relaxed);
+                });
   }
 }
 
@@ -207,10 +263,10 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   std::vector<Packed> packed;
   std::vector<Source> sources;
   std::optional<TileColumns> columns;
-  if (by_sample)
-    sources = whole_rows(spec, input, packed);
+  if (!by_sample || lets_sources_wait(spec, input))
+    columns.emplace(spec, input, by_sample);
   else
-    columns.emplace(spec, input);
+    sources = whole_rows(spec, input, packed);
   const PackedLoops loops(spec, input);
 
   const Traces states(spec, input);
@@ -252,7 +308,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   if (by_sample && input.exchange) {
     run_by_step(kernels, pass, *input.exchange, out.dropped.data());
   } else if (by_sample) {
-    run_by_sample(kernels, pass, out.dropped.data());
+    run_by_sample(kernels, pass, columns ? &*columns : nullptr, out.dropped.data());
   } else {
     each_tile(pass, *columns, Phase::forward, [&](const ForwardPass& here, int p, int block) {
       const int b0 = block * block_size, b1 = std::min(n_samples, b0 + block_size);
@@ -268,7 +324,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   }
   if (spiking) collect_lists(kernels, pass, block_size, out);
   if (probe_deliver.load(std::memory_order_relaxed))
-    repeat_deliver(kernels, pass, columns ? &*columns : nullptr, block_size, out);
+    repeat_deliver(kernels, pass, columns ? &*columns : nullptr, block_size, out, by_sample);
   for (const Array<float>& state : states.states) out.state.push_back(state_from_tiles(spec, state, n_samples));
   return out;
 }

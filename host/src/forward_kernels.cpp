@@ -12,12 +12,11 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-template <int W>
-inline void begin_current(const ForwardPass& pass, std::size_t first, float* current) {
+inline void begin_current(const ForwardPass& pass, std::size_t first, int n, float* current) {
   if (pass.neuron.bias)
-    std::memcpy(current, pass.neuron.bias + first, sizeof(float) * W);
+    std::memcpy(current, pass.neuron.bias + first, sizeof(float) * n);
   else
-    std::memset(current, 0, sizeof(float) * W);
+    std::memset(current, 0, sizeof(float) * n);
 }
 
 // Adds what source `k` brings to the currents of one tile, one step, one sample. `graded`: some list may be.
@@ -41,7 +40,7 @@ template <int W, class Weight, bool graded>
 // The currents of one tile, one step, one sample.
 template <int W, class Weight, bool graded>
 inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
-  begin_current<W>(pass, first, current);
+  begin_current(pass, first, W, current);
   for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, t, b, current);
 }
 
@@ -66,7 +65,7 @@ template <int W, class Weight, bool graded>
     float* current = waiting;
     for (int t = t0; t < t1; ++t)
       for (int b = b0; b < b1; ++b, current += W) {
-        if (k == 0) begin_current<W>(pass, first, current);
+        if (k == 0) begin_current(pass, first, W, current);
         hear<W, Weight, graded>(pass, k, t, b, current);
       }
   }
@@ -172,6 +171,24 @@ float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
   return sum;
 }
 
+template <int W, class Weight>
+void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, int b1, float* currents) {
+  const ForwardPass pass = shared;
+  const std::size_t first = static_cast<std::size_t>(tile) * W, row = static_cast<std::size_t>(pass.spec->n_padded());
+  bool graded = false;
+  for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
+  const auto run = [&](auto some_graded) {
+    alignas(64) float current[W];
+    for (int t = t0; t < t1; ++t)
+      for (int b = b0; b < b1; ++b) {
+        tile_current<W, Weight, some_graded()>(pass, first, t, b, current);
+        std::memcpy(currents + (static_cast<std::size_t>(b - b0) * (t1 - t0) + (t - t0)) * row + first, current,
+                    sizeof(current));
+      }
+  };
+  graded ? run(std::true_type()) : run(std::false_type());
+}
+
 // current[P·W] of one sample at one step, the spikes that loops bring included. Rows of weights are read whole, as they
 // come from beyond L2.
 inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes* own, float* current) {
@@ -192,11 +209,8 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
       });
     });
   };
-  if (pass.neuron.bias)
-    std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
-  else
-    std::memset(current, 0, sizeof(float) * n);
-  for (int k = 0; k < pass.n_sources; ++k) {
+  if (!pass.sources_wait) begin_current(pass, 0, n, current);
+  for (int k = 0; k < (pass.sources_wait ? 0 : pass.n_sources); ++k) {
     const Source& source = pass.sources[k];
     if (t < source.delay) continue;
     const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
@@ -234,14 +248,14 @@ inline OwnSpikes spikes_of(const Lists& lists, int t, int n_samples, int b) {
 }  // namespace
 
 // Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input some steps later.
-void forward_sample(const ForwardPass& pass, int b, const SampleRoom& room, std::int32_t* dropped) {
+void forward_sample(const ForwardPass& pass, int b, int t0, int t1, const SampleRoom& room, std::int32_t* dropped) {
   const auto send = [&](int t, auto&& fired) {
     for (int k = 0; k < pass.n_loops; ++k)
       if (room.under_way[k]) room.under_way[k]->send(t, fired(k));
   };
-  for (int t = -pass.n_before; t < 0; ++t)
+  for (int t = -pass.n_before; t0 == 0 && t < 0; ++t)
     send(t, [&](int) { return spikes_of(pass.own_before, pass.n_before + t, pass.n_samples, b); });
-  for (int t = 0; t < pass.n_steps; ++t) {
+  for (int t = t0; t < t1; ++t) {
     for (int k = 0; k < pass.n_loops; ++k) {
       if (room.under_way[k]) {
         room.own[k] = room.under_way[k]->arrive(t);
@@ -254,7 +268,7 @@ void forward_sample(const ForwardPass& pass, int b, const SampleRoom& room, std:
       else
         room.own[k] = pass.n_before ? spikes_of(pass.own_before, pass.n_before + from, pass.n_samples, b) : OwnSpikes();
     }
-    forward_step(pass, t, b, room.current, room.own);
+    forward_step(pass, t, b, room.current + (t - t0) * room.stride, room.own);
     const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + b;
     if (dropped) dropped[list] = select(pass, t, b, nullptr);
     send(t, [&](int k) {
@@ -264,15 +278,16 @@ void forward_sample(const ForwardPass& pass, int b, const SampleRoom& room, std:
   }
 }
 
-float deliver_sample(const ForwardPass& pass, int b, const SampleRoom& room, const Lists& own) {
+float deliver_sample(const ForwardPass& pass, int b, int t0, int t1, const SampleRoom& room, const Lists& own) {
   float sum = 0.0f;
-  for (int t = 0; t < pass.n_steps; ++t) {
+  for (int t = t0; t < t1; ++t) {
     for (int k = 0; k < pass.n_loops; ++k) {
       const int from = t - pass.loops[k].delay;
       room.own[k] = from >= 0 ? spikes_of(own, from, pass.n_samples, b) : OwnSpikes();
     }
-    sample_current(pass, t, b, room.own, room.current);
-    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += room.current[k];
+    float* const current = room.current + (t - t0) * room.stride;
+    sample_current(pass, t, b, room.own, current);
+    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += current[k];
   }
   return sum;
 }
@@ -295,6 +310,12 @@ inline void with_kernel(const LayerSpec& spec, Body&& body) {
 void forward(const ForwardPass& pass, int tile, int block, int b0, int b1) {
   with_kernel(*pass.spec, [&](auto w, auto* weight) {
     forward_tile<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, block, b0, b1);
+  });
+}
+
+void hear_sources(const ForwardPass& pass, int tile, int t0, int t1, int b0, int b1, float* currents) {
+  with_kernel(*pass.spec, [&](auto w, auto* weight) {
+    tile_sources<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, t0, t1, b0, b1, currents);
   });
 }
 

@@ -34,6 +34,7 @@ extern const Kernels kernels;
 const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       forward,
                       deliver_tile,
+                      hear_sources,
                       forward_sample,
                       deliver_sample,
                       forward_step,

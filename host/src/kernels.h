@@ -21,10 +21,13 @@ struct Kernels {
   void (*forward)(const ForwardPass&, int tile, int block, int b0, int b1);
   // The same without step and select, for benchmarks. Returns a number that depends on every current.
   float (*deliver_tile)(const ForwardPass&, int tile, int b0, int b1);
-  // One sample, all tiles, all steps; applies the capacity too.
-  void (*forward_sample)(const ForwardPass&, int b, const SampleRoom& room, std::int32_t* dropped);
+  // What sources bring to one tile in steps t0..t1-1 of samples b0..b1-1, and its bias, into currents
+  // [b1 - b0][t1 - t0][P·W].
+  void (*hear_sources)(const ForwardPass&, int tile, int t0, int t1, int b0, int b1, float* currents);
+  // One sample, all tiles, steps t0..t1-1; applies the capacity too.
+  void (*forward_sample)(const ForwardPass&, int b, int t0, int t1, const SampleRoom& room, std::int32_t* dropped);
   // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
-  float (*deliver_sample)(const ForwardPass&, int b, const SampleRoom& room, const Lists& own);
+  float (*deliver_sample)(const ForwardPass&, int b, int t0, int t1, const SampleRoom& room, const Lists& own);
   // One step of one sample, all tiles; `own`: for each loop the population's spikes that it brings.
   void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes* own);
   // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other

@@ -245,9 +245,11 @@ struct CurrentGrads {
 
 class SpikesUnderWay;  // axonal_delays.h
 
-// Where one sample runs: its currents [P·W], what each loop hears [n_loops], and room for that, [n_loops][P·W].
+// Where one sample runs some steps: its currents [P·W], of each step `stride` after those of the step before, what each
+// loop hears [n_loops], and room for that, [n_loops][P·W].
 struct SampleRoom {
   float* current;
+  std::size_t stride;
   OwnSpikes* own;
   std::uint32_t* own_ids;
   SpikesUnderWay* const* under_way;  // [n_loops], null where a loop has no axonal delays
@@ -259,6 +261,7 @@ struct ForwardPass {
   int n_steps, n_samples;
   const Source* sources;
   int n_sources;
+  bool sources_wait;  // sample by sample: currents hold the bias and what sources bring already
   const Loop* loops;
   int n_loops;
   Lists own_before;  // own lists of the n_before steps before the first, or none

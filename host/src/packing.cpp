@@ -106,9 +106,9 @@ void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width,
   refuse_changed(name);
 }
 
-TileColumns::TileColumns(const LayerSpec& spec, const LayerInput& input)
+TileColumns::TileColumns(const LayerSpec& spec, const LayerInput& input, bool before)
     : spec_(spec), input_(input), workers_(num_threads()) {
-  const bool tiles_for_all = spec.n_tiles() >= 2 * num_threads();
+  const bool tiles_for_all = !before && spec.n_tiles() >= 2 * num_threads();
   std::vector<Source> sources;
   for (const SourceInput& from : input.sources) {
     if (tiles_for_all)

@@ -29,7 +29,8 @@ void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width,
 // before.
 class TileColumns {
  public:
-  TileColumns(const LayerSpec& spec, const LayerInput& input);
+  // `before`: they are packed now, all of them.
+  TileColumns(const LayerSpec& spec, const LayerInput& input, bool before);
 
   // The sources, with the columns [M, W] of a tile in the place of their weights; until the worker's next call.
   const Source* of(int tile, int worker);

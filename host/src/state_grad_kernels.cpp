@@ -236,10 +236,12 @@ template <int write, class T>
 }
 
 // What a step reads, and where it writes: other threads had it, and no hardware foresees it.
-[[gnu::always_inline]] inline void ask_for_step(const BackwardPass& pass, int t, int sample, const float* d_current, std::size_t stride) {
+[[gnu::always_inline]] inline void ask_for_step(const BackwardPass& pass, int t, int sample, const float* d_current,
+                                                std::size_t stride) {
   const LayerSpec& spec = *pass.spec;
   const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
-  for (int p = 0; p < spec.n_tiles(); ++p) ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
+  for (int p = 0; p < spec.n_tiles(); ++p)
+    ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
   if (!spec.model->fires()) {
     ask_for<0>(pass.d_potentials + list * spec.n, static_cast<std::size_t>(spec.n));
     return;

@@ -4,11 +4,12 @@ Floor of a phase = Σ over its streams of bytes / bandwidth of the level that ho
 spikes of this very step require, once each, as if all else were free:
 
     deliver        a weight row piece of 4·W bytes for each delivered spike and tile          read, where the columns lie
+                   recurrent: a row of weights for each spike of the layer's own              read, L2 as much as fits, else beyond
     step           the state, 4·N bytes in and out a step and sample, of each state          update, L1
     select         id, distance and value of each listed neuron; two bit masks a neuron       update, L2
     select_grad    row and slot of each event, read and sorted by sender; q of each slot      update, L2
     step_grad      ∂L/∂v and ∂L/∂i, 4·N bytes in and out each a step and sample               update, L2
-                   recurrent: a row of weights for each listed neuron                         read, where the weights lie
+                   recurrent: a row of weights for each listed neuron                         read, likewise
     deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
                    weights, read, and their gradient, in and out, once a chunk                where the weights lie
     optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
@@ -114,24 +115,34 @@ def _layer_streams(
     n_chunks = _n_chunks(senders[0].n_steps, senders[0].n_samples)
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(c.n_pre for c in layer.incoming)
-    # feed-forward: the columns of one tile; recurrent: all weights at every step
-    columns = machine.level_of(weight_bytes * n_pre * (n if layer.loops else min(n, 64)))
+    columns = machine.level_of(weight_bytes * sum(layer.n_pre) * min(n, 64))  # of one tile
     n_spikes = [int(s.n_spikes.sum()) for s in senders]
     n_events = [s.ids.numel() if w else k for s, w, k in zip(senders, wanted, n_spikes, strict=True)]
-    own_spikes = int(own.n_spikes.sum()) * len(layer.loops) if own is not None else 0
-    yield Stream("deliver", columns, False, weight_bytes * n * (sum(n_spikes) + own_spikes))
+    n_loops = len(layer.loops)
+    own_spikes = int(own.n_spikes.sum()) * n_loops if own is not None else 0
+    yield Stream("deliver", columns, False, weight_bytes * n * sum(n_spikes))
+    yield from _rows("deliver", weight_bytes * n * own_spikes, weight_bytes * n * n * n_loops, machine)
     yield Stream("step", "L1", True, 8 * n * rows * len(layer.population.states))
     if own is not None:
         yield Stream("select", "L2", True, 10 * own.ids.numel() + rows * n / 4)
     yield Stream("select_grad", "L2", True, 16 * (sum(n_events) + own_spikes))
     yield Stream("step_grad", "L2", True, 16 * n * rows)
     if own is not None:
-        yield Stream("step_grad", columns, False, weight_bytes * n * own.ids.numel() * len(layer.loops))
+        n_bytes = weight_bytes * n * own.ids.numel() * n_loops
+        yield from _rows("step_grad", n_bytes, weight_bytes * n * n * n_loops, machine)
     yield Stream("deliver_grad", "L2", False, 4 * n * (sum(n_events) + own_spikes))
     all_weights = machine.level_of(8 * n_pre * n)
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * n_chunks)
     n_read = sum(n_rows for n_rows, w in zip(layer.n_pre, wanted, strict=True) if w)
     yield Stream("deliver_grad", all_weights, False, 4 * n_read * n * n_chunks)
+
+
+def _rows(phase: str, n_bytes: int, weights: int, machine: Machine) -> Iterator[Stream]:
+    """Rows in an order that spikes decide, of so many bytes of weights: a core's L2 has no more of them than fit."""
+    if n_bytes:
+        cached = min(1.0, machine.caches["L2"] / weights)
+        yield Stream(phase, "L2", False, cached * n_bytes)
+        yield Stream(phase, machine.level_of(weights), False, (1 - cached) * n_bytes)
 
 
 def _n_chunks(n_steps: int, n_samples: int) -> int:

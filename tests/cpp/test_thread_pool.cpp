@@ -162,6 +162,18 @@ void looks_meanwhile() {
   }
 }
 
+// Each thing once; those that threads take at the same time are no neighbors where there are enough of them.
+void far_apart_is_an_order_of_all() {
+  for (const int n_threads : {1, 2, 3, 7, 64})
+    for (const int n : {1, 2, 3, 13, 64, 100}) {
+      std::vector<int> seen(n, 0);
+      for (int k = 0; k < n; ++k) seen.at(sparsesnn::far_apart(k, n, n_threads)) += 1;
+      for (const int times : seen) CHECK_EQUAL(times, 1);
+      for (int k = 0; k + 1 < n_threads && n >= 2 * n_threads; ++k)
+        CHECK(sparsesnn::far_apart(k + 1, n, n_threads) - sparsesnn::far_apart(k, n, n_threads) >= n / n_threads);
+    }
+}
+
 void refuses_wrong_counts() {
   CHECK_THROWS(set_num_threads(0), "number of threads is 0; give a whole number from 1 to 1024");
   CHECK_THROWS(set_num_threads(-3), "is -3");
@@ -195,6 +207,7 @@ int main() {
   nested_calls_run_on_the_same_worker();
   callers_take_turns();
   looks_meanwhile();
+  far_apart_is_an_order_of_all();
   refuses_wrong_counts();
   reads_the_environment();
   set_num_threads(1);  // joins the threads, so that the sanitizers see none left

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference, set_num_threads
+from sparsesnn.delays import Delays
 from sparsesnn.engines.cpu.layer import spec_arguments
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError
@@ -120,6 +121,52 @@ def test_threads_give_the_same_bits() -> None:
         set_num_threads(1)
     for name, x in found[0].items():
         assert torch.equal(x, found[1][name]), name
+
+
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("graded", [False, True])
+def test_a_large_layer_gives_a_sample_the_bits_that_it_has_alone(graded: bool, weight_dtype: str) -> None:
+    """Large weights and many rows: sources go first, tile by tile, in blocks of samples, or of steps where these are many."""
+    loops = (Connection("b", "b", 3), Connection("b", "b", axonal=Delays(4, learn=True)))
+    sources = (Connection("a", "b", 2), Connection("a", "b"))
+    network = Network(
+        {"a": Input(200), "b": LIF(430, bias=True, grad_threshold=0.5), "c": LI(5)},
+        (*sources, *loops, Connection("b", "c")),
+    )
+    model = Model(network, seed=0, weight_dtype=weight_dtype)
+    with torch.no_grad():
+        model.layers["b"].bias.copy_(torch.linspace(-0.1, 0.2, 430))
+    generator = torch.Generator().manual_seed(0)
+
+    def output_of(spikes: torch.Tensor) -> tuple[torch.Tensor, SpikeBatch]:
+        output = model(SpikeBatch.from_dense(spikes, graded=graded))
+        lists = output.spikes["b"]
+        assert isinstance(lists, SpikeBatch)
+        assert output.potentials is not None
+        return output.potentials, lists
+
+    try:
+        for threads, n_steps, n_samples in ((1, 37, 17), (3, 37, 17), (2, 600, 1), (2, 520, 2)):
+            set_num_threads(threads)
+            spikes = (torch.rand(n_steps, n_samples, 200, generator=generator) < 0.05).float()
+            if graded:
+                spikes *= torch.linspace(0.5, 1.5, 200)
+            potentials, lists = output_of(spikes)
+            assert 0.01 < lists.activity() < 0.5
+            alone = [output_of(spikes[:64, b : b + 1]) for b in range(n_samples)]  # too few rows for that
+            n = min(64, n_steps)
+            assert torch.equal(potentials[:n], torch.cat([x for x, _ in alone], 1))
+            for b, (_, of_sample) in enumerate(alone):
+                whole = lists.samples([b]).steps(0, n)
+                assert torch.equal(whole.ids, of_sample.ids)
+                assert torch.equal(whole.n_spikes, of_sample.n_spikes)
+            if n_steps > n:  # the rest goes on where a sequence in two parts does
+                first = model(SpikeBatch.from_dense(spikes[:500], graded=graded))
+                rest = model(SpikeBatch.from_dense(spikes[500:], graded=graded), first.state)
+                assert rest.potentials is not None
+                assert torch.equal(potentials[500:], rest.potentials)
+    finally:
+        set_num_threads(1)
 
 
 @pytest.mark.parametrize("delays", DELAYS, ids=str)

@@ -23,7 +23,8 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | state | the states of all layers; while a layer runs, its own once more and ∂L/∂i of as many steps as a loop's delay; B·n·4 each |
 | waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
 |  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 128 |
-| state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row |
+| state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row; of recurrent layers of one process whose weights do not stay in L2 |
+|  | the currents of 512 rows on each core, where those are more |
 |  | maps that hear convolutions alone keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
 |  | (waiting sums), records before they are in order (masks), and no currents of several steps |
 | sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back |
@@ -78,6 +79,9 @@ SYNAPSE_BYTES = 13
 START_BYTES = 4
 #: rows (t, b) that the backward pass works on at a time: `backward_rows` of host/src/choices.h
 CHUNK_ROWS = 1024
+#: rows whose currents wait on each core, and from how many bytes of weights and arriving ids a step on: `waiting_rows` and
+#: `lets_sources_wait` of host/src/forward.cpp
+WAITING_ROWS, WAITING_BYTES, WAITING_IDS = 512, 2 << 20, 6
 #: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
 COLUMNS_BYTES = 1 << 19
 #: share of a population listed (a spike counts a third) from which on its list gradients come from one product:
@@ -142,7 +146,7 @@ def _rank(
                 + min(plan.n_steps, max((plan.reach(c) for c in incoming if c.recurrent), default=0)) * plan.trains
             ),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
-            "state gradient": 4 * min(CHUNK_ROWS, rows) * padded * train,
+            "state gradient": 4 * max(min(CHUNK_ROWS, rows) * train, _waiting_rows(plan, name, lengths)) * padded,
             "shares": sum(_shares(plan, c, tiles[name], lengths[c.pre]) for c in incoming) * train,
             "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan.n_samples, plan.n_steps) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
@@ -233,6 +237,18 @@ def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
     """Senders whose weights are packed where no gradient can lie."""
     read = [c for c in incoming if not plan.is_compressed(c) and not plan.is_windows(c)]
     return sum(plan.populations[c.pre].n for c in read if c.recurrent or not plan.trains)
+
+
+def _waiting_rows(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> int:
+    """Rows whose currents wait on all cores together for those of loops."""
+    incoming, rows = plan.incoming(name), plan.n_steps * plan.n_samples
+    if plan.target.devices > 1 or not any(c.recurrent for c in incoming) or rows < WAITING_ROWS:
+        return 0
+    if any(plan.is_windows(c) or plan.is_compressed(c) for c in incoming):
+        return 0
+    n_bytes = 4 * plan.populations[name].n * sum(plan.in_lists(c).n_pre for c in incoming)
+    arriving = sum(lengths[c.pre].listed for c in incoming if not c.recurrent)
+    return min(plan.target.tiles * WAITING_ROWS, rows) if n_bytes > WAITING_BYTES and arriving > WAITING_IDS else 0
 
 
 def waiting_sums(n_samples: int, n_steps: int) -> int:
