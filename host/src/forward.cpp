@@ -107,9 +107,6 @@ void each_tile(const ForwardPass& pass, TileColumns& columns, Phase phase, Body&
   });
 }
 
-// At most so many steps times samples let the currents of their sources wait for those of the loops.
-constexpr int waiting_rows = 512;
-
 // Whether what sources bring to a layer that runs sample by sample waits: tile by tile, their weights are read once for
 // many steps, and those of the loops have the cache for themselves. That is worth its own reading and writing where
 // all weights together do not stay in a core's L2 cache, and more than a few spikes arrive in a step.
@@ -124,7 +121,7 @@ bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
     n_pre += static_cast<std::size_t>(from.n_pre);
     n_arrive += from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input.n_samples];
   }
-  return !input.exchange && !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > cached &&
+  return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > cached &&
          n_lists >= waiting_rows && n_arrive > few * n_lists;
 }
 
@@ -306,7 +303,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.potentials = out.potentials.data();
   pass.starts_above_threshold = spiking && !input.state[0] && any_below_zero(neuron.parameters[model.threshold]);
   if (by_sample && input.exchange) {
-    run_by_step(kernels, pass, *input.exchange, out.dropped.data());
+    run_by_step(kernels, pass, columns ? &*columns : nullptr, *input.exchange, out.dropped.data());
   } else if (by_sample) {
     run_by_sample(kernels, pass, columns ? &*columns : nullptr, out.dropped.data());
   } else {

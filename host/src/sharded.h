@@ -17,6 +17,7 @@
 namespace sparsesnn {
 
 struct Kernels;
+class TileColumns;
 
 struct Bytes {
   const void* data = nullptr;
@@ -53,8 +54,10 @@ inline std::vector<Half> halves(int n_samples) {
   return {{0, n_samples / 2}, {n_samples / 2, n_samples}};
 }
 
-// The forward pass of a shard step by step. `dropped` [T·B] or null.
-void run_by_step(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped);
+// The forward pass of a shard step by step. `columns`: where what sources bring waits for the loops, else null;
+// `dropped`: [T·B] or null.
+void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
+                 std::int32_t* dropped);
 
 // Capacity of a shard of a layer that ran tile by tile.
 void select_shards(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped);

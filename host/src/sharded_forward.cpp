@@ -4,6 +4,7 @@
 
 #include "axonal_delays.h"
 #include "kernels.h"
+#include "packing.h"
 #include "phases.h"
 #include "shard_lists.h"
 #include "sharded.h"
@@ -54,9 +55,11 @@ void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange&
 template <class Id>
 class Steps {
  public:
-  Steps(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped)
+  Steps(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
+        std::int32_t* dropped)
       : kernels_(kernels),
         pass_(pass),
+        columns_(columns),
         exchange_(exchange),
         dropped_(dropped),
         halves_(halves(pass.n_samples)),
@@ -74,7 +77,8 @@ class Steps {
 
   void run() {
     const std::size_t row = static_cast<std::size_t>(pass_.spec->n_padded());
-    current_ = Array<float>(static_cast<std::size_t>(pass_.n_samples) * row);
+    if (columns_) n_waiting_ = std::max(1, waiting_rows / pass_.n_samples);
+    current_ = Array<float>(static_cast<std::size_t>(pass_.n_samples) * n_waiting_ * row);
     const int n_halves = static_cast<int>(halves_.size()), n_steps = pass_.n_steps;
     int sent = 0;  // the first step of the slab that was sent last
     for (int t0 = 0; t0 < n_steps; t0 += n_slab_) {
@@ -96,8 +100,29 @@ class Steps {
     std::vector<std::vector<Id>> merged;  // [D], the population's spikes of a step, sample after sample
   };
 
+  // What sources bring to steps t..t+n_waiting_-1.
+  void hear(int t, Half half) {
+    const int t1 = std::min(pass_.n_steps, t + n_waiting_);
+    parallel_for(pass_.spec->n_tiles(), [&](int p, int worker) {
+      ForwardPass here = pass_;
+      here.sources = columns_->of(p, worker);
+      kernels_.hear_sources(here, p, t, t1, half.b0, half.b1, current_of(t, half.b0));
+    });
+  }
+
+  // [P·W]; of hear_sources, those of a half's samples and of n_waiting_ steps lie together.
+  float* current_of(int t, int b) const {
+    const int first = t - t % n_waiting_, n_together = std::min(pass_.n_steps - first, n_waiting_);
+    const Half half = halves_[b >= halves_.back().b0 ? halves_.size() - 1 : 0];
+    const std::size_t before = static_cast<std::size_t>(half.b0) * n_waiting_;
+    const std::size_t here = static_cast<std::size_t>(b - half.b0) * n_together + (t - first);
+    return current_.data() + (before + here) * pass_.spec->n_padded();
+  }
+
   void step(int t, Half half) {
-    const std::size_t row = static_cast<std::size_t>(pass_.spec->n_padded());
+    if (columns_ && t % n_waiting_ == 0) hear(t, half);
+    ForwardPass of_loops = pass_;
+    of_loops.sources_wait = columns_ != nullptr;
     parallel_for(half.size(), [&](int k, int) {
       const int b = half.b0 + k;
       OwnSpikes* const heard = heard_.data() + static_cast<std::size_t>(b) * pass_.n_loops;
@@ -108,7 +133,7 @@ class Steps {
         else
           heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
       }
-      kernels_.forward_step(pass_, t, b, current_.data() + b * row, heard);
+      kernels_.forward_step(of_loops, t, b, current_of(t, b), heard);
     });
     if (dropped_ && !selects_late_)
       count_and_select(kernels_, pass_, exchange_, list(t, half.b0), list(t, half.b1), dropped_);
@@ -246,6 +271,7 @@ class Steps {
 
   const Kernels& kernels_;
   const ForwardPass& pass_;
+  TileColumns* const columns_;  // where what sources bring waits for the loops, else null
   Exchange& exchange_;
   std::int32_t* const dropped_;
   const std::vector<Half> halves_;
@@ -256,17 +282,19 @@ class Steps {
   std::vector<OwnSpikes> heard_;     // [B][loops], of the step at hand
   std::vector<UnderWay> under_way_;  // [B]
   std::vector<Message> messages_;    // by half
-  Array<float> current_;             // [B][row]
+  int n_waiting_ = 1;                // steps whose currents wait
+  Array<float> current_;             // [B][n_waiting_][row]
 };
 
 }  // namespace
 
-void run_by_step(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped) {
+void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
+                 std::int32_t* dropped) {
   const PhaseTimer timer(Phase::forward);
   if (pass.spec->n_all() > 65536)
-    Steps<std::uint32_t>(kernels, pass, exchange, dropped).run();
+    Steps<std::uint32_t>(kernels, pass, columns, exchange, dropped).run();
   else
-    Steps<std::uint16_t>(kernels, pass, exchange, dropped).run();
+    Steps<std::uint16_t>(kernels, pass, columns, exchange, dropped).run();
 }
 
 void select_shards(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped) {

@@ -80,6 +80,14 @@ def test_recurrent(name, grid):
     check(parse_net(net, **rules), *grid)
 
 
+@pytest.mark.parametrize("delay", [1, 3])
+def test_large_recurrent_layers_hear_their_sources_first(delay):
+    """Large weights and many rows: tile by tile, for some steps of a half of the samples at a time."""
+    loop = (Connection("a", "b"), Connection("b", "b", delay), Connection("b", "c"))
+    network = Network({"a": Input(60), "b": LIF(1100, bias=True), "c": LI(10)}, loop)
+    check(network, 1, 2, n_steps=19, n_samples=60)
+
+
 LOOPS = {
     "plain": ((Dense(), Dense()), (1, 5), LIF(150, bias=True)),
     "capacity": ((Dense(),), (2,), LIF(150, capacity=9, grad_threshold=0.5)),
