@@ -203,7 +203,7 @@ void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offset
 }
 
 // Turns masks and slot records into the population's lists.
-void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_size, LayerOutput& out) {
+void collect_lists(const Kernels& kernels, const ForwardPass& pass, LayerOutput& out) {
   const PhaseTimer timer(Phase::collect);
   const LayerSpec& spec = *pass.spec;
   const std::int64_t n_lists = static_cast<std::int64_t>(pass.n_steps) * pass.n_samples;
@@ -229,9 +229,9 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, int block_si
   const ListsOut lists{out.offsets.data(),     out.n_spikes.data(), out.ids.data(), out.wide,
                        out.values.data(),      out.fields.data(),   n_slots,        out.silenced_offsets.data(),
                        out.silenced_ids.data()};
-  parallel_for(pass.n_blocks, [&](int block, int) {
-    const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
-    kernels.fill(pass, lists, block, b0, b1);
+  const int n_together = std::max(pass.block_size, 8);  // samples: fewer would share lines of masks and of lists
+  parallel_for((pass.n_samples + n_together - 1) / n_together, [&](int k, int) {
+    kernels.fill(pass, lists, k * n_together, std::min(pass.n_samples, (k + 1) * n_together));
   });
   if (!spec.n_fields()) return;
   constexpr std::int64_t slots_piece = 16384;
@@ -300,6 +300,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.near = near.data();
   pass.slots = slots.data();
   pass.n_blocks = n_blocks;
+  pass.block_size = block_size;
   pass.potentials = out.potentials.data();
   pass.starts_above_threshold = spiking && !input.state[0] && any_below_zero(neuron.parameters[model.threshold]);
   if (by_sample && input.exchange) {
@@ -319,7 +320,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
           out.dropped[static_cast<std::size_t>(t) * n_samples + b] = kernels.select(pass, t, b, nullptr);
       });
   }
-  if (spiking) collect_lists(kernels, pass, block_size, out);
+  if (spiking) collect_lists(kernels, pass, out);
   if (probe_deliver.load(std::memory_order_relaxed))
     repeat_deliver(kernels, pass, columns ? &*columns : nullptr, block_size, out, by_sample);
   for (const Array<float>& state : states.states) out.state.push_back(state_from_tiles(spec, state, n_samples));

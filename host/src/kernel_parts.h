@@ -28,7 +28,7 @@ std::uint64_t rotation_of(const LayerSpec&, int t, int b);
 void count_candidates(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* counts);
 void count(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
            std::int32_t* n_silenced);
-void fill(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
+void fill(const ForwardPass&, const ListsOut&, int b0, int b1);
 // Ids of the spikes sent in list `list`, ascending; returns their number. `ids` has room for all neurons.
 std::int64_t sent_ids(const ForwardPass&, std::int64_t list, void* ids);
 

@@ -40,8 +40,8 @@ struct Kernels {
   // Spikes, near-spikes and fired-but-dropped neurons of lists i0..i1-1.
   void (*count)(const ForwardPass&, std::int64_t i0, std::int64_t i1, std::int32_t* n_spikes, std::int32_t* n_listed,
                 std::int32_t* n_silenced);
-  // Writes the lists of one block of samples b0..b1-1.
-  void (*fill)(const ForwardPass&, const ListsOut&, int block, int b0, int b1);
+  // Writes the lists of samples b0..b1-1, whole blocks of them.
+  void (*fill)(const ForwardPass&, const ListsOut&, int b0, int b1);
   // x ← σ'(x): the first field of slots j0..j1-1.
   void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
   // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].

@@ -275,7 +275,7 @@ struct ForwardPass {
   // near-spikes, which are other arrays only where a capacity may drop some.
   std::uint64_t *fired, *listed, *sent, *near;
   SlotBuffer* slots;  // [P][blocks of samples]
-  int n_blocks;
+  int n_blocks, block_size;
   float* potentials;  // [T, B, N] of a readout
   // Nobody has fired before the first step; the state 0 alone would say so only where no θ is negative.
   bool starts_above_threshold;

@@ -117,6 +117,14 @@ inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* 
   }
 }
 
+// A tile's records of a block of samples lie in the order of the forward pass: by step, then sample. `size` counts them
+// once more as they are read.
+inline void read_records_anew(const ForwardPass& pass, int b0, int b1) {
+  for (int p = 0; p < pass.spec->n_tiles(); ++p)
+    for (int block = b0 / pass.block_size; block * pass.block_size < b1; ++block)
+      pass.slots[p * pass.n_blocks + block].size = 0;
+}
+
 template <int value>
 inline void fill_values(float* values, std::int64_t slot, std::int64_t end, std::int64_t limit) {
   const Vector x = broadcast(static_cast<float>(value));
@@ -126,19 +134,20 @@ inline void fill_values(float* values, std::int64_t slot, std::int64_t end, std:
 
 // The usual lists: no capacity, at most one field.
 template <class Id, bool fields>
-void fill_plain(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
-  SlotBuffer* const records = pass.slots + block;
-  for (int p = 0; p < pass.spec->n_tiles(); ++p) records[p * pass.n_blocks].size = 0;
+void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
+  read_records_anew(pass, b0, b1);
   for (int t = 0; t < pass.n_steps; ++t) {
     const std::int64_t row = static_cast<std::int64_t>(t) * pass.n_samples, limit = out.offsets[row + b1];
     for (int p = 0; p < pass.spec->n_tiles(); ++p) {  // of the next step: too many streams for the hardware to foresee
       const std::size_t word = p * words_stride(pass) + row + pass.n_samples + b0;
       __builtin_prefetch(pass.fired + word);
       __builtin_prefetch(pass.listed + word);
-      __builtin_prefetch(records[p * pass.n_blocks].data + records[p * pass.n_blocks].size + 32);
+      const SlotBuffer& records = pass.slots[p * pass.n_blocks + b0 / pass.block_size];
+      __builtin_prefetch(records.data + records.size + 32);
     }
     for (std::int64_t i = row + b0; i < row + b1; ++i) {
       const std::int64_t begin = out.offsets[i], near = begin + out.n_spikes[i], end = out.offsets[i + 1];
+      SlotBuffer* const records = pass.slots + (i - row) / pass.block_size;
       fill_list<Id, fields>(pass, out, records, i, begin, near, end < limit);
       if (!out.values) continue;
       fill_values<1>(out.values, begin, near, limit);
@@ -149,14 +158,13 @@ void fill_plain(const ForwardPass& pass, const ListsOut& out, int block, int b0,
 
 // With a capacity, which may have dropped some of the records, or several fields.
 template <class Id>
-void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+void fill_any(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
   const bool limited = pass.near != nullptr;
   const std::size_t stride = words_stride(pass);
   const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
   Id* ids = static_cast<Id*>(out.ids);
-  // Each tile's records lie in the order of its forward pass: by step, then sample.
-  for (int p = 0; p < n_tiles; ++p) pass.slots[p * pass.n_blocks + block].size = 0;
+  read_records_anew(pass, b0, b1);
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
       const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;
@@ -167,7 +175,7 @@ void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0,
         const std::size_t at = p * stride + i;
         const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
         const std::uint64_t stored = !limited ? pass.listed[at] : spec.fixed ? valid_word(spec, p) : pass.listed[at];
-        SlotBuffer& records = pass.slots[p * pass.n_blocks + block];
+        SlotBuffer& records = pass.slots[p * pass.n_blocks + b / pass.block_size];
         const float* record = records.data + records.size;
         records.size += static_cast<std::size_t>(__builtin_popcountll(stored)) * n_fields;
         for (std::uint64_t bits = stored; bits; bits &= bits - 1, record += n_fields) {
@@ -192,22 +200,22 @@ void fill_block(const ForwardPass& pass, const ListsOut& out, int block, int b0,
 }
 
 template <class Id>
-void fill_lists(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+void fill_lists(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
   if (pass.near || pass.spec->n_fields() > 1)
-    fill_block<Id>(pass, out, block, b0, b1);
+    fill_any<Id>(pass, out, b0, b1);
   else if (pass.spec->n_fields() == 1)
-    fill_plain<Id, true>(pass, out, block, b0, b1);
+    fill_plain<Id, true>(pass, out, b0, b1);
   else
-    fill_plain<Id, false>(pass, out, block, b0, b1);
+    fill_plain<Id, false>(pass, out, b0, b1);
 }
 
 }  // namespace
 
-void fill(const ForwardPass& pass, const ListsOut& out, int block, int b0, int b1) {
+void fill(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
   if (out.wide)
-    fill_lists<Id32>(pass, out, block, b0, b1);
+    fill_lists<Id32>(pass, out, b0, b1);
   else
-    fill_lists<Id16>(pass, out, block, b0, b1);
+    fill_lists<Id16>(pass, out, b0, b1);
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -85,8 +85,20 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
                 sizeof(float) * __builtin_popcountll(tile.valid));
   } else {
     const bool fresh = t == 0 && pass.starts_above_threshold;
+    const float* const grad_threshold = pass.neuron.grad_threshold + tile.first;
+    if constexpr (M::fused)
+      if (tile.n_fields == 1 && !spec.fixed && !fresh) {  // the usual case
+        SlotBuffer& slots = *tile.slots;
+        slots.reserve(W + vector_width);  // store_selected writes whole vectors
+        float* const record = slots.data + slots.size;
+        Masks masks;
+        slots.size += static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, current, masks, record) - record);
+        pass.fired[tile.words + list] = masks.fired;
+        pass.listed[tile.words + list] = masks.listed;
+        return;
+      }
     if (pass.has_traces) advance_traces<M, W>(pass, spec, neurons, state, current, fresh);
-    Masks masks = step<M, W>(neurons, pass.neuron.grad_threshold + tile.first, current, fresh);
+    Masks masks = step<M, W>(neurons, grad_threshold, current, fresh);
     if (!spec.save && !spec.fixed) masks.listed = masks.fired;
     pass.fired[tile.words + list] = masks.fired;
     pass.listed[tile.words + list] = masks.listed;
