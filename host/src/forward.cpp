@@ -229,7 +229,8 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, LayerOutput&
   const ListsOut lists{out.offsets.data(),     out.n_spikes.data(), out.ids.data(), out.wide,
                        out.values.data(),      out.fields.data(),   n_slots,        out.silenced_offsets.data(),
                        out.silenced_ids.data()};
-  const int n_together = std::max(pass.block_size, 8);  // samples: fewer would share lines of masks and of lists
+  // Whole blocks of at least 8 samples: fewer would share cache lines of masks and lists.
+  const int n_together = (7 / pass.block_size + 1) * pass.block_size;
   parallel_for((pass.n_samples + n_together - 1) / n_together, [&](int k, int) {
     kernels.fill(pass, lists, k * n_together, std::min(pass.n_samples, (k + 1) * n_together));
   });

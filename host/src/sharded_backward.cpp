@@ -68,7 +68,13 @@ class StepsBack {
   void state_grads(int t, Half half);
   void send(int t0, int t1, int h);
   void arrive(int t0, int t1, int h);
-  void shares(int t, int b, const std::vector<float*>& to, const std::vector<std::size_t>& stride);
+  // Where a worker makes the shares of a list.
+  struct Room {
+    std::vector<float> whole;
+    std::vector<const float*> d_each;
+  };
+  void shares(int t, int b, const std::vector<Tap>& taps, const std::size_t* at, const std::size_t* stride, Sums& to,
+              Room& room);
   void add(int t, Half half, std::vector<const float*>& from);
   void add_parts(int t, Half half, const Loop& loop, const float* earlier, const float* later);
 
@@ -87,8 +93,9 @@ class StepsBack {
   const PackedLoops loops_;
   const DelayGrads delay_grads_;
   const std::vector<Half> halves_;
-  std::vector<Sums> sums_;  // by half
-  Array<float> total_;      // [own slots]
+  std::vector<Sums> sums_;   // by half
+  std::vector<Room> rooms_;  // by worker
+  Array<float> total_;       // [own slots]
   const Array<float> d_slots_, d_currents_, d_current_;
   std::vector<Array<float>> d_state_;
   BackwardPass pass_{};
@@ -161,55 +168,59 @@ void StepsBack::send(int t0, int t1, int h) {
   const Half half = halves_[h];
   const int n_ranks = exchange_.size(), n_lists = (t1 - t0) * half.size();
   // Of every list and rank, where the first sum goes, and how far the next one is from it.
-  std::vector<std::vector<std::size_t>> at(n_lists, std::vector<std::size_t>(n_ranks)),
-      stride(t1 - t0, std::vector<std::size_t>(n_ranks));
+  std::vector<std::size_t> at(static_cast<std::size_t>(n_lists) * n_ranks),
+      stride(static_cast<std::size_t>(t1 - t0) * n_ranks);
+  std::vector<std::vector<Tap>> taps;
+  for (int t = t0; t < t1; ++t) taps.push_back(heard(t));
   std::vector<Bytes> to(n_ranks);
   for (int r = 0; r < n_ranks; ++r) {
     std::size_t end = 0;
     for (int t = t0; t < t1; ++t) {
       std::size_t n = 0;
       for (int k = 0; k < half.size(); ++k) {
-        at[(t - t0) * half.size() + k][r] = end + n;
+        at[static_cast<std::size_t>((t - t0) * half.size() + k) * n_ranks + r] = end + n;
         n += static_cast<std::size_t>(owners_.runs(list(t, half.b0 + k), r).size());
       }
-      stride[t - t0][r] = n;
-      end += n * heard(t).size() * blocks_.size();
+      stride[static_cast<std::size_t>(t - t0) * n_ranks + r] = n;
+      end += n * taps[t - t0].size() * blocks_.size();
     }
     sums_[h][r].resize(end);
     to[r] = {sums_[h][r].data(), sizeof(float) * end};
   }
-  parallel_for(n_lists, [&](int i, int) {
-    std::vector<float*> out(n_ranks);
-    for (int r = 0; r < n_ranks; ++r) out[r] = sums_[h][r].data() + at[i][r];
-    shares(t0 + i / half.size(), half.b0 + i % half.size(), out, stride[i / half.size()]);
+  rooms_.resize(num_threads());
+  parallel_for(n_lists, [&](int i, int worker) {
+    const int step = i / half.size();
+    shares(t0 + step, half.b0 + i % half.size(), taps[step], &at[static_cast<std::size_t>(i) * n_ranks],
+           &stride[static_cast<std::size_t>(step) * n_ranks], sums_[h], rooms_[worker]);
   });
   exchange_.start(h, to, 0, 0);
 }
 
-// Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it.
-void StepsBack::shares(int t, int b, const std::vector<float*>& to, const std::vector<std::size_t>& stride) {
-  const std::vector<Tap> taps = heard(t);
+// Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it, which
+// goes to at[r] of its sums, those of the next tap or block `stride[r]` on.
+void StepsBack::shares(int t, int b, const std::vector<Tap>& taps, const std::size_t* at, const std::size_t* stride,
+                       Sums& to, Room& room) {
   const std::size_t n_sums = taps.size() * blocks_.size();
   const std::int64_t i = list(t, b), begin = all_.offsets[i];
   const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
-  const Array<float> whole(n * n_sums);
+  if (room.whole.size() < n * n_sums) room.whole.resize(2 * n * n_sums);
+  if (room.d_each.size() < n) room.d_each.resize(2 * n);
   const OwnSpikes listed{all_.at(begin), static_cast<std::int64_t>(n), all_.wide};
-  float* to_write = whole.data();
-  std::vector<const float*> d_each(n);
+  float* to_write = room.whole.data();
   for (const Tap& tap : taps) {
     const Loop& loop = *tap.loop;
     for (std::size_t j = 0; loop.axonal && j < n; ++j)
-      d_each[j] = pass_.d_current_at(loop, t, listed.id(static_cast<std::int64_t>(j)), tap.part, b);
+      room.d_each[j] = pass_.d_current_at(loop, t, listed.id(static_cast<std::int64_t>(j)), tap.part, b);
     const CurrentGrads d =
-        loop.axonal ? CurrentGrads(d_each.data()) : CurrentGrads(pass_.d_current_of(t + loop.delay, b));
+        loop.axonal ? CurrentGrads(room.d_each.data()) : CurrentGrads(pass_.d_current_of(t + loop.delay, b));
     kernels_.recurrent_shares(spec_, loop, listed, d, blocks_.data(),
                               std::exchange(to_write, to_write + n * blocks_.size()), n);
   }
   for (int r = 0; r < exchange_.size(); ++r) {
     const Runs runs = owners_.runs(i, r);
     for (std::size_t s = 0; s < n_sums; ++s) {
-      const float* from = whole.data() + s * n - begin;
-      float* out = std::copy_n(from + runs.spikes, runs.n_spikes(), to[r] + s * stride[r]);
+      const float* from = room.whole.data() + s * n - begin;
+      float* out = std::copy_n(from + runs.spikes, runs.n_spikes(), to[r].data() + at[r] + s * stride[r]);
       std::copy_n(from + runs.near, runs.n_near(), out);
     }
   }

@@ -236,11 +236,14 @@ template <int write, class T>
 }
 
 // What a step reads, where other threads may have had it, and where it writes: no hardware foresees either.
-[[gnu::always_inline]] inline void ask_for_lists(const BackwardPass& pass, int t, int sample) {
+[[gnu::always_inline]] inline void ask_for_step(const BackwardPass& pass, int t, int sample, const float* d_current,
+                                                std::size_t stride) {
+  const LayerSpec& spec = *pass.spec;
   const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
-  if (!pass.spec->model->fires()) {
-    const std::size_t n = static_cast<std::size_t>(pass.spec->n);
-    ask_for<0>(pass.d_potentials + list * pass.spec->n, n);
+  for (int p = 0; p < spec.n_tiles(); ++p)
+    ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
+  if (!spec.model->fires()) {
+    ask_for<0>(pass.d_potentials + list * spec.n, static_cast<std::size_t>(spec.n));
     return;
   }
   const std::int64_t *const offsets = pass.lists.offsets + list, begin = offsets[0];
@@ -251,10 +254,6 @@ template <int write, class T>
   ask_for<1>(pass.d_slots + begin, n);
   if (t > 0) __builtin_prefetch(offsets - pass.n_samples);
 }
-[[gnu::always_inline]] inline void ask_for_row(const LayerSpec& spec, const float* d_current, std::size_t stride) {
-  for (int p = 0; p < spec.n_tiles(); ++p)
-    ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
-}
 
 }  // namespace
 
@@ -263,8 +262,7 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int samp
   const auto grad_step = neuron_kernels(spec).grad_step;
   const std::size_t w = static_cast<std::size_t>(spec.tile_width), n_rows = chunk.n_rows();
   for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
-    if (t > 0) ask_for_lists(pass, t - 1, sample);
-    if (t > chunk.t0) ask_for_row(spec, d_current + chunk.row(t - 1, sample) * w, n_rows * w);
+    if (t > chunk.t0) ask_for_step(pass, t - 1, sample, d_current + chunk.row(t - 1, sample) * w, n_rows * w);
     if (spec.model->fires()) listed_grad(pass, t, sample);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
