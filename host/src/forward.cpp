@@ -121,8 +121,8 @@ bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
     n_pre += static_cast<std::size_t>(from.n_pre);
     n_arrive += from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input.n_samples];
   }
-  return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > cached &&
-         n_lists >= waiting_rows && n_arrive > few * n_lists;
+  return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > cached && n_lists >= waiting_rows &&
+         n_arrive > few * n_lists;
 }
 
 // Recurrent: sample by sample, step by step; what a sample fired is its own input some steps later. Calls

@@ -92,7 +92,8 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
         slots.reserve(W + vector_width);  // store_selected writes whole vectors
         float* const record = slots.data + slots.size;
         Masks masks;
-        slots.size += static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, current, masks, record) - record);
+        slots.size +=
+            static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, current, masks, record) - record);
         pass.fired[tile.words + list] = masks.fired;
         pass.listed[tile.words + list] = masks.listed;
         return;

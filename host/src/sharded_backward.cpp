@@ -155,10 +155,10 @@ RecurrentGrads StepsBack::run() {
 
 // ∂L/∂v and ∂L/∂i of this rank's neurons.
 void StepsBack::state_grads(int t, Half half) {
+  BackwardPass step = pass_;  // of all samples: a copy takes longer than some of their steps
+  step.n_steps = t + 1;       // ∂L/∂(list values) is whole: nothing more comes from later steps
   parallel_for(half.size(), [&](int k, int) {
     const int b = half.b0 + k;
-    BackwardPass step = pass_;
-    step.n_steps = t + 1;  // ∂L/∂(list values) is whole: nothing more comes from later steps
     kernels_.state_grad_by_sample(step, {t, t + 1, b, b + 1}, b, d_current_.data() + b * group_samples * row_);
   });
 }
