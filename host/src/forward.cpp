@@ -133,12 +133,12 @@ void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* c
   const PhaseTimer timer(phase);
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   const int n_threads = num_threads(), n_samples = pass.n_samples, n_steps = pass.n_steps;
-  int n_beside = 1, n_together = n_steps;  // samples, steps
+  int n_beside = 1, n_together = n_steps;  // samples and steps at a time
   if (columns) {
     const int most = std::max(1, waiting_rows / n_steps),
               n_rounds = (n_samples + n_threads * most - 1) / (n_threads * most);
     n_beside = (n_samples + n_threads * n_rounds - 1) / (n_threads * n_rounds);  // as many for each thread
-    n_together = waiting_rows / n_beside;
+    n_together = std::min(n_steps, waiting_rows / n_beside);
   }
   const int n_items = (n_samples + n_beside - 1) / n_beside;
   parallel_for(n_items, [&](int item, int worker) {
