@@ -1,7 +1,7 @@
 // The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i runs backwards through time: sample by sample where
 // neurons hear one another, else tile by tile. From it come, tile by tile, the gradients of weights and the tiles'
-// shares of the list gradients; then the shares are added up. Of sources that list most of their neurons the list
-// gradients come from a product over all neurons instead (dense_shares.h).
+// shares of the list gradients; then the shares are added up. Of sources that list most of their neurons, and of the
+// loops of a layer that does, the list gradients come from a product over all neurons instead (dense_shares.h).
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -116,6 +116,7 @@ class Backward {
                   const Windows* windows = nullptr);
   void sort();
   void share_out(int c);
+  void return_step(const Chunk& chunk, int t);
   void run_chunk(int c, const Leaf& leaf);
   void run_sparse(const ChunkPass& at_hand, int sender);
   void run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of);
@@ -156,6 +157,8 @@ class Backward {
   std::vector<DelayedLists> heard_;   // own lists as loops with axonal delays bring them
   Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
+  std::vector<Array<float>> returned_;  // per loop [slots], where a product gives what comes back; else empty
+  std::vector<const float*> returned_pointers_;
   bool dense_ = false;                          // some list gradients come from a product
   std::size_t most_rows_ = 0;                   // of a chunk
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
@@ -211,7 +214,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
       weight = static_cast<const float*>(packed_.back().data);
     }
-    const bool dense = weight && !from.rows && listed_densely(from, n_steps_, n_samples_);
+    const bool dense = weight && !from.rows && listed_densely(from.lists, from.n_pre, from.delay, n_steps_, n_samples_);
     add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
                out_.d_weight[k].data(), from.windows);
     if (dense) senders_.back().dense_weight = weight;
@@ -244,8 +247,17 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
+  const auto plain = [](const LoopInput& loop) { return !loop.rows && !loop.axonal; };
+  if (recurrent_ && std::all_of(input.loops.begin(), input.loops.end(), plain) &&
+      listed_densely(saved.lists, spec.n, 0, n_steps_, n_samples_))
+    for (std::size_t k = 0; k < input.loops.size(); ++k) {
+      returned_.emplace_back(n_slots_);
+      returned_pointers_.push_back(returned_[k].data());
+    }
+  pass_.returned = returned_.empty() ? nullptr : returned_pointers_.data();
   if (keeps_all())  // a product has rows that nobody writes, too
-    d_current_ = dense_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
+    d_current_ =
+        dense_ || !returned_.empty() ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
   pass_.n_slots = n_slots_;
   pass_.d_values = d_values;
@@ -347,15 +359,38 @@ void Backward::share_out(int c) {
     if (senders_[k].weight) arrived_[at(c, k)].shares = std::exchange(next, next + n_shares(k));
 }
 
+// What comes back to the lists of step t through the loops from later steps of the chunk, of all neurons.
+void Backward::return_step(const Chunk& chunk, int t) {
+  for (std::size_t k = 0; k < returned_.size(); ++k) {
+    const LoopInput& loop = input_.loops[k];
+    const SenderInput own{saved_.lists, spec_.n, loop.delay, true};
+    for (int b = chunk.b0; t + loop.delay < chunk.t1 && b < chunk.b1; b += group_samples)
+      dense_step_grads(kernels_, spec_, chunk, t + loop.delay, b, n_samples_, own, loop.weight, d_current_.data(),
+                       {blocks_, false, returned_[k].data(), 0});
+  }
+}
+
 void Backward::run_chunk(int c, const Leaf& leaf) {
   share_out(c);
   const Chunk& chunk = chunks_[c];
   if (!by_tile_) {
     const PhaseTimer timer(Phase::step_grad);
     const int n = chunk.b1 - chunk.b0, n_threads = num_threads();
-    parallel_for(n, [&](int k, int) {
-      kernels_.state_grad_by_sample(pass_, chunk, chunk.b0 + far_apart(k, n, n_threads), d_current_.data());
-    });
+    const auto run_steps = [&](int t0, int t1) {
+      parallel_for(n, [&](int k, int) {
+        const int b = chunk.b0 + far_apart(k, n, n_threads);
+        kernels_.state_grad_by_sample(pass_, chunk, t0, t1, b, d_current_.data());
+      });
+    };
+    if (returned_.empty()) {
+      run_steps(chunk.t0, chunk.t1);
+    } else {  // all samples step by step: a row of weights is read once for a group of them
+      pass_.returned_end = chunk.t1;
+      for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
+        return_step(chunk, t);
+        run_steps(t, t + 1);
+      }
+    }
   }
   std::vector<SenderSums> sums;
   for (const Sender& from : senders_)

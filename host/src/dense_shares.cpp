@@ -33,11 +33,13 @@ std::int64_t put(const Id* ids, std::int64_t slot, std::int64_t end, int m0, int
 
 class Products {
  public:
-  Products(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int n_samples, const SenderInput& from,
-           const float* weight, const float* d_current, const ListGrads& to)
+  // d_current [P][all_rows][W], from the first row of the chunk on.
+  Products(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, std::size_t all_rows, int n_samples,
+           const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to)
       : kernels_(kernels),
         spec_(spec),
         chunk_(chunk),
+        all_rows_(all_rows),
         n_samples_(n_samples),
         from_(from),
         weight_(weight),
@@ -57,7 +59,7 @@ class Products {
     float *const sum = sums.data(), *const next = sum + block_size;
     for (int b = b0; b < b1; ++b) {
       const int m0 = b * dense_block, m1 = std::min(from_.n_pre, m0 + dense_block);
-      const DenseBlock block{m0, m1 - m0, row0, n_rows, chunk_.n_rows()};
+      const DenseBlock block{m0, m1 - m0, row0, n_rows, all_rows_};
       for (std::size_t k = to_.blocks.size(); k-- > 0;) {
         const bool begins = to_.by_blocks || k + 1 == to_.blocks.size();
         const TileBlock tiles{to_.blocks[k].first - spec_.first_tile(), to_.blocks[k].n};  // of this shard
@@ -94,6 +96,7 @@ class Products {
   const Kernels& kernels_;
   const LayerSpec& spec_;
   const Chunk& chunk_;
+  const std::size_t all_rows_;
   const int n_samples_;
   const SenderInput& from_;
   const float *weight_, *d_current_;
@@ -102,19 +105,18 @@ class Products {
 
 }  // namespace
 
-bool listed_densely(const SourceInput& from, int n_steps, int n_samples) {
-  const std::int64_t n_heard = std::max(0, n_steps - from.delay);
+bool listed_densely(const Lists& lists, int n_pre, int delay, int n_steps, int n_samples) {
+  const std::int64_t n_heard = std::max(0, n_steps - delay);
   const double n_rows = static_cast<double>(n_heard) * count_groups(n_samples) * group_samples;
   std::int64_t n_spikes = 0;
-  for (std::int64_t list = 0; list < n_heard * n_samples; ++list) n_spikes += from.lists.n_spikes[list];
-  const std::int64_t n_near = from.lists.offsets[n_heard * n_samples] - n_spikes;
-  return 100 * (n_near + n_spikes / 3.0) >= choices.dense_share * n_rows * from.n_pre;
+  for (std::int64_t list = 0; list < n_heard * n_samples; ++list) n_spikes += lists.n_spikes[list];
+  const std::int64_t n_near = lists.offsets[n_heard * n_samples] - n_spikes;
+  return 100 * (n_near + n_spikes / 3.0) >= choices.dense_share * n_rows * n_pre;
 }
 
-void dense_list_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int n_samples,
-                      const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to) {
-  const PhaseTimer timer(Phase::deliver_grad);
-  const Products products(kernels, spec, chunk, n_samples, from, weight, d_current, to);
+namespace {
+
+void run_products(const Products& products, const Chunk& chunk, const SenderInput& from) {
   // Pieces of rows; of senders too where those alone are not work for all threads.
   const int n_rows = (static_cast<int>(chunk.n_rows()) + dense_block - 1) / dense_block;
   const int n_blocks = (from.n_pre + dense_block - 1) / dense_block;
@@ -124,6 +126,21 @@ void dense_list_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk
     const int row0 = item / n_parts * dense_block, b0 = part.begin(n_blocks), b1 = part.end(n_blocks);
     with_ids(from.lists.wide, from.lists.ids, [&](auto* ids) { products.run(ids, row0, b0, b1); });
   });
+}
+
+}  // namespace
+
+void dense_list_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int n_samples,
+                      const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to) {
+  const PhaseTimer timer(Phase::deliver_grad);
+  run_products({kernels, spec, chunk, chunk.n_rows(), n_samples, from, weight, d_current, to}, chunk, from);
+}
+
+void dense_step_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int t, int b, int n_samples,
+                      const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to) {
+  const Chunk step{t, t + 1, b, std::min(chunk.b1, b + group_samples)};
+  const float* const first = d_current + static_cast<std::size_t>(chunk.row(t, b)) * spec.tile_width;
+  run_products({kernels, spec, step, chunk.n_rows(), n_samples, from, weight, first, to}, step, from);
 }
 
 }  // namespace sparsesnn

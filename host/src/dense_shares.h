@@ -21,11 +21,15 @@ struct ListGrads {
 // Whether products over all neurons take less time than those for the listed ones alone. Rows of samples that fill up
 // the last group count as well: a product has them. A spike counts a third of a near-spike: the gradient of its weights
 // reads the same row of ∂L/∂i anyway.
-bool listed_densely(const SourceInput& from, int n_steps, int n_samples);
+bool listed_densely(const Lists& lists, int n_pre, int delay, int n_steps, int n_samples);
 
 // ∂L/∂value of all entries that arrive in a chunk. weight: [M, N]; d_current: [P][rows][W]. Same bits as the sums of
 // shares that weight_grad makes.
 void dense_list_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int n_samples,
+                      const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to);
+
+// The same of one step `t` of one group of samples, `b` the first: of all entries that arrive then.
+void dense_step_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int t, int b, int n_samples,
                       const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to);
 
 }  // namespace sparsesnn

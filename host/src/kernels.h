@@ -44,9 +44,9 @@ struct Kernels {
   void (*fill)(const ForwardPass&, const ListsOut&, int b0, int b1);
   // x ← σ'(x): the first field of slots j0..j1-1.
   void (*slopes)(const LayerSpec&, float* fields, std::int64_t j0, std::int64_t j1);
-  // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of one sample into [P][rows][W].
+  // ∂L/∂i of a chunk, of one tile into `d_current` [rows][W], or of steps t0..t1-1 of one sample into [P][rows][W].
   void (*state_grad_by_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
-  void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int sample, float* d_current);
+  void (*state_grad_by_sample)(const BackwardPass&, const Chunk&, int t0, int t1, int sample, float* d_current);
   // sums[k·stride + j] = Σ_n in block k of the tiles weight[id_j, n]·d_current[n] of a loop; of sparse synapses the
   // blocks are those of its rows.
   void (*recurrent_shares)(const LayerSpec&, const Loop&, const OwnSpikes& listed, const CurrentGrads& d_current,

@@ -316,7 +316,11 @@ struct BackwardPass {
   int n_kept;               // D, the longest delay of a loop, at least 1
   double* const* d_delays;  // [n_loops], of axonal delays that learn [B, P·W], else null; null: of no loop
   const float* nothing;     // [P·W] zeros, where a loop has axonal delays
-  Lists own_before;         // own lists of the n_before steps before the first, or none
+  // [n_loops][slots], what comes back through each loop where it was computed for all neurons, which is for what
+  // arrives before step `returned_end`; null: of no loop.
+  const float* const* returned;
+  int returned_end;
+  Lists own_before;  // own lists of the n_before steps before the first, or none
   int n_before;
   int n_senders;
 

@@ -159,7 +159,8 @@ void StepsBack::state_grads(int t, Half half) {
   step.n_steps = t + 1;       // ∂L/∂(list values) is whole: nothing more comes from later steps
   parallel_for(half.size(), [&](int k, int) {
     const int b = half.b0 + k;
-    kernels_.state_grad_by_sample(step, {t, t + 1, b, b + 1}, b, d_current_.data() + b * group_samples * row_);
+    kernels_.state_grad_by_sample(step, {t, t + 1, b, b + 1}, t, t + 1, b,
+                                  d_current_.data() + b * group_samples * row_);
   });
 }
 

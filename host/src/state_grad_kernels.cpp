@@ -221,6 +221,8 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
         q[j] = e[j] + ((1.0f - f) * earlier + f * later);
         if (d_delays && j < pass.lists.n_spikes[i]) d_delays[listed.id(j)] += static_cast<double>(later) - earlier;
       });
+    } else if (pass.returned && later < pass.returned_end) {
+      for (std::int64_t j = 0; j < n; ++j) q[j] = e[j] + pass.returned[k][begin + j];
     } else {
       add_shares(*pass.spec, pass.loops[k], listed, pass.d_current_of(later, sample), e, q);
     }
@@ -257,16 +259,16 @@ template <int write, class T>
 
 }  // namespace
 
-void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int sample, float* d_current) {
+void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int t0, int t1, int sample, float* d_current) {
   const LayerSpec& spec = *pass.spec;
   const auto grad_step = neuron_kernels(spec).grad_step;
   const std::size_t w = static_cast<std::size_t>(spec.tile_width), n_rows = chunk.n_rows();
-  for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
-    if (t > chunk.t0) ask_for_step(pass, t - 1, sample, d_current + chunk.row(t - 1, sample) * w, n_rows * w);
+  for (int t = t1 - 1; t >= t0; --t) {
+    if (t > t0) ask_for_step(pass, t - 1, sample, d_current + chunk.row(t - 1, sample) * w, n_rows * w);
     if (spec.model->fires()) listed_grad(pass, t, sample);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
-  if (!chunk.t0 && pass.n_before) delay_grads_before(pass, sample);
+  if (!t0 && pass.n_before) delay_grads_before(pass, sample);
 }
 
 void state_grad_by_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {

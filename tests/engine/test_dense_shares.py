@@ -16,6 +16,7 @@ from sparsesnn.engines.module import Model
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses import Sparse
 
 ALWAYS, NEVER = 0, 101
 
@@ -31,7 +32,7 @@ def random_network(rng: random.Random) -> tuple[Network, int, int]:
     populations = {
         "input": Input(rng.randint(1, 90)),
         "a": LIF(a, bias=True, reset=reset, **common),
-        "b": model(b, recurrent=rng.random() < 0.3, grad_threshold=-math.inf),
+        "b": model(b, grad_threshold=-math.inf, capacity=rng.choice([None, None, b])),
         "out": LI(c),
     }
     connections = (
@@ -39,6 +40,8 @@ def random_network(rng: random.Random) -> tuple[Network, int, int]:
         *(Connection("a", "b", d) for d in rng.sample(range(12), rng.randint(1, 3))),
         Connection("b", "out"),
         *([Connection("a", "out", rng.randint(0, 3))] if rng.random() < 0.5 else []),
+        *(Connection("b", "b", d) for d in rng.sample((1, 2, 3, 8), rng.choice([0, 0, 1, 2]))),
+        *([Connection("b", "b", 2, synapses=Sparse(0.3))] if rng.random() < 0.1 else []),
     )
     return Network(populations, connections), rng.randint(1, 40), rng.randint(1, 21)
 
@@ -61,7 +64,7 @@ def step(net: Network, n_steps: int, n_samples: int, weight_dtype: str, seed: in
     return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_same_bits_over_random_networks_threads_and_instruction_sets(seed: int) -> None:
     rng = random.Random(seed)
     net, n_steps, n_samples = random_network(rng)

@@ -28,7 +28,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 |  | maps that hear convolutions alone keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
 |  | (waiting sums), records before they are in order (masks), and no currents of several steps |
 | sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back |
-| shares | of one chunk: P·(listed ids of the chunk)·4.5 |
+| shares | of one chunk: P·(listed ids of the chunk)·4.5; of a loop whose list gradients come from a product 4 B an id |
 | readout | potentials, their gradient, and PyTorch's copy of it, T·B·n·4 each |
 | objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
 
@@ -266,8 +266,10 @@ def waiting_sums(n_samples: int, n_steps: int) -> int:
 def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> int:
     if c.pre in plan.network.inputs:
         return 0
-    if plan.is_windows(c) or _is_dense(plan, c, lengths):
+    if plan.is_windows(c):
         return 0
+    if _is_dense(plan, c, lengths):
+        return math.ceil(plan.n_steps * plan.n_samples * lengths.listed * 4) if c.recurrent else 0
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
     rows = min(_chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
