@@ -41,7 +41,7 @@ def random_network(rng: random.Random) -> tuple[Network, int, int]:
         Connection("b", "out"),
         *([Connection("a", "out", rng.randint(0, 3))] if rng.random() < 0.5 else []),
         *(Connection("b", "b", d) for d in rng.sample((1, 2, 3, 8), rng.choice([0, 0, 1, 2]))),
-        *([Connection("b", "b", 2, synapses=Sparse(0.3))] if rng.random() < 0.1 else []),
+        *([Connection("b", "b", 5, synapses=Sparse(0.3))] if rng.random() < 0.1 else []),
     )
     return Network(populations, connections), rng.randint(1, 40), rng.randint(1, 21)
 
