@@ -23,7 +23,7 @@ ALWAYS, NEVER = 0, 101
 
 def random_network(rng: random.Random) -> tuple[Network, int, int]:
     """Sizes that no block, tile or vector width divides; tiles of 16, 32 and 64 neurons, up to 13 of them."""
-    a, b, c = rng.randint(1, 150), rng.choice([1, 17, 31, 67, 130, 397, 803]), rng.randint(2, 70)
+    a, b, c = rng.randint(1, 150), rng.choice([1, 17, 67, 130, 397, 803, 803]), rng.randint(2, 70)
     common: dict[str, Any] = {"grad_threshold": rng.choice([-math.inf, 0.0, 0.6])}
     if rng.random() < 0.3:
         common["capacity"] = rng.randint(1, a)

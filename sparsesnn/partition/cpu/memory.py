@@ -82,6 +82,8 @@ CHUNK_ROWS = 1024
 #: rows whose currents wait on each core, and from how many bytes of weights and arriving ids a step on: `waiting_rows` and
 #: `lets_sources_wait` of host/src/forward.cpp
 WAITING_ROWS, WAITING_BYTES, WAITING_IDS = 512, 2 << 20, 6
+#: bytes of a loop's weights from which on its list gradients may come from a product: `cached` of host/src/backward.cpp
+RETURNED_BYTES = 3 << 19
 #: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
 COLUMNS_BYTES = 1 << 19
 #: share of a population listed (a spike counts a third) from which on its list gradients come from one product:
@@ -269,7 +271,8 @@ def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> in
     if plan.is_windows(c):
         return 0
     if _is_dense(plan, c, lengths):
-        return math.ceil(plan.n_steps * plan.n_samples * lengths.listed * 4) if c.recurrent else 0
+        large = plan.populations[c.post].n ** 2 * 4 > RETURNED_BYTES
+        return math.ceil(plan.n_steps * plan.n_samples * lengths.listed * 4) if c.recurrent and large else 0
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
     rows = min(_chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
