@@ -157,8 +157,7 @@ class Backward {
   std::vector<DelayedLists> heard_;   // own lists as loops with axonal delays bring them
   Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
-  std::vector<Array<float>> returned_;  // per loop [slots], where a product gives what comes back; else empty
-  std::vector<const float*> returned_pointers_;
+  Array<float> returned_;                       // [loops][slots], where a product gives what comes back; else empty
   bool dense_ = false;                          // some list gradients come from a product
   std::size_t most_rows_ = 0;                   // of a chunk
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
@@ -252,14 +251,10 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   const auto plain = [](const LoopInput& loop) { return !loop.rows && !loop.axonal; };
   if (recurrent_ && n_ * n_ * sizeof(float) > cached && std::all_of(input.loops.begin(), input.loops.end(), plain) &&
       listed_densely(saved.lists, spec.n, 0, n_steps_, n_samples_))
-    for (std::size_t k = 0; k < input.loops.size(); ++k) {
-      returned_.emplace_back(n_slots_);
-      returned_pointers_.push_back(returned_[k].data());
-    }
-  pass_.returned = returned_.empty() ? nullptr : returned_pointers_.data();
+    returned_ = Array<float>(input.loops.size() * n_slots_);
+  pass_.returned = returned_.data();
   if (keeps_all())  // a product has rows that nobody writes, too
-    d_current_ =
-        dense_ || !returned_.empty() ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
+    d_current_ = dense_ || returned_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
   pass_.n_slots = n_slots_;
   pass_.d_values = d_values;
@@ -363,12 +358,12 @@ void Backward::share_out(int c) {
 
 // What comes back to the lists of step t through the loops from later steps of the chunk, of all neurons.
 void Backward::return_step(const Chunk& chunk, int t) {
-  for (std::size_t k = 0; k < returned_.size(); ++k) {
+  for (std::size_t k = 0; k < input_.loops.size(); ++k) {
     const LoopInput& loop = input_.loops[k];
     const SenderInput own{saved_.lists, spec_.n, loop.delay, true};
     for (int b = chunk.b0; t + loop.delay < chunk.t1 && b < chunk.b1; b += group_samples)
       dense_step_grads(kernels_, spec_, chunk, t + loop.delay, b, n_samples_, own, loop.weight, d_current_.data(),
-                       {blocks_, false, returned_[k].data(), 0});
+                       {blocks_, false, returned_.data() + k * n_slots_, 0});
   }
 }
 
@@ -384,7 +379,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
         kernels_.state_grad_by_sample(pass_, chunk, t0, t1, b, d_current_.data());
       });
     };
-    if (returned_.empty()) {
+    if (!returned_) {
       run_steps(chunk.t0, chunk.t1);
     } else {  // all samples step by step: a row of weights is read once for a group of them
       pass_.returned_end = chunk.t1;

@@ -177,13 +177,13 @@ void run_by_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns*
 }
 
 // Phase::deliver: the deliveries of a forward pass once more, and nothing else.
-void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, int block_size,
-                    const LayerOutput& out, bool by_sample) {
+void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, bool by_sample,
+                    const LayerOutput& out) {
   const Lists own{out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
   std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
   if (!by_sample) {
     each_tile(pass, *columns, Phase::deliver, [&](const ForwardPass& here, int p, int block) {
-      const int b0 = block * block_size, b1 = std::min(pass.n_samples, b0 + block_size);
+      const int b0 = block * pass.block_size, b1 = std::min(pass.n_samples, b0 + pass.block_size);
       sink.store(kernels.deliver_tile(here, p, b0, b1), std::memory_order_relaxed);
     });
   } else {
@@ -323,7 +323,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   }
   if (spiking) collect_lists(kernels, pass, out);
   if (probe_deliver.load(std::memory_order_relaxed))
-    repeat_deliver(kernels, pass, columns ? &*columns : nullptr, block_size, out, by_sample);
+    repeat_deliver(kernels, pass, columns ? &*columns : nullptr, by_sample, out);
   for (const Array<float>& state : states.states) out.state.push_back(state_from_tiles(spec, state, n_samples));
   return out;
 }

@@ -19,6 +19,12 @@ inline void begin_current(const ForwardPass& pass, std::size_t first, int n, flo
     std::memset(current, 0, sizeof(float) * n);
 }
 
+inline bool any_graded(const ForwardPass& pass) {
+  bool graded = false;
+  for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
+  return graded;
+}
+
 // Adds what source `k` brings to the currents of one tile, one step, one sample. `graded`: some list may be.
 template <int W, class Weight, bool graded>
 [[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, int t, int b, float* current) {
@@ -46,8 +52,6 @@ inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int 
 
 // Columns of a tile beyond `choices.columns_kb`, such as those of several delays, would push one another out of L2:
 // each source then runs over a block of steps whose currents wait, `waiting_rows` at most.
-inline constexpr int waiting_rows = 512;
-
 template <class Weight>
 inline bool by_source(const ForwardPass& pass, int width, int n_samples) {
   std::size_t n_pre = 0;
@@ -135,9 +139,8 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const LayerSpec spec = *pass.spec;
   const TileOf of(pass, spec, tile, block);
   const bool in_blocks = by_source<Weight>(pass, W, b1 - b0);
-  bool done = false, graded = false;
-  for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
-  if (!graded && of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
+  bool done = false;
+  if (!any_graded(pass) && of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
     Models::with(model_index(*spec.model), [&](auto model) {
       using M = decltype(model);
       if constexpr (M::fused) {
@@ -175,8 +178,6 @@ template <int W, class Weight>
 void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, int b1, float* currents) {
   const ForwardPass pass = shared;
   const std::size_t first = static_cast<std::size_t>(tile) * W, row = static_cast<std::size_t>(pass.spec->n_padded());
-  bool graded = false;
-  for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
   const auto run = [&](auto some_graded) {
     alignas(64) float current[W];
     for (int t = t0; t < t1; ++t)
@@ -186,7 +187,7 @@ void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, i
                     sizeof(current));
       }
   };
-  graded ? run(std::true_type()) : run(std::false_type());
+  any_graded(pass) ? run(std::true_type()) : run(std::false_type());
 }
 
 // current[P·W] of one sample at one step, the spikes that loops bring included. Rows of weights are read whole, as they

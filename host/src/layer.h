@@ -167,6 +167,9 @@ struct SenderChunk {
 // So many shares are added up at a time that they stay in a core's first cache.
 constexpr std::size_t share_piece = 1024;
 
+// At most so many steps times samples have currents that wait for more to come.
+constexpr int waiting_rows = 512;
+
 struct TileBlock;  // tile_sums.h
 
 // Senders and rows of a chunk whose list gradients are computed at a time, whoever is listed (dense_shares.h).
@@ -318,7 +321,7 @@ struct BackwardPass {
   const float* nothing;     // [P·W] zeros, where a loop has axonal delays
   // [n_loops][slots], what comes back through each loop where it was computed for all neurons, which is for what
   // arrives before step `returned_end`; null: of no loop.
-  const float* const* returned;
+  const float* returned;
   int returned_end;
   Lists own_before;  // own lists of the n_before steps before the first, or none
   int n_before;

@@ -119,7 +119,7 @@ inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* 
 
 // A tile's records of a block of samples lie in the order of the forward pass: by step, then sample. `size` counts them
 // once more as they are read.
-inline void read_records_anew(const ForwardPass& pass, int b0, int b1) {
+inline void rewind_records(const ForwardPass& pass, int b0, int b1) {
   for (int p = 0; p < pass.spec->n_tiles(); ++p)
     for (int block = b0 / pass.block_size; block * pass.block_size < b1; ++block)
       pass.slots[p * pass.n_blocks + block].size = 0;
@@ -135,7 +135,7 @@ inline void fill_values(float* values, std::int64_t slot, std::int64_t end, std:
 // The usual lists: no capacity, at most one field.
 template <class Id, bool fields>
 void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
-  read_records_anew(pass, b0, b1);
+  rewind_records(pass, b0, b1);
   for (int t = 0; t < pass.n_steps; ++t) {
     const std::int64_t row = static_cast<std::int64_t>(t) * pass.n_samples, limit = out.offsets[row + b1];
     for (int p = 0; p < pass.spec->n_tiles(); ++p) {  // of the next step: too many streams for the hardware to foresee
@@ -164,7 +164,7 @@ void fill_any(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
   const std::size_t stride = words_stride(pass);
   const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
   Id* ids = static_cast<Id*>(out.ids);
-  read_records_anew(pass, b0, b1);
+  rewind_records(pass, b0, b1);
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
       const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;

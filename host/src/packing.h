@@ -54,9 +54,6 @@ class TileColumns {
   std::vector<Worker> workers_;
 };
 
-// At most so many steps times samples let what sources bring wait for what loops bring (`TileColumns` there).
-constexpr int waiting_rows = 512;
-
 // As the passes read a weight that is rounded to bfloat16.
 float rounded_to_bf16(float x);
 

@@ -59,6 +59,7 @@ class Steps {
         std::int32_t* dropped)
       : kernels_(kernels),
         pass_(pass),
+        of_loops_(pass),
         columns_(columns),
         exchange_(exchange),
         dropped_(dropped),
@@ -71,6 +72,7 @@ class Steps {
         arrived_(static_cast<std::size_t>(n_kept_) * pass.n_samples),
         heard_(static_cast<std::size_t>(pass.n_loops) * pass.n_samples),
         messages_(halves_.size()) {
+    of_loops_.sources_wait = columns != nullptr;
     for (Message& message : messages_) message.merged.resize(n_kept_);
     for (int b = 0; b < pass.n_samples; ++b) under_way_.emplace_back(pass);
   }
@@ -121,8 +123,6 @@ class Steps {
 
   void step(int t, Half half) {
     if (columns_ && t % n_waiting_ == 0) hear(t, half);
-    ForwardPass of_loops = pass_;
-    of_loops.sources_wait = columns_ != nullptr;
     parallel_for(half.size(), [&](int k, int) {
       const int b = half.b0 + k;
       OwnSpikes* const heard = heard_.data() + static_cast<std::size_t>(b) * pass_.n_loops;
@@ -133,7 +133,7 @@ class Steps {
         else
           heard[l] = from < 0 ? OwnSpikes() : arrived_[of(from, b)];
       }
-      kernels_.forward_step(of_loops, t, b, current_of(t, b), heard);
+      kernels_.forward_step(of_loops_, t, b, current_of(t, b), heard);
     });
     if (dropped_ && !selects_late_)
       count_and_select(kernels_, pass_, exchange_, list(t, half.b0), list(t, half.b1), dropped_);
@@ -271,6 +271,7 @@ class Steps {
 
   const Kernels& kernels_;
   const ForwardPass& pass_;
+  ForwardPass of_loops_;        // the same with currents that sources have been added to, where they wait
   TileColumns* const columns_;  // where what sources bring waits for the loops, else null
   Exchange& exchange_;
   std::int32_t* const dropped_;

@@ -20,7 +20,7 @@ template <int W, bool one, class Weight, class Id, class Visit>
   for (std::int64_t j = 0; j < n_ids; j += vector_width) {
     const int n = static_cast<int>(n_ids - j < vector_width ? n_ids - j : vector_width);
     for (int p = 0; p < n_tiles; ++p) {
-      Vector here[n_vectors], rows[vector_width];
+      Vector here[n_vectors], rows[vector_width];  // not zeros: GCC takes `rep stos`, which is slow
       const auto read = [&](const float* from) {
         for (int k = 0; k < n_vectors; ++k) here[k] = load(from + p * W + k * vector_width);
       };
@@ -222,7 +222,8 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
         if (d_delays && j < pass.lists.n_spikes[i]) d_delays[listed.id(j)] += static_cast<double>(later) - earlier;
       });
     } else if (pass.returned && later < pass.returned_end) {
-      for (std::int64_t j = 0; j < n; ++j) q[j] = e[j] + pass.returned[k][begin + j];
+      const float* const returned = pass.returned + k * pass.n_slots + begin;
+      for (std::int64_t j = 0; j < n; ++j) q[j] = e[j] + returned[j];
     } else {
       add_shares(*pass.spec, pass.loops[k], listed, pass.d_current_of(later, sample), e, q);
     }
@@ -231,6 +232,7 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
   for (std::int64_t j = 0; j < n; ++j) q[j] = slope[j] * e[j];
 }
 
+// Inlined always: GCC drops a call that does nothing but this.
 template <int write, class T>
 [[gnu::always_inline]] inline void ask_for(const T* from, std::size_t n) {
   const char* const begin = reinterpret_cast<const char*>(from);
