@@ -73,16 +73,15 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
   return out;
 }
 
-// out[k] = ids[k] + first for n ids. Runs are short: whole vectors are written where that is in bounds, and what is too
-// much is written over by the next run.
-template <class Id, class ShardId>
-Id* copy_run(const ShardId* ids, const ShardId* ids_end, std::int64_t n, std::uint32_t first, Id* out,
-             const Id* out_end) {
+// out[k] = map(from[k]) for n of them. Runs are short: whole vectors are written where that is in bounds, and what is
+// too much is written over by the next run.
+template <class From, class To, class Map>
+To* copy_run(const From* from, const From* from_end, std::int64_t n, To* out, const To* out_end, Map&& map) {
   constexpr std::int64_t step = 16;
   std::int64_t k = 0;
-  for (; k < n && ids_end - ids >= k + step && out_end - out >= k + step; k += step)
-    for (std::int64_t j = k; j < k + step; ++j) out[j] = static_cast<Id>(ids[j] + first);
-  for (; k < n; ++k) out[k] = static_cast<Id>(ids[k] + first);
+  for (; k < n && from_end - from >= k + step && out_end - out >= k + step; k += step)
+    for (std::int64_t j = k; j < k + step; ++j) out[j] = map(from[j]);
+  for (; k < n; ++k) out[k] = map(from[k]);
   return out + n;
 }
 
@@ -98,12 +97,14 @@ void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uin
   const std::vector<Id*> ends = near;  // of the spikes
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const ShardLists& shard = shards[r];
+    const auto to_population = [&, before = first[r]](auto id) { return static_cast<Id>(id + before); };
     const auto copy = [&](auto* next) {
       const auto* const end = next + shard.n_ids - from[r];
       for (std::int64_t i = i0; i < i1; ++i) {
         const std::int64_t k = i - i0, n_spikes = shard.n_spikes[i], n_listed = shard.n_listed[i];
-        spikes[k] = copy_run(next, end, n_spikes, first[r], spikes[k], ends[k]);
-        near[k] = copy_run(next + n_spikes, end, n_listed - n_spikes, first[r], near[k], ids + lists.offsets[i + 1]);
+        spikes[k] = copy_run(next, end, n_spikes, spikes[k], ends[k], to_population);
+        near[k] =
+            copy_run(next + n_spikes, end, n_listed - n_spikes, near[k], ids + lists.offsets[i + 1], to_population);
         next += n_listed;
       }
     };
@@ -126,7 +127,7 @@ template <class Id>
 void find_edges(const Id* ids, std::int32_t n, const std::vector<std::uint32_t>& first,
                 const std::vector<std::int32_t>& owner, std::int32_t* edges) {
   const std::size_t n_ranks = first.size() - 1;
-  if (static_cast<std::size_t>(n) < 8 * n_ranks) {
+  if (static_cast<std::size_t>(n) < 4 * (n_ranks - 1)) {
     std::fill_n(edges, n_ranks + 1, 0);
     for (std::int32_t j = 0; j < n; ++j) ++edges[owner[ids[j]] + 1];
     for (std::size_t r = 0; r < n_ranks; ++r) edges[r + 1] += edges[r];
@@ -136,13 +137,6 @@ void find_edges(const Id* ids, std::int32_t n, const std::vector<std::uint32_t>&
   edges[n_ranks] = n;
   for (std::size_t r = 1; r < n_ranks; ++r)  // at least as many as before: ids that do not ascend must not do harm
     edges[r] = std::max(edges[r - 1], count_below(ids, n, first[r]));
-}
-
-// Runs are short where there are many ranks: too short for a call.
-inline float* copy_values(const float* from, std::int64_t n, float* to) {
-  if (n > 16) return std::copy_n(from, n, to);
-  for (std::int64_t k = 0; k < n; ++k) to[k] = from[k];
-  return to + n;
 }
 
 }  // namespace
@@ -251,13 +245,20 @@ std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_l
     for (int r = 0; r < owners.n_ranks(); ++r) sizes[r] += owners.runs(i, r).size();
   std::vector<Array<float>> parts;
   std::vector<float*> next;  // where the next values of each rank go
-  for (std::int64_t n : sizes) next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
-  for (int row = 0; row < n_rows; ++row, values += population.offsets[n_lists])
+  std::vector<const float*> ends;
+  for (std::int64_t n : sizes) {
+    next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
+    ends.push_back(next.back() + n * n_rows);
+  }
+  const std::int64_t n_values = population.offsets[n_lists];
+  const float* const values_end = values + n_rows * n_values;
+  const auto same = [](float x) { return x; };
+  for (int row = 0; row < n_rows; ++row, values += n_values)
     for (std::int64_t i = 0; i < n_lists; ++i)
       for (int r = 0; r < owners.n_ranks(); ++r) {
         const Runs runs = owners.runs(i, r);
-        next[r] = copy_values(values + runs.spikes, runs.n_spikes(), next[r]);
-        next[r] = copy_values(values + runs.near, runs.n_near(), next[r]);
+        next[r] = copy_run(values + runs.spikes, values_end, runs.n_spikes(), next[r], ends[r], same);
+        next[r] = copy_run(values + runs.near, values_end, runs.n_near(), next[r], ends[r], same);
       }
   return parts;
 }
