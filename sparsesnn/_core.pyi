@@ -244,6 +244,16 @@ def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='
     float64[N], sums of the squares of the columns of x [M, N], rows ascending.
     """
 
+class MpiExchange(Exchange):
+    """An Exchange that calls MPI itself; see host/src/mpi_exchange.h."""
+
+    def __init__(self, python: object, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool) -> None: ...
+
+    def travelled(self) -> tuple:
+        """
+        Bytes sent and received, messages sent, and seconds in MPI since the last call.
+        """
+
 class Augment:
     """
     The strengths of sparsesnn.datasets.Augment for one epoch of one data set.

@@ -127,6 +127,13 @@ class Communicator(ABC):
     def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # of use to dry runs alone
         """Says, for dry runs, what the next message with this tag of each other rank is like."""
 
+    def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
+        """What `_core.MpiExchange` sends messages of this group with, without Python: the addresses of MPI_Isend, MPI_Irecv, MPI_Test,
+        MPI_Wait and MPI_Get_count, the handles of the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None
+        where there is no MPI to call.
+        """
+        return None
+
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Overwrites `array` by that of rank `root`, of the same shape and dtype."""
         if self.rank == root:

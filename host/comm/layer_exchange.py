@@ -7,8 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsesnn import _core
 from sparsesnn.host.comm import made_up
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, Request
+
+
+def make_exchange(comm: Communicator, first: Sequence[int], n_blocks: Sequence[int]) -> _core.Exchange:
+    """What the passes of a layer are given: a `LayerExchange`, whose messages the engine sends by itself where it can."""
+    python, calls = LayerExchange(comm, first, n_blocks), comm.engine_calls()
+    return _core.Exchange(python) if calls is None else _core.MpiExchange(python, *calls)
 
 
 class LayerExchange:

@@ -10,7 +10,7 @@ namespace sparsesnn {
 // `python` has rank, size, first, scan(own, total, before), start(slot, parts, n_lists, n_kinds) and finish(slot) →
 // list of uint8 arrays; see host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start`
 // until `finish` of that slot.
-class PyExchange final : public Exchange {
+class PyExchange : public Exchange {
  public:
   explicit PyExchange(nanobind::object python);
   int rank() const override { return rank_; }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from sparsesnn.host.comm import mpi_world
+from ranks_random import Case, alone, compare
+
+from sparsesnn.host.comm import Communicator, mpi_world
 
 
 def communicator() -> None:
@@ -22,8 +25,6 @@ def communicator() -> None:
 
 
 def networks() -> None:
-    from ranks_random import Case, alone, compare
-
     from sparsesnn.host.comm import mpi
     from sparsesnn.host.shared_memory import CommonWeights, HostMemory
     from sparsesnn.network import parse_net
@@ -35,12 +36,24 @@ def networks() -> None:
             case = Case(parse_net(net, bias=True, capacity=20), *grid)
             compare(case, alone(case), world)
     assert HostMemory(world).ranks == tuple(range(world.size))
+    case = Case(parse_net("30-150cr-70r-10"), 1, world.size)
+    by_engine = traffic_of(case, world)
+    with patch.object(mpi.Mpi, "engine_calls", lambda self: None):
+        assert traffic_of(case, world) == by_engine
     world.ranks_on_host, mpi.LARGE = 1, 0  # as on hosts of their own, with messages that the engine looks at
     for n_samples in (19, 129):
         case = Case(parse_net("30-130-75r-10", bias=True), world.size, 1, n_samples=n_samples, silent=10)
         compare(case, alone(case), world)
     if world.rank == 0:
         print("bit for bit")
+
+
+def traffic_of(case: Case, world: Communicator) -> tuple[int, int, int]:
+    """Of a comparison of the case with one rank: bytes sent and received, and messages."""
+    before = world.traffic.copy()
+    compare(case, alone(case), world)
+    found = world.traffic.since(before)
+    return found.bytes_sent, found.bytes_received, found.n_messages
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.base import LIST_GRADIENTS
-from sparsesnn.host.comm.layer_exchange import LayerExchange
+from sparsesnn.host.comm.layer_exchange import make_exchange
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.output import LayerState
 from sparsesnn.parameters import DELAYS, delays_edge
@@ -52,7 +52,7 @@ class Part:
         first = [*(shards.first[r] for r in owners), shards.n_all]
         n_blocks = [len(self.tile_folds[r]) for r in owners]
         exchanges = spans_ranks and shards.n > 0
-        self.exchange = _core.Exchange(LayerExchange(of_owners, first, n_blocks)) if exchanges else None
+        self.exchange = make_exchange(of_owners, first, n_blocks) if exchanges else None
         self.common_weights: CommonWeights | None = None
 
     def run_layer(
@@ -65,6 +65,15 @@ class Part:
             first_sample: samples of the batch that other replicas run before these.
         """
         return _ShardPass(self, layer, sources, training_step, first_sample).output()
+
+    def count_traffic(self) -> None:
+        """Adds what a pass exchanged by itself to what this rank has exchanged."""
+        if not isinstance(self.exchange, _core.MpiExchange):
+            return
+        sent, received, n_messages, seconds = self.exchange.travelled()
+        traffic = self.grid.shards.traffic
+        traffic.count(sent=sent, received=received, n_messages=n_messages)
+        traffic.seconds += seconds
 
     @property
     def is_shared(self) -> bool:
@@ -150,7 +159,9 @@ class _ShardPass(Pass):
         self.lists_read = [engine_lists(source) for source in self.sources]
         if not shards.n:
             return torch.empty(self.n_steps, self.n_samples, 0) if self.is_readout else torch.empty(0)
-        return super().run()
+        out = super().run()
+        self.part.count_traffic()
+        return out
 
     def pack(self) -> None:
         """The weights of a training pass, in the one copy that replicas on this host read."""
@@ -184,6 +195,7 @@ class _ShardPass(Pass):
             d_own, d_delays = _core.recurrent_value_grads(
                 self.engine_call, self.result, self.own, d_out, self.wanted_delays(loops), n_batch
             )
+            part.count_traffic()
             call = self.make_call(self.lists_read, self.own)
             wanted = [*wanted_values, *(False for _ in loops)]
             found, d_values = self.run_backward(call, d_own, [*senders, *loops], [], wanted, n_batch)

@@ -1,0 +1,63 @@
+// An exchange between ranks in which the engine calls MPI itself.
+#pragma once
+
+#include <cstdint>
+
+#include "python_exchange.h"
+
+namespace sparsesnn {
+
+// A handle of MPI: an int in some libraries, a pointer in others. Both travel in one register, of which a callee that
+// takes an int reads the lower half.
+using MpiHandle = std::uintptr_t;
+
+// Functions of the library that mpi4py has loaded, and what they are called with; see host/comm/mpi.py.
+struct MpiCalls {
+  int (*isend)(const void* from, int n, MpiHandle type, int to, int tag, MpiHandle comm, void* request);
+  int (*irecv)(void* to, int n, MpiHandle type, int from, int tag, MpiHandle comm, void* request);
+  int (*test)(void* request, int* has_ended, void* status);
+  int (*wait)(void* request, void* status);
+  int (*get_count)(const void* status, MpiHandle type, int* n);
+  MpiHandle comm, byte;
+  int tag;      // of slot 0; slot 1 has the next one
+  bool yields;  // other ranks may need this core
+};
+
+// What travelled since somebody last asked.
+struct Travelled {
+  std::size_t sent = 0, received = 0, n_messages = 0;
+  double seconds = 0.0;  // in MPI
+};
+
+// Recurrent layers exchange thousands of small messages in a training step, for which Python takes several times as
+// long as MPI. `python`, a host/comm/layer_exchange.py, scans.
+class MpiExchange final : public PyExchange {
+ public:
+  MpiExchange(nanobind::object python, const MpiCalls& calls);
+  MpiExchange(const MpiExchange&) = delete;
+  void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) override;
+  std::vector<Bytes> finish(int slot) override;
+  Travelled travelled();
+
+ private:
+  // Large enough for any library's.
+  struct Status {
+    alignas(16) unsigned char bytes[128];
+  };
+  struct Request {
+    std::uint64_t handle;
+  };
+  struct Slot {
+    std::vector<Array<unsigned char>> room;  // [R]
+    std::vector<Request> sends, receives;    // [R], that of this rank unused
+  };
+  std::size_t most_bytes(int r, std::size_t own, std::size_t n_lists, std::size_t n_kinds) const;
+  void wait(Request& request, Status& status);
+
+  const MpiCalls calls_;
+  const std::vector<std::size_t> n_blocks_;  // [R], sums of each rank's tiles for an entry of a list
+  Slot slots_[2];
+  Travelled travelled_;
+};
+
+}  // namespace sparsesnn
