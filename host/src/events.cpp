@@ -139,16 +139,11 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
     if (d_slots) d_slots[slot] = q;
     return q;
   };
-  if (by_q) {  // in any order: that of memory
-    ListedGrad* const to = listed.grads.data();
-    for (int t = chunk.t0; t < chunk.t1; ++t) {
-      const std::int64_t* offsets = saved.lists.offsets + static_cast<std::int64_t>(t) * n_samples;
-      for (int b = chunk.b0; b < chunk.b1; ++b) {
-        const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
-        for (std::int64_t j = offsets[b]; j < offsets[b + 1]; ++j)
-          to[starts[ids[j] >> shift]++] = {row + (ids[j] & static_cast<std::uint32_t>(w - 1)), q_of(j)};
-      }
-    }
+  if (by_q) {
+    visit_listed(ids, spec, saved, chunk, n_samples,
+                 [=, to = listed.grads.data()](int tile, std::uint32_t place, std::int64_t slot) {
+                   to[starts[tile]++] = {place, q_of(slot)};
+                 });
   } else {
     visit_listed(ids, spec, saved, chunk, n_samples,
                  [=, to = listed.states.data()](int tile, std::uint32_t place, std::int64_t slot) {

@@ -350,8 +350,8 @@ struct ChunkPass {
   float* d_bias;                      // [groups of the chunk][P·W] or null
   const SenderSums* sums;             // [n_senders]
   const SenderChunk* senders;         // [n_senders]
-  const ListedGrad* listed;           // tile by tile: the listed slots, sorted by tile,
-  const ListedState* states;          // or these, within a tile in the order of rows backwards
+  const ListedGrad* listed;           // the listed slots, tile by tile, within a tile in the order of rows backwards
+  const ListedState* states;          // or these
   const std::int32_t* listed_starts;  // [P + 1]
 };
 

@@ -130,20 +130,17 @@ inline ListedNeuron listed_neuron(const BackwardPass& pass, const TileGrads<M>& 
   return {k, {Fired<float>::of(x, tile.parameter[M::threshold][k]), sigma, q, x, through}};
 }
 
-// Calls body(row, b) for the rows of a chunk: groups of samples ascending, steps descending, samples ascending.
+// Calls body(row, b0, n) for the rows of a chunk, those of n samples from b0 on together: groups of samples ascending,
+// steps descending.
 template <class Body>
-inline void each_row_backwards(const Chunk& chunk, Body&& body) {
-  for (int g = chunk.b0; g < chunk.b1; g += group_samples) {
-    const int b1 = g + group_samples < chunk.b1 ? g + group_samples : chunk.b1;
-    for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
-      const std::size_t row = chunk.row(t, g);
-      for (int b = g; b < b1; ++b) body(row + static_cast<std::size_t>(b - g), b);
-    }
-  }
+inline void each_step_backwards(const Chunk& chunk, Body&& body) {
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+      body(std::size_t{chunk.row(t, g)}, g, chunk.b1 - g < group_samples ? chunk.b1 - g : group_samples);
 }
 
 // Of a layer whose neurons do not hear one another, so that ∂L/∂i never leaves the core's cache. Where listing adds q
-// alone, q is put in place in one go, then the rows follow from one another.
+// alone, the q of a step are put in place in one go, then each row follows from the one of the step behind it.
 template <class M, int W>
 void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {
   const Chunk& chunk = at_hand.chunk;
@@ -153,22 +150,27 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
   const std::int32_t end = at_hand.listed_starts[tile + 1];
   if constexpr (M::adds_q)
     if (pass.spec->adds_q()) {
-      std::memset(d_current, 0, sizeof(float) * W * chunk.n_rows());
-      for (; j < end; ++j) d_current[at_hand.listed[j].place] = at_hand.listed[j].q;
-      each_row_backwards(chunk,
-                         [&](std::size_t row, int b) { grad_row<M, W>(of_sample(b), d_current + row * W, nullptr); });
+      each_step_backwards(chunk, [&](std::size_t row, int b0, int n) {
+        std::memset(d_current + row * W, 0, sizeof(float) * W * n);
+        for (; j < end && at_hand.listed[j].place - row * W < std::size_t{group_samples} * W; ++j)
+          d_current[at_hand.listed[j].place] = at_hand.listed[j].q;
+        for (int k = 0; k < n; ++k) grad_row<M, W>(of_sample(b0 + k), d_current + (row + k) * W, nullptr);
+      });
       return;
     }
   if constexpr (M::threshold >= 0)
-    each_row_backwards(chunk, [&](std::size_t row, int b) {
-      const TileGrads<M> n = of_sample(b);
-      ListedNeuron listed[W];
-      int n_listed = 0;
-      for (; j < end && at_hand.states[j].place / W == row; ++j) {
-        const ListedState& one = at_hand.states[j];
-        listed[n_listed++] = listed_neuron<M>(pass, n, static_cast<int>(one.place % W), one.q, one.sigma, one.x);
+    each_step_backwards(chunk, [&](std::size_t first_row, int b0, int n_rows) {
+      for (int k = 0; k < n_rows; ++k) {
+        const std::size_t row = first_row + k;
+        const TileGrads<M> n = of_sample(b0 + k);
+        ListedNeuron listed[W];
+        int n_listed = 0;
+        for (; j < end && at_hand.states[j].place / W == row; ++j) {
+          const ListedState& one = at_hand.states[j];
+          listed[n_listed++] = listed_neuron<M>(pass, n, static_cast<int>(one.place % W), one.q, one.sigma, one.x);
+        }
+        grad_row<M, W>(n, d_current + row * W, nullptr, listed, n_listed);
       }
-      grad_row<M, W>(n, d_current + row * W, nullptr, listed, n_listed);
     });
 }
 
