@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.optim import optimizer
 
 from sparsesnn import _core
 from sparsesnn.arguments import named
@@ -62,9 +63,23 @@ class Adam(torch.optim.Optimizer):
             )
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient.
+
+        Where nobody looks, by hooks or PyTorch's profiler, without the region of the profiler that other optimizers open around it: it
+        takes up to 0.3 ms after a pass that needed the caches.
+        """
+        hooks = (
+            self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks,
+            optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks,
+        )  # fmt: skip
+        if any(hooks) or torch.autograd._profiler_enabled():
+            return _step_with_hooks(self, closure)
+        return self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # without it PyTorch wraps `step` itself
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -95,23 +110,26 @@ class Adam(torch.optim.Optimizer):
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(weight)
             state["exp_avg_sq"] = torch.zeros_like(weight)
-        step = state["step"]
+        step = state["step"].numpy()
         step += 1
         beta1, beta2 = group["betas"]
         _core.adam(
-            weight.numpy(),
+            weight.detach().numpy(),
             state["exp_avg"].numpy(),
             state["exp_avg_sq"].numpy(),
-            gradient.contiguous().numpy(),
+            gradient.detach().contiguous().numpy(),
             lr=float(group["lr"]),
             beta1=beta1,
             beta2=beta2,
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             decoupled=self.decoupled,
-            step=step.item(),
+            step=float(step),
         )
         increment_version(weight)  # autograd must see that it changed
+
+
+_step_with_hooks = torch.optim.Optimizer.profile_hook_step(Adam._step)
 
 
 @named

@@ -93,6 +93,28 @@ def test_gradients_are_set_to_zero_or_to_none() -> None:
     assert all(x.grad is None for x in (first, second, frozen))
 
 
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+def test_hooks_and_the_profiler_see_steps(kind: type[Adam]) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimiser, seen = kind([weight], lr=0.5), []
+    scheduler = torch.optim.lr_scheduler.StepLR(optimiser, 1)
+    weight.grad = torch.ones(3)
+    first = optimiser.register_step_pre_hook(lambda *_: seen.append(weight[0].item()))
+    last = optimiser.register_step_post_hook(lambda *_: seen.append(weight[0].item()))
+    optimiser.step()
+    assert seen[0] == 1.0
+    assert seen[1] < 1.0
+    first.remove()
+    last.remove()
+    optimiser.step()
+    assert len(seen) == 2
+    assert weight[0] < seen[1]
+    scheduler.step()
+    with torch.profiler.profile() as profile:
+        optimiser.step()
+    assert f"Optimizer.step#{kind.__name__}.step" in {event.key for event in profile.key_averages()}
+
+
 def test_what_it_cannot_update_is_refused() -> None:
     for weight in (torch.ones(3, dtype=torch.float64), torch.ones(3, 4).t()):
         parameter = torch.nn.Parameter(weight)
