@@ -73,7 +73,7 @@ class Adam(torch.optim.Optimizer):
             self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks,
             optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks,
         )  # fmt: skip
-        if any(hooks) or torch.autograd._profiler_enabled():
+        if any(hooks) or torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             return _step_with_hooks(self, closure)
         return self._step(closure)
 

@@ -209,8 +209,8 @@ nb::list folds_of_tiles(const std::vector<int>& edges) {
   return out;
 }
 
-// Which of n neurons are in any of the lists. Once all have been seen the rest is not looked at; to look at each id whether
-// it is new takes twice as long as to mark it.
+// Which of n neurons are in any of the lists. Once all have been seen the rest is not looked at; to look at each id
+// whether it is new takes twice as long as to mark it.
 nb::object listed_neurons(const AnyIn& ids, std::size_t n) {
   Array<bool> listed = Array<bool>::zeros(n);
   const auto mark = [&](auto* id) {
