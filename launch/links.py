@@ -9,8 +9,10 @@ from time import perf_counter
 
 import numpy as np
 
+from sparsesnn import _core
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator
+from sparsesnn.host.comm.layer_exchange import make_exchange
 from sparsesnn.launch.scaling import KINDS
 from sparsesnn.partition.target import Links
 
@@ -19,14 +21,14 @@ TAG = 7
 
 
 def measure_links(world: Communicator, *, rounds: int = 100) -> Links | None:
-    """Ranks r and r + R/2 play ping-pong, all pairs at once, as ranks do in an exchange; None for one rank.
+    """What ranks r and r + R/2 take for an exchange, all pairs at once, as in a pass of a layer; None for one rank.
 
     Args:
         world: all ranks; all of them call.
         rounds: of small messages; an eighth of that of large ones.
 
-    Returns: of the slowest pair half the median time there and back of 8 bytes, and the bandwidth of 4 MiB that travel both
-        ways at once.
+    Returns: of the slowest pair the median time of an exchange of 8 bytes by the engine (`_core.MpiExchange`), or, where it cannot
+        call MPI, half of the time there and back; and the bandwidth of 4 MiB that travel both ways at once.
     """
     if world.size < 2:
         return None
@@ -34,10 +36,10 @@ def measure_links(world: Communicator, *, rounds: int = 100) -> Links | None:
     other = world.rank + half if world.rank < half else world.rank - half
     paired = other < 2 * half and world.rank < 2 * half
     latency = bandwidth = 0.0
+    pair = world.split([r % half if r < 2 * half else half for r in range(world.size)])
     world.barrier()
     if paired:
-        small, large = np.zeros(SMALL, np.uint8), np.zeros(LARGE, np.uint8)
-        latency = median(_there_and_back(world, other, small) for _ in range(rounds)) / 2
+        latency, large = _latency(pair, rounds), np.zeros(LARGE, np.uint8)
         seconds = median(_at_once(world, other, large) for _ in range(max(3, rounds // 8)))
         bandwidth = LARGE / seconds
     slowest = world.all_gather(np.array([latency, bandwidth]))
@@ -88,14 +90,23 @@ def given_links(text: str) -> Links:
     return Links(bytes_per_s=1e9 * gigabytes, latency_s=1e-6 * microseconds)
 
 
-def _there_and_back(world: Communicator, other: int, array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
+def _latency(pair: Communicator, rounds: int) -> float:
+    exchange = make_exchange(pair, [0, 1, 2], [1, 1])
+    if isinstance(exchange, _core.MpiExchange):
+        exchange.time_exchanges(rounds)
+        return median(exchange.time_exchanges(10 * rounds))
+    array = np.zeros(SMALL, np.uint8)
+    return median(_there_and_back(pair, array) for _ in range(rounds)) / 2
+
+
+def _there_and_back(pair: Communicator, array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
     start = perf_counter()
-    if world.rank < other:
-        world.send(array, other, TAG).wait()
-        world.receive(array, other, TAG).wait()
+    if pair.rank == 0:
+        pair.send(array, 1, TAG).wait()
+        pair.receive(array, 1, TAG).wait()
     else:
-        world.receive(array, other, TAG).wait()
-        world.send(array, other, TAG).wait()
+        pair.receive(array, 0, TAG).wait()
+        pair.send(array, 0, TAG).wait()
     return perf_counter() - start
 
 

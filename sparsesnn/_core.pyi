@@ -254,6 +254,11 @@ class MpiExchange(Exchange):
         Bytes sent and received, messages sent, and seconds in MPI since the last call.
         """
 
+    def time_exchanges(self, n: int) -> list[float]:
+        """
+        Seconds of each of n exchanges of 8 bytes with all other ranks, who call it too.
+        """
+
 class Augment:
     """
     The strengths of sparsesnn.datasets.Augment for one epoch of one data set.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -126,6 +127,10 @@ class Communicator(ABC):
 
     def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # of use to dry runs alone
         """Says, for dry runs, what the next message with this tag of each other rank is like."""
+
+    def by_the_engine(self) -> AbstractContextManager[None]:
+        """Around what the engine does by itself where it calls MPI, so that dry runs need not count Python's time for it."""
+        return nullcontext()
 
     def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
         """What `_core.MpiExchange` sends messages of this group with, without Python: the addresses of MPI_Isend, MPI_Irecv, MPI_Test,

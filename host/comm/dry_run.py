@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 
 import numpy as np
@@ -37,21 +37,25 @@ class Clock:
     def __init__(self, links: Links) -> None:
         self.links, self.now, self.waited = links, 0.0, 0.0
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self._link_is_free, self._left = 0.0, perf_counter()
+        self._link_is_free, self._left, self._depth = 0.0, perf_counter(), 0
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """What passes inside is no time of the rank: it makes up what others would have sent."""
         self.advance()
+        self._depth += 1
         try:
             yield
         finally:
+            self._depth -= 1
             self._left = perf_counter()
 
     def advance(self) -> None:
         """Adds the time since it was last stopped."""
         now = perf_counter()
-        self.now, self._left = self.now + now - self._left, now
+        if not self._depth:
+            self.now += now - self._left
+        self._left = now
 
     def wait(self, what: str, sent: float, n_bytes: int, latencies: int = 1) -> None:
         """Waits for messages that were sent when it was `sent`."""
@@ -124,6 +128,9 @@ class DryRun(Communicator):
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
         return self._gather(own, what, made_up)
+
+    def by_the_engine(self) -> AbstractContextManager[None]:
+        return self.clock.stopped()
 
     def barrier(self) -> None:
         with self.clock.stopped():

@@ -45,30 +45,32 @@ class LayerExchange:
         Args:
             parts: spikes, which end with n_kinds counts of each of n_lists lists; or sums, where n_lists is 0.
         """
-        self.sent[slot] = [self.comm.send(parts[r], r, slot) for r in self.others]
-        own = parts[self.rank]
-        if n_lists:
-            self.comm.expect(slot, lambda r: made_up.spikes(own, n_lists, n_kinds, self.first, self.rank, r))
-        else:
-            self.comm.expect(slot, lambda r: made_up.sums(own, self.n_blocks, self.rank, r))
+        with self.comm.by_the_engine():
+            self.sent[slot] = [self.comm.send(parts[r], r, slot) for r in self.others]
+            own = parts[self.rank]
+            if n_lists:
+                self.comm.expect(slot, lambda r: made_up.spikes(own, n_lists, n_kinds, self.first, self.rank, r))
+            else:
+                self.comm.expect(slot, lambda r: made_up.sums(own, self.n_blocks, self.rank, r))
 
     def finish(self, slot: int) -> list[Bytes]:
         """What the other ranks sent in this slot, taken in the order in which it arrives; of this rank nothing.
 
         A fast rank's next message may arrive before a slow one's: it waits for the next call.
         """
-        received = [np.empty(0, np.uint8)] * self.size
-        early, missing = self.early[slot], set(self.others)
-        for r in [r for r in missing if early[r]]:
-            received[r] = early[r].popleft()
-            missing.remove(r)
-        while missing:
-            r, message = self.comm.take_any(slot)
-            if r in missing:
-                received[r] = message
+        with self.comm.by_the_engine():
+            received = [np.empty(0, np.uint8)] * self.size
+            early, missing = self.early[slot], set(self.others)
+            for r in [r for r in missing if early[r]]:
+                received[r] = early[r].popleft()
                 missing.remove(r)
-            else:
-                early[r].append(message)
-        for request in self.sent[slot]:
-            request.wait()
-        return received
+            while missing:
+                r, message = self.comm.take_any(slot)
+                if r in missing:
+                    received[r] = message
+                    missing.remove(r)
+                else:
+                    early[r].append(message)
+            for request in self.sent[slot]:
+                request.wait()
+            return received

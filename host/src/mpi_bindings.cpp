@@ -106,6 +106,20 @@ std::vector<Bytes> MpiExchange::finish(int slot) {
 
 Travelled MpiExchange::travelled() { return std::exchange(travelled_, {}); }
 
+std::vector<double> MpiExchange::time_exchanges(int n) {
+  const double number = 0.0;
+  const std::vector<Bytes> to(size(), {&number, sizeof(number)});
+  std::vector<double> seconds;
+  for (int k = 0; k < n; ++k) {
+    double& took = seconds.emplace_back(0.0);
+    const Stopwatch stopwatch(took);
+    start(0, to, 0, 0);
+    finish(0);
+  }
+  travelled_ = {};
+  return seconds;
+}
+
 void register_mpi(nb::module_& m) {
   using Functions = std::vector<std::uintptr_t>;
   nb::class_<MpiExchange, PyExchange>(m, "MpiExchange",
@@ -134,7 +148,9 @@ void register_mpi(nb::module_& m) {
             const Travelled t = self.travelled();
             return nb::make_tuple(t.sent, t.received, t.n_messages, t.seconds);
           },
-          "Bytes sent and received, messages sent, and seconds in MPI since the last call.");
+          "Bytes sent and received, messages sent, and seconds in MPI since the last call.")
+      .def("time_exchanges", &MpiExchange::time_exchanges, "n"_a,
+           "Seconds of each of n exchanges of 8 bytes with all other ranks, who call it too.");
 }
 
 }  // namespace sparsesnn

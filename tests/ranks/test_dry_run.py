@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sparsesnn.engines.optimizers import gradients_of
 from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, make_grid, simulate
-from sparsesnn.host.comm.dry_run import DryRun
+from sparsesnn.host.comm.dry_run import Clock, DryRun
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.target import Links
@@ -143,3 +144,16 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_wrong_options(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", *words]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_clock_that_was_stopped_twice_stands_until_both_are_over() -> None:
+    clock = Clock(Links())
+    with clock.stopped():
+        before = clock.now
+        with clock.stopped():
+            time.sleep(0.002)
+        time.sleep(0.002)
+    assert clock.now == before
+    time.sleep(0.002)
+    clock.advance()
+    assert clock.now >= before + 0.002

@@ -21,7 +21,8 @@ and of a recurrent one also once in as many steps as its shortest delay, in two 
     forward    the ids that fired, and a count a list (two with a capacity)         2·(O-1)/O a spike + w·B·(O-1)
     backward   the same sums as above                                               4·K·(O-1)/O a listed id
 
-Every exchange and every message of it is also work for Python, on top of what the links take.
+The engine itself exchanges what loops need, in the time that the links take. Every other exchange and message is also work for
+Python, on top of that.
 
 Replicas of a grid (data parallel) are copies of the plan, each with a part of the batch, and one sum of gradients.
 """
@@ -59,10 +60,9 @@ class CpuAssumptions:
         shared_s: of such a population, what Python and mpi4py do more a batch. It and merge_cycles are fitted to processor time
             of 1024-1024-1024-1024-1024-20 on two ranks at commit 25893ac.
         exchange_s, message_s: what Python and the bindings do for an exchange between ranks, and for each message that a rank sends
-            in it, without MPI itself. An exchange of a loop (`host/comm/layer_exchange.py`) over a communicator that sends nothing
-            took 9, 22, 46 and 92 µs with 1, 3, 7 and 15 messages, on a core that was 1.5 times as slow as this model's; since then a
-            message takes 2.5 µs less (a faster stopwatch around MPI). There
-            norm_cycles was timed too, with 2 and 4 million weights.
+            in it, without MPI itself. One over a communicator that sends nothing took 9, 22, 46 and 92 µs with 1, 3, 7 and 15 messages,
+            on a core that was 1.5 times as slow as this model's; since then a message takes 2.5 µs less (a faster stopwatch around
+            MPI). There norm_cycles was timed too, with 2 and 4 million weights.
     """
 
     deliver_per_cycle: float = 8.0
@@ -125,7 +125,7 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
     for name in plan.populations:
         for exchange, n in _exchanges(plan, name, lengths):
             cycles = target.clock_hz * (n * a.exchange_s + exchange.messages * a.message_s)
-            per_batch.append(replace(exchange, compute={"messages": cycles}))
+            per_batch.append(replace(exchange, compute={"messages": cycles}) if n else exchange)
     if plan.trains and target.devices > 1:
         per_batch.append(_gather(plan, "gradient norm", _squares_bytes(plan)))
     framework = a.framework_s * (len(plan.populations) - len(plan.network.inputs)) * target.clock_hz
@@ -144,8 +144,8 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
 
 
 def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tuple[Superstep, int]]:
-    """What ranks tell one another of a population in a batch, and in how many exchanges; every rank reads its input from its own
-    copy of the cache."""
+    """What ranks tell one another of a population in a batch, and in how many exchanges by Python; every rank reads its input from
+    its own copy of the cache."""
     population, n_ranks = plan.network.populations[name], plan.target.devices
     if name in plan.network.inputs or n_ranks == 1:
         return []
@@ -176,13 +176,12 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
     n_sent = n_slabs if late else n_slabs - 1
     share = min(1.0, n_sent * slab / plan.n_steps)
     sizes = [share * (n * id_bytes * spikes + (1 + late) * count_bytes(n) * rows) for n in own if n]
-    n, others = n_halves * n_sent, len(owners) - 1
-    found.append((_gather(plan, f"{name} spikes", sizes, n * others), n))
+    others = len(owners) - 1
+    found.append((_gather(plan, f"{name} spikes", sizes, n_halves * n_sent * others), 0))
     if plan.trains:
         heard = sum(max(0, plan.n_steps - c.delay) for c in loops) / plan.n_steps
-        n = n_halves * (n_slabs - 1)
-        sums = _list_gradients(plan, loops[0], own, 4 * ids * heard, n * others)
-        found.append((replace(sums, name=f"{name} sums"), n))
+        sums = _list_gradients(plan, loops[0], own, 4 * ids * heard, n_halves * (n_slabs - 1) * others)
+        found.append((replace(sums, name=f"{name} sums"), 0))
     return found
 
 
