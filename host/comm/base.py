@@ -133,9 +133,8 @@ class Communicator(ABC):
         return nullcontext()
 
     def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
-        """What `_core.MpiExchange` sends messages of this group with, without Python: the addresses of MPI_Isend, MPI_Irecv, MPI_Test,
-        MPI_Wait and MPI_Get_count, the handles of the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None
-        where there is no MPI to call.
+        """What `_core.MpiExchange` sends messages of this group with, without Python: the addresses of MPI's functions, the handles of
+        the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None where there is no MPI to call.
         """
         return None
 

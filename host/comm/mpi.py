@@ -26,6 +26,8 @@ from sparsesnn.wording import count
 FEW = 4
 #: bytes of a message from which on the engine looks at it; MPIs send smaller ones in one go
 LARGE = 1 << 16
+#: functions that the engine calls (host/src/mpi_exchange.h)
+ENGINE_CALLS = ("Isend", "Mprobe", "Improbe", "Imrecv", "Wait", "Test", "Get_count")
 #: seconds in which a launcher ends all ranks when one has ended
 WAIT_S = 3.0
 #: tag of those messages
@@ -217,7 +219,7 @@ class Mpi(Communicator):
     def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
         try:
             library = ctypes.CDLL(self.mpi.__file__)  # loaded already; finds what the libraries behind it have
-            functions = [getattr(library, f"MPI_{name}") for name in ("Isend", "Irecv", "Test", "Wait", "Get_count")]
+            functions = [getattr(library, f"MPI_{name}") for name in ENGINE_CALLS]
         except (OSError, AttributeError):  # an MPI inside mpi4py that shows no functions
             return None
         addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]

@@ -7,10 +7,10 @@
 #include <climits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "mpi_exchange.h"
-#include "shard_lists.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -35,72 +35,73 @@ void check(int code, const char* name) {
 
 int count_of(std::size_t n_bytes) {
   if (n_bytes > INT_MAX)
-    throw InputError("MemoryError", "a message of " + std::to_string(n_bytes) +
+    throw InputError("ConfigError", "a message of " + std::to_string(n_bytes) +
                                         " bytes is too long for MPI; give each rank fewer samples or neurons");
   return static_cast<int>(n_bytes);
 }
 
 }  // namespace
 
-MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls)
-    : PyExchange(python), calls_(calls), n_blocks_(nb::cast<std::vector<std::size_t>>(python.attr("n_blocks"))) {
+MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls) : PyExchange(std::move(python)), calls_(calls) {
   for (Slot& slot : slots_) {
-    slot.room.resize(size());
+    slot.received.resize(size());
     slot.sends.resize(size());
-    slot.receives.resize(size());
   }
 }
 
-// The most that rank r may send where this rank has `own` bytes for itself; sums are as many for each of its blocks.
-std::size_t MpiExchange::most_bytes(int r, std::size_t own, std::size_t n_lists, std::size_t n_kinds) const {
-  if (!n_lists) return own / n_blocks_[rank()] * n_blocks_[r];
-  const std::size_t n = n_neurons(r), id = first().back() > 65536 ? 4 : 2;
-  return n_lists * (n_kinds * count_bytes(n_neurons(r)) + id * n);
-}
-
-void MpiExchange::start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) {
+void MpiExchange::start(int slot, const std::vector<Bytes>& to, std::size_t, std::size_t) {
   const Stopwatch stopwatch(travelled_.seconds);
-  Slot& s = slots_[slot];
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    const std::size_t most = most_bytes(r, to[rank()].size, n_lists, n_kinds);
-    if (s.room[r].size() < most) s.room[r] = Array<unsigned char>(most + most / 4);
-    check(
-        calls_.irecv(s.room[r].data(), count_of(most), calls_.byte, r, calls_.tag + slot, calls_.comm, &s.receives[r]),
-        "MPI_Irecv");
-  }
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    check(calls_.isend(to[r].data, count_of(to[r].size), calls_.byte, r, calls_.tag + slot, calls_.comm, &s.sends[r]),
+    check(calls_.isend(to[r].data, count_of(to[r].size), calls_.byte, r, calls_.tag + slot, calls_.comm,
+                       &slots_[slot].sends[r]),
           "MPI_Isend");
     travelled_.sent += to[r].size;
     ++travelled_.n_messages;
   }
 }
 
-void MpiExchange::wait(Request& request, Status& status) {
+// Returns how many bytes it has.
+std::size_t MpiExchange::await_message(int from, int tag, Handle& message) {
+  Status status;
+  if (calls_.yields) {
+    for (int is_there = 0; !is_there;) {
+      check(calls_.improbe(from, tag, calls_.comm, &is_there, &message, &status), "MPI_Improbe");
+      if (!is_there) sched_yield();
+    }
+  } else {
+    check(calls_.mprobe(from, tag, calls_.comm, &message, &status), "MPI_Mprobe");
+  }
+  int n = 0;
+  check(calls_.get_count(&status, calls_.byte, &n), "MPI_Get_count");
+  return static_cast<std::size_t>(n);
+}
+
+void MpiExchange::wait(Handle& request) {
+  Status status;
   if (!calls_.yields) return check(calls_.wait(&request, &status), "MPI_Wait");
-  for (int has_ended = 0;; sched_yield()) {
+  for (int has_ended = 0; !has_ended;) {
     check(calls_.test(&request, &has_ended, &status), "MPI_Test");
-    if (has_ended) return;
+    if (!has_ended) sched_yield();
   }
 }
 
 std::vector<Bytes> MpiExchange::finish(int slot) {
   const Stopwatch stopwatch(travelled_.seconds);
-  Slot& s = slots_[slot];
   std::vector<Bytes> from(size());
-  Status status;
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    wait(s.receives[r], status);
-    int n = 0;
-    check(calls_.get_count(&status, calls_.byte, &n), "MPI_Get_count");
-    from[r] = {s.room[r].data(), static_cast<std::size_t>(n)};
-    travelled_.received += static_cast<std::size_t>(n);
+    Array<unsigned char>& to = slots_[slot].received[r];
+    Handle message = 0, request = 0;
+    const std::size_t n = await_message(r, calls_.tag + slot, message);
+    if (to.size() < n) to = Array<unsigned char>(n + n / 2);
+    check(calls_.imrecv(to.data(), static_cast<int>(n), calls_.byte, &message, &request), "MPI_Imrecv");
+    wait(request);
+    from[r] = {to.data(), n};
+    travelled_.received += n;
   }
   for (int r = 0; r < size(); ++r)
-    if (r != rank()) wait(s.sends[r], status);
+    if (r != rank()) wait(slots_[slot].sends[r]);
   return from;
 }
 
@@ -128,13 +129,19 @@ void register_mpi(nb::module_& m) {
           "__init__",
           [](MpiExchange* self, nb::object python, const Functions& functions, MpiHandle comm, MpiHandle byte, int tag,
              bool yields) {
-            if (functions.size() != 5) throw InputError("ShapeError", "MpiExchange: give the addresses of 5 functions");
+            if (functions.size() != 7) throw InputError("ShapeError", "MpiExchange: give the addresses of 7 functions");
             MpiCalls calls{};
-            calls.isend = reinterpret_cast<decltype(calls.isend)>(functions[0]);
-            calls.irecv = reinterpret_cast<decltype(calls.irecv)>(functions[1]);
-            calls.test = reinterpret_cast<decltype(calls.test)>(functions[2]);
-            calls.wait = reinterpret_cast<decltype(calls.wait)>(functions[3]);
-            calls.get_count = reinterpret_cast<decltype(calls.get_count)>(functions[4]);
+            const std::uintptr_t* next = functions.data();
+            const auto take = [&](auto& function) {
+              function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(*next++);
+            };
+            take(calls.isend);
+            take(calls.mprobe);
+            take(calls.improbe);
+            take(calls.imrecv);
+            take(calls.wait);
+            take(calls.test);
+            take(calls.get_count);
             calls.comm = comm;
             calls.byte = byte;
             calls.tag = tag;

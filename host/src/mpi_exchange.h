@@ -14,9 +14,11 @@ using MpiHandle = std::uintptr_t;
 // Functions of the library that mpi4py has loaded, and what they are called with; see host/comm/mpi.py.
 struct MpiCalls {
   int (*isend)(const void* from, int n, MpiHandle type, int to, int tag, MpiHandle comm, void* request);
-  int (*irecv)(void* to, int n, MpiHandle type, int from, int tag, MpiHandle comm, void* request);
-  int (*test)(void* request, int* has_ended, void* status);
+  int (*mprobe)(int from, int tag, MpiHandle comm, void* message, void* status);
+  int (*improbe)(int from, int tag, MpiHandle comm, int* is_there, void* message, void* status);
+  int (*imrecv)(void* to, int n, MpiHandle type, void* message, void* request);
   int (*wait)(void* request, void* status);
+  int (*test)(void* request, int* has_ended, void* status);
   int (*get_count)(const void* status, MpiHandle type, int* n);
   MpiHandle comm, byte;
   int tag;      // of slot 0; slot 1 has the next one
@@ -42,22 +44,19 @@ class MpiExchange final : public PyExchange {
   std::vector<double> time_exchanges(int n);
 
  private:
-  // Large enough for any library's.
+  // Of a request or a message, and a status: large enough for any library's.
+  using Handle = std::uint64_t;
   struct Status {
     alignas(16) unsigned char bytes[128];
   };
-  struct Request {
-    std::uint64_t handle;
-  };
   struct Slot {
-    std::vector<Array<unsigned char>> room;  // [R]
-    std::vector<Request> sends, receives;    // [R], that of this rank unused
+    std::vector<Array<unsigned char>> received;  // [R]
+    std::vector<Handle> sends;                   // [R], that of this rank unused
   };
-  std::size_t most_bytes(int r, std::size_t own, std::size_t n_lists, std::size_t n_kinds) const;
-  void wait(Request& request, Status& status);
+  std::size_t await_message(int from, int tag, Handle& message);
+  void wait(Handle& request);
 
   const MpiCalls calls_;
-  const std::vector<std::size_t> n_blocks_;  // [R], sums of each rank's tiles for an entry of a list
   Slot slots_[2];
   Travelled travelled_;
 };
