@@ -3,6 +3,8 @@
 #include <nanobind/stl/vector.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <climits>
 #include <stdexcept>
@@ -52,13 +54,14 @@ MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls) : PyExchange(
 void MpiExchange::start(int slot, const std::vector<Bytes>& to, std::size_t, std::size_t) {
   const Stopwatch stopwatch(travelled_.seconds);
   for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    check(calls_.isend(to[r].data, count_of(to[r].size), calls_.byte, r, calls_.tag + slot, calls_.comm,
-                       &slots_[slot].sends[r]),
-          "MPI_Isend");
-    travelled_.sent += to[r].size;
-    ++travelled_.n_messages;
+    if (r != rank()) send(to[r].data, to[r].size, r, calls_.tag + slot, slots_[slot].sends[r]);
   }
+}
+
+void MpiExchange::send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request) {
+  check(calls_.isend(data, count_of(n_bytes), calls_.byte, to, tag, calls_.comm, &request), "MPI_Isend");
+  travelled_.sent += n_bytes;
+  ++travelled_.n_messages;
 }
 
 // Returns how many bytes it has.
@@ -77,6 +80,62 @@ std::size_t MpiExchange::await_message(int from, int tag, Handle& message) {
   return static_cast<std::size_t>(n);
 }
 
+// The next message, in `room` until that is used again.
+Bytes MpiExchange::receive(int from, int tag, Array<unsigned char>& room) {
+  Handle message = 0, request = 0;
+  const std::size_t n = await_message(from, tag, message);
+  if (room.size() < n) room = Array<unsigned char>(n + n / 2);
+  check(calls_.imrecv(room.data(), static_cast<int>(n), calls_.byte, &message, &request), "MPI_Imrecv");
+  wait(request);
+  travelled_.received += n;
+  return {room.data(), n};
+}
+
+const std::int32_t* MpiExchange::receive_numbers(int from, std::size_t n) {
+  const Bytes got = receive(from, calls_.tag + 2, scanned_);
+  if (got.size != n * sizeof(std::int32_t))
+    throw InputError("ShapeError", "rank " + std::to_string(from) + " of a layer sent " + std::to_string(got.size) +
+                                       " bytes of counts, not " + std::to_string(n * sizeof(std::int32_t)));
+  return static_cast<const std::int32_t*>(got.data);
+}
+
+// As `scan` of host/comm/base.py, which says how.
+void MpiExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) {
+  const Stopwatch stopwatch(travelled_.seconds);
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))), extra = size() - power;
+  const bool paired = rank() < 2 * extra;
+  const std::size_t n_bytes = n * sizeof(std::int32_t);
+  Handle request = 0;
+  std::copy_n(own, n, total);
+  std::fill_n(before, n, 0);
+  if (paired && rank() % 2) {
+    send(total, n_bytes, rank() - 1, calls_.tag + 2, request);
+    wait(request);
+    const std::int32_t* both = receive_numbers(rank() - 1, 2 * n);
+    std::copy_n(both, n, total);
+    std::copy_n(both + n, n, before);
+    return;
+  }
+  if (paired) {
+    const std::int32_t* theirs = receive_numbers(rank() + 1, n);
+    for (std::size_t i = 0; i < n; ++i) total[i] += theirs[i];
+  }
+  const int place = paired ? rank() / 2 : rank() - extra;
+  for (int bit = 1; bit < power; bit *= 2) {
+    const int other = place ^ bit, to = other < extra ? 2 * other : other + extra;
+    send(total, n_bytes, to, calls_.tag + 2, request);
+    const std::int32_t* theirs = receive_numbers(to, n);
+    wait(request);
+    for (std::size_t i = 0; i < n; ++i) total[i] += theirs[i];
+    for (std::size_t i = 0; other < place && i < n; ++i) before[i] += theirs[i];
+  }
+  if (!paired) return;
+  std::vector<std::int32_t> both(total, total + n);
+  for (std::size_t i = 0; i < n; ++i) both.push_back(before[i] + own[i]);
+  send(both.data(), 2 * n_bytes, rank() + 1, calls_.tag + 2, request);
+  wait(request);
+}
+
 void MpiExchange::wait(Handle& request) {
   Status status;
   if (!calls_.yields) return check(calls_.wait(&request, &status), "MPI_Wait");
@@ -90,15 +149,7 @@ std::vector<Bytes> MpiExchange::finish(int slot) {
   const Stopwatch stopwatch(travelled_.seconds);
   std::vector<Bytes> from(size());
   for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    Array<unsigned char>& to = slots_[slot].received[r];
-    Handle message = 0, request = 0;
-    const std::size_t n = await_message(r, calls_.tag + slot, message);
-    if (to.size() < n) to = Array<unsigned char>(n + n / 2);
-    check(calls_.imrecv(to.data(), static_cast<int>(n), calls_.byte, &message, &request), "MPI_Imrecv");
-    wait(request);
-    from[r] = {to.data(), n};
-    travelled_.received += n;
+    if (r != rank()) from[r] = receive(r, calls_.tag + slot, slots_[slot].received[r]);
   }
   for (int r = 0; r < size(); ++r)
     if (r != rank()) wait(slots_[slot].sends[r]);

@@ -21,7 +21,7 @@ struct MpiCalls {
   int (*test)(void* request, int* has_ended, void* status);
   int (*get_count)(const void* status, MpiHandle type, int* n);
   MpiHandle comm, byte;
-  int tag;      // of slot 0; slot 1 has the next one
+  int tag;      // of slot 0; slot 1 and scans have the next ones
   bool yields;  // other ranks may need this core
 };
 
@@ -32,11 +32,12 @@ struct Travelled {
 };
 
 // Recurrent layers exchange thousands of small messages in a training step, for which Python takes several times as
-// long as MPI. `python`, a host/comm/layer_exchange.py, scans.
+// long as MPI. `python`: a host/comm/layer_exchange.py.
 class MpiExchange final : public PyExchange {
  public:
   MpiExchange(nanobind::object python, const MpiCalls& calls);
   MpiExchange(const MpiExchange&) = delete;
+  void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
   void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) override;
   std::vector<Bytes> finish(int slot) override;
   Travelled travelled();
@@ -53,11 +54,15 @@ class MpiExchange final : public PyExchange {
     std::vector<Array<unsigned char>> received;  // [R]
     std::vector<Handle> sends;                   // [R], that of this rank unused
   };
+  void send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request);
   std::size_t await_message(int from, int tag, Handle& message);
+  Bytes receive(int from, int tag, Array<unsigned char>& room);
+  const std::int32_t* receive_numbers(int from, std::size_t n);  // of a scan
   void wait(Handle& request);
 
   const MpiCalls calls_;
   Slot slots_[2];
+  Array<unsigned char> scanned_;
   Travelled travelled_;
 };
 

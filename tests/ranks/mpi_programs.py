@@ -36,10 +36,11 @@ def networks() -> None:
             case = Case(parse_net(net, bias=True, capacity=20), *grid)
             compare(case, alone(case), world)
     assert HostMemory(world).ranks == tuple(range(world.size))
-    case = Case(parse_net("30-150cr-70r-10"), 1, world.size)
-    by_engine = traffic_of(case, world)
-    with patch.object(mpi.Mpi, "engine_calls", lambda self: None):
-        assert traffic_of(case, world) == by_engine
+    for net in (parse_net("30-150cr-70r-10"), parse_net("30-150r-70r-10", capacity=20, activity="fixed")):
+        case = Case(net, 1, world.size)
+        by_engine = traffic_of(case, world)
+        with patch.object(mpi.Mpi, "engine_calls", lambda self: None):
+            assert traffic_of(case, world) == by_engine
     world.ranks_on_host, mpi.LARGE = 1, 0  # as on hosts of their own, with messages that the engine looks at
     for n_samples in (19, 129):
         case = Case(parse_net("30-130-75r-10", bias=True), world.size, 1, n_samples=n_samples, silent=10)

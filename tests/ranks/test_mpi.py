@@ -49,8 +49,9 @@ def test_communicator(n_ranks):
     assert (done.returncode, done.stdout) == (0, f"{n_ranks} ranks agree\n"), done.stderr
 
 
-def test_networks():
-    done = run(mpirun(2, str(HERE / "mpi_programs.py"), "networks"))
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_networks(n_ranks):
+    done = run(mpirun(n_ranks, str(HERE / "mpi_programs.py"), "networks"))
     assert (done.returncode, done.stdout) == (0, "bit for bit\n"), done.stderr
 
 
