@@ -4,7 +4,8 @@ The other ranks do what this one does at the same time. So numbers that all give
 this rank sent last, what spikes other neurons fire says `made_up.py`, and sums of gradients are 0: the training means nothing, but
 messages have the sizes that they would have, and this rank computes and holds what it would.
 
-The clock of a rank counts the time outside this class as it passes, and waits for messages as the links let them through: one
+The clock of a rank counts the time outside this class as it passes, but for what the engine of a real rank does without Python
+(`by_the_engine`), and waits for messages as the links let them through: one
 after the other, each `latency_s` and its bytes over `bytes_per_s`, from the moment on at which this rank sent its own one.
 Collective operations take latency 2·log2(R) times. Ranks are taken to be on hosts of their own.
 """

@@ -37,7 +37,8 @@ class LayerExchange:
 
     def scan(self, own: Array, total: Array, before: Array) -> None:
         """Fills `total` and `before` [n] with the sums over all ranks, and over those before this one."""
-        total[:], before[:] = self.comm.scan(own)
+        with self.comm.by_the_engine():
+            total[:], before[:] = self.comm.scan(own)
 
     def start(self, slot: int, parts: Sequence[Bytes], n_lists: int, n_kinds: int) -> None:
         """Starts to send `parts[r]` to every other rank r; they stay as they are until `finish(slot)`.

@@ -21,8 +21,8 @@ and of a recurrent one also once in as many steps as its shortest delay, in two 
     forward    the ids that fired, and a count a list (two with a capacity)         2·(O-1)/O a spike + w·B·(O-1)
     backward   the same sums as above                                               4·K·(O-1)/O a listed id
 
-The engine itself exchanges what loops need, in the time that the links take. Every other exchange and message is also work for
-Python, on top of that.
+The engine itself exchanges counts and what loops need, in the time that the links take. Every other exchange and message is also
+work for Python, on top of that.
 
 Replicas of a grid (data parallel) are copies of the plan, each with a part of the batch, and one sum of gradients.
 """
@@ -165,7 +165,7 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
     n_halves = min(2, plan.n_samples)
     if limited and len(owners) > 1 and (fixed or not loops):
         n_scans = n_halves * plan.n_steps if loops else 1
-        found.append((_scan(plan, name, len(owners), 8 * rows, n_scans), n_scans))
+        found.append((_scan(plan, name, len(owners), 8 * rows, n_scans), 0))
     if plan.trains:
         found += [(_list_gradients(plan, c, own, 4 * ids), 1) for c in plan.outgoing(name) if not c.recurrent]
     if not loops or len(owners) == 1:
