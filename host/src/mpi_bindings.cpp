@@ -91,6 +91,10 @@ Bytes MpiExchange::receive(int from, int tag, Array<unsigned char>& room) {
   return {room.data(), n};
 }
 
+void MpiExchange::send_numbers(const std::int32_t* numbers, std::size_t n, int to, Handle& request) {
+  send(numbers, n * sizeof(std::int32_t), to, calls_.tag + 2, request);
+}
+
 const std::int32_t* MpiExchange::receive_numbers(int from, std::size_t n) {
   const Bytes got = receive(from, calls_.tag + 2, scanned_);
   if (got.size != n * sizeof(std::int32_t))
@@ -104,12 +108,11 @@ void MpiExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* tot
   const Stopwatch stopwatch(travelled_.seconds);
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))), extra = size() - power;
   const bool paired = rank() < 2 * extra;
-  const std::size_t n_bytes = n * sizeof(std::int32_t);
   Handle request = 0;
   std::copy_n(own, n, total);
   std::fill_n(before, n, 0);
   if (paired && rank() % 2) {
-    send(total, n_bytes, rank() - 1, calls_.tag + 2, request);
+    send_numbers(total, n, rank() - 1, request);
     wait(request);
     const std::int32_t* both = receive_numbers(rank() - 1, 2 * n);
     std::copy_n(both, n, total);
@@ -123,7 +126,7 @@ void MpiExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* tot
   const int place = paired ? rank() / 2 : rank() - extra;
   for (int bit = 1; bit < power; bit *= 2) {
     const int other = place ^ bit, to = other < extra ? 2 * other : other + extra;
-    send(total, n_bytes, to, calls_.tag + 2, request);
+    send_numbers(total, n, to, request);
     const std::int32_t* theirs = receive_numbers(to, n);
     wait(request);
     for (std::size_t i = 0; i < n; ++i) total[i] += theirs[i];
@@ -132,7 +135,7 @@ void MpiExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* tot
   if (!paired) return;
   std::vector<std::int32_t> both(total, total + n);
   for (std::size_t i = 0; i < n; ++i) both.push_back(before[i] + own[i]);
-  send(both.data(), 2 * n_bytes, rank() + 1, calls_.tag + 2, request);
+  send_numbers(both.data(), 2 * n, rank() + 1, request);
   wait(request);
 }
 

@@ -57,7 +57,9 @@ class MpiExchange final : public PyExchange {
   void send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request);
   std::size_t await_message(int from, int tag, Handle& message);
   Bytes receive(int from, int tag, Array<unsigned char>& room);
-  const std::int32_t* receive_numbers(int from, std::size_t n);  // of a scan
+  // Of a scan.
+  void send_numbers(const std::int32_t* numbers, std::size_t n, int to, Handle& request);
+  const std::int32_t* receive_numbers(int from, std::size_t n);
   void wait(Handle& request);
 
   const MpiCalls calls_;

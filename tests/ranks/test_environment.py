@@ -44,10 +44,8 @@ POPDIST = {
         ({}, Place("none", 0, 1, 0, 1)),
         ({"PATH": "/bin", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, Place("none", 0, 1, 0, 1)),  # a batch script
         (OPENMPI, Place("openmpi", 5, 8, 1, 4)),
-        (
-            {**OPENMPI, "OMPI_COMM_WORLD_RANK": "0"},
-            Place("openmpi", 0, 8, 1, 4),
-        ),  # numbered core by core, as Open MPI 5 does
+        # Open MPI 5 numbers the ranks of a host in an order of its own
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "0"}, Place("openmpi", 0, 8, 1, 4)),
         (HYDRA, Place("pmi", 2, 3, 0, 1)),
         (CRAY, Place("pmi", 7, 16, 3, 4)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Place("pmi", 1, 2, None, None)),
