@@ -6,6 +6,13 @@
 include(CheckCXXCompilerFlag)
 include(CheckCXXSourceCompiles)
 
+# GCC may clear and copy a few vectors by `rep stos` and `rep movs`, which take longer to start than stores take to end.
+set(sparsesnn_flags -ffp-contract=off)
+set(strategy vector_loop:2048:noalign,libcall:-1:noalign)
+check_cxx_compiler_flag("-mmemset-strategy=${strategy}" SPARSESNN_COMPILER_HAS_MEMORY_STRATEGY)
+if(SPARSESNN_COMPILER_HAS_MEMORY_STRATEGY)
+  list(APPEND sparsesnn_flags -mmemset-strategy=${strategy} -mmemcpy-strategy=${strategy})
+endif()
 set(sparsesnn_avx2_flags -mavx2 -mbmi -mbmi2 -mpopcnt -mlzcnt)
 set(sparsesnn_avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl ${sparsesnn_avx2_flags})
 
@@ -32,10 +39,11 @@ function(sparsesnn_add_isa_variants library)
     endforeach()
   endif()
 
-  set(text "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} -ffp-contract=off")
+  list(JOIN sparsesnn_flags " " flags)
+  set(text "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} ${flags}")
   foreach(isa IN LISTS variants)
     target_include_directories(${library}_${isa} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/host/src")
-    target_compile_options(${library}_${isa} PRIVATE -ffp-contract=off -Wall -Wextra)
+    target_compile_options(${library}_${isa} PRIVATE ${sparsesnn_flags} -Wall -Wextra)
     target_compile_definitions(${library}_${isa} PRIVATE
       SPARSESNN_ISA=${isa} SPARSESNN_VECTOR_BYTES=${vector_bytes_${isa}})
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${library}_${isa}>)
