@@ -185,7 +185,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       spiking_(spec.model->fires()),
       recurrent_(!input.loops.empty()),
       by_tile_(spiking_ && !recurrent_ && !input.reads_rows() && n_tiles_ >= num_threads()),
-      n_parts_(by_tile_ ? 1 : (2 * num_threads() - 2 + n_tiles_) / n_tiles_),
+      n_parts_(by_tile_ ? 1 : (2 * num_threads() - 1 + n_tiles_) / n_tiles_),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       loops_(spec, input),
@@ -372,11 +372,9 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   const Chunk& chunk = chunks_[c];
   if (!by_tile_) {
     const PhaseTimer timer(Phase::step_grad);
-    const int n = chunk.b1 - chunk.b0, n_threads = num_threads();
     const auto run_steps = [&](int t0, int t1) {
-      parallel_for(n, [&](int k, int) {
-        const int b = chunk.b0 + far_apart(k, n, n_threads);
-        kernels_.state_grad_by_sample(pass_, chunk, t0, t1, b, d_current_.data());
+      parallel_for_far_apart(chunk.b1 - chunk.b0, [&](int k, int) {
+        kernels_.state_grad_by_sample(pass_, chunk, t0, t1, chunk.b0 + k, d_current_.data());
       });
     };
     if (!returned_) {
@@ -402,7 +400,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
                           listed_[c].states.data(),
                           listed_[c].starts.data()};
   const int n_items = n_tiles_ * n_parts_;
-  parallel_for(n_items, [&](int item, int worker) {
+  parallel_for_far_apart(n_items, [&](int item, int worker) {
     const int p = item / n_parts_, n_workers = std::min(n_items, num_threads());
     float* d_current = d_current_.data() + (keeps_all() ? chunk.n_rows() * spec_.tile_width * p : 0);
     if (by_tile_) {

@@ -51,4 +51,11 @@ inline int far_apart(int k, int n, int n_threads) {
   return run * of_each + (run < rest ? run : rest) + k / n_threads;
 }
 
+// parallel_for in that order.
+template <class F>
+void parallel_for_far_apart(int n_items, F&& body) {
+  const int n_threads = num_threads();
+  parallel_for(n_items, [&](int k, int worker) { body(far_apart(k, n_items, n_threads), worker); });
+}
+
 }  // namespace sparsesnn
