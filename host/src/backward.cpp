@@ -373,7 +373,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   if (!by_tile_) {
     const PhaseTimer timer(Phase::step_grad);
     const auto run_steps = [&](int t0, int t1) {
-      parallel_for_far_apart(chunk.b1 - chunk.b0, [&](int k, int) {
+      parallel_for(chunk.b1 - chunk.b0, [&](int k, int) {
         kernels_.state_grad_by_sample(pass_, chunk, t0, t1, chunk.b0 + k, d_current_.data());
       });
     };
@@ -400,7 +400,7 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
                           listed_[c].states.data(),
                           listed_[c].starts.data()};
   const int n_items = n_tiles_ * n_parts_;
-  parallel_for_far_apart(n_items, [&](int item, int worker) {
+  parallel_for(n_items, [&](int item, int worker) {
     const int p = item / n_parts_, n_workers = std::min(n_items, num_threads());
     float* d_current = d_current_.data() + (keeps_all() ? chunk.n_rows() * spec_.tile_width * p : 0);
     if (by_tile_) {

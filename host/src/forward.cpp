@@ -90,21 +90,16 @@ std::vector<Source> whole_rows(const LayerSpec& spec, const LayerInput& input, s
 }
 
 // Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache. Calls
-// body(pass with those columns, tile, block of samples). A worker that packs them gets a tile as a whole, but of the
-// last ones blocks, so that all end at the same time.
+// body(pass with those columns, tile, block of samples), the blocks of a tile one after another.
 template <class Body>
 void each_tile(const ForwardPass& pass, TileColumns& columns, Phase phase, Body&& body) {
-  const int n_threads = num_threads(), n_tiles = pass.spec->n_tiles();
-  const int n_whole = columns.by_worker ? n_tiles - n_threads : 0, n_in_blocks = (n_tiles - n_whole) * pass.n_blocks;
-  const int n_workers = std::min(n_whole + n_in_blocks, n_threads);
-  parallel_for(n_whole + n_in_blocks, [&](int item, int worker) {
-    const bool whole = item < n_whole;
-    const int k = whole ? far_apart(item, n_whole, n_threads) : far_apart(item - n_whole, n_in_blocks, n_threads);
-    const int p = whole ? k : n_whole + k / pass.n_blocks, first = whole ? 0 : k % pass.n_blocks;
+  const int n_items = pass.spec->n_tiles() * pass.n_blocks, n_workers = std::min(n_items, num_threads());
+  parallel_for(n_items, [&](int item, int worker) {
+    const int p = item / pass.n_blocks;
     ForwardPass here = pass;
     here.sources = columns.of(p, worker);
     const PhaseTimer timer(phase, n_workers);
-    for (int block = first; block < (whole ? pass.n_blocks : first + 1); ++block) body(here, p, block);
+    body(here, p, item % pass.n_blocks);
   });
 }
 
@@ -142,7 +137,7 @@ void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* c
     n_together = std::min(n_steps, waiting_rows / n_beside);
   }
   const int n_items = (n_samples + n_beside - 1) / n_beside;
-  parallel_for_far_apart(n_items, [&](int item, int worker) {
+  parallel_for(n_items, [&](int item, int worker) {
     const int b0 = item * n_beside, b1 = std::min(n_samples, b0 + n_beside);
     if (!columns) {
       const Array<float> current = Array<float>::zeros(n + window_slack);
@@ -232,7 +227,7 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, LayerOutput&
                        out.silenced_ids.data()};
   // Whole blocks of at least 8 samples: fewer would share cache lines of masks and lists.
   const int n_together = (7 / pass.block_size + 1) * pass.block_size;
-  parallel_for_far_apart((pass.n_samples + n_together - 1) / n_together, [&](int k, int) {
+  parallel_for((pass.n_samples + n_together - 1) / n_together, [&](int k, int) {
     kernels.fill(pass, lists, k * n_together, std::min(pass.n_samples, (k + 1) * n_together));
   });
   if (!spec.n_fields()) return;

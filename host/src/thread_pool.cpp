@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -78,13 +79,13 @@ void wait_while(const std::atomic<T>& word, T value) {
 
 // The threads, and the one job they share.
 //
-// A job's number and its next item stand in one word, `claim_`, and an item is taken by a compare-exchange on it. The
-// job's description changes only while every item has ended and the word says `closed`, so a thread whose exchange
-// succeeds has read the description of just that job. A thread that wakes up late takes nothing, and nobody waits for
-// it.
+// Each thread has a run of the job's items. The job's number and the run's next item stand in one word, a claim, and an
+// item is taken by a compare-exchange on it: by its thread, or by one whose own run has ended. The job's description
+// changes only while every item has ended and all claims say `closed`, so a thread whose exchange succeeds has read the
+// description of just that job. A thread that wakes up late takes nothing, and nobody waits for it.
 class Team {
  public:
-  explicit Team(int n_threads) {
+  explicit Team(int n_threads) : n_threads_(n_threads), claims_(new Claim[n_threads]) {
     threads_.reserve(n_threads - 1);
     try {
       for (int worker = 1; worker < n_threads; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
@@ -100,15 +101,16 @@ class Team {
   // The caller works as worker 0.
   void run(int n_items, detail::Body body, void* context) {
     const std::uint32_t job = job_.load(std::memory_order_relaxed) + 1;
-    const std::uint64_t first_claim = static_cast<std::uint64_t>(job) << 32;
-    claim_.store(first_claim | closed, std::memory_order_relaxed);
-    // Released, so that who reads a new value here finds the old claim gone.
+    const std::uint64_t number = static_cast<std::uint64_t>(job) << 32;
+    for (int run = 0; run < n_threads_; ++run) claims_[run].word.store(number | closed, std::memory_order_relaxed);
+    // Released, so that who reads a new value here finds the old claims gone.
     n_items_.store(n_items, std::memory_order_release);
     body_.store(body, std::memory_order_release);
     context_.store(context, std::memory_order_release);
     n_left_.store(n_items, std::memory_order_relaxed);
     failed_.store(false, std::memory_order_relaxed);
-    claim_.store(first_claim, std::memory_order_release);
+    for (int run = 0; run < n_threads_; ++run)
+      claims_[run].word.store(number + run_begin(run, n_items), std::memory_order_release);
     job_.store(job, std::memory_order_release);
     wake(std::min<std::size_t>(n_items - 1, threads_.size()));
 
@@ -139,20 +141,32 @@ class Team {
     }
   }
 
-  // Takes and runs items of the current job until none is left.
+  // The first of a run's items; its end is where the next run begins.
+  std::uint32_t run_begin(int run, int n_items) const {
+    return static_cast<std::uint32_t>(static_cast<std::int64_t>(n_items) * run / n_threads_);
+  }
+
+  // Takes and runs items of the current job until none is left, those of its own run first.
   void work(int worker) {
     int n_done = 0;
-    std::uint64_t claim = claim_.load(std::memory_order_acquire);
+    for (int k = 0; k < n_threads_; ++k) n_done += work_on((worker + k) % n_threads_, worker);
+    if (n_done) finish(n_done);
+  }
+
+  // The same of one run; returns how many.
+  int work_on(int run, int worker) {
+    std::atomic<std::uint64_t>& word = claims_[run].word;
+    int n_done = 0;
+    std::uint64_t claim = word.load(std::memory_order_acquire);
     for (;;) {
-      const auto item = static_cast<std::int64_t>(claim & 0xffffffffu);
+      const auto item = static_cast<std::uint32_t>(claim);
       const int n_items = n_items_.load(std::memory_order_acquire);
       const detail::Body body = body_.load(std::memory_order_acquire);
       void* const context = context_.load(std::memory_order_acquire);
-      if (item >= n_items) break;
+      if (item >= run_begin(run + 1, n_items)) return n_done;
       // Where this fails, `claim` is what stands there now: the same job while n_done > 0, as it cannot end before
       // those items are counted.
-      if (!claim_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_acquire))
-        continue;
+      if (!word.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
       if (!failed_.load(std::memory_order_relaxed)) {
         try {
           body(context, static_cast<int>(item), worker);
@@ -163,7 +177,6 @@ class Team {
       ++n_done;
       ++claim;
     }
-    if (n_done) finish(n_done);
   }
 
   void finish(int n_done) {
@@ -178,7 +191,12 @@ class Team {
     threads_.clear();
   }
 
-  alignas(line) std::atomic<std::uint64_t> claim_{0};  // job number · 2³² + next item
+  struct alignas(line) Claim {
+    std::atomic<std::uint64_t> word{0};  // job number · 2³² + next item
+  };
+
+  const int n_threads_;
+  const std::unique_ptr<Claim[]> claims_;
   alignas(line) std::atomic<std::int32_t> n_left_{0};  // items that have not ended
   alignas(line) std::atomic<std::uint32_t> job_{0};    // number of the last job; sleeping threads wait for it to change
   std::atomic<std::int32_t> n_items_{0};

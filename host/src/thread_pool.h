@@ -30,10 +30,12 @@ void parallel_for(int n_items, Body body, void* context);
 
 // Runs body(item, worker) once for each item in [0, n_items) and returns when all have ended.
 //
-// Items go to whichever thread is free, so a result must not depend on `worker` or on the order of items; `worker` is
-// in [0, num_threads()) and no two bodies run at once with the same one (the caller is 0). A parallel_for inside a
-// body runs its items one by one on that thread, with that thread's `worker`. Calls from several threads run one
-// after the other: a caller must not hold a lock that a body takes, so Python's GIL is released before.
+// Each thread has a run of neighboring items, and helps the others when it has ended: so a thread meets the same data
+// in every call over the same things, and works far from the others, as neighbors would write to each other's cache
+// lines and the hardware asks for them ahead of time. A result must not depend on `worker` or on the order of items;
+// `worker` is in [0, num_threads()) and no two bodies run at once with the same one (the caller is 0). A parallel_for
+// inside a body runs its items one by one on that thread, with that thread's `worker`. Calls from several threads run
+// one after the other: a caller must not hold a lock that a body takes, so Python's GIL is released before.
 //
 // The first exception that a body throws is thrown here; items that had not begun by then are left out.
 template <class F>
@@ -42,20 +44,6 @@ void parallel_for(int n_items, F&& body) {
   detail::parallel_for(
       n_items, [](void* context, int item, int worker) { (*static_cast<Function*>(context))(item, worker); },
       const_cast<void*>(static_cast<const void*>(std::addressof(body))));
-}
-
-// The k-th of n things in an order in which those that `n_threads` work on at once lie far apart: neighbors would write
-// to each other's cache lines, and the hardware asks for them ahead of time.
-inline int far_apart(int k, int n, int n_threads) {
-  const int of_each = n / n_threads, rest = n % n_threads, run = k % n_threads;
-  return run * of_each + (run < rest ? run : rest) + k / n_threads;
-}
-
-// parallel_for in that order.
-template <class F>
-void parallel_for_far_apart(int n_items, F&& body) {
-  const int n_threads = num_threads();
-  parallel_for(n_items, [&](int k, int worker) { body(far_apart(k, n_items, n_threads), worker); });
 }
 
 }  // namespace sparsesnn

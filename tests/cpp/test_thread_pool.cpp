@@ -162,15 +162,22 @@ void looks_meanwhile() {
   }
 }
 
-// Each thing once; those that threads take at the same time are no neighbors where there are enough of them.
-void far_apart_is_an_order_of_all() {
-  for (const int n_threads : {1, 2, 3, 7, 64})
-    for (const int n : {1, 2, 3, 13, 64, 100}) {
-      std::vector<int> seen(n, 0);
-      for (int k = 0; k < n; ++k) seen.at(sparsesnn::far_apart(k, n, n_threads)) += 1;
+// Each thread begins with the first item of its own run; nobody ends the first one before all have begun.
+void threads_begin_far_apart() {
+  for (const int n_threads : {2, 3, 7})
+    for (const int n_items : {n_threads, 4 * n_threads, 4 * n_threads + 1, 100}) {
+      set_num_threads(n_threads);
+      std::atomic<int> n_begun{0};
+      std::vector<int> first(n_threads, -1), seen(n_items, 0);
+      parallel_for(n_items, [&](int item, int worker) {
+        seen[item] += 1;
+        if (first[worker] >= 0) return;
+        first[worker] = item;
+        n_begun.fetch_add(1);
+        while (n_begun.load() < n_threads) std::this_thread::yield();
+      });
       for (const int times : seen) CHECK_EQUAL(times, 1);
-      for (int k = 0; k + 1 < n_threads && n >= 2 * n_threads; ++k)
-        CHECK(sparsesnn::far_apart(k + 1, n, n_threads) - sparsesnn::far_apart(k, n, n_threads) >= n / n_threads);
+      for (int worker = 0; worker < n_threads; ++worker) CHECK_EQUAL(first[worker], n_items * worker / n_threads);
     }
 }
 
@@ -207,7 +214,7 @@ int main() {
   nested_calls_run_on_the_same_worker();
   callers_take_turns();
   looks_meanwhile();
-  far_apart_is_an_order_of_all();
+  threads_begin_far_apart();
   refuses_wrong_counts();
   reads_the_environment();
   set_num_threads(1);  // joins the threads, so that the sanitizers see none left
