@@ -52,7 +52,10 @@ class PendingDots {
   }
 
   void finish() {
-    for (int r = 0; r < n_; ++r) out_[r] = sum_lanes(rows_[r]);
+    if (!n_) return;
+    for (int r = n_; r < vector_width; ++r) rows_[r] = Vector{};
+    store_first(out_, sum_rows(rows_), n_);
+    n_ = 0;
   }
 
  private:
@@ -60,26 +63,6 @@ class PendingDots {
   int n_ = 0;
   float* out_;
 };
-
-// The first `n` of W columns of a row, the others 0.
-template <int W>
-inline void load_columns(Vector (&x)[W / vector_width], const float* row, int n) {
-  alignas(64) float whole[W];
-  if (n < W) {
-    std::memset(whole, 0, sizeof(whole));
-    std::memcpy(whole, row, sizeof(float) * static_cast<std::size_t>(n));
-    row = whole;
-  }
-  for (int k = 0; k < W / vector_width; ++k) x[k] = load(row + k * vector_width);
-}
-
-template <int W>
-inline void store_columns(float* row, const Vector (&x)[W / vector_width], int n) {
-  alignas(64) float whole[W];
-  float* out = n < W ? whole : row;
-  for (int k = 0; k < W / vector_width; ++k) store(out + k * vector_width, x[k]);
-  if (n < W) std::memcpy(row, whole, sizeof(float) * static_cast<std::size_t>(n));
-}
 
 // The 16 lanes of Σ a[n]·b[n] over W elements, folded to one vector.
 template <int W>

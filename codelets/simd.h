@@ -74,6 +74,54 @@ inline Vector round_to_bf16(Vector x) {
 
 inline void store(float* p, Vector x) { std::memcpy(p, &x, sizeof(x)); }
 
+// The first n lanes, 0 to vector_width of them, the others 0; nothing behind them is read.
+inline Vector load_first(const float* p, int n) {
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+  return (Vector)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+#elif defined(__AVX2__) && SPARSESNN_VECTOR_BYTES == 32
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return (Vector)_mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+#else
+  Vector x{};
+  for (int l = 0; l < n; ++l) x[l] = p[l];
+  return x;
+#endif
+}
+
+// Writes the first n lanes, likewise.
+inline void store_first(float* p, Vector x, int n) {
+#if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), (__m512)x);
+#elif defined(__AVX2__) && SPARSESNN_VECTOR_BYTES == 32
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), (__m256)x);
+#else
+  for (int l = 0; l < n; ++l) p[l] = x[l];
+#endif
+}
+
+// Lanes of the k-th vector of a row of n numbers.
+inline int lanes_of(int n, int k) {
+  const int left = n - k * vector_width;
+  return left < 0 ? 0 : left < vector_width ? left : vector_width;
+}
+
+// The first `n` of W columns of a row, the others 0.
+template <int W>
+inline void load_columns(Vector (&x)[W / vector_width], const float* row, int n) {
+  for (int k = 0; k < W / vector_width; ++k)
+    x[k] = n < W ? load_first(row + k * vector_width, lanes_of(n, k)) : load(row + k * vector_width);
+}
+
+template <int W>
+inline void store_columns(float* row, const Vector (&x)[W / vector_width], int n) {
+  for (int k = 0; k < W / vector_width; ++k)
+    if (n < W)
+      store_first(row + k * vector_width, x[k], lanes_of(n, k));
+    else
+      store(row + k * vector_width, x[k]);
+}
+
 inline Vector broadcast(float x) { return Vector{} + x; }
 
 inline Vector square_root(Vector x) {

@@ -15,6 +15,7 @@
 #include "kernels.h"
 #include "packing.h"
 #include "phases.h"
+#include "readout_backward.h"
 #include "sparse_rows.h"
 #include "thread_pool.h"
 #include "tile_sums.h"
@@ -99,12 +100,10 @@ class Backward {
  private:
   struct Sender {
     SenderInput input;
-    const SparseRows* rows;           // of sparse synapses, else null: then `M, N` below is one number a synapse
-    const float* weight;              // [M, N] or null; of sparse synapses in the order of the rows
-    float* d_weight;                  // [K, M, N] or null
-    std::size_t size;                 // M·N
-    Array<float> group;               // [M, N], where a group of samples takes several chunks
-    std::vector<Array<float>> later;  // [M, N] each, the slots behind slot 0, which is d_weight
+    const SparseRows* rows;  // of sparse synapses, else null: then `M, N` below is one number a synapse
+    const float* weight;     // [M, N] or null; of sparse synapses in the order of the rows
+    LeafSums sums;           // of d_weight [K, M, N]
+    Array<float> group;      // [M, N], where a group of samples takes several chunks
     // Of a convolution: `weight` is null, `M, N` is one number a weight, in packed order until the end.
     const Windows* windows = nullptr;
     WindowSender window = {};
@@ -124,8 +123,6 @@ class Backward {
   // Whether ∂L/∂i of all tiles of a chunk is kept, not of a tile at a time.
   bool keeps_all() const { return !by_tile_ || dense_; }
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
-  void fold(const Leaf& leaf);
-  float* d_weight_of(const Sender& to, int branch, int slot) const;
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
   int n_senders() const { return static_cast<int>(senders_.size()); }
 
@@ -276,28 +273,8 @@ void Backward::add_sender(const SenderInput& from, const SparseRows* rows, const
                           const Windows* windows) {
   const bool several_a_group = static_cast<int>(chunks_.size()) > n_groups_ && !windows;
   const std::size_t size = rows ? rows->n_synapses : windows ? windows->n_weights() : from.n_pre * n_;
-  Sender sender{from, rows, weight, d_weight, size, d_weight && several_a_group ? Array<float>(size) : Array<float>(),
-                {}};
-  if (d_weight)
-    for (const Leaf& leaf : leaves_)
-      if (leaf.slot > static_cast<int>(sender.later.size())) sender.later.emplace_back(size);
-  sender.windows = windows;
-  senders_.push_back(std::move(sender));
-}
-
-float* Backward::d_weight_of(const Sender& to, int branch, int slot) const {
-  if (!to.d_weight) return nullptr;
-  return slot ? to.later[slot - 1].data() : to.d_weight + branch * to.size;
-}
-
-// Adds the sum of a leaf to those that wait for it.
-void Backward::fold(const Leaf& leaf) {
-  const PhaseTimer timer(Phase::deliver_grad);
-  for (const Sender& to : senders_)
-    for (int slot = leaf.slot - 1; to.d_weight && slot >= leaf.slot - leaf.folds; --slot) {
-      float* sum = d_weight_of(to, leaf.branch, slot);
-      add_branches({sum, d_weight_of(to, leaf.branch, slot + 1)}, {0, 1}, to.size, sum);
-    }
+  senders_.push_back({from, rows, weight, LeafSums(d_weight, size, leaves_),
+                      d_weight && several_a_group ? Array<float>(size) : Array<float>(), windows});
 }
 
 void Backward::sort() {
@@ -322,7 +299,9 @@ LayerGradients Backward::run() {
   int c = 0;
   for (const Leaf& leaf : leaves_) {
     for (; c < n_chunks && chunks_[c].b0 < leaf.hi * group_samples; ++c) run_chunk(c, leaf);
-    if (leaf.folds && n_chunks) fold(leaf);
+    if (!leaf.folds || !n_chunks) continue;
+    const PhaseTimer timer(Phase::deliver_grad);
+    for (const Sender& to : senders_) to.sums.fold(leaf);
   }
   unpack_windows();
   if (wanted_.bias) {
@@ -389,8 +368,8 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
   }
   std::vector<SenderSums> sums;
   for (const Sender& from : senders_)
-    sums.push_back({from.input.n_pre, from.weight, from.windows ? nullptr : d_weight_of(from, leaf.branch, leaf.slot),
-                    from.group.data(), from.rows});
+    sums.push_back(
+        {from.input.n_pre, from.weight, from.windows ? nullptr : from.sums.of(leaf), from.group.data(), from.rows});
   const ChunkPass at_hand{chunk,
                           chunk.b0 == leaf.lo * group_samples,
                           d_bias_ ? d_bias_.data() + chunk.b0 / group_samples * row_ : nullptr,
@@ -434,9 +413,9 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
 // Samples by themselves, each in the order of its chunks; a chunk with the first steps ends the groups' sums.
 void Backward::run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of) {
   const PhaseTimer timer(Phase::deliver_grad);
-  float* const total = d_weight_of(of, leaf.branch, leaf.slot);
+  float* const total = of.sums.of(leaf);
   const int n_samples = chunk.b1 - chunk.b0;
-  const std::size_t stride = of.size + window_slack;
+  const std::size_t size = of.sums.size(), stride = size + window_slack;
   if (total && chunk.t1 == n_steps_) of.by_sample = Array<float>::zeros(stride * n_samples);
   parallel_for(n_samples, [&](int k, int) {
     const Array<float> row = Array<float>::zeros(row_ + window_slack);
@@ -444,18 +423,20 @@ void Backward::run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of) {
                           total ? of.by_sample.data() + stride * k : nullptr);
   });
   if (total && chunk.t0 == 0)
-    add_samples(of.by_sample.data(), stride, of.size, n_samples, chunk.b0 == leaf.lo * group_samples, total);
+    add_samples(of.by_sample.data(), stride, size, n_samples, chunk.b0 == leaf.lo * group_samples, total);
 }
 
 // Gradients of windows in the order of their weights.
 void Backward::unpack_windows() {
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
     const Sender& of = senders_[k];
-    if (!of.windows || !of.d_weight) continue;
-    const Array<float> packed(of.size);
-    for (std::size_t from = 0; from < out_.d_weight[k].size(); from += of.size) {
-      std::memcpy(packed.data(), of.d_weight + from, sizeof(float) * of.size);
-      of.windows->unpack(packed.data(), of.d_weight + from);
+    if (!of.windows || !of.sums) continue;
+    const std::size_t size = of.sums.size();
+    const Array<float> packed(size);
+    for (std::size_t from = 0; from < out_.d_weight[k].size(); from += size) {
+      float* const d_weight = out_.d_weight[k].data() + from;
+      std::memcpy(packed.data(), d_weight, sizeof(float) * size);
+      of.windows->unpack(packed.data(), d_weight);
     }
   }
 }
@@ -478,6 +459,7 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                               const float* d_values, const float* d_potentials, const Wanted& wanted) {
   check_layer(spec, input);
   if (runs_by_row(spec, input)) return window_backward(spec, input, saved, d_values, wanted);
+  if (goes_by_list(spec, input, wanted)) return readout_backward(spec, input, saved, d_potentials, wanted);
   return Backward(spec, input, saved, d_values, d_potentials, wanted).run();
 }
 

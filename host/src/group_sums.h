@@ -22,6 +22,36 @@ struct Leaf {
 // The leaves of these samples of a batch, groups counted from the first of them; n_batch: as `Wanted` has it.
 std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_batch);
 
+// The gradient of a weight, [branches][size], while its leaves are added up; without a gradient (null) nothing.
+class LeafSums {
+ public:
+  LeafSums(float* total, std::size_t size, const std::vector<Leaf>& leaves) : total_(total), size_(size) {
+    for (const Leaf& leaf : leaves)
+      if (total && leaf.slot > static_cast<int>(later_.size())) later_.emplace_back(size);
+  }
+  explicit operator bool() const { return total_ != nullptr; }
+  std::size_t size() const { return size_; }
+
+  // Where the sum of a leaf belongs, [size].
+  float* of(const Leaf& leaf) const { return slot(leaf, leaf.slot); }
+
+  // Adds the sum of a leaf to those that wait for it.
+  void fold(const Leaf& leaf) const {
+    for (int k = leaf.slot - 1; total_ && k >= leaf.slot - leaf.folds; --k)
+      add_branches({slot(leaf, k), slot(leaf, k + 1)}, {0, 1}, size_, slot(leaf, k));
+  }
+
+ private:
+  float* slot(const Leaf& leaf, int k) const {
+    if (!total_) return nullptr;
+    return k ? later_[k - 1].data() : total_ + leaf.branch * size_;
+  }
+
+  float* total_;
+  std::size_t size_;
+  std::vector<Array<float>> later_;  // [size] each, the slots behind slot 0, which is `total`
+};
+
 // total[k] = (first ? 0 : total[k]) + the sums of the groups, in order; a group's begins at zero and adds its samples,
 // ascending. by_sample: [samples][stride], of which n are added.
 void add_samples(const float* by_sample, std::size_t stride, std::size_t n, int n_samples, bool first, float* total);

@@ -41,6 +41,7 @@ void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t
 
 // ---- weight_grad_kernels.cpp
 void weight_grad(const BackwardPass&, const ChunkPass&, int tile, Part part, const float* d_current);
+void list_grads(const BackwardPass&, const ListSender* senders, int group, float* d_bias);
 
 // ---- dense_share_kernels.cpp
 void dense_shares(const LayerSpec&, const float* weight, const DenseBlock&, const TileBlock& tiles,

@@ -59,6 +59,9 @@ struct Kernels {
                        const float* d_current, float* room, float* sums);
   // From the tile's `d_current` to the gradients of weights, bias and list values, of a part of every sender's neurons.
   void (*weight_grad)(const BackwardPass&, const ChunkPass&, int tile, Part part, const float* d_current);
+  // Of a readout of one tile, all steps of a group of samples backwards: the sums and list gradients of its senders,
+  // and of ∂L/∂i [W], unless null, the sum for the bias.
+  void (*list_grads)(const BackwardPass&, const ListSender* senders, int group, float* d_bias);
   // Of senders m0..m1-1 of one population, the gradients of sparse weights and list values; d_current [P][rows][W],
   // `sum` has room for the longest row.
   void (*sparse_grad)(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current,

@@ -147,6 +147,15 @@ struct SenderSums {
   const SparseRows* rows = nullptr;
 };
 
+// The same where lists are gone through one after the other (codelets/deliver_grad_lists.h).
+struct ListSender {
+  Lists lists;
+  int n_pre = 0, delay = 0;
+  const float* weight = nullptr;  // [M, W], padded; null where the gradient of its list values is not wanted
+  float* d_value = nullptr;       // [slots], of lists that arrive; null with `weight`
+  float* sum = nullptr;           // [M, W], of one group of samples: the gradient of the weight; null: not wanted
+};
+
 // The k-th of n nearly equal parts of a number of things.
 struct Part {
   int k, n;

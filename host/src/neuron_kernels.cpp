@@ -196,8 +196,9 @@ inline void readout_step(const BackwardPass& pass, std::int64_t list, int sample
   for (int p = 0; p < pass.spec->n_tiles(); ++p) {
     const std::size_t first = static_cast<std::size_t>(p) * W, n_columns = n - first < W ? n - first : W;
     float* out = d_current + p * stride;
-    std::memset(out, 0, sizeof(float) * W);
-    std::memcpy(out, pass.d_potentials + list * n + first, sizeof(float) * n_columns);
+    Vector q[W / vector_width];
+    load_columns<W>(q, pass.d_potentials + list * n + first, static_cast<int>(n_columns));
+    store_columns<W>(out, q, W);
     const TileGrads<M> tile = tile_grads<M>(pass, first, sample * row + first);
     grad_row<M, W>(tile, out, nullptr);
     for (int q = 0; q < M::n_parameters; ++q) {

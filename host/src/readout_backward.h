@@ -1,0 +1,16 @@
+// The backward pass of a readout of one tile: list by list, a group of samples at a time. Nothing is sorted, and there
+// are no shares of tiles to add up. Same bits as the pass over chunks (backward.cpp).
+#pragma once
+
+#include "engine.h"
+
+namespace sparsesnn {
+
+// Whether a layer goes back so: a readout of one tile whose weights and their gradient stay in a core's L2 cache, next
+// to one another, and hears nobody who lists most of its neurons (dense_shares.h).
+bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted);
+
+LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                                const float* d_potentials, const Wanted& wanted);
+
+}  // namespace sparsesnn
