@@ -39,17 +39,20 @@ struct Masks {
   std::uint64_t fired = 0, listed = 0;  // one bit per neuron
 };
 
-// Of a readout: θ_grad is not read, and nobody fires.
+// Of a readout: θ_grad is not read, and nobody fires. `n_columns` of its neurons exist; their potentials go to `out`.
 template <class M, int W>
-inline void step_readout(const TileNeurons<M>& n, const float* current) {
+inline void step_readout(const TileNeurons<M>& n, const float* current, int n_columns, float* out) {
   constexpr Fired<Vector> nobody{};
+  Vector potentials[W / vector_width];
   for (int k = 0; k < W; k += vector_width) {
     Vector z[M::n_states], p[M::n_parameters];
     n.load_states(z, k);
     n.load_parameters(p, k);
     M::step(z, p, n.constant, nobody, nobody, load(current + k));
     n.store_states(z, k);
+    potentials[k / vector_width] = z[0];
   }
+  store_columns<W>(out, potentials, n_columns);
 }
 
 // `fresh`: the first step of a sequence: nobody has fired before it, whatever the potential 0 says of a negative θ.

@@ -32,7 +32,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         from sparsesnn import encode
         from sparsesnn.adam import Adam, AdamW
         from sparsesnn.datasets.event_set import EventSet
-        from sparsesnn.engines.module import Layer, LiveModel, Model
+        from sparsesnn.engines.live import LiveModel
+        from sparsesnn.engines.module import Layer, Model
         from sparsesnn.engines.sequential import Sequential
         from sparsesnn.host.stream import Stream
         from sparsesnn.output import LayerState, Output

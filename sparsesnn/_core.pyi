@@ -38,7 +38,7 @@ def set_choice(name: str, value: int) -> None:
 class LayerSpec:
     """The numbers that define one layer's passes; see host/src/layer.h."""
 
-    def __init__(self, *, model: str, constants: Sequence[float], learns: Sequence[bool], detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ...) -> None: ...
+    def __init__(self, *, model: str, constants: Sequence[float], learns: Sequence[bool], detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ..., ranges: Sequence[tuple[float, float]]) -> None: ...
 
     def at(self, seed: int, first_step: int, first_sample: int) -> LayerSpec:
         """The same for one call."""

@@ -134,7 +134,7 @@ class PopulationModule(nn.Module):
         self._columns: dict[str, Columns | None] = {}
         self._places: dict[str, Tensor] = {}
         self._orders: dict[str, tuple[Tensor, Tensor]] = {}
-        self.wiring: Any = None  # of the CPU engine, see sparsesnn.engines.cpu.layer.Wiring
+        self.wiring: Any = None  # of the CPU engine, see sparsesnn.engines.cpu.wiring.Wiring
         self.snapshot: Any = None  # of a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
         self.part: Any = None  # of a layer that ranks share, see sparsesnn.engines.ranks.layer.Part
         self.incoming = tuple(incoming)

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -65,7 +66,8 @@ void register_engine(nb::module_& m) {
           [](LayerSpec* self, const std::string& model, const std::vector<float>& constants,
              const std::vector<bool>& learns, bool detach_reset, const std::string& surrogate, float slope, int n,
              int tile_width, int capacity, bool fixed, bool bf16, bool save, std::uint64_t seed,
-             std::uint64_t first_step, std::uint64_t first_sample, int population, int first) {
+             std::uint64_t first_step, std::uint64_t first_sample, int population, int first,
+             const std::vector<std::pair<float, float>>& ranges) {
             if (population && (first < 0 || n < 0 || first > population - n))
               throw InputError("ShapeError", "LayerSpec: a shard must lie within its population");
             LayerSpec spec;
@@ -77,8 +79,10 @@ void register_engine(nb::module_& m) {
             };
             check(constants.size(), spec.model->n_constants, "constants");
             check(learns.size(), spec.model->n_parameters, "learns");
+            check(ranges.size(), spec.model->n_parameters, "ranges");
             std::copy(constants.begin(), constants.end(), spec.constants);
             std::copy(learns.begin(), learns.end(), spec.learns);
+            for (std::size_t k = 0; k < ranges.size(); ++k) std::tie(spec.low[k], spec.high[k]) = ranges[k];
             spec.detach_reset = detach_reset;
             spec.surrogate = find_surrogate(surrogate);
             spec.slope = slope;
@@ -97,7 +101,7 @@ void register_engine(nb::module_& m) {
           },
           nb::kw_only(), "model"_a, "constants"_a, "learns"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "n"_a,
           "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0,
-          "population"_a = 0, "first"_a = 0)
+          "population"_a = 0, "first"_a = 0, "ranges"_a)
       .def(
           "at",
           [](LayerSpec self, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample) {

@@ -24,6 +24,9 @@ struct LayerSpec {
   const NeuronModel* model = nullptr;
   float constants[max_constants] = {};  // of the model, in its order
   bool learns[max_parameters] = {};     // which of its parameters
+  // Their ranges: the passes read the nearest number within. Those that learn are within already, for their gradient's
+  // sake (sparsesnn/bounds.py).
+  float low[max_parameters] = {}, high[max_parameters] = {};
   bool detach_reset = true;
   int surrogate = 0;  // its place in codelets/surrogate.h
   float slope = 10.0f;

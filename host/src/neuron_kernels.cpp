@@ -80,9 +80,8 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
   const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
   const TileNeurons<M> neurons = tile_neurons<M>(pass, spec, tile, state);
   if constexpr (M::threshold < 0) {
-    step_readout<M, W>(neurons, current);
-    std::memcpy(pass.potentials + list * spec.n + tile.first, pass.state[0] + state,
-                sizeof(float) * __builtin_popcountll(tile.valid));
+    step_readout<M, W>(neurons, current, __builtin_popcountll(tile.valid),
+                       pass.potentials + list * spec.n + tile.first);
   } else {
     const bool fresh = t == 0 && pass.starts_above_threshold;
     const float* const grad_threshold = pass.neuron.grad_threshold + tile.first;

@@ -161,22 +161,25 @@ void TileColumns::pack_tile(int tile, Worker& worker) const {
 }
 
 Padded::Padded(const LayerSpec& spec, const LayerInput& input) {
-  const auto copy = [&](PerNeuron from, float fill, const char* name, bool finite) {
+  using Limits = std::numeric_limits<float>;
+  constexpr float never = Limits::max();
+  const auto copy = [&](PerNeuron from, float fill, const char* name, bool finite, float low = -Limits::infinity(),
+                        float high = Limits::infinity()) {
     if (!from) return Array<float>();
     Array<float> to = Array<float>::filled(spec.n_padded(), fill);
     for (int k = 0; k < spec.n; ++k) {
-      if (std::isnan(from[k]) || (finite && std::isinf(from[k])))
+      const float x = from[k] < low ? low : from[k] > high ? high : from[k];  // NaN stays
+      if (std::isnan(x) || (finite && std::isinf(x)))
         throw InputError("NumericError", std::string(name) + " of neuron " + std::to_string(k) + " is " +
-                                             std::to_string(from[k]) + "; it must be finite");
-      to[k] = from[k];
+                                             std::to_string(x) + "; it must be finite");
+      to[k] = x;
     }
     return to;
   };
-  constexpr float never = std::numeric_limits<float>::max();
   const NeuronModel& model = *spec.model;
   for (int k = 0; k < model.n_parameters; ++k)
-    parameters.push_back(
-        copy(input.parameters[k], k == model.threshold ? never : 0.0f, model.parameter_names[k], true));
+    parameters.push_back(copy(input.parameters[k], k == model.threshold ? never : 0.0f, model.parameter_names[k], true,
+                              spec.low[k], spec.high[k]));
   grad_threshold = copy(input.grad_threshold, never, "grad_threshold", false);
   bias = copy(input.bias, 0.0f, "bias", true);
 }

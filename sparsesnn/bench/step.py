@@ -262,14 +262,24 @@ def train_step(
         synchronise(device)
         return time.perf_counter()
 
+    forward = 0.0
+
+    def loss_of(output: Output) -> torch.Tensor:
+        nonlocal forward
+        logits = output.counts() if output.potentials is None else output.potentials.mean(0)
+        loss = functional.cross_entropy(logits.float(), labels.to(device))
+        forward = now()
+        return loss
+
     optimiser.zero_grad(set_to_none=True)
     start = now()
-    with autocast(device, precision):
-        output = model(spikes)
-    logits = output.counts() if output.potentials is None else output.potentials.mean(0)
-    loss = functional.cross_entropy(logits.float(), labels.to(device))
-    forward = now()
-    loss.backward()
+    if precision == "float32":
+        loss, output = model.learn(spikes, loss_of)
+    else:
+        with autocast(device, precision):
+            output = model(spikes)
+        loss = loss_of(output)
+        loss.backward()
     backward = now()
     optimiser.step()
     end = now()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +11,13 @@ from torch import Tensor, nn
 from sparsesnn.arguments import named
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
-from sparsesnn.engines.cpu.chain import Chain, fits_one_call, hooked, run_layers
-from sparsesnn.engines.cpu.layer import Snapshot, Wiring, run_layer
+from sparsesnn.engines.cpu.chain import can_learn, fits_one_call, hooked, learn, run_layers
+from sparsesnn.engines.cpu.layer import run_layer
+from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
+from sparsesnn.engines.live import LiveModel
 from sparsesnn.engines.pooling import pooled
 from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
@@ -285,10 +286,7 @@ class Model(Loadable):
                 these.
         """
         chosen = chosen_neurons(self.network, record) if record else {}
-        source = self.source
-        n_input = self.network.populations[source].n
-        if getattr(spikes, "n_neurons", None) != n_input:
-            raise ShapeError(_misfit(spikes, source, n_input))
+        self._check_input(spikes)
         if self.parts and (state is not None or chosen):
             raise TypeError(
                 "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
@@ -306,10 +304,67 @@ class Model(Loadable):
             and isinstance(data, SpikeBatch)
             and not (past or chosen or heard or hooked(self.layers.values()))
         ):
-            outputs, states = run_layers(self.network, dict(self.layers), data)
+            outputs, states = run_layers(self.network, dict(self.layers.items()), data)
         else:
             outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
+        return self._output(outputs, states, past, traces)
+
+    def learn(
+        self,
+        spikes: SpikeBatch | DenseSpikes,
+        loss: Callable[[Output], Tensor],
+        *,
+        heard: Heard | None = None,
+        first_sample: int = 0,
+    ) -> tuple[Tensor, Output]:
+        """A batch forward, its loss, and back: gradients are added to `.grad` of the parameters.
+
+        What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
+        small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
+        thresholds or delays learn, over ranks and on the backend dense it is just that.
+
+        Args:
+            spikes: T steps of B samples, the beginning of a sequence.
+            loss: makes float32[] of the output, whatever it reads of it.
+            heard, first_sample: as of `forward`.
+
+        Returns: the loss, detached; and the output, for counts and measures.
+        """
+        self._check_input(spikes)
+        if not isinstance(spikes, SpikeBatch) or heard or not self._learns_in_one_call(spikes):
+            output = self(spikes, heard=heard, first_sample=first_sample)
+            value = loss(output)
+            value.backward()
+            return value.detach(), output
+        made: list[Output] = []
+
+        def loss_of(outputs: dict[str, Any], states: dict[str, LayerState]) -> Tensor:
+            made.append(self._output(outputs, states, {}, {}))
+            return loss(made[0])
+
+        value = learn(self.network, dict(self.layers.items()), spikes, loss_of)
+        return value, made[0]
+
+    def _learns_in_one_call(self, spikes: SpikeBatch) -> bool:
+        layers = self.layers.values()
+        plain = self.in_one_call and self.backend == "cpu" and not hooked([self, *layers])
+        return plain and can_learn(layers, spikes)
+
+    def _check_input(self, spikes: object) -> None:
+        n_input = self.network.populations[self.source].n
+        if getattr(spikes, "n_neurons", None) != n_input:
+            raise ShapeError(_misfit(spikes, self.source, n_input))
+
+    def _output(
+        self,
+        outputs: dict[str, Any],
+        states: dict[str, LayerState],
+        past: Mapping[str, LayerState],
+        traces: dict[str, Traces],
+    ) -> Output:
+        """From what all populations put out, the input first."""
         if depth := self.depth:
+            source, data = self.source, outputs[self.source]
             before = past[source].history if source in past else None
             given = data.to_dense() if isinstance(data, DenseSpikes) else data
             states[source] = LayerState(history=last_steps(before, given, depth))
@@ -389,63 +444,6 @@ class Model(Loadable):
         if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
         return spikes.to_dense()
-
-
-class LiveModel:
-    """A network that runs on and on, a step or a few at a time: `live = model.live(); output = live(spikes)`.
-
-    Each call goes on where the last one ended, with the numbers of `model(spikes, state)` in evaluation, bit for bit, and without
-    gradients. The weights are those that the model had when this was made, in the order in which the engine reads them, so that a
-    step costs what its spikes cost. Later changes of the model, of whatever kind, do not arrive here: make another.
-
-    Memory: as much again as the model's weights.
-
-    Attributes: `state`, per population, as `Output.state`; None at the beginning. It can be set.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.state: Mapping[str, LayerState] | None = None
-        self._chain: Chain | None = None
-        if model.backend != "cpu":
-            self._model = copy.deepcopy(model).eval()
-            return
-        layers = nn.ModuleDict()
-        for name, layer in model.layers.items():
-            layers[name] = _still(name, layer)  # type: ignore[arg-type]
-        self._model = copy.copy(model)
-        self._model._modules = {**model._modules, "layers": layers}
-        self._model.eval()
-        hooked = bool(model._forward_hooks or model._forward_pre_hooks)
-        if not hooked and Chain.fits(model.network, dict(layers)):
-            self._chain = Chain(model.network, dict(layers))
-
-    def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
-        """Runs the next T steps of B samples; B is that of the first call."""
-        with torch.no_grad():
-            if self._chain and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._chain.n_input:
-                output = self._chain(spikes, self.state)
-            else:
-                output = self._model(spikes, self.state)
-        self.state = output.state
-        return output
-
-    def reset(self) -> None:
-        """Begins again: zero potentials, no past spikes."""
-        self.state = None
-
-
-def _still(name: str, layer: Layer) -> Layer:
-    """A layer as it is now. It shares the weights, of which the engine reads the shapes alone."""
-    still = copy.copy(layer)
-    weights = {c.name for c in layer.incoming}
-    for kind in ("_parameters", "_buffers"):
-        tensors = getattr(layer, kind).items()
-        setattr(still, kind, {k: x if x is None or k in weights else x.detach().clone() for k, x in tensors})
-    try:
-        still.snapshot = Snapshot.of(layer)
-    except NumericError as error:
-        raise NumericError(f"{name}: {error}") from None
-    return still
 
 
 def _extend(before: LayerOutput, x: LayerInput, delay: int) -> LayerOutput:

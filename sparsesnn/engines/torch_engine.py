@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -68,13 +69,17 @@ class TorchEngine(Engine):
         training = self.training
         optimizers.set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        with self._precision():
-            output = self.run_to_train(batch)
-        logits = decode(output, training.decoding, training.n_classes)
-        labels = batch.labels.to(logits.device)
-        loss, value = total_loss(output, logits, labels, training.objective, batch.n_whole, self.grid.replicas)
-        self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
-        loss.backward()
+        logits, labels, value = torch.empty(0), batch.labels, math.nan
+
+        def loss_of(output: Output) -> Tensor:
+            nonlocal logits, labels, value
+            logits = decode(output, training.decoding, training.n_classes)
+            labels = batch.labels.to(logits.device)
+            loss, value = total_loss(output, logits, labels, training.objective, batch.n_whole, self.grid.replicas)
+            self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
+            return loss
+
+        output = self.learn(batch, loss_of)
         norm = self.finish_backward()
         self._check_finite("norm of the gradients", norm, lambda: optimizers.gradients_of(self.model))
         self.optimizer.step()
@@ -101,9 +106,13 @@ class TorchEngine(Engine):
         output: Output = self.model(batch.spikes, heard=batch.heard)
         return output
 
-    def run_to_train(self, batch: Batch) -> Output:
-        """`run` for a training step."""
-        return self.run(batch)
+    def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
+        """Runs a batch forward, differentiates the loss of what the network puts out, which it returns, and leaves the gradients in
+        the model's parameters."""
+        with self._precision():
+            output = self.run(batch)
+        loss_of(output).backward()
+        return output
 
     @torch.no_grad()
     def output(self, spikes: SpikeBatch) -> Output:

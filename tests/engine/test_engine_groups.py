@@ -199,6 +199,7 @@ def readout_spec(n: int, tile_width: int, population: int, first: int) -> _core.
         model="li",
         constants=[1.0],
         learns=[False],
+        ranges=[(0.0, 1.0)],
         detach_reset=True,
         surrogate="straight_through",
         slope=1.0,

@@ -11,7 +11,7 @@ import torch
 
 from sparsesnn import _core, reference, set_num_threads
 from sparsesnn.delays import Delays
-from sparsesnn.engines.cpu.layer import spec_arguments
+from sparsesnn.engines.cpu.wiring import spec_arguments
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population, Resonator

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference
-from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.cpu import wiring as engine
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population, Resonator

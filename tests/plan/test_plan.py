@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.layer import tile_width
+from sparsesnn.engines.cpu.wiring import tile_width
 from sparsesnn.engines.module import Layer
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.cpu import wiring as engine
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.host import shared_memory

@@ -1,43 +1,46 @@
-"""Networks whose layers run one after the other in one call of the engine: `run_layers` learns, `Chain` runs on and on.
+"""Networks whose layers run one after the other in one call of the engine: `run_layers` and `learn` train, `Chain` runs on and on.
 
 A call per layer would cost more time in Python, and a look through every layer's lists before the next layer reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.modules import module as torch_modules
 
 from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import (
+    NO_LISTS,
+    NOTHING,
     Pass,
     engine_lists,
-    in_lists,
     own_before,
     spikes_of,
     state_after,
     states_of,
 )
+from sparsesnn.engines.cpu.wiring import Wiring, in_lists
 from sparsesnn.errors import NumericError
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
 from sparsesnn.rotation import list_seed, next_training_step
+from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
-#: no steps of no samples
-_NOTHING = SpikeBatch._from_flat(np.empty(0, np.int64), np.empty(0, np.int32), 0, 0, 1)
-_NO_LISTS = engine_lists(_NOTHING)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_EVERYWHERE = tuple(f"_global{name}" for name in _HOOKS)
 
 
 def hooked(layers: Iterable[Any]) -> bool:
     """Whether somebody wants to see single layers run."""
-    everywhere = any(getattr(torch_modules, f"_global{name}") for name in _HOOKS)
-    return everywhere or any(getattr(layer, name) for layer in layers for name in _HOOKS)
+    everywhere = vars(torch_modules)
+    if any(everywhere[name] for name in _HOOKS_EVERYWHERE):
+        return True
+    return any(own[name] for own in map(vars, layers) for name in _HOOKS)
 
 
 def fits_one_call(network: Network) -> bool:
@@ -55,9 +58,76 @@ def run_layers(
 
     Each layer is a node of PyTorch's graph, as if it had run by itself.
     """
-    source = network.inputs[0]
-    lists, places, learns = engine_lists(spikes), {source: 0}, [_learns(spikes)]
+    outputs: dict[str, Any] = {network.inputs[0]: spikes}
+    states: dict[str, LayerState] = {}
+    for name, this, result in _passes(network, layers, spikes):
+        this.ran([outputs[c.pre] for c in network.senders(name)], result)
+        outputs[name], states[name] = this.output()
+    return outputs, states
+
+
+def can_learn(layers: Iterable[Any], spikes: SpikeBatch) -> bool:
+    """Whether `learn` does what autograd would: gradients are wanted of nothing but weights and biases that the engine reads as
+    they are, and nobody wants to see them on their way."""
+    return torch.is_grad_enabled() and not _learns(spikes) and all(map(_learns_as_read, layers))
+
+
+def _learns_as_read(layer: Any) -> bool:
+    wiring = Wiring.of(layer)
+    learnt = {name: x for name, x in layer._parameters.items() if x is not None and x.requires_grad}
+    if layer.weight_dtype in BITS or not learnt.keys() <= wiring.read_as_they_are:
+        return False
+    return not any(x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None) for x in learnt.values())
+
+
+def learn(
+    network: Network,
+    layers: Mapping[str, Any],
+    spikes: SpikeBatch,
+    loss: Callable[[dict[str, Any], dict[str, LayerState]], Tensor],
+) -> Tensor:
+    """A pass of all layers, the loss of what they put out and their states, and the way back: gradients are added to the
+    parameters. Returns the loss, detached.
+
+    PyTorch's graph begins at what the layers put out and holds the loss alone. Same bits as through `run_layers`: what comes
+    back to a population's lists is added in the order in which PyTorch's graph would, the loss first, then the readers from the
+    last one on.
+    """
+    outputs: dict[str, Any] = {network.inputs[0]: spikes}
+    states: dict[str, LayerState] = {}
     passes: dict[str, Pass] = {}
+    leaves: dict[str, Tensor] = {}
+    for name, this, result in _passes(network, layers, spikes):
+        this.ran([outputs[c.pre] for c in network.senders(name)], result)
+        outputs[name], states[name] = this.leaf()
+        passes[name], leaves[name] = this, outputs[name] if this.is_readout else outputs[name].values
+    value = loss(outputs, states)
+    value.backward()
+    arrived = {name: leaf.grad for name, leaf in leaves.items() if passes[name].save}
+    for name, this in reversed(passes.items()):
+        d_out = arrived.pop(name, None)
+        if d_out is None:
+            continue
+        senders = [c.pre for c in network.senders(name)]
+        wanted = [pre in passes and passes[pre].save for pre in senders]
+        found, d_values = this.gradients(d_out.contiguous().numpy(), wanted)
+        for pre, d in zip(senders, d_values, strict=True):
+            if d is not None:
+                _add(arrived, pre, torch.from_numpy(d))
+        for key, parameter in this.learnt.items():
+            gradient = torch.from_numpy(found[key])
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    return value.detach()
+
+
+def _add(sums: dict[str, Any], key: str, more: Tensor) -> None:
+    sums[key] = more if sums.get(key) is None else sums[key].add_(more)
+
+
+def _passes(network: Network, layers: Mapping[str, Any], spikes: SpikeBatch) -> list[tuple[str, Pass, Any]]:
+    """By layer its pass, which does not know yet what it read, and what the engine gave back."""
+    lists, places, learns = engine_lists(spikes), {network.inputs[0]: 0}, [_learns(spikes)]
+    passes: list[tuple[str, Pass]] = []
     links, told = [], []
     for name, layer in layers.items():
         reads = [places[c.pre] for c in network.senders(name)]
@@ -70,16 +140,11 @@ def run_layers(
         this.save = this.save or any(learns[k] for k in reads)
         places[name] = len(learns)
         learns.append(this.save)
-        links.append((name, this.prepare([_NO_LISTS] * len(reads)), reads))
+        links.append((name, this.link(), reads))
         told.append((list_seed(layer.rotation_seed, training_step), 0, None, None))
-        passes[name] = this
+        passes.append((name, this))
     results = _core.Chain(links).forward(lists, spikes.n_steps, spikes.n_samples, told)
-    outputs: dict[str, Any] = {source: spikes}
-    states: dict[str, LayerState] = {}
-    for (name, this), result in zip(passes.items(), results, strict=True):
-        this.ran([outputs[c.pre] for c in network.senders(name)], result)
-        outputs[name], states[name] = this.output()
-    return outputs, states
+    return [(name, this, result) for (name, this), result in zip(passes, results, strict=True)]
 
 
 class Chain:
@@ -96,8 +161,8 @@ class Chain:
         places = {name: k for k, name in enumerate([source, *layers])}
         links = []
         for name, layer in layers.items():
-            nothing = [_unmade(_NOTHING, n_pre) for n_pre in layer.n_pre]
-            call = Pass(layer, nothing, None, 0).prepare([_NO_LISTS] * len(nothing))
+            nothing = [_unmade(NOTHING, n_pre) for n_pre in layer.n_pre]
+            call = Pass(layer, nothing, None, 0).prepare([NO_LISTS] * len(nothing))
             links.append((name, call, [places[c.pre] for c in network.senders(name)]))
         self.chain = _core.Chain(links)
 
@@ -134,7 +199,7 @@ class Chain:
 
 def _unmade(like: SpikeBatch, n_neurons: int) -> SpikeBatch:
     """In place of lists that the engine will have made when they are read."""
-    none = _NOTHING
+    none = NOTHING
     return SpikeBatch(none.offsets, none.ids, none.n_spikes, like.n_steps, like.n_samples, n_neurons)
 
 

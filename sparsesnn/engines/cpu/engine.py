@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -58,11 +58,11 @@ class CpuEngine(TorchEngine):
         step = super().step(batch, lr)
         return replace(step, note=self.switch.note) if self.switch else step
 
-    def run_to_train(self, batch: Batch) -> Output:
-        if self.switch is None:
-            return self.run(batch)
-        output: Output = self.switch.model_for(batch.spikes)(batch.spikes, heard=batch.heard)
-        self.switch.count(batch.spikes, output)
+    def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
+        model: Model = self.switch.model_for(batch.spikes) if self.switch else self.model
+        _, output = model.learn(batch.spikes, loss_of, heard=batch.heard, first_sample=batch.first_sample)
+        if self.switch:
+            self.switch.count(batch.spikes, output)
         return output
 
     def state(self) -> dict[str, Tensor]:

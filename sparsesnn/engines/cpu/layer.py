@@ -7,7 +7,7 @@ Finkbeiner et al. 2024 is the ordinary gradient of this graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,13 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
-from sparsesnn.bounds import bounded
+from sparsesnn.engines.cpu.wiring import Kept, Wiring, layer_tensors, place_of
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
-from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
-from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.parameters import DELAYS, PopulationModule
 from sparsesnn.rotation import list_seed
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.synapses import Synapses
-from sparsesnn.synapses.base import InLists
 
 
 def run_layer(
@@ -77,8 +74,14 @@ class Pass:
         self.result: Any = None
 
     def output(self) -> tuple[Any, LayerState]:
-        """Runs the layer; what it puts out, and its state."""
-        result = self.run_in_graph()
+        """Runs the layer; what it puts out, a node of PyTorch's graph where a backward pass will follow, and its state."""
+        return self._put_out(self.run_in_graph())
+
+    def leaf(self) -> tuple[Any, LayerState]:
+        """The same with a leaf in place of the node: its gradient is for `gradients`."""
+        return self._put_out(self.run().requires_grad_(self.save))
+
+    def _put_out(self, result: Tensor) -> tuple[Any, LayerState]:
         out = None if self.is_readout else self.lists(result if self.save else None)
         after = state_after(self.layer, self.state, self.result, out, self.n_steps, self.training_step)
         return result if out is None else out, after
@@ -101,6 +104,16 @@ class Pass:
         self.sources = tuple(sources)
         self.values = [self.values_of(k) for k in range(len(self.sources))]
         self.engine_call, self.result = result.get("call"), result
+
+    def link(self) -> _core.LayerCall:
+        """The engine's view of the layer in a chain, which brings what differs from pass to pass: made again only where a tensor
+        is another one, or lies elsewhere."""
+        key = self.save, self.layer.weight_dtype, tuple(self.learnt)
+        kept = self.wiring.kept
+        if kept is None or not kept.holds(key, self.tensors):
+            call = self.prepare([NO_LISTS] * len(self.sources))
+            self.wiring.kept = kept = Kept(key, {name: (x, place_of(x)) for name, x in self.tensors.items()}, call)
+        return kept.call
 
     def prepare(self, lists: Sequence[_core.Lists] | None = None) -> _core.LayerCall:
         """The engine's view of the pass; `lists`: of every source, if not those of `sources`."""
@@ -256,136 +269,6 @@ class _RunLayer(torch.autograd.Function):
         return (None, *(None if g is None else torch.from_numpy(g) for g in (*d_values, *map(found.get, this.learnt))))
 
 
-def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
-    """All tensors that define the layer, under the engine's names; parameters within their range, those that learn [n]."""
-    wiring = Wiring.of(layer)
-    found = {}
-    for name, c in wiring.connections.items():
-        if name in wiring.pools:
-            found[name] = torch.ones(c.synapses.weight_shape(c.n_pre, layer.population.n))
-        else:
-            found[name] = layer.weight(c) if name in wiring.rows or name in wiring.windows else layer.matrix(c)
-        if c.is_recurrent and c.axonal:
-            found[name + DELAYS] = layer.axonal_delays(c)
-    for name in ("bias", "grad_threshold"):
-        value: Tensor | None = getattr(layer, name, None)
-        if value is not None:
-            found[name] = value
-    for name, low, high in layer.population.parameters:
-        value = bounded(getattr(layer, name), low, high)
-        if value.requires_grad and value.ndim == 0:
-            value = layer.part.own_neurons(value) if layer.part else value.expand(layer.population.n)
-        found[name] = value
-    return found
-
-
-class Wiring:
-    """What the engine is told of a layer at every call and does not change.
-
-    Attributes:
-        senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`.
-        connections: by these names, behind their pools.
-        n_pre: neurons in the lists of each sender, likewise.
-        pools: names of those that only pool: what they make is heard one to one.
-        pools_before: of each sender, the pools that its lists go through first.
-        windows: convolutions, by the names of their weights.
-        parameters: of the neuron model, names in the order of the C++ model.
-        rows: compressed rows, by the names of the weights that have some.
-    """
-
-    def __init__(self, layer: PopulationModule) -> None:
-        self.senders = [f"weight{k}" for k in range(len(layer.senders))]
-        self.loops = [f"loop{k}" for k in range(len(layer.loops))]
-        self.connections = {
-            **dict(zip(self.senders, map(behind_pools, layer.senders), strict=True)),
-            **dict(zip(self.loops, layer.loops, strict=True)),
-        }
-        self.n_pre = [self.connections[name].n_pre for name in self.senders]
-        self.pools_before = [in_lists(c.synapses, c.n_pre).pools for c in layer.senders]
-        weightless = {c.name for c in layer.senders if not layer.has_weights(c)}
-        self.pools = {name for name, c in self.connections.items() if c.name in weightless}
-        shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
-        self.windows = {name: _core.Windows(**shape) for name, shape in shapes.items() if shape}
-        self.parameters = tuple(parameter.name for parameter in layer.population.parameters)
-        by_blocks = bool(layer.part and layer.part.exchange)
-        self.rows: dict[str, _core.SparseRows] = {}
-        for name, c in self.connections.items():
-            if c.synapses.is_compressed(c.n_pre, layer.population.n):
-                columns = layer.columns(c)
-                assert columns is not None
-                offsets, senders = columns
-                width, first = tile_width(layer), layer.neurons[0]
-                self.rows[name] = _core.SparseRows(c.n_pre, offsets, senders, width, first, by_blocks)
-        self.by_sample = bool(self.rows) or bool(self.loops) or bool(self.windows)
-        self.specs: dict[Any, _core.LayerSpec] = {}
-
-    @staticmethod
-    def of(layer: Any) -> Wiring:
-        """Made once; a copy of the layer makes its own."""
-        if layer.wiring is None:
-            layer.wiring = Wiring(layer)
-        found: Wiring = layer.wiring
-        return found
-
-    def spec(self, layer: PopulationModule, save: bool, learnt: Collection[str]) -> _core.LayerSpec:
-        """The engine's numbers, but for those that differ from call to call."""
-        key = save, layer.weight_dtype, tuple(name in learnt for name in self.parameters)
-        if key not in self.specs:
-            self.specs[key] = _core.LayerSpec(**spec_arguments(layer, save, learnt))
-        return self.specs[key]
-
-
-def behind_pools(c: Incoming) -> Incoming:
-    """A connection as the engine delivers it."""
-    found = in_lists(c.synapses, c.n_pre)
-    return c._replace(n_pre=found.n_pre, synapses=found.kind)
-
-
-def in_lists(synapses: Synapses, n_pre: int) -> InLists:
-    """How lists go through synapses."""
-    found = synapses.in_lists(n_pre)
-    assert found is not None, "refused when the layer was made"
-    return found
-
-
-def tile_width(layer: PopulationModule) -> int:
-    """Neurons of a tile of the layer: as the plan says, where there is one."""
-    if layer.part:
-        width: int = layer.part.shards.tile_width
-        return width
-    n = layer.population.n
-    return cpu_tile_width(n, max((c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, layer.incoming)), default=0))
-
-
-def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:
-    """What the engine must know of a layer in addition to its arrays, the same at every call."""
-    population = layer.population
-    common: dict[str, Any] = {
-        "model": population.kernel,
-        "constants": population.constants,
-        "learns": [name in learnt for name in (parameter.name for parameter in population.parameters)],
-        "n": layer.neurons[1] - layer.neurons[0],
-        "population": population.n if layer.part else 0,
-        "first": layer.neurons[0],
-        "tile_width": tile_width(layer),
-        "bf16": layer.weight_dtype == "bfloat16",
-        "save": save,
-        "seed": 0,
-        "first_step": 0,
-    }
-    if isinstance(population, LI):
-        readout = {"detach_reset": True, "surrogate": "straight_through", "slope": 1.0, "capacity": 0}
-        return {**common, **readout, "fixed": False}
-    return {
-        **common,
-        "detach_reset": population.detach_reset,
-        "surrogate": population.surrogate.kind,
-        "slope": population.surrogate.slope,
-        "capacity": population.capacity or 0,
-        "fixed": population.activity == "fixed",
-    }
-
-
 def spikes_of(
     result: Mapping[str, Any], n_steps: int, n_samples: int, n_neurons: int, values: Tensor | None = None
 ) -> SpikeBatch:
@@ -457,3 +340,8 @@ def _array(x: Tensor, name: str) -> np.ndarray:
             f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu: call model.float().cpu(), or use backend 'dense'"
         )
     return (x if x.is_contiguous() else x.contiguous()).detach().numpy()
+
+
+#: no steps of no samples, and the engine's view of them
+NOTHING = SpikeBatch._from_flat(np.empty(0, np.int64), np.empty(0, np.int32), 0, 0, 1)
+NO_LISTS = engine_lists(NOTHING)

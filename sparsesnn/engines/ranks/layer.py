@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.layer import Pass, Wiring, engine_lists
+from sparsesnn.engines.cpu.layer import Pass, engine_lists
+from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists

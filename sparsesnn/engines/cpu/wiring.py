@@ -1,0 +1,184 @@
+"""What the engine `cpu` is told of a layer: its tensors, and what stays the same from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsesnn import _core
+from sparsesnn.bounds import bounded
+from sparsesnn.layers import LI
+from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
+from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.synapses import Synapses
+from sparsesnn.synapses.base import InLists
+
+
+def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
+    """All tensors that define the layer, under the engine's names; parameters that learn within their range and [n], others as they
+    are: the engine knows the range too."""
+    wiring = Wiring.of(layer)
+    found = {}
+    for name, c in wiring.connections.items():
+        if name in wiring.pools:
+            found[name] = torch.ones(c.synapses.weight_shape(c.n_pre, layer.population.n))
+        else:
+            found[name] = layer.weight(c) if name in wiring.rows or name in wiring.windows else layer.matrix(c)
+        if c.is_recurrent and c.axonal:
+            found[name + DELAYS] = layer.axonal_delays(c)
+    for name in ("bias", "grad_threshold"):
+        value: Tensor | None = getattr(layer, name, None)
+        if value is not None:
+            found[name] = value
+    for name, low, high in layer.population.parameters:
+        value = getattr(layer, name)
+        if value.requires_grad:
+            value = bounded(value, low, high)
+            if value.ndim == 0:
+                value = layer.part.own_neurons(value) if layer.part else value.expand(layer.population.n)
+        found[name] = value
+    return found
+
+
+class Wiring:
+    """What the engine is told of a layer at every call and does not change.
+
+    Attributes:
+        senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`.
+        connections: by these names, behind their pools.
+        n_pre: neurons in the lists of each sender, likewise.
+        pools: names of those that only pool: what they make is heard one to one.
+        pools_before: of each sender, the pools that its lists go through first.
+        windows: convolutions, by the names of their weights.
+        parameters: of the neuron model, names in the order of the C++ model.
+        rows: compressed rows, by the names of the weights that have some.
+        read_as_they_are: names of the parameters that the engine reads where they lie, unless weights are rounded to integers.
+    """
+
+    def __init__(self, layer: PopulationModule) -> None:
+        self.senders = [f"weight{k}" for k in range(len(layer.senders))]
+        self.loops = [f"loop{k}" for k in range(len(layer.loops))]
+        self.connections = {
+            **dict(zip(self.senders, map(behind_pools, layer.senders), strict=True)),
+            **dict(zip(self.loops, layer.loops, strict=True)),
+        }
+        self.n_pre = [self.connections[name].n_pre for name in self.senders]
+        self.pools_before = [in_lists(c.synapses, c.n_pre).pools for c in layer.senders]
+        weightless = {c.name for c in layer.senders if not layer.has_weights(c)}
+        self.pools = {name for name, c in self.connections.items() if c.name in weightless}
+        shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
+        self.windows = {name: _core.Windows(**shape) for name, shape in shapes.items() if shape}
+        self.parameters = tuple(parameter.name for parameter in layer.population.parameters)
+        by_blocks = bool(layer.part and layer.part.exchange)
+        self.rows: dict[str, _core.SparseRows] = {}
+        for name, c in self.connections.items():
+            if c.synapses.is_compressed(c.n_pre, layer.population.n):
+                columns = layer.columns(c)
+                assert columns is not None
+                offsets, senders = columns
+                width, first = tile_width(layer), layer.neurons[0]
+                self.rows[name] = _core.SparseRows(c.n_pre, offsets, senders, width, first, by_blocks)
+        read = [
+            c
+            for name, c in self.connections.items()
+            if name in {**self.rows, **self.windows} or layer.columns(c) is None
+        ]
+        self.read_as_they_are = {"bias", *(c.name for c in read)}
+        self.by_sample = bool(self.rows) or bool(self.loops) or bool(self.windows)
+        self.specs: dict[Any, _core.LayerSpec] = {}
+        self.kept: Kept | None = None
+
+    @staticmethod
+    def of(layer: Any) -> Wiring:
+        """Made once; a copy of the layer makes its own."""
+        if layer.wiring is None:
+            layer.wiring = Wiring(layer)
+        found: Wiring = layer.wiring
+        return found
+
+    def spec(self, layer: PopulationModule, save: bool, learnt: Collection[str]) -> _core.LayerSpec:
+        """The engine's numbers, but for those that differ from call to call."""
+        key = save, layer.weight_dtype, tuple(name in learnt for name in self.parameters)
+        if key not in self.specs:
+            self.specs[key] = _core.LayerSpec(**spec_arguments(layer, save, learnt))
+        return self.specs[key]
+
+
+class Kept(NamedTuple):
+    """The engine's view of a layer in a chain, which reads the numbers of its tensors where they lie.
+
+    Args:
+        key: what it depends on in addition to the tensors.
+        tensors: by name, with their place.
+        call: the view.
+    """
+
+    key: tuple[Any, ...]
+    tensors: dict[str, tuple[Tensor, Any]]
+    call: _core.LayerCall
+
+    def holds(self, key: tuple[Any, ...], tensors: Mapping[str, Tensor]) -> bool:
+        """Whether it is that of these tensors, and they lie where they lay."""
+        if key != self.key or tensors.keys() != self.tensors.keys():
+            return False
+        return all(x is tensors[name] and place == place_of(x) is not None for name, (x, place) in self.tensors.items())
+
+
+def place_of(x: Tensor) -> tuple[int, torch.Size] | None:
+    """Where the numbers of a tensor lie; None where the engine reads a copy of them."""
+    return (x.data_ptr(), x.shape) if x.is_contiguous() else None
+
+
+def behind_pools(c: Incoming) -> Incoming:
+    """A connection as the engine delivers it."""
+    found = in_lists(c.synapses, c.n_pre)
+    return c._replace(n_pre=found.n_pre, synapses=found.kind)
+
+
+def in_lists(synapses: Synapses, n_pre: int) -> InLists:
+    """How lists go through synapses."""
+    found = synapses.in_lists(n_pre)
+    assert found is not None, "refused when the layer was made"
+    return found
+
+
+def tile_width(layer: PopulationModule) -> int:
+    """Neurons of a tile of the layer: as the plan says, where there is one."""
+    if layer.part:
+        width: int = layer.part.shards.tile_width
+        return width
+    n = layer.population.n
+    return cpu_tile_width(n, max((c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, layer.incoming)), default=0))
+
+
+def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:
+    """What the engine must know of a layer in addition to its arrays, the same at every call."""
+    population = layer.population
+    common: dict[str, Any] = {
+        "model": population.kernel,
+        "constants": population.constants,
+        "learns": [parameter.name in learnt for parameter in population.parameters],
+        "ranges": [(parameter.low, parameter.high) for parameter in population.parameters],
+        "n": layer.neurons[1] - layer.neurons[0],
+        "population": population.n if layer.part else 0,
+        "first": layer.neurons[0],
+        "tile_width": tile_width(layer),
+        "bf16": layer.weight_dtype == "bfloat16",
+        "save": save,
+        "seed": 0,
+        "first_step": 0,
+    }
+    if isinstance(population, LI):
+        readout = {"detach_reset": True, "surrogate": "straight_through", "slope": 1.0, "capacity": 0}
+        return {**common, **readout, "fixed": False}
+    return {
+        **common,
+        "detach_reset": population.detach_reset,
+        "surrogate": population.surrogate.kind,
+        "slope": population.surrogate.slope,
+        "capacity": population.capacity or 0,
+        "fixed": population.activity == "fixed",
+    }

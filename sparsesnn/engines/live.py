@@ -1,0 +1,74 @@
+"""A network that runs on and on with the weights that it has now."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsesnn.engines.cpu.chain import Chain
+from sparsesnn.engines.cpu.layer import Snapshot
+from sparsesnn.engines.dense import DenseSpikes
+from sparsesnn.errors import NumericError
+from sparsesnn.output import LayerState, Output
+from sparsesnn.spikes import SpikeBatch
+
+
+class LiveModel:
+    """A network that runs on and on, a step or a few at a time: `live = model.live(); output = live(spikes)`.
+
+    Each call goes on where the last one ended, with the numbers of `model(spikes, state)` in evaluation, bit for bit, and without
+    gradients. The weights are those that the model had when this was made, in the order in which the engine reads them, so that a
+    step costs what its spikes cost. Later changes of the model, of whatever kind, do not arrive here: make another.
+
+    Memory: as much again as the model's weights.
+
+    Attributes: `state`, per population, as `Output.state`; None at the beginning. It can be set.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.state: Mapping[str, LayerState] | None = None
+        self._chain: Chain | None = None
+        if model.backend != "cpu":
+            self._model = copy.deepcopy(model).eval()
+            return
+        layers = nn.ModuleDict()
+        for name, layer in model.layers.items():
+            layers[name] = _still(name, layer)
+        self._model = copy.copy(model)
+        self._model._modules = {**model._modules, "layers": layers}
+        self._model.eval()
+        hooked = bool(model._forward_hooks or model._forward_pre_hooks)
+        if not hooked and Chain.fits(model.network, dict(layers)):
+            self._chain = Chain(model.network, dict(layers))
+
+    def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
+        """Runs the next T steps of B samples; B is that of the first call."""
+        with torch.no_grad():
+            if self._chain and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._chain.n_input:
+                output = self._chain(spikes, self.state)
+            else:
+                output = self._model(spikes, self.state)
+        self.state = output.state
+        return output
+
+    def reset(self) -> None:
+        """Begins again: zero potentials, no past spikes."""
+        self.state = None
+
+
+def _still(name: str, layer: Any) -> Any:
+    """A layer as it is now. It shares the weights, of which the engine reads the shapes alone."""
+    still = copy.copy(layer)
+    weights = {c.name for c in layer.incoming}
+    for kind in ("_parameters", "_buffers"):
+        tensors = getattr(layer, kind).items()
+        setattr(still, kind, {k: x if x is None or k in weights else x.detach().clone() for k, x in tensors})
+    try:
+        still.snapshot = Snapshot.of(layer)
+    except NumericError as error:
+        raise NumericError(f"{name}: {error}") from None
+    return still
