@@ -96,15 +96,16 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
                 f"decoding 'count' reads spikes, but {name!r} is an LI readout; use {', '.join(OVER_TIME)}, "
                 "or end the network in a spiking population"
             )
-        counts = output.counts()
-        return _by_class(counts, name, n_classes).sum(-1)
+        counts = _by_class(output.counts(), name, n_classes)
+        return counts if counts.ndim == 2 else counts.sum(-1)
     if output.potentials is None:
         raise DescriptionError(
             f"decoding {decoding!r} reads potentials, but {name!r} fires; use 'count', or end the network in LI"
         )
     if not len(output.potentials):
         raise ShapeError(f"decoding {decoding!r}: {name!r} has 0 time steps; give a sequence of at least one")
-    return OVER_TIME[decoding](_by_class(output.potentials, name, n_classes).mean(-1))
+    potentials = _by_class(output.potentials, name, n_classes)
+    return OVER_TIME[decoding](potentials if potentials.ndim == 3 else potentials.mean(-1))
 
 
 @named
@@ -211,11 +212,11 @@ def _bounds(what: str, bound: float | Mapping[str, float] | None, output: Output
 
 
 def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:
-    """[..., N] as [..., C, k]."""
+    """[..., N] as [..., C, k]; as it is where k is 1."""
     n = x.shape[-1]
     if n % n_classes:
         raise ShapeError(
             f"decode: {name!r} has {n} neurons for {n_classes} classes; give it {n_classes}, or k·{n_classes} "
             "for a population code"
         )
-    return x.reshape(*x.shape[:-1], n_classes, n // n_classes)
+    return x if n == n_classes else x.reshape(*x.shape[:-1], n_classes, n // n_classes)

@@ -202,9 +202,9 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   out_.d_value.resize(n_sources);
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
-    const std::size_t n_values = from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples_];
     if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre, from.rows, from.windows);
-    if (wanted.value[k]) out_.d_value[k] = Array<float>::zeros(n_values * (by_blocks_ ? blocks_.size() : 1));
+    if (wanted.value[k])  // windows add to it
+      out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, by_blocks_ ? blocks_.size() : 1);
     const float* weight = wanted.value[k] && !from.windows ? from.weight : nullptr;
     if (weight && from.rows) {
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));

@@ -161,6 +161,15 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
 
 }  // namespace
 
+Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks) {
+  const std::int64_t arrive = std::int64_t{std::clamp(n_steps - from.delay, 0, from.n_list_steps)} * n_samples,
+                     n_lists = std::int64_t{from.n_list_steps} * n_samples;
+  const std::int64_t begin = from.lists.offsets[arrive], end = from.lists.offsets[n_lists];
+  Array<float> grads(static_cast<std::size_t>(end) * n_blocks);
+  for (std::size_t k = 0; k < n_blocks; ++k) std::fill(&grads[k * end + begin], &grads[k * end] + end, 0.0f);
+  return grads;
+}
+
 Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
   return from.lists.wide ? sort_ids_by_sender<std::uint32_t>(from, chunk, n_samples)
                          : sort_ids_by_sender<std::uint16_t>(from, chunk, n_samples);

@@ -32,6 +32,10 @@ struct SenderInput {
   int n_before = 0;
 };
 
+// The gradient of the values of a source's lists, [K, values]: 0 for lists that arrive after the last step, the others
+// are yet to be written.
+Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks);
+
 // The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.
 struct Listed {
   Array<ListedGrad> grads;     // where q says it all (LayerSpec::adds_q), else

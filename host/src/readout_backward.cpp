@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dense_shares.h"
+#include "events.h"
 #include "group_sums.h"
 #include "isa.h"
 #include "packing.h"
@@ -85,8 +86,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                          : separate_ ? Array<float>::shared(size)  // for the replicas on this host
                                      : Array<float>(size);
     if (wanted.value[k]) {
-      out_.d_value[k] =
-          Array<float>::zeros(from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * n_samples_]);
+      out_.d_value[k] = value_grads(from, n_steps_, n_samples_, 1);
       weights_.push_back(padded_rows(from.weight, from.n_pre, spec));
       lists.weight = weights_.back().data();
       lists.d_value = out_.d_value[k].data();
