@@ -60,8 +60,8 @@ def run_layers(
     """
     outputs: dict[str, Any] = {network.inputs[0]: spikes}
     states: dict[str, LayerState] = {}
-    for name, this, result in _passes(network, layers, spikes):
-        this.ran([outputs[c.pre] for c in network.senders(name)], result)
+    for name, (this, senders, result) in _passes(network, layers, spikes).items():
+        this.ran([outputs[pre] for pre in senders], result)
         outputs[name], states[name] = this.output()
     return outputs, states
 
@@ -95,21 +95,21 @@ def learn(
     """
     outputs: dict[str, Any] = {network.inputs[0]: spikes}
     states: dict[str, LayerState] = {}
-    passes: dict[str, Pass] = {}
+    passes = _passes(network, layers, spikes)
     leaves: dict[str, Tensor] = {}
-    for name, this, result in _passes(network, layers, spikes):
-        this.ran([outputs[c.pre] for c in network.senders(name)], result)
+    for name, (this, senders, result) in passes.items():
+        this.ran([outputs[pre] for pre in senders], result)
         outputs[name], states[name] = this.leaf()
-        passes[name], leaves[name] = this, outputs[name] if this.is_readout else outputs[name].values
+        if this.save:
+            leaves[name] = outputs[name] if this.is_readout else outputs[name].values
     value = loss(outputs, states)
     value.backward()
-    arrived = {name: leaf.grad for name, leaf in leaves.items() if passes[name].save}
-    for name, this in reversed(passes.items()):
+    arrived = {name: leaf.grad for name, leaf in leaves.items()}
+    for name, (this, senders, _) in reversed(passes.items()):
         d_out = arrived.pop(name, None)
         if d_out is None:
             continue
-        senders = [c.pre for c in network.senders(name)]
-        wanted = [pre in passes and passes[pre].save for pre in senders]
+        wanted = [pre in leaves for pre in senders]
         found, d_values = this.gradients(d_out.contiguous().numpy(), wanted)
         for pre, d in zip(senders, d_values, strict=True):
             if d is not None:
@@ -124,13 +124,14 @@ def _add(sums: dict[str, Any], key: str, more: Tensor) -> None:
     sums[key] = more if sums.get(key) is None else sums[key].add_(more)
 
 
-def _passes(network: Network, layers: Mapping[str, Any], spikes: SpikeBatch) -> list[tuple[str, Pass, Any]]:
-    """By layer its pass, which does not know yet what it read, and what the engine gave back."""
+def _passes(network: Network, layers: Mapping[str, Any], spikes: SpikeBatch) -> dict[str, tuple[Pass, list[str], Any]]:
+    """By layer its pass, which does not know yet what it read, the populations that it reads, and what the engine gave back."""
     lists, places, learns = engine_lists(spikes), {network.inputs[0]: 0}, [_learns(spikes)]
-    passes: list[tuple[str, Pass]] = []
+    passes: list[tuple[Pass, list[str]]] = []
     links, told = [], []
     for name, layer in layers.items():
-        reads = [places[c.pre] for c in network.senders(name)]
+        senders = [c.pre for c in network.senders(name)]
+        reads = [places[pre] for pre in senders]
         heard = [_unmade(spikes, n) if k else spikes for k, n in zip(reads, layer.n_pre, strict=True)]
         training_step = next_training_step(layer)
         try:
@@ -142,9 +143,9 @@ def _passes(network: Network, layers: Mapping[str, Any], spikes: SpikeBatch) -> 
         learns.append(this.save)
         links.append((name, this.link(), reads))
         told.append((list_seed(layer.rotation_seed, training_step), 0, None, None))
-        passes.append((name, this))
+        passes.append((this, senders))
     results = _core.Chain(links).forward(lists, spikes.n_steps, spikes.n_samples, told)
-    return [(name, this, result) for (name, this), result in zip(passes, results, strict=True)]
+    return {name: (*ran, result) for name, ran, result in zip(layers, passes, results, strict=True)}
 
 
 class Chain:
