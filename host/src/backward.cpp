@@ -304,20 +304,12 @@ LayerGradients Backward::run() {
     for (const Sender& to : senders_) to.sums.fold(leaf);
   }
   unpack_windows();
-  if (wanted_.bias) {
-    Array<float> groups(n_groups_ * n_);
-    for (int g = 0; g < n_groups_; ++g)
-      std::memcpy(groups.data() + g * n_, d_bias_.data() + g * row_, sizeof(float) * n_);
-    out_.d_bias = separate_ ? std::move(groups) : add_groups(groups, n_);
-  }
+  if (wanted_.bias) out_.d_bias = sum_padded_groups(d_bias_, row_, n_, separate_);
   out_.d_delays = delay_grads_.sums(spec_, n_samples_, separate_);
   if (spiking_ && spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
   for (std::size_t q = 0; q < d_parameters_by_sample_.size(); ++q)
     if (const Array<float>& by_sample = d_parameters_by_sample_[q])
-      out_.d_parameters[q] = sum_groups(n_samples_, n_, separate_, [&](int b0, int b1, double* sum) {
-        for (int b = b0; b < b1; ++b)
-          for (std::size_t k = 0; k < n_; ++k) sum[k] += by_sample[b * row_ + k];
-      });
+      out_.d_parameters[q] = sum_samples(by_sample, row_, n_samples_, n_, separate_);
   return std::move(out_);
 }
 

@@ -1,6 +1,7 @@
 #include "group_sums.h"
 
 #include <string>
+#include <utility>
 
 #include "thread_pool.h"
 
@@ -52,6 +53,21 @@ Array<float> add_groups(const Array<float>& groups, std::size_t n) {
   for (std::size_t g = 0; g < groups.size(); g += n)
     for (std::size_t k = 0; k < n; ++k) total[k] += groups[g + k];
   return total;
+}
+
+Array<float> sum_samples(const Array<float>& by_sample, std::size_t stride, int n_samples, std::size_t n,
+                         bool separate) {
+  return sum_groups(n_samples, n, separate, [&](int b0, int b1, double* sum) {
+    for (int b = b0; b < b1; ++b)
+      for (std::size_t k = 0; k < n; ++k) sum[k] += by_sample[b * stride + k];
+  });
+}
+
+Array<float> sum_padded_groups(const Array<float>& by_group, std::size_t stride, std::size_t n, bool separate) {
+  const std::size_t n_groups = by_group.size() / stride;
+  Array<float> groups(n_groups * n);
+  for (std::size_t g = 0; g < n_groups; ++g) std::copy_n(by_group.data() + g * stride, n, groups.data() + g * n);
+  return separate ? std::move(groups) : add_groups(groups, n);
 }
 
 void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,

@@ -74,6 +74,13 @@ Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& vis
   return separate ? std::move(groups) : add_groups(groups, n);
 }
 
+// The same of numbers that each sample has, [samples][stride].
+Array<float> sum_samples(const Array<float>& by_sample, std::size_t stride, int n_samples, std::size_t n,
+                         bool separate);
+
+// The same of sums that each group has, [groups][stride].
+Array<float> sum_padded_groups(const Array<float>& by_group, std::size_t stride, std::size_t n, bool separate);
+
 // Gradients of a spiking layer's parameters: Σ over slots of σ'·e times the trace stored with the slot, in the order of
 // slots within a group of samples.
 void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,

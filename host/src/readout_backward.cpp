@@ -108,17 +108,10 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
 LayerGradients Backward::run() {
   for (const Leaf& leaf : leaves_)
     if (n_steps_) run_leaf(leaf);
-  if (wanted_.bias) {
-    Array<float> groups(d_bias_.size() / row_ * n_);
-    for (std::size_t g = 0; g * n_ < groups.size(); ++g) std::copy_n(&d_bias_[g * row_], n_, &groups[g * n_]);
-    out_.d_bias = separate_ ? std::move(groups) : add_groups(groups, n_);
-  }
+  if (wanted_.bias) out_.d_bias = sum_padded_groups(d_bias_, row_, n_, separate_);
   for (std::size_t q = 0; q < d_parameters_by_sample_.size(); ++q)
     if (const Array<float>& by_sample = d_parameters_by_sample_[q])
-      out_.d_parameters[q] = sum_groups(n_samples_, n_, separate_, [&](int b0, int b1, double* sum) {
-        for (int b = b0; b < b1; ++b)
-          for (std::size_t k = 0; k < n_; ++k) sum[k] += by_sample[b * row_ + k];
-      });
+      out_.d_parameters[q] = sum_samples(by_sample, row_, n_samples_, n_, separate_);
   return std::move(out_);
 }
 
