@@ -299,6 +299,17 @@ def adam(weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')
     One step of Adam or, decoupled, AdamW on float32 arrays of one size, in place.
     """
 
+def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float) -> tuple:
+    """
+    Logits [B, C], losses [B] and their sum / n_whole, of potentials [T, B, C]; labels int64[B], or shares
+    float32[B, C] of the classes.
+    """
+
+def cross_entropy_grad(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float, logits: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], d_loss: float) -> object:
+    """
+    d_loss times the gradient of the sum of losses / n_whole by the potentials.
+    """
+
 class DenseSpec:
     """
     What defines the dynamics of a population; see host/src/dense_neurons.h.

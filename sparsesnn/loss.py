@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparsesnn import _core
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.output import Output
@@ -64,6 +65,8 @@ OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     }
 )
 DECODINGS = (*OVER_TIME, "count")
+#: those whose cross-entropy the engine computes
+IN_ENGINE = ("mean", "sum", "last", "max")
 
 
 @named
@@ -122,33 +125,121 @@ def cross_entropy(
 
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
     """
-    logits = decode(output, decoding, n_classes)
-    if not isinstance(labels, Tensor):
-        raise ShapeError(f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)")
-    shares = labels.dtype == torch.float32
-    if labels.shape != logits.shape[: 2 if shares else 1] or not (shares or labels.dtype == torch.int64):
-        raise ShapeError(
-            f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
-            f"give int64 with shape {tuple(logits.shape[:1])}, one class per sample, "
-            f"or float32 with shape {tuple(logits.shape)}, the share of each class; spikes are [T, B, N]: where samples come first, "
-            "SpikeBatch.from_dense(..., batch_first=True)"
-        )
-    if not labels.numel():
-        raise ShapeError("cross_entropy: the batch has 0 samples, whose mean is undefined; give at least one")
-    low, high = torch.aminmax(labels)
-    if shares:
-        sums = labels.sum(1)
-        if not bool(low >= 0) or not bool(((sums - 1).abs() < 1e-3).all()):
+    return CrossEntropy(labels, decoding, n_classes, label_smoothing=label_smoothing)(output)
+
+
+@named
+class CrossEntropy:
+    """`cross_entropy` of one batch as a loss for `Model.learn`, which then needs no graph of PyTorch:
+    `model.learn(spikes, CrossEntropy(labels, "mean", 20))`.
+
+    Args:
+        labels, decoding, n_classes, label_smoothing: see `cross_entropy`.
+        n_samples: where the labels are those of a part of a batch, of the whole batch: the loss is the sum over the part / n_samples.
+
+    Attributes:
+        logits, losses: of the last output, float32[B, C] and [B], detached.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor,
+        decoding: str,
+        n_classes: int,
+        *,
+        label_smoothing: float = 0.0,
+        n_samples: int | None = None,
+    ) -> None:
+        if not isinstance(labels, Tensor):
             raise ShapeError(
-                f"cross_entropy: shares of classes run from {float(low):g} and sum to {float(sums.min()):g} to "
-                f"{float(sums.max()):g} a sample; allowed: from 0, with the sum 1"
+                f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)"
             )
-    elif low < 0 or high >= n_classes:
-        raise ShapeError(
-            f"cross_entropy: labels run from {int(low)} to {int(high)}; allowed: 0 to {n_classes - 1}; "
-            "correct the labels or raise n_classes"
-        )
-    return functional.cross_entropy(logits, labels.to(logits.device), label_smoothing=label_smoothing)
+        self.labels, self.decoding, self.n_classes = labels, decoding, n_classes
+        self.label_smoothing = label_smoothing
+        self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else n_samples
+        self.logits, self.losses = torch.empty(0), torch.empty(0)
+
+    def __call__(self, output: Output) -> Tensor:
+        """The loss of an output, float32[], differentiable."""
+        if self.in_engine(output):
+            found: Tensor = _CrossEntropyInEngine.apply(output.potentials, self)
+            return found
+        logits = decode(output, self.decoding, self.n_classes)
+        if logits.dtype.itemsize < 4:
+            logits = logits.float()
+        self._check(logits.shape)
+        self._check_range()
+        labels = self.labels.to(logits.device)
+        losses = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+        self.logits, self.losses = logits.detach(), losses.detach()
+        return losses.sum() / self.n_samples
+
+    def in_engine(self, output: Output) -> bool:
+        """Whether the engine computes it: of a readout in float32 on the CPU, with a neuron a class."""
+        v = output.potentials
+        if v is None or self.decoding not in IN_ENGINE or self.n_classes != v.shape[-1] or not len(v):
+            return False
+        return v.dtype == torch.float32 and v.is_cpu and v.is_contiguous() and self.labels.is_cpu
+
+    def of_potentials(self, v: Tensor) -> tuple[float, Callable[[float], Tensor]]:
+        """The loss of potentials for which `in_engine` holds, and its gradient by them times a number."""
+        self._check(v.shape[1:])
+        labels = self.labels.contiguous().numpy()
+        hard = self.labels.dtype == torch.int64
+        of = (
+            v.detach().numpy(), labels if hard else None, None if hard else labels,
+            self.decoding, self.label_smoothing, self.n_samples,
+        )  # fmt: skip
+        logits, losses, loss = _core.cross_entropy(*of)
+        self.logits, self.losses = torch.from_numpy(logits), torch.from_numpy(losses)
+        return loss, lambda d_loss: torch.from_numpy(_core.cross_entropy_grad(*of, logits, d_loss))
+
+    def _check(self, shape: torch.Size) -> None:
+        """Whether the labels are those of logits of this shape."""
+        labels = self.labels
+        shares = labels.dtype == torch.float32
+        if labels.shape != shape[: 2 if shares else 1] or not (shares or labels.dtype == torch.int64):
+            raise ShapeError(
+                f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
+                f"give int64 with shape {tuple(shape[:1])}, one class per sample, "
+                f"or float32 with shape {tuple(shape)}, the share of each class; spikes are [T, B, N]: where samples come first, "
+                "SpikeBatch.from_dense(..., batch_first=True)"
+            )
+        if not self.n_samples:
+            raise ShapeError("cross_entropy: the batch has 0 samples, whose mean is undefined; give at least one")
+        if shares and len(labels):
+            low, sums = labels.min(), labels.sum(1)
+            if not bool(low >= 0) or not bool(((sums - 1).abs() < 1e-3).all()):
+                raise ShapeError(
+                    f"cross_entropy: shares of classes run from {float(low):g} and sum to {float(sums.min()):g} to "
+                    f"{float(sums.max()):g} a sample; allowed: from 0, with the sum 1"
+                )
+
+    def _check_range(self) -> None:
+        if self.labels.dtype != torch.int64 or not self.labels.numel():
+            return
+        low, high = torch.aminmax(self.labels)
+        if low < 0 or high >= self.n_classes:
+            raise ShapeError(
+                f"cross_entropy: labels run from {int(low)} to {int(high)}; allowed: 0 to {self.n_classes - 1}; "
+                "correct the labels or raise n_classes"
+            )
+
+
+class _CrossEntropyInEngine(torch.autograd.Function):
+    """forward(potentials, loss) -> the loss of these potentials."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, loss: CrossEntropy) -> Tensor:
+        value, ctx.gradient = loss.of_potentials(v)
+        ctx.save_for_backward(v)
+        return torch.tensor(value, dtype=torch.float32)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
+        _ = ctx.saved_tensors  # PyTorch's look whether they were changed since
+        return ctx.gradient(float(d[0])), None
 
 
 @named

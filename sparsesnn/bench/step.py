@@ -6,13 +6,13 @@ import ctypes
 import gc
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.bench import roofline
@@ -28,6 +28,8 @@ from sparsesnn.engines.dense.device import (
     synchronise,
 )
 from sparsesnn.engines.module import Model
+from sparsesnn.layers import LI
+from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
@@ -262,15 +264,10 @@ def train_step(
         synchronise(device)
         return time.perf_counter()
 
-    forward = 0.0
-
-    def loss_of(output: Output) -> torch.Tensor:
-        nonlocal forward
-        logits = output.counts() if output.potentials is None else output.potentials.mean(0)
-        loss = functional.cross_entropy(logits.float(), labels.to(device))
-        forward = now()
-        return loss
-
+    network = model.network
+    readout = network.populations[network.output]
+    loss_of = _TimedLoss(labels.to(device), "mean" if isinstance(readout, LI) else "count", readout.n)
+    loss_of.now = now
     optimiser.zero_grad(set_to_none=True)
     start = now()
     if precision == "float32":
@@ -283,7 +280,24 @@ def train_step(
     backward = now()
     optimiser.step()
     end = now()
-    return output, loss.item(), (forward - start, backward - forward, end - backward)
+    return output, loss.item(), (loss_of.end - start, backward - loss_of.end, end - backward)
+
+
+class _TimedLoss(CrossEntropy):
+    """Notes when the loss was there."""
+
+    now: Callable[[], float]
+    end = 0.0
+
+    def __call__(self, output: Output) -> torch.Tensor:
+        loss = super().__call__(output)
+        self.end = self.now()
+        return loss
+
+    def of_potentials(self, v: torch.Tensor) -> tuple[float, Callable[[float], torch.Tensor]]:
+        found = super().of_potentials(v)
+        self.end = self.now()
+        return found
 
 
 def start_peak() -> int | None:

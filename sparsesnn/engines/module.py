@@ -336,14 +336,11 @@ class Model(Loadable):
             value = loss(output)
             value.backward()
             return value.detach(), output
-        made: list[Output] = []
 
-        def loss_of(outputs: dict[str, Any], states: dict[str, LayerState]) -> Tensor:
-            made.append(self._output(outputs, states, {}, {}))
-            return loss(made[0])
+        def output_of(outputs: dict[str, Any], states: dict[str, LayerState]) -> Output:
+            return self._output(outputs, states, {}, {})
 
-        value = learn(self.network, dict(self.layers.items()), spikes, loss_of)
-        return value, made[0]
+        return learn(self.network, dict(self.layers.items()), spikes, loss, output_of)
 
     def _learns_in_one_call(self, spikes: SpikeBatch) -> bool:
         layers = self.layers.values()

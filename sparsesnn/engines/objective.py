@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparsesnn.host.comm import Communicator
 from sparsesnn.loss import activity_regulariser
@@ -27,14 +25,17 @@ class Objective:
     strength_lower: float = option(100.0, "weight of the penalty below the lower bound", low=0)
     strength_upper: float = option(100.0, "weight of the penalty above the upper bound", low=0)
 
-    def regularizer(self, output: Output, **batch: Any) -> Tensor | None:
-        """What the activities of all populations add to the loss, float32[]; None without a bound.
+    @property
+    def regularizes(self) -> bool:
+        """Whether there is a bound."""
+        return bool(self.lower or self.upper)
+
+    def regularizer(self, output: Output, **batch: Any) -> Tensor:
+        """What the activities of all populations add to the loss, float32[].
 
         Args:
             batch: n_samples and over_batch of `sparsesnn.loss.activity_regulariser`.
         """
-        if not (self.lower or self.upper):
-            return None
         return activity_regulariser(
             output,
             lower=self.lower or None,
@@ -43,28 +44,6 @@ class Objective:
             strength_upper=self.strength_upper,
             **batch,
         )
-
-
-def total_loss(
-    output: Output, logits: Tensor, labels: Tensor, objective: Objective, n_samples: int, replicas: Communicator
-) -> tuple[Tensor, float]:
-    """Cross-entropy and regularizer.
-
-    Labels are int64[B], or float32[B, C]: -Σ_c label[b,c]·log softmax(logits)[b,c], the mean over the batch.
-
-    Args:
-        n_samples: of the whole batch, of which each replica has a part.
-
-    Returns: what to differentiate, float32[], whose gradient is that of the whole batch's loss by this part; and the
-    loss of the whole batch.
-    """
-    losses = functional.cross_entropy(logits, labels, label_smoothing=objective.label_smoothing, reduction="none")
-    loss = losses.sum() / n_samples
-    whole = gather(replicas, losses).sum() / n_samples
-    regularizer = objective.regularizer(output, n_samples=n_samples, over_batch=partial(sum_whole, replicas))
-    if regularizer is not None:
-        loss, whole = loss + regularizer, whole + regularizer.detach().cpu()
-    return loss, float(whole)
 
 
 def gather(comm: Communicator, x: Tensor) -> Tensor:

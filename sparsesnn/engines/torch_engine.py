@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ from sparsesnn.engines import optimizers
 from sparsesnn.engines import tensors as named
 from sparsesnn.engines.average import Average, evaluated_tensors
 from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
-from sparsesnn.engines.objective import total_loss
+from sparsesnn.engines.objective import gather, sum_whole
 from sparsesnn.host.comm import Grid
 from sparsesnn.init import Recurrence, init_activity, init_recurrent
-from sparsesnn.loss import decode
+from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -66,26 +66,35 @@ class TorchEngine(Engine):
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def step(self, batch: Batch, lr: float) -> Step:
-        training = self.training
+        training, objective, replicas = self.training, self.training.objective, self.grid.replicas
         optimizers.set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        logits, labels, value = torch.empty(0), batch.labels, math.nan
+        cross_entropy = CrossEntropy(
+            batch.labels,
+            training.decoding,
+            training.n_classes,
+            label_smoothing=objective.label_smoothing,
+            n_samples=batch.n_whole,
+        )
+        punished: Tensor | None = None
 
-        def loss_of(output: Output) -> Tensor:
-            nonlocal logits, labels, value
-            logits = decode(output, training.decoding, training.n_classes)
-            labels = batch.labels.to(logits.device)
-            loss, value = total_loss(output, logits, labels, training.objective, batch.n_whole, self.grid.replicas)
-            self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
-            return loss
+        def with_regularizer(output: Output) -> Tensor:
+            nonlocal punished
+            loss = cross_entropy(output)
+            punished = objective.regularizer(output, n_samples=batch.n_whole, over_batch=partial(sum_whole, replicas))
+            return loss + punished
 
-        output = self.learn(batch, loss_of)
+        output = self.learn(batch, with_regularizer if objective.regularizes else cross_entropy)
+        value = float(gather(replicas, cross_entropy.losses).sum() / batch.n_whole)
+        if punished is not None:
+            value += float(punished.detach())
+        self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
         norm = self.finish_backward()
         self._check_finite("norm of the gradients", norm, lambda: optimizers.gradients_of(self.model))
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return self._measured(output, logits, labels, value, norm)
+        return self._measured(output, cross_entropy.logits, batch.labels, value, norm)
 
     def finish_backward(self) -> float:
         """Completes the gradients of the whole batch and clips them; their norm before."""

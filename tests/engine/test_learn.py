@@ -12,6 +12,7 @@ from torch import Tensor
 from sparsesnn import LI, LIF, Connection, Input, Model, Network, Output, SpikeBatch, parse_net
 from sparsesnn.engines.cpu.chain import can_learn
 from sparsesnn.errors import ShapeError, SpikeListError
+from sparsesnn.loss import CrossEntropy
 from sparsesnn.synapses import Sparse
 
 T, B = 13, 3
@@ -144,6 +145,19 @@ def test_convolutions_learn_so_too(passes):
         found.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
     assert len(passes) == 1
+
+
+@pytest.mark.parametrize("decoding", ["mean", "max", "softmax_sum"])
+def test_cross_entropy_has_the_same_gradients_without_a_graph(decoding, passes):
+    found = []
+    for run in (plainly, Model.learn):
+        model, loss = Model(branches(), seed=3), CrossEntropy(torch.arange(B), decoding, 7, label_smoothing=0.1)
+        value, output = run(model, spikes_for(37), loss)
+        found.append([value.detach(), loss.logits, loss.losses, *(p.grad for p in model.parameters())])
+    assert (output.potentials.grad_fn, passes) == (None, ["forward"])
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
 
 
 def add_hook(model: Model) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparsesnn.engines.module import BACKENDS, Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.loss import DECODINGS, activity_regulariser, cross_entropy, decode
+from sparsesnn.loss import DECODINGS, CrossEntropy, activity_regulariser, cross_entropy, decode
 from sparsesnn.network import parse_net
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -189,3 +189,56 @@ def test_errors_of_the_regulariser() -> None:
         activity_regulariser(output, upper=1.5)
     with pytest.raises(DescriptionError, match="no spiking population"):
         activity_regulariser(leaky(V), lower=0.1)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("decoding", ["mean", "sum", "last", "max"])
+@pytest.mark.parametrize(
+    ("shape", "scale"), [((100, 48, 20), 1.0), ((7, 5, 3), 30.0), ((3, 2, 4), 500.0), ((1, 1, 1), 1.0)]
+)
+def test_the_engine_computes_cross_entropy_as_pytorch_does(shape, scale, decoding, shares):
+    generator = torch.Generator().manual_seed(1)
+    _, n_samples, n_classes = shape
+    v = (torch.randn(shape, generator=generator) * scale).requires_grad_()
+    labels = torch.randint(n_classes, (n_samples,), generator=generator)
+    if shares:
+        labels = torch.rand(n_samples, n_classes, generator=generator).softmax(1)
+    loss = CrossEntropy(labels, decoding, n_classes, label_smoothing=0.1, n_samples=2 * n_samples)
+    assert loss.in_engine(leaky(v))
+    value = loss(leaky(v))
+    (3 * value).backward()
+    exact = v.detach().double().requires_grad_()
+    logits = decode(leaky(exact), decoding, n_classes)
+    target = labels.double() if shares else labels
+    losses = torch.nn.functional.cross_entropy(logits, target, label_smoothing=0.1, reduction="none")
+    (3 * losses.sum() / (2 * n_samples)).backward()
+    torch.testing.assert_close(loss.logits, logits.detach().float(), rtol=1e-6, atol=1e-6 * scale)
+    torch.testing.assert_close(loss.losses, losses.detach().float(), rtol=1e-5, atol=1e-6 * scale)
+    assert float(value.detach()) == pytest.approx(float(losses.detach().sum()) / (2 * n_samples), rel=1e-5, abs=1e-6)
+    # a logit is rounded to float32, which moves its share of the softmax by as much
+    torch.testing.assert_close(v.grad, exact.grad.float(), rtol=1e-4, atol=1e-7 * scale * float(exact.grad.abs().max()))
+
+
+def test_what_the_engine_does_not_decode_goes_through_pytorch():
+    labels = torch.tensor([1])
+    for output, decoding, n_classes in (
+        (leaky(V), "softmax_sum", 4),
+        (leaky(V), "mean", 2),
+        (leaky(V.double()), "mean", 4),
+        (spiking(output=torch.ones(2, 1, 4)), "count", 4),
+    ):
+        loss = CrossEntropy(labels, decoding, n_classes)
+        assert not loss.in_engine(output)
+        want = torch.nn.functional.cross_entropy(decode(output, decoding, n_classes), labels)
+        assert torch.equal(loss(output), want)
+
+
+def test_cross_entropy_keeps_what_is_not_finite():
+    for value in (math.nan, math.inf):
+        v = torch.zeros(3, 1, 4)
+        v[1, 0, 2] = value
+        for decoding in ("mean", "sum", "max"):
+            assert math.isnan(float(cross_entropy(leaky(v), torch.tensor([2]), decoding, 4)))
+    far = torch.tensor([[[0.0, -2000.0]]])
+    assert float(cross_entropy(leaky(far), torch.tensor([0]), "sum", 2)) == 0
+    assert float(cross_entropy(leaky(far), torch.tensor([1]), "sum", 2)) == 2000

@@ -25,6 +25,7 @@ from sparsesnn.engines.cpu.layer import (
 )
 from sparsesnn.engines.cpu.wiring import Wiring, in_lists
 from sparsesnn.errors import NumericError
+from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
 from sparsesnn.rotation import list_seed, next_training_step
@@ -84,8 +85,9 @@ def learn(
     network: Network,
     layers: Mapping[str, Any],
     spikes: SpikeBatch,
-    loss: Callable[[dict[str, Any], dict[str, LayerState]], Tensor],
-) -> Tensor:
+    loss: Callable[[Output], Tensor],
+    output: Callable[[dict[str, Any], dict[str, LayerState]], Output],
+) -> tuple[Tensor, Output]:
     """A pass of all layers, the loss of what they put out and their states, and the way back: gradients are added to the
     parameters. Returns the loss, detached.
 
@@ -102,9 +104,16 @@ def learn(
         outputs[name], states[name] = this.leaf()
         if this.save:
             leaves[name] = outputs[name] if this.is_readout else outputs[name].values
-    value = loss(outputs, states)
-    value.backward()
-    arrived = {name: leaf.grad for name, leaf in leaves.items()}
+    made = output(outputs, states)
+    arrived: dict[str, Tensor | None]
+    if isinstance(loss, CrossEntropy) and loss.in_engine(made):
+        assert made.potentials is not None
+        whole, differentiated = loss.of_potentials(made.potentials)
+        value, arrived = torch.tensor(whole, dtype=torch.float32), {network.output: differentiated(1.0)}
+    else:
+        value = loss(made)
+        value.backward()
+        arrived = {name: leaf.grad for name, leaf in leaves.items()}
     for name, (this, senders, _) in reversed(passes.items()):
         d_out = arrived.pop(name, None)
         if d_out is None:
@@ -117,7 +126,7 @@ def learn(
         for key, parameter in this.learnt.items():
             gradient = torch.from_numpy(found[key])
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-    return value.detach()
+    return value.detach(), made
 
 
 def _add(sums: dict[str, Any], key: str, more: Tensor) -> None:

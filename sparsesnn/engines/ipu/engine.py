@@ -102,8 +102,8 @@ class IpuEngine(CpuEngine):
         trained = program.train_step(batch.spikes, batch.labels, lr)
         self._device_is_newer = True
         output, loss = program.output(batch.spikes.n_samples), trained.loss
-        if (regularizer := self.training.objective.regularizer(output)) is not None:
-            loss += float(regularizer)
+        if self.training.objective.regularizes:
+            loss += float(self.training.objective.regularizer(output))
         self._check_finite("loss", loss, self.weights)
         self._check_finite("norm of the gradients", trained.gradient_norm, self.weights)
         return self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
