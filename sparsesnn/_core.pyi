@@ -142,34 +142,73 @@ def phase_seconds(reset: bool) -> dict:
 
 group_samples: int = ...
 
+class Run:
+    """
+    What a call of a layer gave back; arrays are NumPy's once they are asked for. None where there is none.
+    """
+
+    @property
+    def call(self) -> object:
+        """The LayerCall that was run."""
+
+    @property
+    def offsets(self) -> object: ...
+
+    @property
+    def ids(self) -> object: ...
+
+    @property
+    def n_spikes(self) -> object: ...
+
+    @property
+    def values(self) -> object:
+        """1 for spikes, 0 for near-spikes."""
+
+    @property
+    def dropped(self) -> object: ...
+
+    @property
+    def potentials(self) -> object:
+        """Of a readout."""
+
+    @property
+    def state(self) -> list:
+        """[B, N] each, in the order of the model."""
+
 class Chain:
     """
     Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes
-    and state are not read, and what its sources read: 0 the input, k + 1 layer k.
+    and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the
+    gradients that `backward` gives back, of the weight of every source and every loop, and the bias.
     """
 
-    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]]) -> None: ...
+    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]] = ...) -> None: ...
 
-    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list:
+    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list[Run]:
         """
         As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.
-        A result holds its `call`, for `backward`, where one may follow.
         """
 
-def forward(layer: LayerCall) -> dict:
+    def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]) -> list:
+        """
+        After `forward`: of each layer the gradients that are wanted, None where nothing came back to it. d_out: of
+        each the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
+        the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a forward.
+        """
+
+def forward(layer: LayerCall) -> Run:
+    """Runs a layer over a sequence."""
+
+def backward(layer: LayerCall, run: Run, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ...) -> dict:
     """
-    Runs a layer over a sequence; returns lists, slot fields, state, potentials.
+    Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a
+    readout its potentials. n_batch: samples of a batch of which these are some, from first_sample on: gradients of
+    weights come as one sum a branch (find_branches), [K, ...], of neurons' parameters as one a group of group_samples
+    samples, [G, ...]. Of a shard with an exchange, gradients of list values come as one sum a block of its tiles
+    (tile_folds), [K, slots].
     """
 
-def backward(layer: LayerCall, saved: dict, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ...) -> dict:
-    """
-    Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which
-    these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],
-    of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients
-    of list values come as one sum a block of its tiles (tile_folds), [K, slots].
-    """
-
-def recurrent_value_grads(layer: LayerCall, saved: dict, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: Sequence[bool], n_batch: int) -> tuple:
+def recurrent_value_grads(layer: LayerCall, run: Run, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: Sequence[bool], n_batch: int) -> tuple:
     """
     The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,
     and those of its axonal delays.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -181,7 +182,7 @@ class CrossEntropy:
             return False
         return v.dtype == torch.float32 and v.is_cpu and v.is_contiguous() and self.labels.is_cpu
 
-    def of_potentials(self, v: Tensor) -> tuple[float, Callable[[float], Tensor]]:
+    def of_potentials(self, v: Tensor) -> tuple[float, Callable[[float], np.ndarray]]:
         """The loss of potentials for which `in_engine` holds, and its gradient by them times a number."""
         self._check(v.shape[1:])
         labels = self.labels.contiguous().numpy()
@@ -192,7 +193,7 @@ class CrossEntropy:
         )  # fmt: skip
         logits, losses, loss = _core.cross_entropy(*of)
         self.logits, self.losses = torch.from_numpy(logits), torch.from_numpy(losses)
-        return loss, lambda d_loss: torch.from_numpy(_core.cross_entropy_grad(*of, logits, d_loss))
+        return float(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
 
     def _check(self, shape: torch.Size) -> None:
         """Whether the labels are those of logits of this shape."""
@@ -239,7 +240,7 @@ class _CrossEntropyInEngine(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
         _ = ctx.saved_tensors  # PyTorch's look whether they were changed since
-        return ctx.gradient(float(d[0])), None
+        return torch.from_numpy(ctx.gradient(float(d[0]))), None
 
 
 @named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,30 @@ class CountedSpikes(Mapping[str, Any]):
     @abstractmethod
     def dropped(self) -> dict[str, int]:
         """Candidates that found no slot."""
+
+
+class Lazily(Mapping[str, Any]):
+    """Values that are made when somebody asks for them, and kept."""
+
+    def __init__(self, make: Callable[[str], Any], names: Iterable[str]) -> None:
+        self._make, self._names = make, tuple(names)
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            if name not in self._names:
+                raise KeyError(name)
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
 
 
 @dataclass(eq=False)  # not frozen, as `SpikeBatch`

@@ -117,7 +117,6 @@ struct LayerOutput {
   Array<unsigned char> ids;     // uint16 or uint32 [S]
   bool wide = false;
   Array<std::int32_t> n_spikes, dropped;  // [T·B]; `dropped` only with a capacity
-  Array<float> values;                    // [S], 1 for spikes and 0 for near-spikes, where a backward pass may follow
   Array<float> fields;                    // [n_fields][S]
   Array<std::int64_t> silenced_offsets;
   Array<std::uint32_t> silenced_ids;

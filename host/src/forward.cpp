@@ -221,10 +221,9 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, LayerOutput&
   }
   out.ids = Array<unsigned char>(static_cast<std::size_t>(n_slots) * (out.wide ? 4 : 2));
   out.fields = Array<float>(static_cast<std::size_t>(n_slots) * spec.n_fields());
-  if (spec.save) out.values = Array<float>(n_slots);
-  const ListsOut lists{out.offsets.data(),     out.n_spikes.data(), out.ids.data(), out.wide,
-                       out.values.data(),      out.fields.data(),   n_slots,        out.silenced_offsets.data(),
-                       out.silenced_ids.data()};
+  const ListsOut lists{
+      out.offsets.data(),          out.n_spikes.data(),    out.ids.data(), out.wide, out.fields.data(), n_slots,
+      out.silenced_offsets.data(), out.silenced_ids.data()};
   // Whole blocks of at least 8 samples: fewer would share cache lines of masks and lists.
   const int n_together = (7 / pass.block_size + 1) * pass.block_size;
   parallel_for((pass.n_samples + n_together - 1) / n_together, [&](int k, int) {

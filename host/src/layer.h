@@ -302,7 +302,6 @@ struct ListsOut {
   const std::int32_t* n_spikes;
   void* ids;
   bool wide;
-  float* values;  // [n_slots]: 1 for spikes, 0 for near-spikes; null if nothing is kept for a backward pass
   float* fields;  // [n_fields][n_slots]
   std::int64_t n_slots;
   const std::int64_t* silenced_offsets;  // [T·B + 1] or null

@@ -125,13 +125,6 @@ inline void rewind_records(const ForwardPass& pass, int b0, int b1) {
       pass.slots[p * pass.n_blocks + block].size = 0;
 }
 
-template <int value>
-inline void fill_values(float* values, std::int64_t slot, std::int64_t end, std::int64_t limit) {
-  const Vector x = broadcast(static_cast<float>(value));
-  for (; slot < end && slot + vector_width <= limit; slot += vector_width) store(values + slot, x);
-  for (; slot < end; ++slot) values[slot] = value;
-}
-
 // The usual lists: no capacity, at most one field.
 template <class Id, bool fields>
 void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
@@ -149,9 +142,6 @@ void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
       const std::int64_t begin = out.offsets[i], near = begin + out.n_spikes[i], end = out.offsets[i + 1];
       SlotBuffer* const records = pass.slots + (i - row) / pass.block_size;
       fill_list<Id, fields>(pass, out, records, i, begin, near, end < limit);
-      if (!out.values) continue;
-      fill_values<1>(out.values, begin, near, limit);
-      fill_values<0>(out.values, near, end, limit);
     }
   }
 }
@@ -168,7 +158,7 @@ void fill_any(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
       const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;
-      const std::int64_t begin = out.offsets[i], near_begin = begin + out.n_spikes[i], end = out.offsets[i + 1];
+      const std::int64_t begin = out.offsets[i], near_begin = begin + out.n_spikes[i];
       std::int64_t spike = begin, near_spike = near_begin;
       std::int64_t silenced = out.silenced_offsets ? out.silenced_offsets[i] : 0;
       for (int p = 0; p < n_tiles; ++p) {
@@ -193,9 +183,6 @@ void fill_any(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
           for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
         }
       }
-      if (!out.values) continue;
-      for (std::int64_t slot = begin; slot < near_begin; ++slot) out.values[slot] = 1.0f;
-      for (std::int64_t slot = near_begin; slot < end; ++slot) out.values[slot] = 0.0f;
     }
 }
 

@@ -6,22 +6,22 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <new>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "choices.h"
 
 namespace sparsesnn {
 namespace {
 
-constexpr std::size_t line = 64;                  // room for the header before each block, and its alignment
-constexpr std::size_t smallest_kept = 16 * 1024;  // smaller blocks are malloc's own business
+constexpr std::size_t line = 64;  // room for the header before each block, and its alignment
 constexpr std::size_t huge_page = 2 << 20, smallest_huge = 4 << 20;
 
 struct Header {
@@ -46,14 +46,24 @@ std::size_t most_kept() {
 
 // Up to a quarter more: four sizes for each power of two, so that lists of nearly equal length share blocks.
 std::size_t rounded(std::size_t n_bytes) {
-  if (n_bytes < smallest_kept) return (n_bytes + line - 1) / line * line;
-  const std::size_t step = std::bit_floor(n_bytes) / 4;
+  const std::size_t step = std::max(line, std::bit_floor(n_bytes) / 4);
   return (n_bytes + step - 1) / step * step;
 }
 
+// Which of these sizes is the next below.
+std::size_t size_class(std::size_t n_bytes) {
+  const int power = std::bit_width(n_bytes) - 1;
+  return 4 * static_cast<std::size_t>(power) + (power < 2 ? 0 : n_bytes >> (power - 2) & 3);
+}
+
+struct Block {
+  std::size_t size;
+  void* memory;
+};
+
 struct Kept {
   std::mutex mutex;
-  std::multimap<std::size_t, void*> blocks;  // by size
+  std::array<std::vector<Block>, 4 * 64> blocks;  // by size class, the last released at the end
   std::size_t n_bytes = 0;
 };
 
@@ -69,14 +79,19 @@ void* begin_block(void* block, Header header) {
   return static_cast<char*>(block) + line;
 }
 
-// Of a kept block, the smallest that is large enough, if it is not far too large. The caller holds the lock.
+// Of a kept block that is large enough and not far too large, one of the smallest. The caller holds the lock.
 void* take(Kept& k, std::size_t size, bool is_shared) {
-  const auto found = k.blocks.lower_bound(size);
-  if (found == k.blocks.end() || found->first > 2 * size) return nullptr;
-  const auto [found_size, block] = *found;
-  k.n_bytes -= found_size;
-  k.blocks.erase(found);
-  return begin_block(block, {found_size, is_shared});
+  for (std::size_t c = size_class(size); c <= size_class(2 * size); ++c) {
+    std::vector<Block>& blocks = k.blocks[c];
+    for (std::size_t j = blocks.size(); j--;) {
+      const Block found = blocks[j];
+      if (found.size < size) continue;
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(j));
+      k.n_bytes -= found.size;
+      return begin_block(found.memory, {found.size, is_shared});
+    }
+  }
+  return nullptr;
 }
 
 // Shared memory is cut into blocks from its beginning on; what is released is kept.
@@ -128,8 +143,8 @@ void Shared::make() {
 
 void* allocate(std::size_t n_bytes) {
   if (n_bytes > SIZE_MAX / 4) throw std::bad_alloc();
-  const std::size_t size = rounded(n_bytes) + line;
-  if (size >= smallest_kept) {
+  const std::size_t size = rounded(n_bytes + line);
+  {
     Kept& k = kept();
     const std::lock_guard lock(k.mutex);
     if (void* memory = take(k, size, false)) return memory;
@@ -150,7 +165,7 @@ void* allocate_shared(std::size_t n_bytes) {
   const std::lock_guard lock(s.kept.mutex);
   if (!s.mine()) return allocate(n_bytes);
   if (n_bytes > s.n_bytes) throw std::bad_alloc();
-  const std::size_t size = (rounded(n_bytes) + line + 4095) / 4096 * 4096;
+  const std::size_t size = (rounded(n_bytes + line) + 4095) / 4096 * 4096;
   if (void* memory = take(s.kept, size, true)) return memory;
   if (size > s.n_bytes - s.n_used) throw std::bad_alloc();
   s.n_used += size;
@@ -161,16 +176,16 @@ void release(void* memory) noexcept {
   if (!memory) return;
   void* block = static_cast<char*>(memory) - line;
   const auto [size, is_shared] = *static_cast<Header*>(block);
-  if (size >= smallest_kept || is_shared) try {
-      Kept& k = is_shared ? shared_store().kept : kept();
-      const std::lock_guard lock(k.mutex);
-      if (is_shared || k.n_bytes + size <= most_kept()) {
-        k.blocks.emplace(size, block);
-        k.n_bytes += size;
-        return;
-      }
-    } catch (...) {  // no memory to note it down: give it back
+  try {
+    Kept& k = is_shared ? shared_store().kept : kept();
+    const std::lock_guard lock(k.mutex);
+    if (is_shared || k.n_bytes + size <= most_kept()) {
+      k.blocks[size_class(size)].push_back({size, block});
+      k.n_bytes += size;
+      return;
     }
+  } catch (...) {  // no memory to note it down: give it back
+  }
   if (!is_shared) std::free(block);
 }
 
@@ -184,14 +199,17 @@ SharedMemory shared_memory() {
 void release_kept() noexcept {
   Kept& k = kept();
   const std::lock_guard lock(k.mutex);
-  for (const auto& [size, block] : k.blocks) std::free(block);
-  k.blocks.clear();
+  for (std::vector<Block>& blocks : k.blocks) {
+    for (const Block& one : blocks) std::free(one.memory);
+    blocks.clear();
+  }
   k.n_bytes = 0;
 #ifdef __linux__
   Shared& s = shared_store();
   const std::lock_guard also(s.kept.mutex);
   if (!s.mine()) return;
-  for (const auto& [size, block] : s.kept.blocks) madvise(block, size, MADV_REMOVE);  // its addresses stay with us
+  for (const std::vector<Block>& blocks : s.kept.blocks)
+    for (const Block& one : blocks) madvise(one.memory, one.size, MADV_REMOVE);  // its addresses stay with us
 #endif
 }
 

@@ -14,6 +14,7 @@
 
 #include "engine.h"
 #include "python_layer.h"
+#include "python_run.h"
 #include "tile_sums.h"
 
 namespace nb = nanobind;
@@ -22,79 +23,40 @@ using namespace nb::literals;
 namespace sparsesnn {
 namespace {
 
-// The lists that a forward pass gives out.
-std::shared_ptr<PyLists> lists_of(const nb::dict& result) {
-  return std::make_shared<PyLists>(nb::cast<In<std::int64_t>>(result["offsets"]), nb::cast<AnyIn>(result["ids"]),
-                                   nb::cast<In<std::int32_t>>(result["n_spikes"]));
-}
-
-// The same for the backward pass, which reads them again.
-nb::object held_lists(const nb::dict& result, int n_neurons) {
-  auto lists = lists_of(result);
-  lists->hold(n_neurons);
-  return nb::cast(lists);
-}
-
-nb::dict forward(PyLayer& layer) {
+// `call` holds the layer; `watched`: see PyRun.
+std::shared_ptr<PyRun> run_layer(nb::object call, bool watched) {
+  PyLayer& layer = nb::cast<PyLayer&>(call);
   const LayerInput& input = layer.input();
-  LayerOutput out;
+  LayerOutput made;
   {
     nb::gil_scoped_release release;
-    out = layer_forward(layer.spec, input);
+    made = layer_forward(layer.spec, input);
   }
-  const std::size_t n = static_cast<std::size_t>(layer.spec.n), steps = static_cast<std::size_t>(layer.n_steps),
-                    samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
-  const std::size_t n_slots = out.offsets ? static_cast<std::size_t>(out.offsets[lists]) : 0;
-  const std::size_t n_silenced = out.silenced_ids.size();
-  nb::dict result = lists_to_numpy(out, out.wide, lists);
-  if (layer.spec.save && layer.spec.model->fires()) result["lists"] = held_lists(result, layer.spec.n);
-  result["dropped"] = to_numpy(out.dropped, {lists});
-  result["fields"] = to_numpy(out.fields, {static_cast<std::size_t>(layer.spec.n_fields()), n_slots});
-  result["silenced_offsets"] = to_numpy(out.silenced_offsets, {lists + 1});
-  result["silenced_ids"] = to_numpy(out.silenced_ids, {n_silenced});
-  nb::list state;
-  for (Array<float>& one : out.state) state.append(to_numpy(one, {samples, n}));
-  result["state"] = state;
-  result["potentials"] = to_numpy(out.potentials, {steps, samples, n});
-  return result;
+  return std::make_shared<PyRun>(std::move(call), layer, std::move(made), watched);
 }
 
-// What a forward pass left for the backward pass, out of its result; keeps the arrays alive.
-struct Saved : LayerSaved {
-  Saved(const PyLayer& layer, const nb::dict& result) {
-    const LayerSpec& spec = layer.spec;
-    const std::size_t steps = static_cast<std::size_t>(layer.n_steps),
-                      samples = static_cast<std::size_t>(layer.n_samples), n_lists = steps * samples;
-    if (!spec.model->fires()) {
-      if (spec.n_learnt())
-        potentials = array(result, "potentials", float{}, {steps, samples, static_cast<std::size_t>(spec.n)});
-      return;
-    }
-    alive_.push_back(result["lists"]);
-    PyLists& own = nb::cast<PyLists&>(alive_.back());
-    lists = checked_lists(own, spec.n, layer.n_samples, nullptr, "output");
-    n_slots = own.ids.size();
-    if (own.n_spikes.size() != n_lists) throw InputError("ShapeError", "backward: lists are missing");
-    fields = array(result, "fields", float{}, {static_cast<std::size_t>(spec.n_fields()), n_slots});
-    if (!spec.stores_silenced()) return;
-    silenced_offsets = array(result, "silenced_offsets", std::int64_t{}, {n_lists + 1});
-    silenced_ids =
-        array(result, "silenced_ids", std::uint32_t{}, {static_cast<std::size_t>(silenced_offsets[n_lists])});
-  }
+std::shared_ptr<PyRun> forward(const nb::handle_t<PyLayer>& call) {
+  return run_layer(nb::borrow(call), nb::cast<PyLayer&>(call).spec.save);
+}
 
-  std::size_t n_slots = 0;
+// d_out: ∂L/∂(list values) [slots] of a spiking layer, of a readout ∂L/∂v [T, B, N].
+void check_gradient(const PyLayer& layer, const PyRun& run, const In<float>& d_out) {
+  if (layer.spec.model->fires())
+    check_shape(d_out, {run.n_slots()}, "d_values");
+  else
+    check_shape(d_out,
+                {static_cast<std::size_t>(layer.n_steps), static_cast<std::size_t>(layer.n_samples),
+                 static_cast<std::size_t>(layer.spec.n)},
+                "d_potentials");
+}
 
- private:
-  template <class T>
-  const T* array(const nb::dict& result, const char* key, T, const std::vector<std::size_t>& shape) {
-    alive_.push_back(result[key]);
-    auto a = nb::cast<In<T>>(alive_.back());
-    check_shape(a, shape, key);
-    return a.data();
-  }
-
-  std::vector<nb::object> alive_;
-};
+LayerGradients gradients(PyLayer& layer, const PyRun& run, const float* d_out, const Wanted& wanted) {
+  const LayerInput& input = layer.input();
+  const LayerSaved saved = run.saved(layer);
+  const bool fires = layer.spec.model->fires();
+  nb::gil_scoped_release release;
+  return layer_backward(layer.spec, input, saved, fires ? d_out : nullptr, fires ? nullptr : d_out, wanted);
+}
 
 // A gradient of one number per neuron, [N], or of a part of a batch [G, N].
 nb::object by_group(Array<float>& gradient, int n, int n_batch) {
@@ -103,35 +65,17 @@ nb::object by_group(Array<float>& gradient, int n, int n_batch) {
   return to_numpy(gradient, {size ? gradient.size() / size : 0, size});
 }
 
-nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<float>>& d_values,
-                  const std::optional<In<float>>& d_potentials, const std::vector<bool>& wanted_weight,
+nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, const std::vector<bool>& wanted_loops, bool wanted_bias,
                   int n_batch, const std::vector<bool>& wanted_delays) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
-  const std::size_t n = static_cast<std::size_t>(spec.n), steps = static_cast<std::size_t>(layer.n_steps),
-                    samples = static_cast<std::size_t>(layer.n_samples), lists = steps * samples;
-  const std::size_t n_sources = input.sources.size();
-  if (wanted_weight.size() != n_sources || wanted_value.size() != n_sources ||
+  if (wanted_weight.size() != input.sources.size() || wanted_value.size() != input.sources.size() ||
       wanted_loops.size() != input.loops.size())
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
-  const Wanted wanted{wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch};
-
-  const Saved kept(layer, saved);
-  const float* d_slots = nullptr;
-  const float* d_out = nullptr;
-  if (!spec.model->fires()) {
-    if (!d_potentials) throw InputError("ShapeError", "backward: a readout needs d_potentials");
-    d_out = floats(d_potentials, {steps, samples, n}, "d_potentials");
-  } else {
-    if (!d_values) throw InputError("ShapeError", "backward: d_values are missing");
-    d_slots = floats(d_values, {kept.n_slots}, "d_values");
-  }
-  LayerGradients out;
-  {
-    nb::gil_scoped_release release;
-    out = layer_backward(spec, input, kept, d_slots, d_out, wanted);
-  }
+  check_gradient(layer, run, d_out);
+  LayerGradients out = gradients(layer, run, d_out.data(),
+                                 {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch});
   // With one more dimension in front: one for each branch or group of the batch.
   const auto shape = [&](std::vector<std::size_t> one, const Array<float>& of) {
     if (!n_batch) return one;
@@ -166,28 +110,28 @@ nb::dict backward(PyLayer& layer, const nb::dict& saved, const std::optional<In<
   return result;
 }
 
-nb::tuple recurrent_value_grads_of(PyLayer& layer, const nb::dict& saved, PyLists& population,
-                                   const In<float>& d_values, const std::vector<bool>& wanted_delays, int n_batch) {
+nb::tuple recurrent_value_grads_of(PyLayer& layer, const PyRun& run, PyLists& population, const In<float>& d_values,
+                                   const std::vector<bool>& wanted_delays, int n_batch) {
   const LayerInput& input = layer.input();
   if (!input.exchange || input.loops.empty() || !layer.spec.model->fires())
     throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
-  const Saved kept(layer, saved);
+  const LayerSaved saved = run.saved(layer);
   int n_steps = 0;
   const Lists all = checked_lists(population, layer.spec.n_all(), layer.n_samples, &n_steps, "population");
   if (layer.n_samples && n_steps != layer.n_steps)
     throw InputError("ShapeError", "recurrent_value_grads: the population's lists must cover all steps");
-  check_shape(d_values, {kept.n_slots}, "d_values");
+  check_shape(d_values, {run.n_slots()}, "d_values");
   Wanted wanted;
   wanted.delays = wanted_delays;
   wanted.n_batch = n_batch;
   RecurrentGrads found;
   {
     nb::gil_scoped_release release;
-    found = recurrent_value_grads(layer.spec, input, kept, all, d_values.data(), wanted, *input.exchange);
+    found = recurrent_value_grads(layer.spec, input, saved, all, d_values.data(), wanted, *input.exchange);
   }
   nb::list d_delays;
   for (Array<float>& one : found.d_delays) d_delays.append(by_group(one, layer.spec.n, n_batch));
-  return nb::make_tuple(to_numpy(found.d_values, {kept.n_slots}), d_delays);
+  return nb::make_tuple(to_numpy(found.d_values, {run.n_slots()}), d_delays);
 }
 
 // Layers that run one after the other in one call, with all that stays the same from call to call.
@@ -196,102 +140,174 @@ struct PyChain {
     std::string name;
     PyLayer layer;
     std::vector<int> reads;  // per source: 0 the input, k + 1 link k
+    Wanted wanted;           // what `backward` gives back of it, and to the layers that it reads
   };
   std::vector<Link> links;
 };
 
-// The lists that layers of a chain read in one call: nobody can have changed them since they were made or checked, so
-// they need no look for each of their readers.
-struct ChainLists {
-  std::vector<std::shared_ptr<PyLists>> lists;  // the input's, then those of each link; null of a readout
-  ~ChainLists() {
-    for (const auto& one : lists)
-      if (one) one->untouched = false;
-  }
-};
+using Runs = std::vector<std::shared_ptr<PyRun>>;
 
-// One call of a layer of a chain; the result holds it where a backward pass may follow.
-nb::dict forward_link(const PyChain::Link& link, const ChainLists& of, int n_steps, int n_samples,
-                      const nb::tuple& told) {
-  const nb::object call = nb::cast(link.layer, nb::rv_policy::copy);
+std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const std::shared_ptr<PyLists>& input,
+                                    const Runs& before, int n_steps, int n_samples, const nb::tuple& told,
+                                    bool watched) {
+  const PyChain::Link& link = chain.links[k];
+  nb::object call = nb::cast(link.layer, nb::rv_policy::copy);
   PyLayer& layer = nb::cast<PyLayer&>(call);
   layer.n_steps = n_steps;
   layer.n_samples = n_samples;
-  for (std::size_t k = 0; k < layer.sources.size(); ++k) layer.sources[k].lists = of.lists[link.reads[k]];
+  for (std::size_t j = 0; j < layer.sources.size(); ++j)
+    layer.sources[j].lists = link.reads[j] ? before[link.reads[j] - 1]->lists() : input;
   layer.spec.seed = nb::cast<std::uint64_t>(told[0]);
   layer.spec.first_step = nb::cast<std::uint64_t>(told[1]);
   if (!told[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(told[2]);
   if (!told[3].is_none()) layer.own_before = nb::cast<std::shared_ptr<PyLists>>(told[3]);
   try {
-    nb::dict result = forward(layer);
-    if (layer.spec.save) result["call"] = call;
-    return result;
+    return run_layer(std::move(call), watched);
   } catch (const InputError& e) {
     if (std::string(e.kind) != "NumericError") throw;
     throw InputError(e.kind, link.name + ": " + e.what());
   }
 }
 
-nb::list forward_chain(const PyChain& chain, std::shared_ptr<PyLists> input, int n_steps, int n_samples,
-                       const nb::list& told) {
+Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, int n_steps, int n_samples,
+                   const nb::list& told) {
   if (told.size() != chain.links.size())
     throw InputError("ShapeError", "Chain: got settings for " + std::to_string(told.size()) + " layers; it has " +
                                        std::to_string(chain.links.size()));
   const bool learns =
       std::any_of(chain.links.begin(), chain.links.end(), [](const auto& link) { return link.layer.spec.save; });
-  ChainLists of{{std::move(input)}};
-  nb::list results;
-  for (std::size_t k = 0; k < chain.links.size(); ++k) {
-    const LayerSpec& spec = chain.links[k].layer.spec;
-    nb::dict result = forward_link(chain.links[k], of, n_steps, n_samples, nb::cast<nb::tuple>(told[k]));
-    std::shared_ptr<PyLists> made;
-    if (spec.model->fires()) {
-      made = spec.save ? nb::cast<std::shared_ptr<PyLists>>(result["lists"]) : lists_of(result);
-      if (learns && !spec.save) made->hold(spec.n);
-      made->checked_for = spec.n;
-      made->untouched = true;
+  // Nobody can change the input while the layers run: it needs no look for each of its readers.
+  struct InOneCall {
+    PyLists& lists;
+    ~InOneCall() { lists.untouched = false; }
+  } const in_one_call{*input};
+  Runs runs;
+  for (std::size_t k = 0; k < chain.links.size(); ++k)
+    runs.push_back(forward_link(chain, k, input, runs, n_steps, n_samples, nb::cast<nb::tuple>(told[k]), learns));
+  return runs;
+}
+
+// Gradients of list values that came back so far: the first as they are, others added one after the other.
+class Arrived {
+ public:
+  void borrow(const float* first) { at_ = first; }
+  void add(Array<float> more) {
+    if (at_) {
+      float* sum = more.data();  // a + b is b + a
+      for (std::size_t k = 0; k < more.size(); ++k) sum[k] = at_[k] + sum[k];
     }
-    of.lists.push_back(std::move(made));
-    results.append(result);
+    own_ = std::move(more);
+    at_ = own_.data();
   }
-  return results;
+  const float* data() const { return at_; }
+
+ private:
+  const float* at_ = nullptr;
+  Array<float> own_;
+};
+
+nb::list backward_chain(const PyChain& chain, const Runs& runs, const std::vector<std::optional<In<float>>>& d_out) {
+  const std::size_t n = chain.links.size();
+  if (runs.size() != n || d_out.size() != n)
+    throw InputError("ShapeError",
+                     "Chain: backward needs what forward gave back, and a gradient or None for each layer");
+  std::vector<Arrived> arrived(n);
+  nb::list found;
+  for (std::size_t k = 0; k < n; ++k) {
+    found.append(nb::none());
+    if (!d_out[k]) continue;
+    check_gradient(nb::cast<PyLayer&>(runs[k]->call()), *runs[k], *d_out[k]);
+    arrived[k].borrow(d_out[k]->data());
+  }
+  for (std::size_t k = n; k--;) {
+    if (!arrived[k].data()) continue;
+    const PyChain::Link& link = chain.links[k];
+    PyLayer& layer = nb::cast<PyLayer&>(runs[k]->call());
+    LayerGradients of = gradients(layer, *runs[k], arrived[k].data(), link.wanted);
+    nb::list own;
+    for (std::size_t j = 0; j < layer.sources.size(); ++j) {
+      if (link.wanted.weight[j]) own.append(to_numpy(of.d_weight[j], layer.shape_of(layer.sources[j])));
+      if (link.wanted.value[j]) arrived[link.reads[j] - 1].add(std::move(of.d_value[j]));
+    }
+    for (std::size_t j = 0; j < layer.loops.size(); ++j)
+      if (link.wanted.loops[j]) own.append(to_numpy(of.d_loops[j], layer.shape_of(layer.loops[j])));
+    if (link.wanted.bias) own.append(to_numpy(of.d_bias, {static_cast<std::size_t>(layer.spec.n)}));
+    found[k] = own;
+    runs[k]->forget();
+  }
+  return found;
+}
+
+PyChain make_chain(const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links,
+                   const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted) {
+  PyChain chain;
+  for (const auto& [name, layer, reads] : links) {
+    const int n_before = static_cast<int>(chain.links.size());
+    if (reads.size() != layer->sources.size() || std::any_of(reads.begin(), reads.end(), [&](int k) {
+          return k < 0 || k > n_before || (k && !chain.links[k - 1].layer.spec.model->fires());
+        }))
+      throw InputError("ShapeError", "Chain: " + name + " must read the input or earlier layers that fire");
+    chain.links.push_back({name, *layer, reads, {}});
+  }
+  if (!wanted.empty() && wanted.size() != chain.links.size())
+    throw InputError("ShapeError", "Chain: give wishes for all layers, or none");
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    PyChain::Link& link = chain.links[k];
+    std::tie(link.wanted.weight, link.wanted.loops, link.wanted.bias) = wanted[k];
+    if (link.wanted.weight.size() != link.layer.sources.size() || link.wanted.loops.size() != link.layer.loops.size())
+      throw InputError("ShapeError", "Chain: " + link.name + " needs a wish per source and per loop");
+    for (const int read : link.reads) link.wanted.value.push_back(read && chain.links[read - 1].layer.spec.save);
+  }
+  return chain;
 }
 
 }  // namespace
 
 void register_passes(nb::module_& m) {
-  nb::class_<PyChain>(m, "Chain",
-                      "Layers that run one after the other in one call: of each its name, a LayerCall whose "
-                      "lists, sizes\n"
-                      "and state are not read, and what its sources read: 0 the input, k + 1 layer k.")
+  nb::class_<PyRun>(m, "Run",
+                    "What a call of a layer gave back; arrays are NumPy's once they are asked for. None where there is "
+                    "none.")
+      .def_prop_ro("call", &PyRun::call, "The LayerCall that was run.")
+      .def_prop_ro("offsets", &PyRun::offsets)
+      .def_prop_ro("ids", &PyRun::ids)
+      .def_prop_ro("n_spikes", &PyRun::n_spikes)
+      .def_prop_ro("values", &PyRun::values, "1 for spikes, 0 for near-spikes.")
+      .def_prop_ro("dropped", &PyRun::dropped)
+      .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")
+      .def_prop_ro("state", &PyRun::state, "[B, N] each, in the order of the model.");
+  nb::class_<PyChain>(
+      m, "Chain",
+      "Layers that run one after the other in one call: of each its name, a LayerCall whose "
+      "lists, sizes\n"
+      "and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the\n"
+      "gradients that `backward` gives back, of the weight of every source and every loop, and the bias.")
       .def(
           "__init__",
-          [](PyChain* self, const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links) {
-            PyChain chain;
-            for (const auto& [name, layer, reads] : links) {
-              const int n_before = static_cast<int>(chain.links.size());
-              if (reads.size() != layer->sources.size() || std::any_of(reads.begin(), reads.end(), [&](int k) {
-                    return k < 0 || k > n_before || (k && !chain.links[k - 1].layer.spec.model->fires());
-                  }))
-                throw InputError("ShapeError", "Chain: " + name + " must read the input or earlier layers that fire");
-              chain.links.push_back({name, *layer, reads});
-            }
-            new (self) PyChain(std::move(chain));
+          [](PyChain* self, const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links,
+             const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted) {
+            new (self) PyChain(make_chain(links, wanted));
           },
-          "links"_a)
+          "links"_a, "wanted"_a = std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>())
       .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a,
-           "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.\n"
-           "A result holds its `call`, for `backward`, where one may follow.");
-  m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence; returns lists, slot fields, state, potentials.");
+           "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.")
+      .def("backward", &backward_chain, "runs"_a, "d_out"_a,
+           "After `forward`: of each layer the gradients that are wanted, None where nothing came back to it. d_out: "
+           "of\n"
+           "each the gradient of its list values or potentials, or None. What comes back to a layer's lists is added "
+           "in\n"
+           "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a forward.");
+  m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence.");
   m.def(
-      "backward", &backward, "layer"_a, "saved"_a, "d_values"_a.none(), "d_potentials"_a.none(), "wanted_weight"_a,
-      "wanted_value"_a, "wanted_loops"_a, "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),
-      "Gradients of a layer by its weights, list values and learnt parameters. n_batch: samples of a batch of which\n"
-      "these are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...],\n"
-      "of neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, "
-      "gradients\n"
-      "of list values come as one sum a block of its tiles (tile_folds), [K, slots].");
-  m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "saved"_a, "population"_a, "d_values"_a,
+      "backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,
+      "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),
+      "Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a\n"
+      "readout its potentials. n_batch: samples of a batch of which these are some, from first_sample on: gradients "
+      "of\n"
+      "weights come as one sum a branch (find_branches), [K, ...], of neurons' parameters as one a group of "
+      "group_samples\n"
+      "samples, [G, ...]. Of a shard with an exchange, gradients of list values come as one sum a block of its tiles\n"
+      "(tile_folds), [K, slots].");
+  m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "run"_a, "population"_a, "d_values"_a,
         "wanted_delays"_a, "n_batch"_a,
         "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,\n"
         "and those of its axonal delays.");

@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,7 @@ struct PyLists {
   int checked_for = 0;              // neurons that the ids were checked for; 0: they were not
   bool untouched = false;           // nobody has had them since they were made or looked at
   std::array<std::uint64_t, 4> fingerprints{};
+  std::shared_ptr<void> memory;  // of arrays that no Python object holds
 
   PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n, std::optional<In<float>> v = std::nullopt)
       : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)), values(std::move(v)) {}

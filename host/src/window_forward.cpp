@@ -181,7 +181,6 @@ void Forward::fill(int sample) {
       reinterpret_cast<std::uint32_t*>(out_.ids.data())[slot] = id;
     else
       reinterpret_cast<std::uint16_t*>(out_.ids.data())[slot] = static_cast<std::uint16_t>(id);
-    if (out_.values) out_.values[slot] = fired ? 1.0f : 0.0f;
     for (int f = 0; f < n_fields; ++f) out_.fields[f * n_slots + slot] = fields[f];
   });
 }
@@ -215,7 +214,6 @@ LayerOutput Forward::run() {
   }
   out_.ids = Array<unsigned char>(n_slots * (out_.wide ? 4 : 2));
   out_.fields = Array<float>(n_slots * spec_.n_fields());
-  if (spec_.save) out_.values = Array<float>(n_slots);
   parallel_for(input_.n_samples, [&](int sample, int) {
     fill(sample);
     std::vector<float>().swap(records_[sample]);

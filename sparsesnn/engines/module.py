@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from sparsesnn.arguments import named
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
-from sparsesnn.engines.cpu.chain import can_learn, fits_one_call, hooked, learn, run_layers
 from sparsesnn.engines.cpu.layer import run_layer
+from sparsesnn.engines.cpu.one_call import OneCall, fits_one_call, hooked
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
@@ -251,7 +251,8 @@ class Model(Loadable):
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
-        self.in_one_call = backend == "cpu" and not grid and fits_one_call(network)
+        self.fits_one_call = backend == "cpu" and not grid and fits_one_call(network)
+        self.one_call: OneCall | None = None
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
 
@@ -299,12 +300,8 @@ class Model(Loadable):
         past = state or {}
         data = self._input(spikes)
         traces: dict[str, Traces] = {}
-        if (
-            self.in_one_call
-            and isinstance(data, SpikeBatch)
-            and not (past or chosen or heard or hooked(self.layers.values()))
-        ):
-            outputs, states = run_layers(self.network, dict(self.layers.items()), data)
+        if isinstance(data, SpikeBatch) and not (past or chosen or heard) and (call := self._one_call(data)):
+            outputs, states = call.run(data)
         else:
             outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         return self._output(outputs, states, past, traces)
@@ -331,21 +328,25 @@ class Model(Loadable):
         Returns: the loss, detached; and the output, for counts and measures.
         """
         self._check_input(spikes)
-        if not isinstance(spikes, SpikeBatch) or heard or not self._learns_in_one_call(spikes):
-            output = self(spikes, heard=heard, first_sample=first_sample)
-            value = loss(output)
-            value.backward()
-            return value.detach(), output
+        call = None if heard or hooked((self,)) or not isinstance(spikes, SpikeBatch) else self._one_call(spikes)
+        if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
+            return call.learn(spikes, loss, self.depth)
+        output = self(spikes, heard=heard, first_sample=first_sample)
+        value = loss(output)
+        value.backward()
+        return value.detach(), output
 
-        def output_of(outputs: dict[str, Any], states: dict[str, LayerState]) -> Output:
-            return self._output(outputs, states, {}, {})
+    def _one_call(self, spikes: SpikeBatch) -> OneCall | None:
+        """All layers in one call of the engine; None where that cannot be, or somebody wants to see single layers."""
+        layers = self.layers._modules
+        if self.backend != "cpu" or not self.fits_one_call or hooked(layers.values()):
+            return None
+        self.one_call = OneCall.of(self.one_call, self.network, layers, spikes)
+        return self.one_call
 
-        return learn(self.network, dict(self.layers.items()), spikes, loss, output_of)
-
-    def _learns_in_one_call(self, spikes: SpikeBatch) -> bool:
-        layers = self.layers.values()
-        plain = self.in_one_call and self.backend == "cpu" and not hooked([self, *layers])
-        return plain and can_learn(layers, spikes)
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: a copy makes its own call."""
+        return {**self.__dict__, "one_call": None}
 
     def _check_input(self, spikes: object) -> None:
         n_input = self.network.populations[self.source].n

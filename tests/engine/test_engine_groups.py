@@ -156,7 +156,7 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         call = _core.LayerCall(spec, n_steps=20, n_samples=11, sources=[source], parameters=[beta], exchange=exchange)
         saved = _core.forward(call)
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
-        found: np.ndarray = _core.backward(call, saved, None, d_out, [True], [True], [], False)["value"][0]
+        found: np.ndarray = _core.backward(call, saved, d_out, [True], [True], [], False)["value"][0]
         return found
 
     whole = d_value(0, n_tiles, None)

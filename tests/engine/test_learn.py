@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sparsesnn import LI, LIF, Connection, Input, Model, Network, Output, SpikeBatch, parse_net
-from sparsesnn.engines.cpu.chain import can_learn
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.synapses import Sparse
@@ -240,7 +239,7 @@ def test_dense_and_data_that_want_gradients_go_through_autograd(passes):
 
 def test_without_gradients_autograd_says_so():
     model, spikes = Model(parse_net("37-20-7"), seed=3), spikes_for(37)
-    assert can_learn(model.layers.values(), spikes)
+    assert model._one_call(spikes).learns_alone()
     with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):
         model.learn(spikes, lambda output: output.potentials.sum())
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.wiring import Kept, Wiring, layer_tensors, place_of
+from sparsesnn.engines.cpu.wiring import Wiring, layer_tensors
 from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
@@ -75,13 +75,7 @@ class Pass:
 
     def output(self) -> tuple[Any, LayerState]:
         """Runs the layer; what it puts out, a node of PyTorch's graph where a backward pass will follow, and its state."""
-        return self._put_out(self.run_in_graph())
-
-    def leaf(self) -> tuple[Any, LayerState]:
-        """The same with a leaf in place of the node: its gradient is for `gradients`."""
-        return self._put_out(self.run().requires_grad_(self.save))
-
-    def _put_out(self, result: Tensor) -> tuple[Any, LayerState]:
+        result = self.run_in_graph()
         out = None if self.is_readout else self.lists(result if self.save else None)
         after = state_after(self.layer, self.state, self.result, out, self.n_steps, self.training_step)
         return result if out is None else out, after
@@ -96,24 +90,15 @@ class Pass:
         if self.result is None:
             self.engine_call = self.prepare()
             self.result = _core.forward(self.engine_call)
-        out = self.result["potentials" if self.is_readout else "values"]
-        return torch.empty(0) if out is None else torch.from_numpy(out)
+        if self.is_readout:
+            return torch.from_numpy(self.result.potentials)
+        return torch.from_numpy(self.result.values) if self.save else torch.empty(0)
 
-    def ran(self, sources: Sequence[SpikeBatch], result: Any) -> None:
+    def ran(self, sources: Sequence[SpikeBatch], result: _core.Run) -> None:
         """After the engine ran it among other layers: the lists that it read, and what it gave back."""
         self.sources = tuple(sources)
         self.values = [self.values_of(k) for k in range(len(self.sources))]
-        self.engine_call, self.result = result.get("call"), result
-
-    def link(self) -> _core.LayerCall:
-        """The engine's view of the layer in a chain, which brings what differs from pass to pass: made again only where a tensor
-        is another one, or lies elsewhere."""
-        key = self.save, self.layer.weight_dtype, tuple(self.learnt)
-        kept = self.wiring.kept
-        if kept is None or not kept.holds(key, self.tensors):
-            call = self.prepare([NO_LISTS] * len(self.sources))
-            self.wiring.kept = kept = Kept(key, {name: (x, place_of(x)) for name, x in self.tensors.items()}, call)
-        return kept.call
+        self.engine_call, self.result = result.call, result
 
     def prepare(self, lists: Sequence[_core.Lists] | None = None) -> _core.LayerCall:
         """The engine's view of the pass; `lists`: of every source, if not those of `sources`."""
@@ -205,8 +190,7 @@ class Pass:
         grads = _core.backward(
             call,
             self.result,
-            None if self.is_readout else d_out,
-            d_out if self.is_readout else None,
+            d_out,
             [name in self.learnt for name in senders],
             wanted_values,
             [name in self.learnt for name in loops],
@@ -270,14 +254,14 @@ class _RunLayer(torch.autograd.Function):
 
 
 def spikes_of(
-    result: Mapping[str, Any], n_steps: int, n_samples: int, n_neurons: int, values: Tensor | None = None
+    result: _core.Run, n_steps: int, n_samples: int, n_neurons: int, values: Tensor | None = None
 ) -> SpikeBatch:
     """The lists that the engine gave back."""
-    dropped = result["dropped"]
+    dropped = result.dropped
     return SpikeBatch(
-        torch.from_numpy(result["offsets"]),
-        torch.from_numpy(result["ids"]),
-        torch.from_numpy(result["n_spikes"]),
+        torch.from_numpy(result.offsets),
+        torch.from_numpy(result.ids),
+        torch.from_numpy(result.n_spikes),
         n_steps,
         n_samples,
         n_neurons,
@@ -289,13 +273,13 @@ def spikes_of(
 def state_after(
     layer: Any,
     before: LayerState | None,
-    result: Mapping[str, Any],
+    result: _core.Run,
     sent: SpikeBatch | None,
     n_steps: int,
     training_step: int,
 ) -> LayerState:
     """The state that a pass leaves; `result`: what the engine gave back, `sent`: the lists in it, None of a readout."""
-    states = {x: torch.from_numpy(a) for x, a in zip(layer.population.states, result["state"], strict=True)}
+    states = {x: torch.from_numpy(a) for x, a in zip(layer.population.states, result.state, strict=True)}
     after = LayerState(states, step=n_steps + (before.step if before else 0), training_step=training_step)
     if sent is not None and layer.n_history:
         after.history = last_steps(before.history if before else None, sent, layer.n_history)

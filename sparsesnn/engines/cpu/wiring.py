@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,7 +89,6 @@ class Wiring:
         self.read_as_they_are = {"bias", *(c.name for c in read)}
         self.by_sample = bool(self.rows) or bool(self.loops) or bool(self.windows)
         self.specs: dict[Any, _core.LayerSpec] = {}
-        self.kept: Kept | None = None
 
     @staticmethod
     def of(layer: Any) -> Wiring:
@@ -105,31 +104,6 @@ class Wiring:
         if key not in self.specs:
             self.specs[key] = _core.LayerSpec(**spec_arguments(layer, save, learnt))
         return self.specs[key]
-
-
-class Kept(NamedTuple):
-    """The engine's view of a layer in a chain, which reads the numbers of its tensors where they lie.
-
-    Args:
-        key: what it depends on in addition to the tensors.
-        tensors: by name, with their place.
-        call: the view.
-    """
-
-    key: tuple[Any, ...]
-    tensors: dict[str, tuple[Tensor, Any]]
-    call: _core.LayerCall
-
-    def holds(self, key: tuple[Any, ...], tensors: Mapping[str, Tensor]) -> bool:
-        """Whether it is that of these tensors, and they lie where they lay."""
-        if key != self.key or tensors.keys() != self.tensors.keys():
-            return False
-        return all(x is tensors[name] and place == place_of(x) is not None for name, (x, place) in self.tensors.items())
-
-
-def place_of(x: Tensor) -> tuple[int, torch.Size] | None:
-    """Where the numbers of a tensor lie; None where the engine reads a copy of them."""
-    return (x.data_ptr(), x.shape) if x.is_contiguous() else None
 
 
 def behind_pools(c: Incoming) -> Incoming:

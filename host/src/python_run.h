@@ -1,0 +1,157 @@
+// What a call of a layer gave back, as Python sees it.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python_layer.h"
+
+namespace sparsesnn {
+
+// An array of the engine that belongs to NumPy once Python has asked for it, and stays where it is.
+template <class T>
+class Asked {
+ public:
+  Asked() = default;
+  Asked(Array<T> array) : data_(array.data()), size_(array.size()), array_(std::move(array)) {}
+
+  T* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  explicit operator bool() const { return data_ != nullptr; }
+  nb::object numpy(std::vector<std::size_t> shape) {
+    if (!given_.is_valid()) given_ = to_numpy(array_, std::move(shape));
+    return given_;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  Array<T> array_;
+  nb::object given_;
+};
+
+// The lists that a layer made.
+struct OwnLists {
+  Asked<std::int64_t> offsets;
+  Asked<std::int32_t> n_spikes;
+  Array<unsigned char> ids;
+  nb::object ids_given;
+};
+
+class PyRun {
+ public:
+  // `call`: the LayerCall that was run; `made`: what the engine gave back; `watched`: a backward pass may read its
+  // lists, which must not change before.
+  PyRun(nb::object call, const PyLayer& layer, LayerOutput made, bool watched)
+      : call_(std::move(call)),
+        watched_(watched),
+        saves_(layer.spec.save),
+        spec_(layer.spec),
+        n_steps_(static_cast<std::size_t>(layer.n_steps)),
+        n_samples_(static_cast<std::size_t>(layer.n_samples)),
+        wide_(made.wide),
+        dropped_(std::move(made.dropped)),
+        potentials_(std::move(made.potentials)),
+        fields_(std::move(made.fields)),
+        silenced_offsets_(std::move(made.silenced_offsets)),
+        silenced_ids_(std::move(made.silenced_ids)) {
+    for (Array<float>& one : made.state) state_.emplace_back(std::move(one));
+    if (!spec_.model->fires()) return;
+    n_slots_ = static_cast<std::size_t>(made.offsets[n_lists()]);
+    own_ = std::make_shared<OwnLists>(
+        OwnLists{std::move(made.offsets), std::move(made.n_spikes), std::move(made.ids), {}});
+    const std::size_t n_offsets = n_lists() + 1, n = n_lists();
+    const auto dtype = wide_ ? nb::dtype<std::int32_t>() : nb::dtype<std::uint16_t>();
+    lists_ = std::make_shared<PyLists>(In<std::int64_t>(own_->offsets.data(), 1, &n_offsets),
+                                       AnyIn(own_->ids.data(), 1, &n_slots_, {}, nullptr, dtype),
+                                       In<std::int32_t>(own_->n_spikes.data(), 1, &n));
+    lists_->memory = own_;
+    lists_->checked_for = spec_.n;
+    lists_->untouched = true;  // for as long as Python has not seen them
+  }
+
+  nb::object call() const { return call_; }
+  // Leaves what only a backward pass reads.
+  void forget() {
+    call_ = nb::none();
+    fields_ = {};
+    silenced_offsets_ = {};
+    silenced_ids_ = {};
+    saves_ = false;
+  }
+  const std::shared_ptr<PyLists>& lists() const { return lists_; }
+  std::size_t n_slots() const { return n_slots_; }
+
+  nb::object offsets() { return seen() ? own_->offsets.numpy({n_lists() + 1}) : nb::none(); }
+  nb::object n_spikes() { return seen() ? own_->n_spikes.numpy({n_lists()}) : nb::none(); }
+  nb::object ids() {
+    if (!seen()) return nb::none();
+    if (!own_->ids_given.is_valid()) own_->ids_given = ids_to_numpy(own_->ids, wide_, n_slots_);
+    return own_->ids_given;
+  }
+  // 1 for spikes, 0 for near-spikes.
+  nb::object values() {
+    if (!lists_) return nb::none();
+    if (!values_) {
+      values_ = Array<float>(n_slots_);
+      const std::int64_t* offsets = own_->offsets.data();
+      for (std::size_t i = 0; i < n_lists(); ++i) {
+        const std::int64_t near = offsets[i] + own_->n_spikes.data()[i];
+        std::fill(values_.data() + offsets[i], values_.data() + near, 1.0f);
+        std::fill(values_.data() + near, values_.data() + offsets[i + 1], 0.0f);
+      }
+    }
+    return values_.numpy({n_slots_});
+  }
+  nb::object dropped() { return dropped_.numpy({n_lists()}); }
+  nb::object potentials() { return potentials_.numpy({n_steps_, n_samples_, static_cast<std::size_t>(spec_.n)}); }
+  nb::list state() {
+    nb::list found;
+    for (Asked<float>& one : state_) found.append(one.numpy({n_samples_, static_cast<std::size_t>(spec_.n)}));
+    return found;
+  }
+
+  // What a backward pass of `layer` reads. Throws where Python has changed the lists.
+  LayerSaved saved(const PyLayer& layer) const {
+    if (layer.spec.model != spec_.model || layer.spec.n != spec_.n || !saves_ ||
+        static_cast<std::size_t>(layer.n_steps) != n_steps_ || static_cast<std::size_t>(layer.n_samples) != n_samples_)
+      throw InputError("ShapeError", "backward: nothing was saved for it, or the run is one of another layer");
+    LayerSaved found;
+    found.fields = fields_.data();
+    found.silenced_offsets = silenced_offsets_.data();
+    found.silenced_ids = silenced_ids_.data();
+    found.potentials = potentials_.data();
+    if (lists_) found.lists = checked_lists(*lists_, spec_.n, static_cast<int>(n_samples_), nullptr, "output");
+    return found;
+  }
+
+ private:
+  std::size_t n_lists() const { return n_steps_ * n_samples_; }
+  // Before Python gets lists to see, of which there may be none.
+  bool seen() {
+    if (lists_ && lists_->untouched) {
+      if (watched_) lists_->hold(spec_.n);
+      lists_->untouched = false;
+    }
+    return lists_ != nullptr;
+  }
+
+  nb::object call_;
+  bool watched_, saves_;
+  LayerSpec spec_;
+  std::size_t n_steps_, n_samples_, n_slots_ = 0;
+  bool wide_;
+  std::shared_ptr<OwnLists> own_;
+  std::shared_ptr<PyLists> lists_;  // the same for later calls
+  Asked<std::int32_t> dropped_;
+  std::vector<Asked<float>> state_;
+  Asked<float> values_, potentials_;
+  Array<float> fields_;
+  Array<std::int64_t> silenced_offsets_;
+  Array<std::uint32_t> silenced_ids_;
+};
+
+}  // namespace sparsesnn

@@ -1,0 +1,210 @@
+"""Networks whose layers run one after the other in one call of the engine: a call per layer would cost more time in Python.
+
+`OneCall.run` makes each layer a node of PyTorch's graph, as if it had run by itself; `OneCall.learn` goes back in one call too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as torch_modules
+
+from sparsesnn import _core
+from sparsesnn.engines.cpu.layer import NO_LISTS, NOTHING, Pass, engine_lists, spikes_of, state_after
+from sparsesnn.engines.cpu.wiring import Wiring, in_lists
+from sparsesnn.errors import NumericError
+from sparsesnn.layers import Population
+from sparsesnn.loss import CrossEntropy
+from sparsesnn.network import Network
+from sparsesnn.output import LayerState, Lazily, Output, last_steps
+from sparsesnn.rotation import list_seed, next_training_step
+from sparsesnn.rounding import BITS
+from sparsesnn.spikes import SpikeBatch
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_EVERYWHERE = tuple(f"_global{name}" for name in _HOOKS)
+
+
+def hooked(layers: Iterable[Any]) -> bool:
+    """Whether somebody wants to see single layers run."""
+    everywhere = vars(torch_modules)
+    if any(everywhere[name] for name in _HOOKS_EVERYWHERE):
+        return True
+    return any(own[name] for own in map(vars, layers) for name in _HOOKS)
+
+
+def fits_one_call(network: Network) -> bool:
+    """Whether one call runs a network: between populations nothing is pooled, and no neurons have delays of their own."""
+    return not any(
+        not c.is_recurrent and (c.axonal or in_lists(c.synapses, network.populations[c.pre].n).pools)
+        for c in network.connections
+    )
+
+
+class OneCall:
+    """A network and its layers as the engine sees them in one call: made once, and again where a tensor is another one or lies
+    elsewhere (`holds`).
+
+    Args:
+        layers: by population.
+        learns: whether gradients of the values of the input's lists are wanted.
+
+    Attributes:
+        saves: by population, the input first, whether a backward pass may follow.
+        learnt: by layer, the parameters whose gradients `chain.backward` gives back, in its order.
+        is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
+    """
+
+    def __init__(self, network: Network, layers: Mapping[str, Any], learns: bool) -> None:
+        self.network, self.layers = network, layers
+        self.senders = {name: [c.pre for c in network.senders(name)] for name in layers}
+        self.saves = {network.inputs[0]: learns}
+        self.learnt: dict[str, list[Tensor]] = {}
+        self.is_plain, in_place = not learns, True
+        places, links, wanted = {network.inputs[0]: 0}, [], []
+        for name, layer in layers.items():
+            this, senders = Pass(layer, [unmade(NOTHING, n) for n in layer.n_pre], None, 0), self.senders[name]
+            this.save = this.save or any(map(self.saves.__getitem__, senders))
+            links.append((name, this.prepare([NO_LISTS] * len(senders)), [places[pre] for pre in senders]))
+            names = [*this.wiring.senders, *this.wiring.loops, "bias"]
+            self.learnt[name] = [this.learnt[x] for x in names if x in this.learnt]
+            *weights, bias = (x in this.learnt for x in names)
+            wanted.append((weights[: len(senders)], weights[len(senders) :], bias))
+            places[name], self.saves[name] = len(places), this.save
+            own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
+            in_place = in_place and all(id(x) in own and x.is_contiguous() for x in this.tensors.values())
+            self.is_plain = self.is_plain and _learns_as_read(layer)
+        self.chain = _core.Chain(links, wanted)
+        self.key = _key(layers, learns) if in_place else None
+
+    @staticmethod
+    def of(kept: OneCall | None, network: Network, layers: Mapping[str, Any], spikes: SpikeBatch) -> OneCall:
+        """The one that was kept, if it still holds, or another."""
+        learns = torch.is_grad_enabled() and spikes.values is not None and spikes.values.requires_grad
+        if kept is not None and kept.key is not None and kept.key == _key(layers, learns):
+            return kept
+        return OneCall(network, layers, learns)
+
+    def run(self, spikes: SpikeBatch) -> tuple[dict[str, Any], dict[str, LayerState]]:
+        """A pass that begins a sequence; by population what it puts out, the input first, and its state.
+
+        Each layer is a node of PyTorch's graph, as if it had run by itself.
+        """
+        outputs: dict[str, Any] = {self.network.inputs[0]: spikes}
+        states: dict[str, LayerState] = {}
+        training_steps = self._training_steps()
+        passes = {}
+        for name, layer in self.layers.items():
+            heard = [
+                spikes if pre in outputs else unmade(spikes, n)
+                for pre, n in zip(self.senders[name], layer.n_pre, strict=True)
+            ]
+            try:
+                passes[name] = Pass(layer, heard, None, training_steps[name])
+            except NumericError as error:
+                raise NumericError(f"{name}: {error}") from None
+            passes[name].save = self.saves[name]
+        for (name, this), run in zip(passes.items(), self._forward(spikes, training_steps), strict=True):
+            this.ran([outputs[pre] for pre in self.senders[name]], run)
+            outputs[name], states[name] = this.output()
+        return outputs, states
+
+    def learns_alone(self) -> bool:
+        """Whether `learn` does what autograd would: nobody wants to see gradients on their way."""
+        return self.is_plain and not any(
+            x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
+            for learnt in self.learnt.values()
+            for x in learnt
+        )
+
+    def learn(self, spikes: SpikeBatch, loss: Callable[[Output], Tensor], depth: int) -> tuple[Tensor, Output]:
+        """A pass that begins a sequence, the loss of what the network puts out, and the way back: gradients are added to the
+        parameters. Returns the loss, detached, and the output.
+
+        PyTorch's graph begins at what the layers put out and holds the loss alone; where the engine differentiates the loss, there
+        is none. Same bits as through `run`.
+
+        Args:
+            depth: steps of the input that its state keeps.
+        """
+        training_steps = self._training_steps()
+        runs = self._forward(spikes, training_steps)
+        of = dict(zip(self.layers, runs, strict=True))
+        leaves: dict[str, Tensor] = {}
+
+        def leaf(name: str, values: Any) -> Tensor:
+            leaves[name] = torch.from_numpy(values).requires_grad_(self.saves[name])
+            return leaves[name]
+
+        def lists(name: str) -> SpikeBatch:
+            values = leaf(name, of[name].values) if self.saves[name] else None
+            n = self.layers[name].population.n
+            return spikes_of(of[name], spikes.n_steps, spikes.n_samples, n, values)
+
+        def state(name: str) -> LayerState:
+            if name not in of:
+                return LayerState(history=last_steps(None, spikes, depth))
+            sent: Any = made.spikes.get(name)
+            return state_after(self.layers[name], None, of[name], sent, spikes.n_steps, training_steps[name])
+
+        last, populations = self.network.output, self.network.populations
+        fire = [name for name in of if isinstance(populations[name], Population)]
+        made = Output(
+            potentials=None if last in fire else leaf(last, of[last].potentials),
+            spikes=Lazily(lists, fire),
+            state=Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
+            output=last,
+        )
+        arrived: dict[str, Any]
+        if isinstance(loss, CrossEntropy) and loss.in_engine(made):
+            number, gradient = loss.of_potentials(leaves[last])
+            value, arrived = torch.tensor(number, dtype=torch.float32), {last: gradient(1.0)}
+        else:
+            value = loss(made)
+            value.backward()
+            arrived = {
+                name: x.grad.contiguous().numpy()
+                for name, x in leaves.items()
+                if x.grad is not None and x.requires_grad
+            }
+        found = self.chain.backward(runs, [arrived.get(name) for name in of])
+        for learnt, gradients in zip(self.learnt.values(), found, strict=True):
+            for parameter, array in zip(learnt, gradients or (), strict=gradients is not None):
+                more = torch.from_numpy(array)
+                parameter.grad = more if parameter.grad is None else parameter.grad.add_(more)
+        return value.detach(), made
+
+    def _training_steps(self) -> dict[str, int]:
+        return {name: next_training_step(layer) for name, layer in self.layers.items()}
+
+    def _forward(self, spikes: SpikeBatch, training_steps: Mapping[str, int]) -> list[_core.Run]:
+        told: list[Any] = [
+            (list_seed(layer.rotation_seed, training_steps[name]), 0, None, None) for name, layer in self.layers.items()
+        ]
+        return self.chain.forward(engine_lists(spikes), spikes.n_steps, spikes.n_samples, told)
+
+
+def _key(layers: Mapping[str, Any], learns: bool) -> list[Any]:
+    """What the engine's view depends on: which tensors there are, where they lie, and which of them learn."""
+    key: list[Any] = [learns, torch.is_grad_enabled()]
+    for layer in layers.values():
+        key.append(layer.weight_dtype)
+        for x in (*layer._parameters.values(), *layer._buffers.values()):
+            key.append(
+                None if x is None else (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
+            )
+    return key
+
+
+def _learns_as_read(layer: Any) -> bool:
+    learnt = {name for name, x in layer._parameters.items() if x is not None and x.requires_grad}
+    return layer.weight_dtype not in BITS and learnt <= Wiring.of(layer).read_as_they_are
+
+
+def unmade(like: SpikeBatch, n_neurons: int) -> SpikeBatch:
+    """In place of lists that the engine will have made when they are read."""
+    none = NOTHING
+    return SpikeBatch(none.offsets, none.ids, none.n_spikes, like.n_steps, like.n_samples, n_neurons)
