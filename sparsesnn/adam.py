@@ -62,6 +62,8 @@ class Adam(torch.optim.Optimizer):
                 "allowed: lr and weight_decay at least 0 (numbers), betas from 0 to below 1, eps above 0"
             )
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        #: by parameter where its numbers and its state lie, and NumPy's views of them
+        self._arrays: dict[Tensor, tuple[list[Any], list[Any]]] = {}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient.
@@ -85,9 +87,18 @@ class Adam(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, weight.grad, group)
+            learning = {weight: weight.grad for weight in group["params"] if weight.grad is not None}
+            beta1, beta2 = group["betas"]
+            _core.adam(
+                [self._update_of(weight, gradient) for weight, gradient in learning.items()],
+                lr=float(group["lr"]),
+                beta1=beta1,
+                beta2=beta2,
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                decoupled=self.decoupled,
+            )
+            increment_version(list(learning))  # autograd must see that they changed
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -99,34 +110,30 @@ class Adam(torch.optim.Optimizer):
             for weight in group["params"]:
                 weight.grad = None
 
-    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
-            raise ShapeError(
-                f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
-                f"{'' if weight.is_contiguous() else ', not contiguous'}; give contiguous float32 on the cpu, or use torch.optim"
-            )
+    def _update_of(self, weight: Tensor, gradient: Tensor) -> tuple[Any, ...]:
+        """What the engine is told of a parameter: weight, moments and gradient, and the number of the step."""
         state = self.state[weight]
         if not state:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(weight)
             state["exp_avg_sq"] = torch.zeros_like(weight)
-        step = state["step"].numpy()
+        tensors = (weight, state["exp_avg"], state["exp_avg_sq"], state["step"])
+        place = [(x.data_ptr(), x.dtype, x.is_contiguous()) for x in tensors]
+        kept = self._arrays.get(weight)
+        if kept is None or kept[0] != place:
+            if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
+                raise ShapeError(
+                    f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
+                    f"{'' if weight.is_contiguous() else ', not contiguous'}; give contiguous float32 on the cpu, or use torch.optim"
+                )
+            kept = self._arrays[weight] = place, [x.detach().numpy() for x in tensors]
+        *arrays, step = kept[1]
         step += 1
-        beta1, beta2 = group["betas"]
-        _core.adam(
-            weight.detach().numpy(),
-            state["exp_avg"].numpy(),
-            state["exp_avg_sq"].numpy(),
-            gradient.detach().contiguous().numpy(),
-            lr=float(group["lr"]),
-            beta1=beta1,
-            beta2=beta2,
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            decoupled=self.decoupled,
-            step=float(step),
-        )
-        increment_version(weight)  # autograd must see that it changed
+        return (*arrays, gradient.detach().contiguous().numpy(), float(step))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._arrays = {}
 
 
 _step_with_hooks = torch.optim.Optimizer.profile_hook_step(Adam._step)

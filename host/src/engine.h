@@ -120,8 +120,9 @@ struct LayerOutput {
   Array<float> fields;                    // [n_fields][S]
   Array<std::int64_t> silenced_offsets;
   Array<std::uint32_t> silenced_ids;
-  std::vector<Array<float>> state;  // [S], each [B, N]
-  Array<float> potentials;          // [T, B, N] of a readout
+  std::vector<Array<float>> state;  // [S], each [B, N], or in tiles
+  bool state_in_tiles = false;
+  Array<float> potentials;  // [T, B, N] of a readout
 };
 
 struct LayerSaved {
@@ -159,6 +160,9 @@ void check_layer(const LayerSpec& spec, const LayerInput& input);
 
 // Throws InputError where lists break their invariants.
 void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons, const char* name);
+
+// State [B, N] from tiles [P][B][W].
+Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, int n_samples);
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input);
 

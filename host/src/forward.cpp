@@ -27,7 +27,7 @@ SlotBuffer::~SlotBuffer() { release(data); }
 
 namespace {
 
-// State [B, N] into tiles [P][B][W] and back.
+// State [B, N] into tiles [P][B][W].
 Array<float> state_to_tiles(const LayerSpec& spec, const float* state, int n_samples) {
   const int w = spec.tile_width;
   Array<float> tiles = Array<float>::zeros(static_cast<std::size_t>(n_samples) * spec.n_padded());
@@ -37,17 +37,6 @@ Array<float> state_to_tiles(const LayerSpec& spec, const float* state, int n_sam
       std::memcpy(tiles.data() + (static_cast<std::size_t>(p) * n_samples + b) * w,
                   state + static_cast<std::size_t>(b) * spec.n + p * w, sizeof(float) * std::min(w, spec.n - p * w));
   return tiles;
-}
-
-Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, int n_samples) {
-  const int w = spec.tile_width;
-  Array<float> state(static_cast<std::size_t>(n_samples) * spec.n);
-  for (int p = 0; p < spec.n_tiles(); ++p)
-    for (int b = 0; b < n_samples; ++b)
-      std::memcpy(state.data() + static_cast<std::size_t>(b) * spec.n + p * w,
-                  tiles.data() + (static_cast<std::size_t>(p) * n_samples + b) * w,
-                  sizeof(float) * std::min(w, spec.n - p * w));
-  return state;
 }
 
 // The states of a layer and their derivatives by the parameters that learn.
@@ -242,6 +231,17 @@ bool any_below_zero(const Array<float>& x) {
 
 }  // namespace
 
+Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, int n_samples) {
+  const int w = spec.tile_width;
+  Array<float> state(static_cast<std::size_t>(n_samples) * spec.n);
+  for (int p = 0; p < spec.n_tiles(); ++p)
+    for (int b = 0; b < n_samples; ++b)
+      std::memcpy(state.data() + static_cast<std::size_t>(b) * spec.n + p * w,
+                  tiles.data() + (static_cast<std::size_t>(p) * n_samples + b) * w,
+                  sizeof(float) * std::min(w, spec.n - p * w));
+  return state;
+}
+
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   check_layer(spec, input);
   if (runs_by_row(spec, input)) return window_forward(spec, input);
@@ -262,7 +262,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
     sources = whole_rows(spec, input, packed);
   const PackedLoops loops(spec, input);
 
-  const Traces states(spec, input);
+  Traces states(spec, input);
   const auto words = [&](bool wanted) { return wanted ? Array<std::uint64_t>(n_words) : Array<std::uint64_t>(); };
   const bool limited = spiking && spec.capacity > 0;
   const Array<std::uint64_t> fired = words(spiking), listed = words(spiking), sent = words(limited),
@@ -319,7 +319,8 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   if (spiking) collect_lists(kernels, pass, out);
   if (probe_deliver.load(std::memory_order_relaxed))
     repeat_deliver(kernels, pass, columns ? &*columns : nullptr, by_sample, out);
-  for (const Array<float>& state : states.states) out.state.push_back(state_from_tiles(spec, state, n_samples));
+  out.state = std::move(states.states);
+  out.state_in_tiles = true;
   return out;
 }
 

@@ -7,12 +7,19 @@
 
 namespace sparsesnn {
 
-void adam_step(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep& step) {
+void adam_step(const std::vector<AdamUpdate>& updates) {
   const Kernels& kernels = chosen_kernels();
   constexpr std::size_t piece = 16384;
-  parallel_for(static_cast<int>((n + piece - 1) / piece), [&](int item, int) {
-    const std::size_t from = item * piece;
-    kernels.adam(w + from, m + from, s + from, d + from, std::min(piece, n - from), step);
+  struct Piece {
+    const AdamUpdate* of;
+    std::size_t from;
+  };
+  std::vector<Piece> pieces;
+  for (const AdamUpdate& one : updates)
+    for (std::size_t from = 0; from < one.n; from += piece) pieces.push_back({&one, from});
+  parallel_for(static_cast<int>(pieces.size()), [&](int k, int) {
+    const auto& [one, from] = pieces[k];
+    kernels.adam(one->w + from, one->m + from, one->s + from, one->d + from, std::min(piece, one->n - from), one->step);
   });
 }
 

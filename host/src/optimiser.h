@@ -1,13 +1,21 @@
-// The optimiser's step over one parameter, all threads.
+// The optimiser's step over some parameters, all threads.
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "../../codelets/records.h"
 
 namespace sparsesnn {
 
-// w, m, s, d: n floats each; see codelets/adam.h.
-void adam_step(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep& step);
+// One parameter: its weights, moments and gradient, n floats each; see codelets/adam.h.
+struct AdamUpdate {
+  float *w, *m, *s;
+  const float* d;
+  std::size_t n;
+  AdamStep step;
+};
+
+void adam_step(const std::vector<AdamUpdate>& updates);
 
 }  // namespace sparsesnn

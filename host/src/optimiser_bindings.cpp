@@ -1,9 +1,13 @@
 // What Python sees of the optimiser.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <cmath>
 #include <stdexcept>
+#include <tuple>
+#include <vector>
 
 #include "optimiser.h"
 
@@ -16,30 +20,39 @@ namespace {
 using Values = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Gradient = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
-void adam(Values weight, Values first, Values second, Gradient gradient, double lr, double beta1, double beta2,
-          double eps, double weight_decay, bool decoupled, double step) {
-  const std::size_t n = weight.size();
-  if (first.size() != n || second.size() != n || gradient.size() != n)
-    throw std::invalid_argument("adam: weight, moments and gradient differ in size");
-  const AdamStep numbers{static_cast<float>(lr),
-                         static_cast<float>(1.0 - beta1),
-                         static_cast<float>(beta2),
-                         static_cast<float>(1.0 - beta2),
-                         static_cast<float>(eps),
-                         static_cast<float>(weight_decay),
-                         static_cast<float>(lr / (1.0 - std::pow(beta1, step))),
-                         static_cast<float>(std::sqrt(1.0 - std::pow(beta2, step))),
-                         decoupled};
+// Weight, first and second moment, gradient, and the number of the step.
+using Update = std::tuple<Values, Values, Values, Gradient, double>;
+
+void adam(const std::vector<Update>& parameters, double lr, double beta1, double beta2, double eps, double weight_decay,
+          bool decoupled) {
+  std::vector<AdamUpdate> updates;
+  for (const auto& [weight, first, second, gradient, step] : parameters) {
+    const std::size_t n = weight.size();
+    if (first.size() != n || second.size() != n || gradient.size() != n)
+      throw std::invalid_argument("adam: weight, moments and gradient differ in size");
+    const AdamStep numbers{static_cast<float>(lr),
+                           static_cast<float>(1.0 - beta1),
+                           static_cast<float>(beta2),
+                           static_cast<float>(1.0 - beta2),
+                           static_cast<float>(eps),
+                           static_cast<float>(weight_decay),
+                           static_cast<float>(lr / (1.0 - std::pow(beta1, step))),
+                           static_cast<float>(std::sqrt(1.0 - std::pow(beta2, step))),
+                           decoupled};
+    updates.push_back({weight.data(), first.data(), second.data(), gradient.data(), n, numbers});
+  }
   nb::gil_scoped_release release;
-  adam_step(weight.data(), first.data(), second.data(), gradient.data(), n, numbers);
+  adam_step(updates);
 }
 
 }  // namespace
 
 void register_optimiser(nb::module_& m) {
-  m.def("adam", &adam, "weight"_a, "first"_a, "second"_a, "gradient"_a, nb::kw_only(), "lr"_a, "beta1"_a, "beta2"_a,
-        "eps"_a, "weight_decay"_a, "decoupled"_a, "step"_a,
-        "One step of Adam or, decoupled, AdamW on float32 arrays of one size, in place.");
+  m.def("adam", &adam, "parameters"_a, nb::kw_only(), "lr"_a, "beta1"_a, "beta2"_a, "eps"_a, "weight_decay"_a,
+        "decoupled"_a,
+        "One step of Adam or, decoupled, AdamW, in place; of each parameter float32 arrays of one size, its weight, "
+        "first\n"
+        "and second moment and gradient, and the number of the step.");
 }
 
 }  // namespace sparsesnn

@@ -295,7 +295,8 @@ void register_passes(nb::module_& m) {
            "of\n"
            "each the gradient of its list values or potentials, or None. What comes back to a layer's lists is added "
            "in\n"
-           "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a forward.");
+           "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a "
+           "forward.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence.");
   m.def(
       "backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,

@@ -54,11 +54,12 @@ class PyRun {
         n_samples_(static_cast<std::size_t>(layer.n_samples)),
         wide_(made.wide),
         dropped_(std::move(made.dropped)),
+        state_in_tiles_(made.state_in_tiles),
+        made_state_(std::move(made.state)),
         potentials_(std::move(made.potentials)),
         fields_(std::move(made.fields)),
         silenced_offsets_(std::move(made.silenced_offsets)),
         silenced_ids_(std::move(made.silenced_ids)) {
-    for (Array<float>& one : made.state) state_.emplace_back(std::move(one));
     if (!spec_.model->fires()) return;
     n_slots_ = static_cast<std::size_t>(made.offsets[n_lists()]);
     own_ = std::make_shared<OwnLists>(
@@ -109,6 +110,9 @@ class PyRun {
   nb::object dropped() { return dropped_.numpy({n_lists()}); }
   nb::object potentials() { return potentials_.numpy({n_steps_, n_samples_, static_cast<std::size_t>(spec_.n)}); }
   nb::list state() {
+    for (Array<float>& one : std::exchange(made_state_, {}))
+      state_.emplace_back(state_in_tiles_ ? state_from_tiles(spec_, one, static_cast<int>(n_samples_))
+                                          : std::move(one));
     nb::list found;
     for (Asked<float>& one : state_) found.append(one.numpy({n_samples_, static_cast<std::size_t>(spec_.n)}));
     return found;
@@ -147,6 +151,8 @@ class PyRun {
   std::shared_ptr<OwnLists> own_;
   std::shared_ptr<PyLists> lists_;  // the same for later calls
   Asked<std::int32_t> dropped_;
+  bool state_in_tiles_;
+  std::vector<Array<float>> made_state_;
   std::vector<Asked<float>> state_;
   Asked<float> values_, potentials_;
   Array<float> fields_;

@@ -126,7 +126,8 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   append(bytes, out.n_spikes, n_lists);
   append(bytes, out.dropped, n_lists);
   append(bytes, out.fields, n_slots * spec.n_fields());
-  for (const Array<float>& one : out.state) append(bytes, one, n * shape.n_samples);
+  for (const Array<float>& one : out.state)
+    append(bytes, state_from_tiles(spec, one, shape.n_samples), n * shape.n_samples);
   append(bytes, out.potentials, n_lists * n);
   append(bytes, d.d_weight[0], shape.n_pre * n);
   append(bytes, d.d_weight[1], 5 * n);

@@ -125,6 +125,29 @@ def test_what_it_cannot_update_is_refused() -> None:
         Adam([torch.nn.Parameter(torch.ones(1))], lr=-1)
     with pytest.raises(ValueError, match="differ in size"):
         _core.adam(
-            *(torch.ones(n).numpy() for n in (3, 3, 2, 3)),
-            lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8, weight_decay=0.0, decoupled=False, step=1.0,
+            [(*(torch.ones(n).numpy() for n in (3, 3, 2, 3)), 1.0)],
+            lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8, weight_decay=0.0, decoupled=False,
         )  # fmt: skip
+
+
+def test_weights_and_moments_that_are_replaced_are_updated_where_they_lie() -> None:
+    """By other tensors, by other memory of the same tensor, and by a copy of the optimizer."""
+    weights = [torch.nn.Parameter(torch.linspace(-1, 1, 40)) for _ in range(2)]
+    ours, theirs = Adam(weights[:1], lr=0.1), torch.optim.Adam(weights[1:], lr=0.1)
+    for k in range(6):
+        if k == 2:
+            for weight in weights:
+                weight.data = weight.detach() * 2
+        if k == 3:
+            for optimiser in (ours, theirs):
+                state = next(iter(optimiser.state.values()))
+                state["exp_avg"] = state["exp_avg"] + 0.5
+                state["exp_avg_sq"].data = state["exp_avg_sq"] * 3
+        if k == 4:
+            ours.load_state_dict(copy.deepcopy(ours.state_dict()))
+        if k == 5:
+            weights[0], ours = copy.deepcopy((weights[0], ours))
+        for weight, optimiser in zip(weights, (ours, theirs), strict=True):
+            weight.grad = torch.cos(torch.arange(40.0) + k)
+            optimiser.step()
+        torch.testing.assert_close(weights[0].detach(), weights[1].detach(), rtol=1e-5, atol=1e-6)

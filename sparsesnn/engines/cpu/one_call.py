@@ -77,6 +77,10 @@ class OneCall:
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in this.tensors.values())
             self.is_plain = self.is_plain and _learns_as_read(layer)
+        self.counts, self.no_steps = (
+            any(x.training_steps is not None for x in layers.values()),
+            dict.fromkeys(layers, 0),
+        )
         self.chain = _core.Chain(links, wanted)
         self.key = _key(layers, learns) if in_place else None
 
@@ -177,8 +181,11 @@ class OneCall:
                 parameter.grad = more if parameter.grad is None else parameter.grad.add_(more)
         return value.detach(), made
 
-    def _training_steps(self) -> dict[str, int]:
-        return {name: next_training_step(layer) for name, layer in self.layers.items()}
+    def _training_steps(self) -> Mapping[str, int]:
+        """By layer, counted on where a layer counts."""
+        return (
+            {name: next_training_step(layer) for name, layer in self.layers.items()} if self.counts else self.no_steps
+        )
 
     def _forward(self, spikes: SpikeBatch, training_steps: Mapping[str, int]) -> list[_core.Run]:
         told: list[Any] = [
