@@ -63,10 +63,10 @@ inline void grad_row(const TileGrads<M>& n, float* d_current, float* copy, const
   }
 }
 
-// Where listing adds q alone. row: in, q (0 where not listed); out, ∂L/∂i. `copy` as above.
+// Where listing adds q alone, which is 0 where a neuron is not listed; `d_current` may be `q`. `copy` as above.
 template <class M, int W>
-inline void grad_row(const TileGrads<M>& n, float* row, float* copy) {
-  grad_all<M, W>(n, row, copy, [row](int k, Vector* d, Vector* p, Vector* c) { M::adjoint(d, p, c, load(row + k)); });
+inline void grad_row(const TileGrads<M>& n, const float* q, float* d_current, float* copy) {
+  grad_all<M, W>(n, d_current, copy, [q](int k, Vector* d, Vector* p, Vector* c) { M::adjoint(d, p, c, load(q + k)); });
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

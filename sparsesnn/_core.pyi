@@ -341,7 +341,7 @@ def adam(parameters: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(order
 
 def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float) -> tuple:
     """
-    Logits [B, C], losses [B] and their sum / n_whole, of potentials [T, B, C]; labels int64[B], or shares
+    Logits [B, C], losses [B] and their sum / n_whole [], of potentials [T, B, C]; labels int64[B], or shares
     float32[B, C] of the classes.
     """
 

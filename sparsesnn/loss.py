@@ -158,7 +158,21 @@ class CrossEntropy:
         self.labels, self.decoding, self.n_classes = labels, decoding, n_classes
         self.label_smoothing = label_smoothing
         self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else n_samples
-        self.logits, self.losses = torch.empty(0), torch.empty(0)
+        self._found: tuple[Any, Any] | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        return self._of_last_output(0)
+
+    @property
+    def losses(self) -> Tensor:
+        return self._of_last_output(1)
+
+    def _of_last_output(self, k: int) -> Tensor:
+        if self._found is None:
+            raise AttributeError("CrossEntropy: logits and losses are those of an output; none has been given yet")
+        x = self._found[k]
+        return x if isinstance(x, Tensor) else torch.from_numpy(x)
 
     def __call__(self, output: Output) -> Tensor:
         """The loss of an output, float32[], differentiable."""
@@ -172,7 +186,7 @@ class CrossEntropy:
         self._check_range()
         labels = self.labels.to(logits.device)
         losses = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
-        self.logits, self.losses = logits.detach(), losses.detach()
+        self._found = logits.detach(), losses.detach()
         return losses.sum() / self.n_samples
 
     def in_engine(self, output: Output) -> bool:
@@ -182,8 +196,8 @@ class CrossEntropy:
             return False
         return v.dtype == torch.float32 and v.is_cpu and v.is_contiguous() and self.labels.is_cpu
 
-    def of_potentials(self, v: Tensor) -> tuple[float, Callable[[float], np.ndarray]]:
-        """The loss of potentials for which `in_engine` holds, and its gradient by them times a number."""
+    def of_potentials(self, v: Tensor) -> tuple[Tensor, Callable[[float], np.ndarray]]:
+        """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number."""
         self._check(v.shape[1:])
         labels = self.labels.contiguous().numpy()
         hard = self.labels.dtype == torch.int64
@@ -192,8 +206,8 @@ class CrossEntropy:
             self.decoding, self.label_smoothing, self.n_samples,
         )  # fmt: skip
         logits, losses, loss = _core.cross_entropy(*of)
-        self.logits, self.losses = torch.from_numpy(logits), torch.from_numpy(losses)
-        return float(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
+        self._found = logits, losses
+        return torch.from_numpy(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
 
     def _check(self, shape: torch.Size) -> None:
         """Whether the labels are those of logits of this shape."""
@@ -234,7 +248,7 @@ class _CrossEntropyInEngine(torch.autograd.Function):
     def forward(ctx: Any, v: Tensor, loss: CrossEntropy) -> Tensor:
         value, ctx.gradient = loss.of_potentials(v)
         ctx.save_for_backward(v)
-        return torch.tensor(value, dtype=torch.float32)
+        return value
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -39,14 +39,13 @@ CrossEntropy checked(const In<float>& potentials, const Labels& labels, const Sh
 nb::tuple cross_entropy(const In<float>& potentials, const Labels& labels, const Shares& shares,
                         const std::string& over_time, double label_smoothing, double n_whole) {
   const CrossEntropy of = checked(potentials, labels, shares, over_time, label_smoothing, n_whole);
-  Array<float> logits(static_cast<std::size_t>(of.n_samples) * of.n_classes), losses(of.n_samples);
-  double loss = 0.0;
+  Array<float> logits(static_cast<std::size_t>(of.n_samples) * of.n_classes), losses(of.n_samples), loss(1);
   {
     nb::gil_scoped_release release;
-    loss = of.losses(logits.data(), losses.data());
+    loss[0] = static_cast<float>(of.losses(logits.data(), losses.data()));
   }
   const std::size_t n_samples = of.n_samples, n_classes = of.n_classes;
-  return nb::make_tuple(to_numpy(logits, {n_samples, n_classes}), to_numpy(losses, {n_samples}), loss);
+  return nb::make_tuple(to_numpy(logits, {n_samples, n_classes}), to_numpy(losses, {n_samples}), to_numpy(loss, {}));
 }
 
 nb::object cross_entropy_grad(const In<float>& potentials, const Labels& labels, const Shares& shares,
@@ -68,7 +67,7 @@ nb::object cross_entropy_grad(const In<float>& potentials, const Labels& labels,
 void register_loss(nb::module_& m) {
   m.def("cross_entropy", &cross_entropy, "potentials"_a, "labels"_a.none(), "shares"_a.none(), "over_time"_a,
         "label_smoothing"_a, "n_whole"_a,
-        "Logits [B, C], losses [B] and their sum / n_whole, of potentials [T, B, C]; labels int64[B], or shares\n"
+        "Logits [B, C], losses [B] and their sum / n_whole [], of potentials [T, B, C]; labels int64[B], or shares\n"
         "float32[B, C] of the classes.");
   m.def("cross_entropy_grad", &cross_entropy_grad, "potentials"_a, "labels"_a.none(), "shares"_a.none(), "over_time"_a,
         "label_smoothing"_a, "n_whole"_a, "logits"_a, "d_loss"_a,

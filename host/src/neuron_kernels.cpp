@@ -149,11 +149,13 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
   const std::int32_t end = at_hand.listed_starts[tile + 1];
   if constexpr (M::adds_q)
     if (pass.spec->adds_q()) {
+      alignas(64) float q[group_samples * W] = {};  // of a step: stays in the core's first cache
       each_step_backwards(chunk, [&](std::size_t row, int b0, int n) {
-        std::memset(d_current + row * W, 0, sizeof(float) * W * n);
+        const std::int32_t begin = j;
         for (; j < end && at_hand.listed[j].place - row * W < std::size_t{group_samples} * W; ++j)
-          d_current[at_hand.listed[j].place] = at_hand.listed[j].q;
-        for (int k = 0; k < n; ++k) grad_row<M, W>(of_sample(b0 + k), d_current + (row + k) * W, nullptr);
+          q[at_hand.listed[j].place - row * W] = at_hand.listed[j].q;
+        for (int k = 0; k < n; ++k) grad_row<M, W>(of_sample(b0 + k), q + k * W, d_current + (row + k) * W, nullptr);
+        for (std::int32_t i = begin; i < j; ++i) q[at_hand.listed[i].place - row * W] = 0.0f;
       });
       return;
     }
@@ -199,7 +201,7 @@ inline void readout_step(const BackwardPass& pass, std::int64_t list, int sample
     load_columns<W>(q, pass.d_potentials + list * n + first, static_cast<int>(n_columns));
     store_columns<W>(out, q, W);
     const TileGrads<M> tile = tile_grads<M>(pass, first, sample * row + first);
-    grad_row<M, W>(tile, out, nullptr);
+    grad_row<M, W>(tile, out, out, nullptr);
     for (int q = 0; q < M::n_parameters; ++q) {
       if (!pass.d_parameters_by_sample[q] || !before) continue;
       float* sum = pass.d_parameters_by_sample[q] + sample * row + first;
@@ -228,7 +230,7 @@ void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, st
           for (std::int64_t j = 0; j < end - begin; ++j) whole[id[j]] = pass.d_slots[begin + j];
         });
         for (std::size_t first = 0; first < n_padded; first += W, d_current += stride)
-          grad_row<M, W>(tile_grads<M>(pass, first, row + first), whole + first, d_current);
+          grad_row<M, W>(tile_grads<M>(pass, first, row + first), whole + first, whole + first, d_current);
         return;
       }
     const std::int64_t near = begin + pass.lists.n_spikes[list];

@@ -105,7 +105,7 @@ class BackwardRow {
         if (adds_q_) {
           std::memcpy(d_current, room_.q + block * W, sizeof(float) * W);
           std::memset(room_.q + block * W, 0, sizeof(float) * W);
-          grad_row<M, W>(grads(block), d_current, nullptr);
+          grad_row<M, W>(grads(block), d_current, d_current, nullptr);
         }
       if (!adds_q_) grad_row<M, W>(grads(block), d_current, nullptr, listed_ + block * W, room_.n_listed[block]);
       room_.n_listed[block] = 0;

@@ -294,7 +294,7 @@ class _TimedLoss(CrossEntropy):
         self.end = self.now()
         return loss
 
-    def of_potentials(self, v: torch.Tensor) -> tuple[float, Callable[[float], Any]]:
+    def of_potentials(self, v: torch.Tensor) -> tuple[torch.Tensor, Callable[[float], Any]]:
         found = super().of_potentials(v)
         self.end = self.now()
         return found

@@ -12,7 +12,7 @@ from sparsesnn.arguments import named
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
 from sparsesnn.engines.cpu.layer import run_layer
-from sparsesnn.engines.cpu.one_call import OneCall, fits_one_call, hooked
+from sparsesnn.engines.cpu.one_call import OneCall, fits_one_call, hooks_of
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
@@ -328,7 +328,7 @@ class Model(Loadable):
         Returns: the loss, detached; and the output, for counts and measures.
         """
         self._check_input(spikes)
-        call = None if heard or hooked((self,)) or not isinstance(spikes, SpikeBatch) else self._one_call(spikes)
+        call = self._one_call(spikes, self) if isinstance(spikes, SpikeBatch) and not heard else None
         if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
             return call.learn(spikes, loss, self.depth)
         output = self(spikes, heard=heard, first_sample=first_sample)
@@ -336,10 +336,11 @@ class Model(Loadable):
         value.backward()
         return value.detach(), output
 
-    def _one_call(self, spikes: SpikeBatch) -> OneCall | None:
-        """All layers in one call of the engine; None where that cannot be, or somebody wants to see single layers."""
+    def _one_call(self, spikes: SpikeBatch, *watched: nn.Module) -> OneCall | None:
+        """All layers in one call of the engine; None where that cannot be, or somebody wants to see single layers or the modules
+        `watched`."""
         layers = self.layers._modules
-        if self.backend != "cpu" or not self.fits_one_call or hooked(layers.values()):
+        if self.backend != "cpu" or not self.fits_one_call or any(hooks_of((*watched, *layers.values()))):
             return None
         self.one_call = OneCall.of(self.one_call, self.network, layers, spikes)
         return self.one_call

@@ -25,15 +25,12 @@ from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_HOOKS_EVERYWHERE = tuple(f"_global{name}" for name in _HOOKS)
+_HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
 
 
-def hooked(layers: Iterable[Any]) -> bool:
-    """Whether somebody wants to see single layers run."""
-    everywhere = vars(torch_modules)
-    if any(everywhere[name] for name in _HOOKS_EVERYWHERE):
-        return True
-    return any(own[name] for own in map(vars, layers) for name in _HOOKS)
+def hooks_of(modules: Iterable[Any]) -> list[Any]:
+    """The hooks that want to see these modules run, which are added to and taken from where they are."""
+    return [*_HOOKS_EVERYWHERE, *(vars(module)[name] for module in modules for name in _HOOKS)]
 
 
 def fits_one_call(network: Network) -> bool:
@@ -164,8 +161,8 @@ class OneCall:
         )
         arrived: dict[str, Any]
         if isinstance(loss, CrossEntropy) and loss.in_engine(made):
-            number, gradient = loss.of_potentials(leaves[last])
-            value, arrived = torch.tensor(number, dtype=torch.float32), {last: gradient(1.0)}
+            value, gradient = loss.of_potentials(leaves[last])
+            arrived = {last: gradient(1.0)}
         else:
             value = loss(made)
             value.backward()
@@ -198,7 +195,7 @@ def _key(layers: Mapping[str, Any], learns: bool) -> list[Any]:
     """What the engine's view depends on: which tensors there are, where they lie, and which of them learn."""
     key: list[Any] = [learns, torch.is_grad_enabled()]
     for layer in layers.values():
-        key.append(layer.weight_dtype)
+        key += (id(layer), layer.weight_dtype)
         for x in (*layer._parameters.values(), *layer._buffers.values()):
             key.append(
                 None if x is None else (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
