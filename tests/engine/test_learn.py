@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -247,3 +249,21 @@ def test_without_gradients_autograd_says_so():
 def test_other_inputs_are_refused():
     with pytest.raises(ShapeError, match="5 neurons.*37"):
         Model(parse_net("37-20-7")).learn(spikes_for(5), lambda output: output.potentials.sum())
+
+
+def test_an_output_is_freed_when_nobody_has_it_any_more():
+    """No circle keeps a step's arrays until Python looks for circles."""
+    model, spikes = Model(branches(), seed=3), spikes_for(37)
+    losses: list[Callable[[Output], Tensor]] = [CrossEntropy(torch.arange(B), "max", 7), loss_of]
+    gc.collect()
+    gc.disable()
+    try:
+        for loss in losses:
+            _, output = model.learn(spikes, loss)
+            assert output.state["b"].v.shape == (B, 70)
+            assert output.activity()["b"] > 0
+            held = [weakref.ref(x) for x in (output, output.spikes["b"], output.state["b"])]
+            del output
+            assert [x() for x in held] == [None, None, None]
+    finally:
+        gc.enable()

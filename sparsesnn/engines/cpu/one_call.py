@@ -148,14 +148,15 @@ class OneCall:
         def state(name: str) -> LayerState:
             if name not in of:
                 return LayerState(history=last_steps(None, spikes, depth))
-            sent: Any = made.spikes.get(name)
+            sent: Any = fired.get(name)
             return state_after(self.layers[name], None, of[name], sent, spikes.n_steps, training_steps[name])
 
         last, populations = self.network.output, self.network.populations
-        fire = [name for name in of if isinstance(populations[name], Population)]
+        # no function of an output may hold it: a circle would keep all arrays until Python looks for circles
+        fired = Lazily(lists, [name for name in of if isinstance(populations[name], Population)])
         made = Output(
-            potentials=None if last in fire else leaf(last, of[last].potentials),
-            spikes=Lazily(lists, fire),
+            potentials=None if last in fired else leaf(last, of[last].potentials),
+            spikes=fired,
             state=Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
             output=last,
         )
