@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.adam import Adam
@@ -29,6 +28,7 @@ from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import DRY_RUN, Point, network_of
 from sparsesnn.layers import LI
+from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Links
 from sparsesnn.runtime import num_threads
@@ -72,16 +72,14 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     calibrate(model, network, draw_spikes(point, 0, min(N_CALIBRATION, point.batch)), point.activity)
     spikes = draw_spikes(point, first, last)
     labels = torch.randint(0, point.n_classes, (point.batch,), generator=torch.Generator().manual_seed(point.seed))
+    loss = CrossEntropy(labels[first:last], "mean", point.n_classes, n_samples=point.batch)
     # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
     optimiser = Adam(model.parameters(), lr=0.0)
 
     def step() -> tuple[Any, dict[str, float]]:
         """Its output, and the seconds that the norm of the gradients and the update took."""
         optimiser.zero_grad(set_to_none=True)
-        output = model(spikes, first_sample=first)
-        logits = output.counts() if output.potentials is None else output.potentials.mean(0)
-        loss = functional.cross_entropy(logits, labels[first:last], reduction="sum") / point.batch
-        loss.backward()
+        _, output = model.learn(spikes, loss, first_sample=first)
         model.finish_backward()
         start = time.perf_counter()
         gradient_norm(model, gradients_of(model))
