@@ -88,9 +88,12 @@ class Adam(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             learning = {weight: weight.grad for weight in group["params"] if weight.grad is not None}
+            updates = [self._update_of(weight, gradient) for weight, gradient in learning.items()]
+            for *_, step in updates:
+                step += 1
             beta1, beta2 = group["betas"]
             _core.adam(
-                [self._update_of(weight, gradient) for weight, gradient in learning.items()],
+                [(*arrays, float(step)) for *arrays, step in updates],
                 lr=float(group["lr"]),
                 beta1=beta1,
                 beta2=beta2,
@@ -111,7 +114,7 @@ class Adam(torch.optim.Optimizer):
                 weight.grad = None
 
     def _update_of(self, weight: Tensor, gradient: Tensor) -> tuple[Any, ...]:
-        """What the engine is told of a parameter: weight, moments and gradient, and the number of the step."""
+        """Of a parameter weight, moments, gradient and number of steps, as NumPy sees them."""
         state = self.state[weight]
         if not state:
             state["step"] = torch.tensor(0.0)
@@ -128,8 +131,7 @@ class Adam(torch.optim.Optimizer):
                 )
             kept = self._arrays[weight] = place, [x.detach().numpy() for x in tensors]
         *arrays, step = kept[1]
-        step += 1
-        return (*arrays, gradient.detach().contiguous().numpy(), float(step))
+        return (*arrays, gradient.detach().contiguous().numpy(), step)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -194,7 +194,8 @@ class CrossEntropy:
         v = output.potentials
         if v is None or self.decoding not in IN_ENGINE or self.n_classes != v.shape[-1] or not len(v):
             return False
-        return v.dtype == torch.float32 and v.is_cpu and v.is_contiguous() and self.labels.is_cpu
+        plain_labels = self.labels.is_cpu and not self.labels.requires_grad
+        return plain_labels and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
 
     def of_potentials(self, v: Tensor) -> tuple[Tensor, Callable[[float], np.ndarray]]:
         """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number."""

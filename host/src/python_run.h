@@ -16,10 +16,9 @@ template <class T>
 class Asked {
  public:
   Asked() = default;
-  Asked(Array<T> array) : data_(array.data()), size_(array.size()), array_(std::move(array)) {}
+  Asked(Array<T> array) : data_(array.data()), array_(std::move(array)) {}
 
   T* data() const { return data_; }
-  std::size_t size() const { return size_; }
   explicit operator bool() const { return data_ != nullptr; }
   nb::object numpy(std::vector<std::size_t> shape) {
     if (!given_.is_valid()) given_ = to_numpy(array_, std::move(shape));
@@ -28,7 +27,6 @@ class Asked {
 
  private:
   T* data_ = nullptr;
-  std::size_t size_ = 0;
   Array<T> array_;
   nb::object given_;
 };

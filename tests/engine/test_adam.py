@@ -121,6 +121,12 @@ def test_what_it_cannot_update_is_refused() -> None:
         parameter.grad = torch.ones_like(parameter)
         with pytest.raises(ShapeError, match="give contiguous float32 on the cpu, or use torch.optim"):
             Adam([parameter]).step()
+    fine, wrong = (torch.nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in (torch.float32, torch.float64))
+    fine.grad, wrong.grad = torch.ones(3), torch.ones(3, dtype=torch.float64)
+    both = Adam([fine, wrong])
+    with pytest.raises(ShapeError, match="float64"):
+        both.step()
+    assert (fine.tolist(), float(both.state[fine]["step"])) == ([1, 1, 1], 0), "all or none"
     with pytest.raises(DescriptionError, match=r"Adam: lr=-1, .*allowed: lr and weight_decay at least 0"):
         Adam([torch.nn.Parameter(torch.ones(1))], lr=-1)
     with pytest.raises(ValueError, match="differ in size"):

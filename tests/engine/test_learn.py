@@ -242,8 +242,14 @@ def test_dense_and_data_that_want_gradients_go_through_autograd(passes):
 def test_without_gradients_autograd_says_so():
     model, spikes = Model(parse_net("37-20-7"), seed=3), spikes_for(37)
     assert model._one_call(spikes).learns_alone()
-    with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):
-        model.learn(spikes, lambda output: output.potentials.sum())
+    losses = [lambda output: output.potentials.sum(), CrossEntropy(torch.arange(B), "max", 7)]
+    for loss in losses:
+        with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):
+            model.learn(spikes, loss)
+    model.requires_grad_(False)
+    for loss in losses:
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            model.learn(spikes, loss)
 
 
 def test_other_inputs_are_refused():

@@ -43,7 +43,7 @@ def fits_one_call(network: Network) -> bool:
 
 class OneCall:
     """A network and its layers as the engine sees them in one call: made once, and again where a tensor is another one or lies
-    elsewhere (`holds`).
+    elsewhere (`of`).
 
     Args:
         layers: by population.
@@ -53,6 +53,7 @@ class OneCall:
         saves: by population, the input first, whether a backward pass may follow.
         learnt: by layer, the parameters whose gradients `chain.backward` gives back, in its order.
         is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
+        counts: whether a layer counts training steps.
     """
 
     def __init__(self, network: Network, layers: Mapping[str, Any], learns: bool) -> None:
@@ -74,10 +75,7 @@ class OneCall:
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in this.tensors.values())
             self.is_plain = self.is_plain and _learns_as_read(layer)
-        self.counts, self.no_steps = (
-            any(x.training_steps is not None for x in layers.values()),
-            dict.fromkeys(layers, 0),
-        )
+        self.counts = any(layer.training_steps is not None for layer in layers.values())
         self.chain = _core.Chain(links, wanted)
         self.key = _key(layers, learns) if in_place else None
 
@@ -114,11 +112,15 @@ class OneCall:
         return outputs, states
 
     def learns_alone(self) -> bool:
-        """Whether `learn` does what autograd would: nobody wants to see gradients on their way."""
-        return self.is_plain and not any(
-            x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
-            for learnt in self.learnt.values()
-            for x in learnt
+        """Whether `learn` does what autograd would: something learns, and nobody wants to see gradients on their way."""
+        return (
+            self.is_plain
+            and self.saves[self.network.output]
+            and not any(
+                x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
+                for learnt in self.learnt.values()
+                for x in learnt
+            )
         )
 
     def learn(self, spikes: SpikeBatch, loss: Callable[[Output], Tensor], depth: int) -> tuple[Tensor, Output]:
@@ -181,9 +183,7 @@ class OneCall:
 
     def _training_steps(self) -> Mapping[str, int]:
         """By layer, counted on where a layer counts."""
-        return (
-            {name: next_training_step(layer) for name, layer in self.layers.items()} if self.counts else self.no_steps
-        )
+        return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
 
     def _forward(self, spikes: SpikeBatch, training_steps: Mapping[str, int]) -> list[_core.Run]:
         told: list[Any] = [
