@@ -182,7 +182,7 @@ class Chain:
     gradients that `backward` gives back, of the weight of every source and every loop, and the bias.
     """
 
-    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]] = ...) -> None: ...
+    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]]) -> None: ...
 
     def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list[Run]:
         """

@@ -249,8 +249,7 @@ PyChain make_chain(const std::vector<std::tuple<std::string, PyLayer*, std::vect
       throw InputError("ShapeError", "Chain: " + name + " must read the input or earlier layers that fire");
     chain.links.push_back({name, *layer, reads, {}});
   }
-  if (!wanted.empty() && wanted.size() != chain.links.size())
-    throw InputError("ShapeError", "Chain: give wishes for all layers, or none");
+  if (wanted.size() != chain.links.size()) throw InputError("ShapeError", "Chain: give wishes for all layers");
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     PyChain::Link& link = chain.links[k];
     std::tie(link.wanted.weight, link.wanted.loops, link.wanted.bias) = wanted[k];
@@ -287,7 +286,7 @@ void register_passes(nb::module_& m) {
              const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted) {
             new (self) PyChain(make_chain(links, wanted));
           },
-          "links"_a, "wanted"_a = std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>())
+          "links"_a, "wanted"_a)
       .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a,
            "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.")
       .def("backward", &backward_chain, "runs"_a, "d_out"_a,

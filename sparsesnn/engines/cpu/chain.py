@@ -7,18 +7,8 @@ from typing import Any
 
 import torch
 
-from sparsesnn import _core
-from sparsesnn.engines.cpu.layer import (
-    NO_LISTS,
-    NOTHING,
-    Pass,
-    engine_lists,
-    own_before,
-    spikes_of,
-    state_after,
-    states_of,
-)
-from sparsesnn.engines.cpu.one_call import hooks_of, unmade
+from sparsesnn.engines.cpu.layer import engine_lists, own_before, spikes_of, state_after, states_of
+from sparsesnn.engines.cpu.one_call import OneCall, hooks_of
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
 from sparsesnn.rotation import list_seed
@@ -36,13 +26,7 @@ class Chain:
     def __init__(self, network: Network, layers: Mapping[str, Any]) -> None:
         self.layers, source, self.output = dict(layers), network.inputs[0], network.output
         self.n_input = network.populations[source].n
-        places = {name: k for k, name in enumerate([source, *layers])}
-        links = []
-        for name, layer in layers.items():
-            nothing = [unmade(NOTHING, n_pre) for n_pre in layer.n_pre]
-            call = Pass(layer, nothing, None, 0).prepare([NO_LISTS] * len(nothing))
-            links.append((name, call, [places[c.pre] for c in network.senders(name)]))
-        self.chain = _core.Chain(links)
+        self.chain = OneCall(network, layers, False).chain
 
     @staticmethod
     def fits(network: Network, layers: Mapping[str, Any]) -> bool:

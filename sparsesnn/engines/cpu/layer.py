@@ -39,13 +39,23 @@ def run_layer(
 class Pass:
     """One pass of a layer: what the engine is given, and after `run` what it gave back. Here one process runs all neurons.
 
+    Args:
+        tensors: those of `layer_tensors`, where they are there already.
+
     Attributes:
         learnt: the tensors that learn, by the engine's names.
         save: whether a backward pass will follow.
         result: what the engine gave back; None where this process has no neuron of the layer.
     """
 
-    def __init__(self, layer: Any, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int) -> None:
+    def __init__(
+        self,
+        layer: Any,
+        sources: Sequence[SpikeBatch],
+        state: LayerState | None,
+        training_step: int,
+        tensors: dict[str, Tensor] | None = None,
+    ) -> None:
         self.layer, self.sources, self.state = layer, tuple(sources), state
         self.wiring = Wiring.of(layer)
         self.training_step, self.first_sample = training_step, 0
@@ -63,14 +73,13 @@ class Pass:
                 )
         kept: Snapshot | None = layer.snapshot
         self.packed: Mapping[str, Any] = kept.packed if kept else {}
-        self.tensors = kept.tensors if kept else layer_tensors(layer)
+        self.tensors = tensors or (kept.tensors if kept else layer_tensors(layer))
         learns = torch.is_grad_enabled()
         self.learnt = {name: x for name, x in self.tensors.items() if x.requires_grad} if learns else {}
         self.values = [self.values_of(k) for k in range(len(self.sources))]
         self.save = bool(self.learnt) or (learns and any(x is not None and x.requires_grad for x in self.values))
         self.arrays: dict[str, np.ndarray] = {}
         self.spec: Any = None
-        self.engine_call: Any = None
         self.result: Any = None
 
     def output(self) -> tuple[Any, LayerState]:
@@ -88,8 +97,7 @@ class Pass:
     def run(self) -> Tensor:
         """Runs the engine, unless it did; returns list values (none if nothing is saved), or the potentials of a readout."""
         if self.result is None:
-            self.engine_call = self.prepare()
-            self.result = _core.forward(self.engine_call)
+            self.result = _core.forward(self.prepare())
         if self.is_readout:
             return torch.from_numpy(self.result.potentials)
         return torch.from_numpy(self.result.values) if self.save else torch.empty(0)
@@ -98,7 +106,7 @@ class Pass:
         """After the engine ran it among other layers: the lists that it read, and what it gave back."""
         self.sources = tuple(sources)
         self.values = [self.values_of(k) for k in range(len(self.sources))]
-        self.engine_call, self.result = result.call, result
+        self.result = result
 
     def prepare(self, lists: Sequence[_core.Lists] | None = None) -> _core.LayerCall:
         """The engine's view of the pass; `lists`: of every source, if not those of `sources`."""
@@ -116,7 +124,7 @@ class Pass:
 
     def gradients(self, d_out: np.ndarray, wanted_values: list[bool]) -> tuple[dict[str, Any], list[Any]]:
         """Of the tensors that learn, by name, and of the values of every source's lists."""
-        return self.run_backward(self.engine_call, d_out, self.wiring.senders, self.wiring.loops, wanted_values)
+        return self.run_backward(self.result.call, d_out, self.wiring.senders, self.wiring.loops, wanted_values)
 
     # ---- what differs where ranks share the neurons --------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class OneCall:
 
     Attributes:
         saves: by population, the input first, whether a backward pass may follow.
+        tensors: by layer, what the engine reads.
         learnt: by layer, the parameters whose gradients `chain.backward` gives back, in its order.
         is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
         counts: whether a layer counts training steps.
@@ -60,11 +61,16 @@ class OneCall:
         self.network, self.layers = network, layers
         self.senders = {name: [c.pre for c in network.senders(name)] for name in layers}
         self.saves = {network.inputs[0]: learns}
+        self.tensors: dict[str, dict[str, Tensor]] = {}
         self.learnt: dict[str, list[Tensor]] = {}
         self.is_plain, in_place = not learns, True
         places, links, wanted = {network.inputs[0]: 0}, [], []
         for name, layer in layers.items():
-            this, senders = Pass(layer, [unmade(NOTHING, n) for n in layer.n_pre], None, 0), self.senders[name]
+            senders = self.senders[name]
+            try:
+                this = Pass(layer, [_unmade(NOTHING, n) for n in layer.n_pre], None, 0)
+            except NumericError as error:
+                raise NumericError(f"{name}: {error}") from None
             this.save = this.save or any(map(self.saves.__getitem__, senders))
             links.append((name, this.prepare([NO_LISTS] * len(senders)), [places[pre] for pre in senders]))
             names = [*this.wiring.senders, *this.wiring.loops, "bias"]
@@ -72,6 +78,7 @@ class OneCall:
             *weights, bias = (x in this.learnt for x in names)
             wanted.append((weights[: len(senders)], weights[len(senders) :], bias))
             places[name], self.saves[name] = len(places), this.save
+            self.tensors[name] = this.tensors
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in this.tensors.values())
             self.is_plain = self.is_plain and _learns_as_read(layer)
@@ -98,13 +105,10 @@ class OneCall:
         passes = {}
         for name, layer in self.layers.items():
             heard = [
-                spikes if pre in outputs else unmade(spikes, n)
+                spikes if pre in outputs else _unmade(spikes, n)
                 for pre, n in zip(self.senders[name], layer.n_pre, strict=True)
             ]
-            try:
-                passes[name] = Pass(layer, heard, None, training_steps[name])
-            except NumericError as error:
-                raise NumericError(f"{name}: {error}") from None
+            passes[name] = Pass(layer, heard, None, training_steps[name], self.tensors[name])
             passes[name].save = self.saves[name]
         for (name, this), run in zip(passes.items(), self._forward(spikes, training_steps), strict=True):
             this.ran([outputs[pre] for pre in self.senders[name]], run)
@@ -209,7 +213,7 @@ def _learns_as_read(layer: Any) -> bool:
     return layer.weight_dtype not in BITS and learnt <= Wiring.of(layer).read_as_they_are
 
 
-def unmade(like: SpikeBatch, n_neurons: int) -> SpikeBatch:
+def _unmade(like: SpikeBatch, n_neurons: int) -> SpikeBatch:
     """In place of lists that the engine will have made when they are read."""
     none = NOTHING
     return SpikeBatch(none.offsets, none.ids, none.n_spikes, like.n_steps, like.n_samples, n_neurons)

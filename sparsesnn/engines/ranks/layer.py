@@ -191,10 +191,10 @@ class _ShardPass(Pass):
         if not part.shards.n:  # empty ones: the other ranks count on this one where they sum over all neurons
             found: dict[str, Any] = {name: np.zeros(x.shape, np.float32) for name, x in self.learnt.items()}
         elif self.own is None:
-            found, d_values = self.run_backward(self.engine_call, d_out, senders, loops, wanted_values, n_batch)
+            found, d_values = self.run_backward(self.result.call, d_out, senders, loops, wanted_values, n_batch)
         else:
             d_own, d_delays = _core.recurrent_value_grads(
-                self.engine_call, self.result, self.own, d_out, self.wanted_delays(loops), n_batch
+                self.result.call, self.result, self.own, d_out, self.wanted_delays(loops), n_batch
             )
             part.count_traffic()
             call = self.make_call(self.lists_read, self.own)
