@@ -66,6 +66,11 @@ class Lists:
         Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they changed.
         """
 
+    def show(self) -> None:
+        """
+        The same of lists that a hidden Chain.forward has read, before somebody may write to them.
+        """
+
 class SparseRows:
     """
     Sparse synapses as a layer reads them, see host/src/sparse_rows.h: of each of the receivers from
@@ -184,9 +189,10 @@ class Chain:
 
     def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]]) -> None: ...
 
-    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list) -> list[Run]:
+    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ...) -> list[Run]:
         """
-        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.
+        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. hidden:
+        nobody writes to the input before `backward`, or `show` of it.
         """
 
     def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]) -> list:
@@ -202,10 +208,10 @@ def forward(layer: LayerCall) -> Run:
 def backward(layer: LayerCall, run: Run, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ...) -> dict:
     """
     Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a
-    readout its potentials. n_batch: samples of a batch of which these are some, from first_sample on: gradients of
-    weights come as one sum a branch (find_branches), [K, ...], of neurons' parameters as one a group of group_samples
-    samples, [G, ...]. Of a shard with an exchange, gradients of list values come as one sum a block of its tiles
-    (tile_folds), [K, slots].
+    readout its potentials, [1, B, N] where it is the same at all steps. n_batch: samples of a batch of which these
+    are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...], of
+    neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients of
+    list values come as one sum a block of its tiles (tile_folds), [K, slots].
     """
 
 def recurrent_value_grads(layer: LayerCall, run: Run, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: Sequence[bool], n_batch: int) -> tuple:
@@ -347,7 +353,8 @@ def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', 
 
 def cross_entropy_grad(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float, logits: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], d_loss: float) -> object:
     """
-    d_loss times the gradient of the sum of losses / n_whole by the potentials.
+    d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C] where it is the
+    same at all steps.
     """
 
 class DenseSpec:

@@ -198,7 +198,8 @@ class CrossEntropy:
         return plain_labels and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
 
     def of_potentials(self, v: Tensor) -> tuple[Tensor, Callable[[float], np.ndarray]]:
-        """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number."""
+        """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number, [1, B, C] where
+        it is the same at all steps."""
         self._check(v.shape[1:])
         labels = self.labels.contiguous().numpy()
         hard = self.labels.dtype == torch.int64
@@ -254,8 +255,8 @@ class _CrossEntropyInEngine(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
-        _ = ctx.saved_tensors  # PyTorch's look whether they were changed since
-        return torch.from_numpy(ctx.gradient(float(d[0]))), None
+        (v,) = ctx.saved_tensors  # PyTorch looks whether it was changed since
+        return torch.from_numpy(ctx.gradient(float(d[0]))).expand_as(v), None
 
 
 @named

@@ -93,8 +93,8 @@ void add_shares(const Kernels& kernels, const Events& events, float* shares, con
 
 class Backward {
  public:
-  Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_values,
-           const float* d_potentials, const Wanted& wanted);
+  Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
+           const Wanted& wanted);
   LayerGradients run();
 
  private:
@@ -162,12 +162,12 @@ class Backward {
   LayerGradients out_;
 };
 
-Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_values,
-                   const float* d_potentials, const Wanted& wanted)
+Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
+                   const Wanted& wanted)
     : spec_(spec),
       input_(input),
       saved_(saved),
-      d_values_(d_values),
+      d_values_(d_out.data),
       wanted_(wanted),
       n_steps_(input.n_steps),
       n_samples_(input.n_samples),
@@ -254,11 +254,11 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     d_current_ = dense_ || returned_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
   pass_.n_slots = n_slots_;
-  pass_.d_values = d_values;
+  pass_.d_values = d_values_;
   pass_.d_slots = d_slots_.data();
   pass_.potentials = saved.potentials;
   pass_.initial_state = input.state[0];
-  pass_.d_potentials = d_potentials;
+  pass_.d_potentials = d_out;
   for (std::size_t k = 0; k < d_parameters_by_sample_.size(); ++k)
     pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();
   for (std::size_t s = 0; s < d_state_.size(); ++s) pass_.d_state[s] = d_state_[s].data();
@@ -448,11 +448,11 @@ void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
 }  // namespace
 
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                              const float* d_values, const float* d_potentials, const Wanted& wanted) {
+                              const OutputGrads& d_out, const Wanted& wanted) {
   check_layer(spec, input);
-  if (runs_by_row(spec, input)) return window_backward(spec, input, saved, d_values, wanted);
-  if (goes_by_list(spec, input, wanted)) return readout_backward(spec, input, saved, d_potentials, wanted);
-  return Backward(spec, input, saved, d_values, d_potentials, wanted).run();
+  if (runs_by_row(spec, input)) return window_backward(spec, input, saved, d_out.data, wanted);
+  if (goes_by_list(spec, input, wanted)) return readout_backward(spec, input, saved, d_out, wanted);
+  return Backward(spec, input, saved, d_out, wanted).run();
 }
 
 }  // namespace sparsesnn

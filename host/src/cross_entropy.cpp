@@ -108,7 +108,8 @@ double CrossEntropy::losses(float* logits, float* losses) const {
 
 void CrossEntropy::gradient(const float* logits, float d_loss, float* d_potentials) const {
   const std::size_t row = static_cast<std::size_t>(n_samples) * n_classes;
-  std::vector<float> d_logits(row);
+  std::vector<float> own_d_logits(same_at_all_steps() ? 0 : row);
+  float* const d_logits = same_at_all_steps() ? d_potentials : own_d_logits.data();
   for (int b = 0; b < n_samples; ++b) {
     const float* own = logits + static_cast<std::size_t>(b) * n_classes;
     const double most = largest(own, n_classes);
@@ -122,12 +123,10 @@ void CrossEntropy::gradient(const float* logits, float d_loss, float* d_potentia
       d_logits[static_cast<std::size_t>(b) * n_classes + c] =
           static_cast<float>(scale * (exp_of_negative(own[c] - most) / sum * shares_sum - target(b, c)));
   }
-  if (over_time == OverTime::mean || over_time == OverTime::sum) {
-    for (int t = 0; t < n_steps; ++t) std::copy_n(d_logits.data(), row, d_potentials + t * row);
-  } else if (over_time == OverTime::last) {
+  if (over_time == OverTime::last) {
     std::fill_n(d_potentials, (n_steps - 1) * row, 0.0f);
-    std::copy_n(d_logits.data(), row, d_potentials + (n_steps - 1) * row);
-  } else {
+    std::copy_n(d_logits, row, d_potentials + (n_steps - 1) * row);
+  } else if (over_time == OverTime::max) {
     // steps that hold the maximum share its gradient
     std::vector<int> holders(row);
     for (int t = 0; t < n_steps; ++t)

@@ -26,6 +26,8 @@ struct CrossEntropy {
   // The logits [B, C] and the losses of the samples [B]; returns their sum / n_whole. Throws InputError for labels out
   // of range.
   double losses(float* logits, float* losses) const;
+  // Whether all steps have the same gradient, which is then given once, as if T were 1.
+  bool same_at_all_steps() const { return over_time == OverTime::mean || over_time == OverTime::sum; }
   // d_loss · ∂(Σ losses / n_whole)/∂v [T, B, C], from the logits.
   void gradient(const float* logits, float d_loss, float* d_potentials) const;
 

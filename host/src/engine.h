@@ -166,8 +166,7 @@ Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, 
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input);
 
-// d_values: ∂L/∂(list values) [S] of a spiking layer; d_potentials: [T, B, N] of a readout.
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                              const float* d_values, const float* d_potentials, const Wanted& wanted);
+                              const OutputGrads& d_out, const Wanted& wanted);
 
 }  // namespace sparsesnn

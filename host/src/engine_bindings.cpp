@@ -129,7 +129,10 @@ void register_engine(nb::module_& m) {
           "Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.")
       .def("hold", &PyLists::hold, "n_neurons"_a,
            "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
-           "changed.");
+           "changed.")
+      .def(
+          "show", [](PyLists& self) { self.show(true); },
+          "The same of lists that a hidden Chain.forward has read, before somebody may write to them.");
 
   nb::class_<SparseRowsOf>(
       m, "SparseRows",

@@ -40,12 +40,25 @@ struct Arriving {
   std::int64_t to_order;  // from the slot of an entry to its place in Events::order
 };
 
+// How many spikes each sender sent, to ends[2m], where lists hold nothing else: a loop over those that lie behind one
+// another.
+template <class Id>
+void count_spikes(const std::vector<Arriving<Id>>& lists, std::int32_t* ends) {
+  for (std::size_t k = 0; k < lists.size();) {
+    const Id* const ids = lists[k].ids;
+    std::int64_t j = lists[k].next[0], end = lists[k].end[0];
+    while (++k < lists.size() && lists[k].ids == ids && lists[k].next[0] == end) end = lists[k].end[0];
+    for (; j < end; ++j) ++ends[2 * static_cast<std::size_t>(ids[j])];
+  }
+}
+
 // A counting sort, a block of senders after the other: ids ascend, so every list goes on where the block before ended,
 // and the places that a block writes to stay in cache.
 template <class Id>
 Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
   Events events;
   std::vector<Arriving<Id>> arriving;
+  bool only_spikes = true;
   visit_rows(from, chunk, n_samples, [&](std::uint32_t row, const Lists& lists, std::int64_t list) {
     const std::int64_t begin = lists.offsets[list], near = begin + lists.n_spikes[list];
     const std::int64_t end = from.with_near ? lists.offsets[list + 1] : near;
@@ -54,6 +67,7 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
                         {begin, near},
                         {near, end},
                         static_cast<std::int64_t>(events.n) - begin});
+    only_spikes = only_spikes && end == near;
     if (from.with_near) events.lists.push_back({begin, events.n});
     events.n += static_cast<std::size_t>(end - begin);
   });
@@ -66,18 +80,28 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   events.starts = Array<std::int32_t>::zeros(2 * static_cast<std::size_t>(from.n_pre) + 1);
   std::int32_t* const ends = events.starts.data() + 1;  // of what a sender sent, once it is placed
   std::int32_t n = 0;
+  const bool in_one_go = from.n_pre <= senders_block;
   for (int m0 = 0, m1; m0 < from.n_pre; m0 = m1) {
     m1 = std::min(from.n_pre, m0 + senders_block);
     const auto each_event = [&](bool last, auto&& body) {
-      for (Arriving<Id>& list : arriving)
+      for (Arriving<Id>& list : arriving) {
+        if (in_one_go) {  // one loop, whose end is foreseen more often than those of two
+          for (std::int64_t j = list.next[0]; j < list.end[1]; ++j)
+            body(2 * static_cast<std::size_t>(list.ids[j]) + (j >= list.end[0]), list, j);
+          continue;
+        }
         for (int kind = 0; kind < 2; ++kind) {
           std::int64_t j = list.next[kind];
           for (; j < list.end[kind] && static_cast<int>(list.ids[j]) < m1; ++j)
             body(2 * static_cast<std::size_t>(list.ids[j]) + kind, list, j);
           if (last) list.next[kind] = j;
         }
+      }
     };
-    each_event(false, [&](std::size_t group, const Arriving<Id>&, std::int64_t) { ++ends[group]; });
+    if (in_one_go && only_spikes)
+      count_spikes(arriving, ends);
+    else
+      each_event(false, [&](std::size_t group, const Arriving<Id>&, std::int64_t) { ++ends[group]; });
     for (int g = 2 * m0; g < 2 * m1; ++g) n += std::exchange(ends[g], n);
     const auto place = [&](auto graded) {
       each_event(true, [&](std::size_t group, const Arriving<Id>& list, std::int64_t slot) {
@@ -142,7 +166,9 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
   if (by_q) {
     visit_listed(ids, spec, saved, chunk, n_samples,
                  [=, to = listed.grads.data()](int tile, std::uint32_t place, std::int64_t slot) {
-                   to[starts[tile]++] = {place, q_of(slot)};
+                   ListedGrad* const one = to + starts[tile]++;
+                   __builtin_prefetch(one + 16, 1);
+                   *one = {place, q_of(slot)};
                  });
   } else {
     visit_listed(ids, spec, saved, chunk, n_samples,

@@ -308,6 +308,14 @@ struct ListsOut {
   std::uint32_t* silenced_ids;
 };
 
+// ∂L/∂(list values) [slots] of a spiking layer, or ∂L/∂v [T, B, N] of a readout.
+struct OutputGrads {
+  const float* data = nullptr;
+  std::size_t step = 0;  // of a readout from one step to the next; 0: ∂L/∂v [B, N] is the same at all steps
+
+  const float* at(int t, int sample, int n) const { return data + t * step + static_cast<std::size_t>(sample) * n; }
+};
+
 struct BackwardPass {
   const LayerSpec* spec;
   NeuronParameters neuron;
@@ -323,7 +331,7 @@ struct BackwardPass {
   float* d_slots;                                 // [slots], σ'·e; null if nobody asks
   const float* potentials;                        // [T, B, N] of a readout, for gradients of its parameters
   const float* initial_state;                     // [B, N] of a readout, or null
-  const float* d_potentials;                      // [T, B, N] of a readout
+  OutputGrads d_potentials;                       // of a readout
   float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout, of those that learn, else null
   float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
   float* d_currents;        // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample

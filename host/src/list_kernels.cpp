@@ -138,6 +138,12 @@ void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
       const SlotBuffer& records = pass.slots[p * pass.n_blocks + b0 / pass.block_size];
       __builtin_prefetch(records.data + records.size + 32);
     }
+    if (t + 1 < pass.n_steps) {
+      const std::int64_t from = out.offsets[row + pass.n_samples + b0], to = out.offsets[row + pass.n_samples + b1];
+      for (std::int64_t j = from; j < to; j += 32) __builtin_prefetch(static_cast<Id*>(out.ids) + j, 1);
+      if (fields)
+        for (std::int64_t j = from; j < to; j += 16) __builtin_prefetch(out.fields + j, 1);
+    }
     for (std::int64_t i = row + b0; i < row + b1; ++i) {
       const std::int64_t begin = out.offsets[i], near = begin + out.n_spikes[i], end = out.offsets[i + 1];
       SlotBuffer* const records = pass.slots + (i - row) / pass.block_size;

@@ -52,7 +52,8 @@ nb::object cross_entropy_grad(const In<float>& potentials, const Labels& labels,
                               const std::string& over_time, double label_smoothing, double n_whole,
                               const In<float>& logits, float d_loss) {
   const CrossEntropy of = checked(potentials, labels, shares, over_time, label_smoothing, n_whole);
-  const std::size_t n_steps = of.n_steps, n_samples = of.n_samples, n_classes = of.n_classes;
+  const std::size_t n_steps = of.same_at_all_steps() ? 1 : of.n_steps, n_samples = of.n_samples,
+                    n_classes = of.n_classes;
   check_shape(logits, {n_samples, n_classes}, "logits");
   Array<float> d_potentials(n_steps * n_samples * n_classes);
   {
@@ -71,7 +72,9 @@ void register_loss(nb::module_& m) {
         "float32[B, C] of the classes.");
   m.def("cross_entropy_grad", &cross_entropy_grad, "potentials"_a, "labels"_a.none(), "shares"_a.none(), "over_time"_a,
         "label_smoothing"_a, "n_whole"_a, "logits"_a, "d_loss"_a,
-        "d_loss times the gradient of the sum of losses / n_whole by the potentials.");
+        "d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C] where it "
+        "is the\n"
+        "same at all steps.");
 }
 
 }  // namespace sparsesnn

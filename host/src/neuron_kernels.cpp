@@ -187,18 +187,18 @@ struct Run {
 };
 
 template <class M, int W>
-inline void readout_step(const BackwardPass& pass, std::int64_t list, int sample, float* d_current,
-                         std::size_t stride) {
+inline void readout_step(const BackwardPass& pass, int t, int sample, float* d_current, std::size_t stride) {
   static_assert(M::n_states == 1, "what a readout puts out is all that is kept of its state");
   const std::size_t n = static_cast<std::size_t>(pass.spec->n), row = static_cast<std::size_t>(pass.spec->n_padded());
-  const float* before = list >= pass.n_samples ? pass.potentials + (list - pass.n_samples) * n
-                        : pass.initial_state   ? pass.initial_state + static_cast<std::size_t>(sample) * n
-                                               : nullptr;
+  const std::size_t own = sample * n;
+  const float* before = t > 0 ? pass.potentials + static_cast<std::size_t>(t - 1) * pass.n_samples * n + own
+                        : pass.initial_state ? pass.initial_state + own
+                                             : nullptr;
   for (int p = 0; p < pass.spec->n_tiles(); ++p) {
     const std::size_t first = static_cast<std::size_t>(p) * W, n_columns = n - first < W ? n - first : W;
     float* out = d_current + p * stride;
     Vector q[W / vector_width];
-    load_columns<W>(q, pass.d_potentials + list * n + first, static_cast<int>(n_columns));
+    load_columns<W>(q, pass.d_potentials.at(t, sample, pass.spec->n) + first, static_cast<int>(n_columns));
     store_columns<W>(out, q, W);
     const TileGrads<M> tile = tile_grads<M>(pass, first, sample * row + first);
     grad_row<M, W>(tile, out, out, nullptr);
@@ -216,10 +216,10 @@ inline void readout_step(const BackwardPass& pass, std::int64_t list, int sample
 
 template <class M, int W>
 void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, std::size_t stride) {
-  const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
   if constexpr (M::threshold < 0) {
-    readout_step<M, W>(pass, list, sample, d_current, stride);
+    readout_step<M, W>(pass, t, sample, d_current, stride);
   } else {
+    const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
     const std::size_t n_padded = static_cast<std::size_t>(pass.spec->n_padded()), row = sample * n_padded;
     const std::int64_t begin = pass.lists.offsets[list], end = pass.lists.offsets[list + 1];
     float* const whole = pass.d_current_of(t, sample);

@@ -30,14 +30,14 @@ void adam(const std::vector<Update>& parameters, double lr, double beta1, double
     const std::size_t n = weight.size();
     if (first.size() != n || second.size() != n || gradient.size() != n)
       throw std::invalid_argument("adam: weight, moments and gradient differ in size");
+    const double root_c2 = std::sqrt(1.0 - std::pow(beta2, step));
     const AdamStep numbers{static_cast<float>(lr),
                            static_cast<float>(1.0 - beta1),
                            static_cast<float>(beta2),
                            static_cast<float>(1.0 - beta2),
-                           static_cast<float>(eps),
+                           static_cast<float>(root_c2 * eps),
                            static_cast<float>(weight_decay),
-                           static_cast<float>(lr / (1.0 - std::pow(beta1, step))),
-                           static_cast<float>(std::sqrt(1.0 - std::pow(beta2, step))),
+                           static_cast<float>(root_c2 * lr / (1.0 - std::pow(beta1, step))),
                            decoupled};
     updates.push_back({weight.data(), first.data(), second.data(), gradient.data(), n, numbers});
   }

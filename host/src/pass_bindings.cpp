@@ -39,23 +39,23 @@ std::shared_ptr<PyRun> forward(const nb::handle_t<PyLayer>& call) {
   return run_layer(nb::borrow(call), nb::cast<PyLayer&>(call).spec.save);
 }
 
-// d_out: ∂L/∂(list values) [slots] of a spiking layer, of a readout ∂L/∂v [T, B, N].
-void check_gradient(const PyLayer& layer, const PyRun& run, const In<float>& d_out) {
-  if (layer.spec.model->fires())
+// ∂L/∂(list values) [slots] of a spiking layer; of a readout ∂L/∂v [T, B, N], or [1, B, N] for all steps.
+OutputGrads output_grads(const PyLayer& layer, const PyRun& run, const In<float>& d_out) {
+  if (layer.spec.model->fires()) {
     check_shape(d_out, {run.n_slots()}, "d_values");
-  else
-    check_shape(d_out,
-                {static_cast<std::size_t>(layer.n_steps), static_cast<std::size_t>(layer.n_samples),
-                 static_cast<std::size_t>(layer.spec.n)},
-                "d_potentials");
+    return {d_out.data()};
+  }
+  const std::size_t n_samples = layer.n_samples, n = layer.spec.n;
+  const bool once = d_out.ndim() && d_out.shape(0) == 1;
+  check_shape(d_out, {once ? 1 : static_cast<std::size_t>(layer.n_steps), n_samples, n}, "d_potentials");
+  return {d_out.data(), once ? 0 : n_samples * n};
 }
 
-LayerGradients gradients(PyLayer& layer, const PyRun& run, const float* d_out, const Wanted& wanted) {
+LayerGradients gradients(PyLayer& layer, const PyRun& run, const OutputGrads& d_out, const Wanted& wanted) {
   const LayerInput& input = layer.input();
   const LayerSaved saved = run.saved(layer);
-  const bool fires = layer.spec.model->fires();
   nb::gil_scoped_release release;
-  return layer_backward(layer.spec, input, saved, fires ? d_out : nullptr, fires ? nullptr : d_out, wanted);
+  return layer_backward(layer.spec, input, saved, d_out, wanted);
 }
 
 // A gradient of one number per neuron, [N], or of a part of a batch [G, N].
@@ -73,8 +73,7 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
   if (wanted_weight.size() != input.sources.size() || wanted_value.size() != input.sources.size() ||
       wanted_loops.size() != input.loops.size())
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
-  check_gradient(layer, run, d_out);
-  LayerGradients out = gradients(layer, run, d_out.data(),
+  LayerGradients out = gradients(layer, run, output_grads(layer, run, d_out),
                                  {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch});
   // With one more dimension in front: one for each branch or group of the batch.
   const auto shape = [&](std::vector<std::size_t> one, const Array<float>& of) {
@@ -170,7 +169,7 @@ std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const s
 }
 
 Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, int n_steps, int n_samples,
-                   const nb::list& told) {
+                   const nb::list& told, bool hidden) {
   if (told.size() != chain.links.size())
     throw InputError("ShapeError", "Chain: got settings for " + std::to_string(told.size()) + " layers; it has " +
                                        std::to_string(chain.links.size()));
@@ -179,30 +178,37 @@ Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, 
   // Nobody can change the input while the layers run: it needs no look for each of its readers.
   struct InOneCall {
     PyLists& lists;
-    ~InOneCall() { lists.untouched = false; }
-  } const in_one_call{*input};
+    const bool watched, hidden;
+    InOneCall(PyLists& of, bool watched, bool hidden) : lists(of), watched(watched), hidden(hidden) {
+      if (lists.checked_for) lists.check_held("input");
+      lists.untouched = true;
+    }
+    ~InOneCall() {
+      if (!hidden) lists.show(watched);
+    }
+  } const in_one_call(*input, learns, hidden);
   Runs runs;
   for (std::size_t k = 0; k < chain.links.size(); ++k)
     runs.push_back(forward_link(chain, k, input, runs, n_steps, n_samples, nb::cast<nb::tuple>(told[k]), learns));
   return runs;
 }
 
-// Gradients of list values that came back so far: the first as they are, others added one after the other.
+// What came back to a layer so far: the first as it is, gradients of list values added one after the other.
 class Arrived {
  public:
-  void borrow(const float* first) { at_ = first; }
+  void borrow(const OutputGrads& first) { sum_ = first; }
   void add(Array<float> more) {
-    if (at_) {
+    if (sum_.data) {
       float* sum = more.data();  // a + b is b + a
-      for (std::size_t k = 0; k < more.size(); ++k) sum[k] = at_[k] + sum[k];
+      for (std::size_t k = 0; k < more.size(); ++k) sum[k] = sum_.data[k] + sum[k];
     }
     own_ = std::move(more);
-    at_ = own_.data();
+    sum_ = {own_.data()};
   }
-  const float* data() const { return at_; }
+  const OutputGrads& sum() const { return sum_; }
 
  private:
-  const float* at_ = nullptr;
+  OutputGrads sum_;
   Array<float> own_;
 };
 
@@ -216,14 +222,13 @@ nb::list backward_chain(const PyChain& chain, const Runs& runs, const std::vecto
   for (std::size_t k = 0; k < n; ++k) {
     found.append(nb::none());
     if (!d_out[k]) continue;
-    check_gradient(nb::cast<PyLayer&>(runs[k]->call()), *runs[k], *d_out[k]);
-    arrived[k].borrow(d_out[k]->data());
+    arrived[k].borrow(output_grads(nb::cast<PyLayer&>(runs[k]->call()), *runs[k], *d_out[k]));
   }
   for (std::size_t k = n; k--;) {
-    if (!arrived[k].data()) continue;
+    if (!arrived[k].sum().data) continue;
     const PyChain::Link& link = chain.links[k];
     PyLayer& layer = nb::cast<PyLayer&>(runs[k]->call());
-    LayerGradients of = gradients(layer, *runs[k], arrived[k].data(), link.wanted);
+    LayerGradients of = gradients(layer, *runs[k], arrived[k].sum(), link.wanted);
     nb::list own;
     for (std::size_t j = 0; j < layer.sources.size(); ++j) {
       if (link.wanted.weight[j]) own.append(to_numpy(of.d_weight[j], layer.shape_of(layer.sources[j])));
@@ -287,8 +292,9 @@ void register_passes(nb::module_& m) {
             new (self) PyChain(make_chain(links, wanted));
           },
           "links"_a, "wanted"_a)
-      .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a,
-           "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None.")
+      .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
+           "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. "
+           "hidden:\nnobody writes to the input before `backward`, or `show` of it.")
       .def("backward", &backward_chain, "runs"_a, "d_out"_a,
            "After `forward`: of each layer the gradients that are wanted, None where nothing came back to it. d_out: "
            "of\n"
@@ -297,16 +303,15 @@ void register_passes(nb::module_& m) {
            "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a "
            "forward.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence.");
-  m.def(
-      "backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,
-      "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),
-      "Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a\n"
-      "readout its potentials. n_batch: samples of a batch of which these are some, from first_sample on: gradients "
-      "of\n"
-      "weights come as one sum a branch (find_branches), [K, ...], of neurons' parameters as one a group of "
-      "group_samples\n"
-      "samples, [G, ...]. Of a shard with an exchange, gradients of list values come as one sum a block of its tiles\n"
-      "(tile_folds), [K, slots].");
+  m.def("backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,
+        "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),
+        "Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a\n"
+        "readout its potentials, [1, B, N] where it is the same at all steps. n_batch: samples of a batch of which "
+        "these\n"
+        "are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...], of\n"
+        "neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients "
+        "of\n"
+        "list values come as one sum a block of its tiles (tile_folds), [K, slots].");
   m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "run"_a, "population"_a, "d_values"_a,
         "wanted_delays"_a, "n_batch"_a,
         "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,\n"

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine.h"
@@ -70,8 +71,13 @@ struct PyLists {
 
   // Remembers lists that are right for so many neurons.
   void hold(int n_neurons) {
-    fingerprints = fingerprints_now();
     checked_for = n_neurons;
+    if (!untouched) fingerprints = fingerprints_now();
+  }
+  // Before Python gets at lists that nobody had; `watched`: a pass may read them later.
+  void show(bool watched) {
+    if (!std::exchange(untouched, false)) return;
+    hold(watched ? checked_for : 0);
   }
 
   void check_held(const char* name) const {

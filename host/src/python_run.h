@@ -134,10 +134,7 @@ class PyRun {
   std::size_t n_lists() const { return n_steps_ * n_samples_; }
   // Before Python gets lists to see, of which there may be none.
   bool seen() {
-    if (lists_ && lists_->untouched) {
-      if (watched_) lists_->hold(spec_.n);
-      lists_->untouched = false;
-    }
+    if (lists_) lists_->show(watched_);
     return lists_ != nullptr;
   }
 

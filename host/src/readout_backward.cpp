@@ -28,7 +28,7 @@ Array<float> padded_rows(const float* weight, int n_pre, const LayerSpec& spec) 
 
 class Backward {
  public:
-  Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_potentials,
+  Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
            const Wanted& wanted);
   LayerGradients run();
 
@@ -59,7 +59,7 @@ class Backward {
   LayerGradients out_;
 };
 
-Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_potentials,
+Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
                    const Wanted& wanted)
     : spec_(spec),
       wanted_(wanted),
@@ -100,7 +100,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   }
   pass_.potentials = saved.potentials;
   pass_.initial_state = input.state[0];
-  pass_.d_potentials = d_potentials;
+  pass_.d_potentials = d_out;
   pass_.d_state[0] = d_state_.data();
   pass_.n_senders = static_cast<int>(senders_.size());
 }
@@ -173,8 +173,8 @@ bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& 
 }
 
 LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                const float* d_potentials, const Wanted& wanted) {
-  return Backward(spec, input, saved, d_potentials, wanted).run();
+                                const OutputGrads& d_out, const Wanted& wanted) {
+  return Backward(spec, input, saved, d_out, wanted).run();
 }
 
 }  // namespace sparsesnn

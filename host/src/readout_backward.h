@@ -11,6 +11,6 @@ namespace sparsesnn {
 bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted);
 
 LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                const float* d_potentials, const Wanted& wanted);
+                                const OutputGrads& d_out, const Wanted& wanted);
 
 }  // namespace sparsesnn

@@ -247,7 +247,7 @@ template <int write, class T>
   for (int p = 0; p < spec.n_tiles(); ++p)
     ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
   if (!spec.model->fires()) {
-    ask_for<0>(pass.d_potentials + list * spec.n, static_cast<std::size_t>(spec.n));
+    ask_for<0>(pass.d_potentials.at(t, sample, spec.n), static_cast<std::size_t>(spec.n));
     return;
   }
   const std::int64_t *const offsets = pass.lists.offsets + list, begin = offsets[0];

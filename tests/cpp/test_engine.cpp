@@ -118,8 +118,10 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   }
   const auto d_values = random_floats(random, n_slots, -1, 1),
              d_potentials = random_floats(random, spiking ? 0 : n_lists * n, -1, 1);
-  const LayerGradients d = layer_backward(spec, input, saved, d_values.data(), d_potentials.data(),
-                                          {{true, true}, {false, true}, {recurrent, recurrent}, {}, true});
+  const LayerGradients d =
+      layer_backward(spec, input, saved,
+                     spiking ? OutputGrads{d_values.data()} : OutputGrads{d_potentials.data(), n * shape.n_samples},
+                     {{true, true}, {false, true}, {recurrent, recurrent}, {}, true});
 
   std::vector<unsigned char> bytes;
   append(bytes, out.ids, n_slots * 2);

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 #: PyTorch works with 4 threads
 PYTORCH = """
-import os, warnings
+import os, time, warnings
 import torch
 torch.set_num_threads(4)
 x = torch.ones(1_000_000)
@@ -65,6 +65,11 @@ def test_idle_threads_go_and_come_back(tmp_path: Path) -> None:
     code = """
 def n_threads():
     return len(os.listdir("/proc/self/task"))
+def left(n):  # the system lists a thread for a moment after it has ended
+    until = time.monotonic() + 5
+    while n_threads() != n and time.monotonic() < until:
+        time.sleep(0.001)
+    return n_threads()
 first = run()
 alone = n_threads()
 for _ in range(100):
@@ -72,7 +77,7 @@ for _ in range(100):
     together = n_threads()
     assert together == alone + 3, (together, alone)
     assert torch.equal(run(), first)
-    assert n_threads() == alone
+    assert left(alone) == alone
 """
     done = python(PYTORCH + ENGINE + code, tmp_path)
     assert done.returncode == 0, done.stderr

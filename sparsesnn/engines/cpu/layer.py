@@ -257,6 +257,8 @@ class _RunLayer(torch.autograd.Function):
         this: Pass = ctx.this
         _ = ctx.saved_tensors  # PyTorch's look whether one was changed since; the engine reads them where they lie
         wanted_values = list(ctx.needs_input_grad[1 : 1 + len(this.sources)])
+        if this.is_readout and d_out.stride(0) == 0:
+            d_out = d_out[:1]  # the same at all steps
         found, d_values = this.gradients(_array(d_out, "gradient"), wanted_values)
         return (None, *(None if g is None else torch.from_numpy(g) for g in (*d_values, *map(found.get, this.learnt))))
 

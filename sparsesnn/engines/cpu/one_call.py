@@ -110,7 +110,9 @@ class OneCall:
             ]
             passes[name] = Pass(layer, heard, None, training_steps[name], self.tensors[name])
             passes[name].save = self.saves[name]
-        for (name, this), run in zip(passes.items(), self._forward(spikes, training_steps), strict=True):
+        for (name, this), run in zip(
+            passes.items(), self._forward(engine_lists(spikes), spikes, training_steps), strict=True
+        ):
             this.ran([outputs[pre] for pre in self.senders[name]], run)
             outputs[name], states[name] = this.output()
         return outputs, states
@@ -138,7 +140,8 @@ class OneCall:
             depth: steps of the input that its state keeps.
         """
         training_steps = self._training_steps()
-        runs = self._forward(spikes, training_steps)
+        lists_read = engine_lists(spikes)
+        runs = self._forward(lists_read, spikes, training_steps, hidden=True)
         of = dict(zip(self.layers, runs, strict=True))
         leaves: dict[str, Tensor] = {}
 
@@ -171,6 +174,7 @@ class OneCall:
             value, gradient = loss.of_potentials(leaves[last])
             arrived = {last: gradient(1.0)}
         else:
+            lists_read.show()
             value = loss(made)
             value.backward()
             arrived = {
@@ -189,11 +193,13 @@ class OneCall:
         """By layer, counted on where a layer counts."""
         return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
 
-    def _forward(self, spikes: SpikeBatch, training_steps: Mapping[str, int]) -> list[_core.Run]:
+    def _forward(
+        self, lists: _core.Lists, spikes: SpikeBatch, training_steps: Mapping[str, int], *, hidden: bool = False
+    ) -> list[_core.Run]:
         told: list[Any] = [
             (list_seed(layer.rotation_seed, training_steps[name]), 0, None, None) for name, layer in self.layers.items()
         ]
-        return self.chain.forward(engine_lists(spikes), spikes.n_steps, spikes.n_samples, told)
+        return self.chain.forward(lists, spikes.n_steps, spikes.n_samples, told, hidden)
 
 
 def _key(layers: Mapping[str, Any], learns: bool) -> list[Any]:
