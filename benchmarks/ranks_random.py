@@ -153,14 +153,24 @@ def alone(case: Case) -> Expected:
 def compare(case: Case, expected: Expected, world: Communicator) -> None:
     """Errors: `AssertionError` where this rank's part differs."""
     grid = make_grid(world, case.replicas, case.shards)
-    own = case.model(grid=grid)
-    parts = own.parts
-    assert parts is not None
     first, last = samples_of(grid.replicas.rank, case.replicas, case.n_samples)
     spikes = case.spikes()[first:last]
+    own = case.model(grid=grid)
     output = own(spikes, first_sample=first)
     loss_of(output, first, case.n_samples).backward()
     own.finish_backward()
+    compare_step(case, expected, own, spikes, first, output)
+    if own.fits_one_call:
+        own = case.model(grid=grid)
+        _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
+        own.finish_backward()
+        compare_step(case, expected, own, spikes, first, output)
+
+
+def compare_step(case: Case, expected: Expected, own: Model, spikes: SpikeBatch, first: int, output: Output) -> None:
+    """After a batch forward and back."""
+    parts, last = own.parts, first + spikes.n_samples
+    assert parts is not None
     following = own(spikes, first_sample=first)
     assert [name for name, _ in lists_of(output)] == list(expected.lists) == list(output.spikes)
     for name, lists in lists_of(following):

@@ -61,6 +61,9 @@ class Lists:
         Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.
         """
 
+    def listed(self, n: int) -> object:
+        """bool[n], which of n neurons stand in any of them."""
+
     def hold(self, n_neurons: int) -> None:
         """
         Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they changed.
@@ -165,6 +168,9 @@ class Run:
     @property
     def n_spikes(self) -> object: ...
 
+    def listed(self) -> object:
+        """bool[N], which neurons stand in any of the lists."""
+
     @property
     def values(self) -> object:
         """1 for spikes, 0 for near-spikes."""
@@ -189,17 +195,18 @@ class Chain:
 
     def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]]) -> None: ...
 
-    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ...) -> list[Run]:
+    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ..., first_sample: int = ...) -> list[Run]:
         """
         As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. hidden:
         nobody writes to the input before `backward`, or `show` of it.
         """
 
-    def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]) -> list:
+    def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], n_batch: int = ..., each: object | None = ...) -> list:
         """
         After `forward`: of each layer the gradients that are wanted, None where nothing came back to it. d_out: of
         each the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
         the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a forward.
+        n_batch: as of `_core.backward`; each(k, gradients): is called with those of layer k once they are there.
         """
 
 def forward(layer: LayerCall) -> Run:
@@ -261,9 +268,6 @@ def tile_folds(edges: Sequence[int]) -> list:
     Of every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the blocks that a
     sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.
     """
-
-def listed_neurons(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n: int) -> object:
-    """bool[n], which neurons stand in any of the lists."""
 
 def empty_matrix(n_rows: int, n_columns: int, shared: bool = ...) -> object:
     """

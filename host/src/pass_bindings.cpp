@@ -65,6 +65,16 @@ nb::object by_group(Array<float>& gradient, int n, int n_batch) {
   return to_numpy(gradient, {size ? gradient.size() / size : 0, size});
 }
 
+// A gradient of this shape; of a part of a batch with one more dimension in front, for each of its branches.
+nb::object by_branch(Array<float>& gradient, std::vector<std::size_t> shape, int n_batch) {
+  if (n_batch) {
+    std::size_t size = 1;
+    for (const std::size_t length : shape) size *= length;
+    shape.insert(shape.begin(), size ? gradient.size() / size : 0);
+  }
+  return to_numpy(gradient, std::move(shape));
+}
+
 nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, const std::vector<bool>& wanted_loops, bool wanted_bias,
                   int n_batch, const std::vector<bool>& wanted_delays) {
@@ -75,19 +85,11 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
   LayerGradients out = gradients(layer, run, output_grads(layer, run, d_out),
                                  {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch});
-  // With one more dimension in front: one for each branch or group of the batch.
-  const auto shape = [&](std::vector<std::size_t> one, const Array<float>& of) {
-    if (!n_batch) return one;
-    std::size_t size = 1;
-    for (const std::size_t length : one) size *= length;
-    one.insert(one.begin(), size ? of.size() / size : 0);
-    return one;
-  };
   const std::size_t n_blocks = tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles()).size();
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const std::size_t n_values = layer.sources[k].lists->ids.size();
-    d_weight.append(to_numpy(out.d_weight[k], shape(layer.shape_of(layer.sources[k]), out.d_weight[k])));
+    d_weight.append(by_branch(out.d_weight[k], layer.shape_of(layer.sources[k]), n_batch));
     if (layer.exchange)
       d_value.append(to_numpy(out.d_value[k], {n_blocks, n_values}));
     else
@@ -98,7 +100,7 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
   result["value"] = d_value;
   nb::list d_loops;
   for (std::size_t k = 0; k < out.d_loops.size(); ++k)
-    d_loops.append(to_numpy(out.d_loops[k], shape(layer.shape_of(layer.loops[k]), out.d_loops[k])));
+    d_loops.append(by_branch(out.d_loops[k], layer.shape_of(layer.loops[k]), n_batch));
   result["loops"] = d_loops;
   nb::list d_delays, d_parameters;
   for (Array<float>& one : out.d_delays) d_delays.append(by_group(one, spec.n, n_batch));
@@ -147,13 +149,14 @@ struct PyChain {
 using Runs = std::vector<std::shared_ptr<PyRun>>;
 
 std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const std::shared_ptr<PyLists>& input,
-                                    const Runs& before, int n_steps, int n_samples, const nb::tuple& told,
-                                    bool watched) {
+                                    const Runs& before, int n_steps, int n_samples, int first_sample,
+                                    const nb::tuple& told, bool watched) {
   const PyChain::Link& link = chain.links[k];
   nb::object call = nb::cast(link.layer, nb::rv_policy::copy);
   PyLayer& layer = nb::cast<PyLayer&>(call);
   layer.n_steps = n_steps;
   layer.n_samples = n_samples;
+  layer.spec.first_sample = first_sample;
   for (std::size_t j = 0; j < layer.sources.size(); ++j)
     layer.sources[j].lists = link.reads[j] ? before[link.reads[j] - 1]->lists() : input;
   layer.spec.seed = nb::cast<std::uint64_t>(told[0]);
@@ -169,7 +172,7 @@ std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const s
 }
 
 Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, int n_steps, int n_samples,
-                   const nb::list& told, bool hidden) {
+                   const nb::list& told, bool hidden, int first_sample) {
   if (told.size() != chain.links.size())
     throw InputError("ShapeError", "Chain: got settings for " + std::to_string(told.size()) + " layers; it has " +
                                        std::to_string(chain.links.size()));
@@ -189,7 +192,8 @@ Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, 
   } const in_one_call(*input, learns, hidden);
   Runs runs;
   for (std::size_t k = 0; k < chain.links.size(); ++k)
-    runs.push_back(forward_link(chain, k, input, runs, n_steps, n_samples, nb::cast<nb::tuple>(told[k]), learns));
+    runs.push_back(
+        forward_link(chain, k, input, runs, n_steps, n_samples, first_sample, nb::cast<nb::tuple>(told[k]), learns));
   return runs;
 }
 
@@ -212,7 +216,8 @@ class Arrived {
   Array<float> own_;
 };
 
-nb::list backward_chain(const PyChain& chain, const Runs& runs, const std::vector<std::optional<In<float>>>& d_out) {
+nb::list backward_chain(const PyChain& chain, const Runs& runs, const std::vector<std::optional<In<float>>>& d_out,
+                        int n_batch, const nb::object& each) {
   const std::size_t n = chain.links.size();
   if (runs.size() != n || d_out.size() != n)
     throw InputError("ShapeError",
@@ -228,17 +233,20 @@ nb::list backward_chain(const PyChain& chain, const Runs& runs, const std::vecto
     if (!arrived[k].sum().data) continue;
     const PyChain::Link& link = chain.links[k];
     PyLayer& layer = nb::cast<PyLayer&>(runs[k]->call());
-    LayerGradients of = gradients(layer, *runs[k], arrived[k].sum(), link.wanted);
+    Wanted wanted = link.wanted;
+    wanted.n_batch = n_batch;
+    LayerGradients of = gradients(layer, *runs[k], arrived[k].sum(), wanted);
     nb::list own;
     for (std::size_t j = 0; j < layer.sources.size(); ++j) {
-      if (link.wanted.weight[j]) own.append(to_numpy(of.d_weight[j], layer.shape_of(layer.sources[j])));
+      if (link.wanted.weight[j]) own.append(by_branch(of.d_weight[j], layer.shape_of(layer.sources[j]), n_batch));
       if (link.wanted.value[j]) arrived[link.reads[j] - 1].add(std::move(of.d_value[j]));
     }
     for (std::size_t j = 0; j < layer.loops.size(); ++j)
-      if (link.wanted.loops[j]) own.append(to_numpy(of.d_loops[j], layer.shape_of(layer.loops[j])));
-    if (link.wanted.bias) own.append(to_numpy(of.d_bias, {static_cast<std::size_t>(layer.spec.n)}));
+      if (link.wanted.loops[j]) own.append(by_branch(of.d_loops[j], layer.shape_of(layer.loops[j]), n_batch));
+    if (link.wanted.bias) own.append(by_group(of.d_bias, layer.spec.n, n_batch));
     found[k] = own;
     runs[k]->forget();
+    if (!each.is_none()) each(k, own);
   }
   return found;
 }
@@ -275,6 +283,7 @@ void register_passes(nb::module_& m) {
       .def_prop_ro("offsets", &PyRun::offsets)
       .def_prop_ro("ids", &PyRun::ids)
       .def_prop_ro("n_spikes", &PyRun::n_spikes)
+      .def("listed", &PyRun::listed, "bool[N], which neurons stand in any of the lists.")
       .def_prop_ro("values", &PyRun::values, "1 for spikes, 0 for near-spikes.")
       .def_prop_ro("dropped", &PyRun::dropped)
       .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")
@@ -293,15 +302,17 @@ void register_passes(nb::module_& m) {
           },
           "links"_a, "wanted"_a)
       .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
+           "first_sample"_a = 0,
            "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. "
            "hidden:\nnobody writes to the input before `backward`, or `show` of it.")
-      .def("backward", &backward_chain, "runs"_a, "d_out"_a,
+      .def("backward", &backward_chain, "runs"_a, "d_out"_a, "n_batch"_a = 0, "each"_a.none() = nb::none(),
            "After `forward`: of each layer the gradients that are wanted, None where nothing came back to it. d_out: "
            "of\n"
            "each the gradient of its list values or potentials, or None. What comes back to a layer's lists is added "
            "in\n"
            "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a "
-           "forward.");
+           "forward.\nn_batch: as of `_core.backward`; each(k, gradients): is called with those of layer k once they "
+           "are there.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence.");
   m.def("backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,
         "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),

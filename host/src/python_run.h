@@ -83,6 +83,7 @@ class PyRun {
   }
   const std::shared_ptr<PyLists>& lists() const { return lists_; }
   std::size_t n_slots() const { return n_slots_; }
+  nb::object listed() const { return lists_ ? listed_neurons(*lists_, static_cast<std::size_t>(spec_.n)) : nb::none(); }
 
   nb::object offsets() { return seen() ? own_->offsets.numpy({n_lists() + 1}) : nb::none(); }
   nb::object n_spikes() { return seen() ? own_->n_spikes.numpy({n_lists()}) : nb::none(); }

@@ -209,32 +209,6 @@ nb::list folds_of_tiles(const std::vector<int>& edges) {
   return out;
 }
 
-// Which of n neurons are in any of the lists. Once all have been seen the rest is not looked at; to look at each id
-// whether it is new takes twice as long as to mark it.
-nb::object listed_neurons(const AnyIn& ids, std::size_t n) {
-  Array<bool> listed = Array<bool>::zeros(n);
-  const auto mark = [&](auto* id) {
-    const std::size_t piece = std::max<std::size_t>(4096, 4 * n);
-    for (std::size_t from = 0, to; from < ids.size() && std::memchr(listed.data(), 0, n); from = to) {
-      to = std::min(ids.size(), from + piece);
-      bool good = true;
-      for (std::size_t j = from; j < to; ++j) {
-        const std::size_t neuron = static_cast<std::size_t>(id[j]);
-        good = good && neuron < n;
-        listed[good ? neuron : 0] = true;
-      }
-      if (!good) throw InputError("SpikeListError", "listed_neurons: an id is too large");
-    }
-  };
-  if (ids.dtype() == nb::dtype<std::uint16_t>())
-    mark(static_cast<const std::uint16_t*>(ids.data()));
-  else if (ids.dtype() == nb::dtype<std::int32_t>())
-    mark(static_cast<const std::int32_t*>(ids.data()));
-  else
-    throw InputError("ShapeError", "listed_neurons: ids must be uint16 or int32");
-  return to_numpy(listed, {n});
-}
-
 nb::object empty_matrix(std::size_t n_rows, std::size_t n_columns, bool shared) {
   if (n_columns && n_rows > (std::size_t{1} << 60) / n_columns) throw std::bad_alloc();
   const std::size_t n = n_rows * n_columns;
@@ -294,7 +268,6 @@ void register_sharded(nb::module_& m) {
         "Of every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the blocks that "
         "a\n"
         "sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.");
-  m.def("listed_neurons", &listed_neurons, "ids"_a, "n"_a, "bool[n], which neurons stand in any of the lists.");
   m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a, "shared"_a = false,
         "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step, or of "
         "shared memory.");

@@ -251,7 +251,8 @@ class Model(Loadable):
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
-        self.fits_one_call = backend == "cpu" and not grid and fits_one_call(network)
+        whole = not grid or grid.n_shards == 1
+        self.fits_one_call = backend == "cpu" and whole and fits_one_call(network)
         self.one_call: OneCall | None = None
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
@@ -300,7 +301,8 @@ class Model(Loadable):
         past = state or {}
         data = self._input(spikes)
         traces: dict[str, Traces] = {}
-        if isinstance(data, SpikeBatch) and not (past or chosen or heard) and (call := self._one_call(data)):
+        plain = not (past or chosen or heard or self.parts)
+        if plain and isinstance(data, SpikeBatch) and (call := self._one_call(data)):
             outputs, states = call.run(data)
         else:
             outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
@@ -318,7 +320,7 @@ class Model(Loadable):
 
         What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
         small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn, over ranks and on the backend dense it is just that.
+        thresholds or delays learn, over ranks that share neurons and on the backend dense it is just that.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.
@@ -330,7 +332,7 @@ class Model(Loadable):
         self._check_input(spikes)
         call = self._one_call(spikes, self) if isinstance(spikes, SpikeBatch) and not heard else None
         if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
-            return call.learn(spikes, loss, self.depth)
+            return call.learn(spikes, loss, self.depth, self.parts.reduction if self.parts else None, first_sample)
         output = self(spikes, heard=heard, first_sample=first_sample)
         value = loss(output)
         value.backward()

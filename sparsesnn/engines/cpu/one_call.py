@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.modules import module as torch_modules
@@ -23,6 +24,9 @@ from sparsesnn.output import LayerState, Lazily, Output, last_steps
 from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.ranks.reduction import Reduction
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
@@ -52,7 +56,7 @@ class OneCall:
     Attributes:
         saves: by population, the input first, whether a backward pass may follow.
         tensors: by layer, what the engine reads.
-        learnt: by layer, the parameters whose gradients `chain.backward` gives back, in its order.
+        learnt: by layer and the engine's name, the parameters whose gradients `chain.backward` gives back, in its order.
         is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
         counts: whether a layer counts training steps.
     """
@@ -62,7 +66,7 @@ class OneCall:
         self.senders = {name: [c.pre for c in network.senders(name)] for name in layers}
         self.saves = {network.inputs[0]: learns}
         self.tensors: dict[str, dict[str, Tensor]] = {}
-        self.learnt: dict[str, list[Tensor]] = {}
+        self.learnt: dict[str, dict[str, Tensor]] = {}
         self.is_plain, in_place = not learns, True
         places, links, wanted = {network.inputs[0]: 0}, [], []
         for name, layer in layers.items():
@@ -74,7 +78,7 @@ class OneCall:
             this.save = this.save or any(map(self.saves.__getitem__, senders))
             links.append((name, this.prepare([NO_LISTS] * len(senders)), [places[pre] for pre in senders]))
             names = [*this.wiring.senders, *this.wiring.loops, "bias"]
-            self.learnt[name] = [this.learnt[x] for x in names if x in this.learnt]
+            self.learnt[name] = {x: this.learnt[x] for x in names if x in this.learnt}
             *weights, bias = (x in this.learnt for x in names)
             wanted.append((weights[: len(senders)], weights[len(senders) :], bias))
             places[name], self.saves[name] = len(places), this.save
@@ -125,11 +129,18 @@ class OneCall:
             and not any(
                 x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
                 for learnt in self.learnt.values()
-                for x in learnt
+                for x in learnt.values()
             )
         )
 
-    def learn(self, spikes: SpikeBatch, loss: Callable[[Output], Tensor], depth: int) -> tuple[Tensor, Output]:
+    def learn(
+        self,
+        spikes: SpikeBatch,
+        loss: Callable[[Output], Tensor],
+        depth: int,
+        reduction: Reduction | None = None,
+        first_sample: int = 0,
+    ) -> tuple[Tensor, Output]:
         """A pass that begins a sequence, the loss of what the network puts out, and the way back: gradients are added to the
         parameters. Returns the loss, detached, and the output.
 
@@ -138,10 +149,12 @@ class OneCall:
 
         Args:
             depth: steps of the input that its state keeps.
+            reduction: over replicas, what sums their gradients; the output then has no state.
+            first_sample: samples of the batch that other replicas run before these.
         """
         training_steps = self._training_steps()
         lists_read = engine_lists(spikes)
-        runs = self._forward(lists_read, spikes, training_steps, hidden=True)
+        runs = self._forward(lists_read, spikes, training_steps, hidden=True, first_sample=first_sample)
         of = dict(zip(self.layers, runs, strict=True))
         leaves: dict[str, Tensor] = {}
 
@@ -166,7 +179,7 @@ class OneCall:
         made = Output(
             potentials=None if last in fired else leaf(last, of[last].potentials),
             spikes=fired,
-            state=Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
+            state={} if reduction else Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
             output=last,
         )
         arrived: dict[str, Any]
@@ -182,24 +195,66 @@ class OneCall:
                 for name, x in leaves.items()
                 if x.grad is not None and x.requires_grad
             }
-        found = self.chain.backward(runs, [arrived.get(name) for name in of])
-        for learnt, gradients in zip(self.learnt.values(), found, strict=True):
-            for parameter, array in zip(learnt, gradients or (), strict=gradients is not None):
-                more = torch.from_numpy(array)
-                parameter.grad = more if parameter.grad is None else parameter.grad.add_(more)
+        d_out = [arrived.get(name) for name in of]
+        if reduction:
+            self._backward_over_replicas(reduction, spikes, lists_read, runs, d_out, first_sample)
+        else:
+            for learnt, gradients in zip(self.learnt.values(), self.chain.backward(runs, d_out), strict=True):
+                if gradients is not None:
+                    _add_gradients(learnt.values(), gradients)
         return value.detach(), made
+
+    def _backward_over_replicas(
+        self,
+        reduction: Reduction,
+        spikes: SpikeBatch,
+        lists_read: _core.Lists,
+        runs: list[_core.Run],
+        d_out: list[Any],
+        first_sample: int,
+    ) -> None:
+        """While a layer's sums travel, the layers before it run backwards."""
+        names = list(self.layers)
+        of = dict(zip(names, runs, strict=True))
+
+        def each(k: int, gradients: list[Any]) -> None:
+            name = names[k]
+            layer, learnt = self.layers[name], self.learnt[name]
+            senders = dict(zip(Wiring.of(layer).senders, self.senders[name], strict=True))
+
+            def listed(weight: str) -> Any:
+                sender = senders.get(weight, name)
+                return np.asarray(of[sender].listed() if sender in of else lists_read.listed(spikes.n_neurons))
+
+            small = reduction.add_layer(layer, learnt, dict(zip(learnt, gradients, strict=True)), listed)
+            _add_gradients(map(learnt.__getitem__, small), small.values())
+
+        n_batch = reduction.n_batch(spikes.n_samples, first_sample)
+        self.chain.backward(runs, d_out, n_batch, each)
 
     def _training_steps(self) -> Mapping[str, int]:
         """By layer, counted on where a layer counts."""
         return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
 
     def _forward(
-        self, lists: _core.Lists, spikes: SpikeBatch, training_steps: Mapping[str, int], *, hidden: bool = False
+        self,
+        lists: _core.Lists,
+        spikes: SpikeBatch,
+        training_steps: Mapping[str, int],
+        *,
+        hidden: bool = False,
+        first_sample: int = 0,
     ) -> list[_core.Run]:
         told: list[Any] = [
             (list_seed(layer.rotation_seed, training_steps[name]), 0, None, None) for name, layer in self.layers.items()
         ]
-        return self.chain.forward(lists, spikes.n_steps, spikes.n_samples, told, hidden)
+        return self.chain.forward(lists, spikes.n_steps, spikes.n_samples, told, hidden, first_sample)
+
+
+def _add_gradients(parameters: Iterable[Tensor], gradients: Iterable[np.ndarray]) -> None:
+    for parameter, array in zip(parameters, gradients, strict=True):
+        more = torch.from_numpy(array)
+        parameter.grad = more if parameter.grad is None else parameter.grad.add_(more)
 
 
 def _key(layers: Mapping[str, Any], learns: bool) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -38,14 +39,14 @@ class RanksEngine(CpuEngine):
         return super().finish_backward()
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        assert isinstance(output.spikes, WholeSpikes)
-        lists = output.spikes.lists
+        spikes = output.spikes
+        lists: Mapping[str, Any] = spikes.lists if isinstance(spikes, WholeSpikes) else spikes
         own = [int(x.n_spikes.sum()) for x in lists.values()]
         counts = self.grid.replicas.sum_counts([n, n_correct, *own, *output.dropped().values()])
-        n, spikes, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]
+        n, fired, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]
         activity = {
             name: float(total) / max(1, x.n_steps * n * x.n_neurons)
-            for (name, x), total in zip(lists.items(), spikes, strict=True)
+            for (name, x), total in zip(lists.items(), fired, strict=True)
         }
         return n, counts[1], activity, dict(zip(lists, dropped, strict=True))
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import Pass, engine_lists
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
+from sparsesnn.engines.ranks.rows import Rows
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.base import LIST_GRADIENTS
@@ -206,7 +207,7 @@ class _ShardPass(Pass):
         if part.is_shared:
             d_values = self._to_owners(d_values, wanted_values)
         if reduction and part.shards.n:
-            found = self._over_replicas(reduction, found)
+            found = reduction.add_layer(self.layer, self.learnt, found, self._listed)
         for name in (loop + DELAYS for loop in loops):
             if name in self.learnt:  # every rank has the delays of all neurons
                 own = torch.from_numpy(found[name][: part.shards.n])
@@ -238,31 +239,13 @@ class _ShardPass(Pass):
             request.wait()
         return [None if rows is None else _sum(rows, tile_folds) for rows in found]
 
-    def _over_replicas(self, reduction: Reduction, found: dict[str, Any]) -> dict[str, Any]:
-        """Sums over replicas: of small gradients here, of weights in the background."""
-        layer, wiring = self.layer, self.wiring
-        lists_of = dict(zip(wiring.senders, self.sources, strict=True))
-        for name, c in wiring.connections.items():
-            if name not in self.learnt:
-                continue
-            parameter: nn.Parameter = getattr(layer, c.name)
-            sums = found[name]
-            if layer.columns(c) is not None:  # one number a synapse, as rows
-                if name not in wiring.rows:
-                    sums = sums.reshape(len(sums), math.prod(sums.shape[1:]))[:, layer.places(c).numpy()]
-                reduction.add(parameter, sums[:, :, None], np.ones(len(parameter), np.bool_))
-                continue
-            if name in wiring.windows:  # one number a weight, as rows of channels
-                n_rows = math.prod(parameter.shape[:-1])
-                every = np.ones(n_rows, np.bool_)
-                reduction.add(parameter, sums.reshape(len(sums), n_rows, parameter.shape[-1]), every)
-                continue
-            if name not in lists_of:  # the population's own, which the backward pass checked
-                lists_of[name] = self.lists(None) if self.own is None or self.whole is None else self.whole
-            lists = lists_of[name]
-            reduction.add(parameter, sums, np.asarray(_core.listed_neurons(lists.ids.numpy(), len(parameter))))
-        small = ("bias", *wiring.parameters, *(loop + DELAYS for loop in wiring.loops))
-        return {name: reduction.fold(found[name]) for name in small if name in self.learnt}
+    def _listed(self, weight: str) -> Rows:
+        """Who stands in the lists of a weight's sender."""
+        if weight in self.wiring.senders:
+            k = self.wiring.senders.index(weight)
+            return np.asarray(self.lists_read[k].listed(self.wiring.n_pre[k]))
+        assert self.whole is not None
+        return np.asarray(self.result.listed() if self.own is None else self.own.listed(self.whole.n_neurons))
 
 
 def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:

@@ -15,20 +15,24 @@ others send them. Rows whose source neuron did not fire in any sample hold zeros
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from sparsesnn import _core
+from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.ranks.halving import halve, is_halved
 from sparsesnn.engines.ranks.rows import Arriving, Rows, Sent, send_rows, wait
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.base import BACK, FORTH, Array
 from sparsesnn.host.shared_memory import HostMemory
+from sparsesnn.parameters import DELAYS
 
 
 class Reduction:
@@ -74,6 +78,35 @@ class Reduction:
         for one in (this, *self.open):  # what the sums before sent has had the time of a layer to arrive
             next(one.steps, None)
         self.open.append(this)
+
+    def add_layer(
+        self, layer: Any, learnt: Collection[str], found: Mapping[str, Any], listed: Callable[[str], Rows]
+    ) -> dict[str, Array]:
+        """Sums over replicas: of small gradients, which are returned, here; of weights in the background.
+
+        Args:
+            learnt: the engine's names of what learns.
+            found: of each the sums of this replica's branches, or groups.
+            listed: of a matrix, by its name, which of its senders stand in any list.
+        """
+        wiring = Wiring.of(layer)
+        for name, c in wiring.connections.items():
+            if name not in learnt:
+                continue
+            parameter: nn.Parameter = getattr(layer, c.name)
+            sums = found[name]
+            if layer.columns(c) is not None:  # one number a synapse, as rows
+                if name not in wiring.rows:
+                    sums = sums.reshape(len(sums), math.prod(sums.shape[1:]))[:, layer.places(c).numpy()]
+                self.add(parameter, sums[:, :, None], np.ones(len(parameter), np.bool_))
+            elif name in wiring.windows:  # one number a weight, as rows of channels
+                n_rows = math.prod(parameter.shape[:-1])
+                every = np.ones(n_rows, np.bool_)
+                self.add(parameter, sums.reshape(len(sums), n_rows, parameter.shape[-1]), every)
+            else:
+                self.add(parameter, sums, listed(name))
+        small = ("bias", *wiring.parameters, *(loop + DELAYS for loop in wiring.loops))
+        return {name: self.fold(found[name]) for name in small if name in learnt}
 
     def fold(self, groups: Array) -> Array:
         """The total of small gradients, from those of this replica's groups [G, …]; waits for all replicas."""
