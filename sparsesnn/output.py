@@ -78,6 +78,9 @@ class Lazily(Mapping[str, Any]):
             self._made[name] = self._make(name)
         return self._made[name]
 
+    def __contains__(self, name: object) -> bool:  # that of a mapping would make it
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 

@@ -73,8 +73,9 @@ class PyRun {
   }
 
   nb::object call() const { return call_; }
-  // Leaves what only a backward pass reads.
+  // After its backward pass: leaves what only that reads, and lists may change.
   void forget() {
+    watched_ = false;
     call_ = nb::none();
     fields_ = {};
     silenced_offsets_ = {};

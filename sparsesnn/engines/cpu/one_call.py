@@ -145,7 +145,7 @@ class OneCall:
         parameters. Returns the loss, detached, and the output.
 
         PyTorch's graph begins at what the layers put out and holds the loss alone; where the engine differentiates the loss, there
-        is none. Same bits as through `run`.
+        is none, and the lists of the output carry no gradient. Same bits as through `run`.
 
         Args:
             depth: steps of the input that its state keeps.
@@ -163,7 +163,7 @@ class OneCall:
             return leaves[name]
 
         def lists(name: str) -> SpikeBatch:
-            values = leaf(name, of[name].values) if self.saves[name] else None
+            values = leaf(name, of[name].values) if self.saves[name] and not in_engine else None
             n = self.layers[name].population.n
             return spikes_of(of[name], spikes.n_steps, spikes.n_samples, n, values)
 
@@ -183,8 +183,9 @@ class OneCall:
             output=last,
         )
         arrived: dict[str, Any]
-        if isinstance(loss, CrossEntropy) and loss.in_engine(made):
-            value, gradient = loss.of_potentials(leaves[last])
+        in_engine = loss if isinstance(loss, CrossEntropy) and loss.in_engine(made) else None
+        if in_engine:
+            value, gradient = in_engine.of_potentials(leaves[last])
             arrived = {last: gradient(1.0)}
         else:
             lists_read.show()
