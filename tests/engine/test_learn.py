@@ -225,6 +225,18 @@ def test_lists_that_the_loss_changes_are_an_error():
         model.learn(spikes, loss)
 
 
+def test_lists_carry_a_gradient_only_where_a_loss_might_read_them():
+    model, spikes = Model(parse_net("37-20-7"), seed=3), spikes_for(37)
+    _, output = model.learn(spikes, CrossEntropy(torch.arange(B), "mean", 7))
+    assert output.spikes["hidden"].values is None
+    assert torch.equal(output.spikes["hidden"].ids, model(spikes).spikes["hidden"].ids)
+    spikes.ids.numpy()[0] += 1  # nothing will read them again
+    _, output = model.learn(spikes, lambda output: output.counts("hidden").sum())
+    values = output.spikes["hidden"].values
+    assert values is not None
+    assert values.grad is not None
+
+
 def test_dense_and_data_that_want_gradients_go_through_autograd(passes):
     network = parse_net("37-20-7")
     dense = Model(network, seed=3, backend="dense")

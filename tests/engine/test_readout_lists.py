@@ -72,3 +72,20 @@ def test_threads_decide_nothing():
         _core.set_num_threads(before)
     for others in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
+
+
+@pytest.mark.parametrize("n_pre", [M, MANY])
+@pytest.mark.parametrize("n", [10, 100])
+def test_a_gradient_that_is_the_same_at_all_steps_may_be_there_once(n: int, n_pre: int):
+    layer = Layer(LI(n, learn_beta=True, bias=True), n_pre, delays=[1], generator=torch.Generator().manual_seed(1))
+    once = torch.randn(1, 9, n, generator=torch.Generator().manual_seed(2))
+    found = []
+    for d in (once.expand(T, 9, n), once.repeat(T, 1, 1)):
+        layer.zero_grad()
+        spikes = replace(heard(9, False), n_neurons=n_pre)
+        layer(spikes)[0].backward(d)
+        assert spikes.values is not None
+        found.append([spikes.values.grad, *(p.grad for p in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+        assert one.abs().sum() > 0
