@@ -90,11 +90,10 @@ def _open(text: str) -> mmap.mmap | None:
 
 
 class CommonWeights:
-    """Weights of one layer as its forward pass reads them, one copy for all replicas of a host.
+    """Weights of a layer that runs sample by sample, as its forward pass reads them, one copy for all replicas of a host.
 
-    Each packs some of the rows, which takes as long as memory takes to hold still. And where samples run by themselves rows
-    are read in an order that spikes decide, from a cache that is the host's: a copy for each rank would leave each a part
-    of it.
+    Each packs some of the rows, which takes as long as memory takes to hold still. They are read in an order that spikes
+    decide, from a cache that is the host's: a copy for each rank would leave each a part of it.
     """
 
     #: bytes of a layer's weights from which on this is worth while: less stays in a core's own cache
@@ -103,12 +102,8 @@ class CommonWeights:
     def __init__(self, memory: HostMemory) -> None:
         self.memory, self.rooms = memory, dict[str, Bytes]()
 
-    def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array], *, by_sample: bool) -> Mapping[str, Bytes]:
-        """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights.
-
-        Args:
-            by_sample: the layer runs sample by sample, so that rows are read whole.
-        """
+    def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array]) -> Mapping[str, Bytes]:
+        """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights."""
         group = self.memory.group
         sizes = {name: int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
         if group.size == 1 or sum(sizes.values()) < self.LEAST:
@@ -119,7 +114,7 @@ class CommonWeights:
         for name, weight in weights.items():
             begin, end = (len(weight) * r // group.size for r in (group.rank, group.rank + 1))
             said = "recurrent_weight" if name.startswith("loop") else "weight"  # as where each packs for itself
-            _core.pack_rows(spec, by_sample, weight, begin, end, self.rooms[name], said)
+            _core.pack_rows(spec, True, weight, begin, end, self.rooms[name], said)
         group.barrier()
         return self.rooms
 

@@ -251,8 +251,10 @@ class Model(Loadable):
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
-        whole = not grid or grid.n_shards == 1
-        self.fits_one_call = backend == "cpu" and whole and fits_one_call(network)
+        # Of layers that run sample by sample replicas read one copy of the weights, for which their passes wait for one another:
+        # all must come there, also those whose hooks want to see single layers.
+        apart = grid and (grid.n_shards > 1 or any(Wiring.of(layer).by_sample for layer in self.layers.values()))
+        self.fits_one_call = backend == "cpu" and not apart and fits_one_call(network)
         self.one_call: OneCall | None = None
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
@@ -320,7 +322,7 @@ class Model(Loadable):
 
         What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
         small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn, over ranks that share neurons and on the backend dense it is just that.
+        thresholds or delays learn, on the backend dense, and over ranks that share neurons or a recurrent network, it is just that.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.

@@ -131,12 +131,11 @@ def test_gradients_are_the_callers_own():
     simulate(2, run)
 
 
-@pytest.mark.parametrize("net", ["30-70r-10", "30-70-10"])
-def test_weights_change_between_passes(net):
+def test_weights_change_between_passes():
     """The copy that all replicas read is that of the weights at hand."""
 
     def run(comm: Communicator) -> None:
-        model = Model(parse_net(net), grid=make_grid(comm, 2, 1), seed=1)
+        model = Model(parse_net("30-70r-10"), grid=make_grid(comm, 2, 1), seed=1)
         step(model)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -144,7 +143,7 @@ def test_weights_change_between_passes(net):
             expected = model(spikes_of(comm.rank)).potentials  # without gradients every replica packs its own
         assert torch.equal(model(spikes_of(comm.rank), first_sample=GROUP * comm.rank).potentials, expected)
         layer = next(iter(model.layers.values()))
-        assert list(layer.part.common_weights.rooms) == ["weight0", "loop0"][: 1 + ("r" in net)]
+        assert list(layer.part.common_weights.rooms) == ["weight0", "loop0"]
         with torch.no_grad():
             layer.weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
         model(spikes_of(comm.rank), first_sample=GROUP * comm.rank)
@@ -159,7 +158,27 @@ def test_small_weights_stay_with_each_replica(monkeypatch):
     def run(comm: Communicator) -> None:
         model = Model(parse_net("30-70r-10"), grid=make_grid(comm, 2, 1))
         step(model)
-        assert not any(layer.part.common_weights.rooms for layer in model.layers.values())
+        assert not model.layers["hidden"].part.common_weights.rooms
+
+    simulate(2, run)
+
+
+def test_hooks_of_one_replica_alone_hold_nobody_up():
+    """It goes layer by layer then, the other one in one call."""
+    expected = Model(parse_net("30-70-10"), seed=1)
+    spikes = [spikes_of(r) for r in (0, 1)]
+    for own in spikes:
+        expected(own).potentials.square().sum().backward()
+
+    def run(comm: Communicator) -> None:
+        model, seen = Model(parse_net("30-70-10"), grid=make_grid(comm, 2, 1), seed=1), []
+        if comm.rank == 0:
+            model.layers["hidden"].register_forward_hook(lambda *_: seen.append(1))
+        model.learn(spikes[comm.rank], lambda out: out.potentials.square().sum(), first_sample=GROUP * comm.rank)
+        model.finish_backward()
+        assert (model.one_call is None) == bool(seen) == (comm.rank == 0)
+        for own, other in zip(model.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(own.grad, other.grad)
 
     simulate(2, run)
 

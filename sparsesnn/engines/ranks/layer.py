@@ -166,15 +166,15 @@ class _ShardPass(Pass):
         return out
 
     def pack(self) -> None:
-        """The weights of a training pass, in the one copy that replicas on this host read."""
+        """Weights of which a training pass reads whole rows, in the one copy that replicas on this host read."""
         part = self.part
-        if not self.save or part.reduction is None:
+        if not self.save or part.reduction is None or not self.wiring.by_sample:
             return
         if part.common_weights is None:
             part.common_weights = CommonWeights(part.reduction.memory)
         not_matrices = {*self.wiring.rows, *self.wiring.windows}
         weights = {name: self.arrays[name] for name in self.wiring.connections if name not in not_matrices}
-        self.packed = part.common_weights.pack(self.spec, weights, by_sample=self.wiring.by_sample)
+        self.packed = part.common_weights.pack(self.spec, weights)
 
     def lists(self, values: Tensor | None) -> SpikeBatch:
         if self.result is not None:
