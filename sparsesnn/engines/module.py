@@ -322,7 +322,8 @@ class Model(Loadable):
 
         What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
         small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn, on the backend dense, and over ranks that share neurons or a recurrent network, it is just that.
+        thresholds or delays learn, on the backend dense, and over ranks that share neurons
+        or run a layer sample by sample (recurrent, sparse, convolutional), it is just that.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.

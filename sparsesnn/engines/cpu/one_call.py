@@ -214,7 +214,7 @@ class OneCall:
         d_out: list[Any],
         first_sample: int,
     ) -> None:
-        """While a layer's sums travel, the layers before it run backwards."""
+        """While a layer's sums travel, the layers before it run backwards. No layer has loops here: see `Model.fits_one_call`."""
         names = list(self.layers)
         of = dict(zip(names, runs, strict=True))
 
@@ -224,7 +224,7 @@ class OneCall:
             senders = dict(zip(Wiring.of(layer).senders, self.senders[name], strict=True))
 
             def listed(weight: str) -> Any:
-                sender = senders.get(weight, name)
+                sender = senders[weight]
                 return np.asarray(of[sender].listed() if sender in of else lists_read.listed(spikes.n_neurons))
 
             small = reduction.add_layer(layer, learnt, dict(zip(learnt, gradients, strict=True)), listed)
