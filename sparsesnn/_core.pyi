@@ -186,29 +186,6 @@ class Run:
     def state(self) -> list:
         """[B, N] each, in the order of the model."""
 
-class Chain:
-    """
-    Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes
-    and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the
-    gradients that `backward` gives back, of the weight of every source and every loop, and the bias.
-    """
-
-    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]]) -> None: ...
-
-    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ..., first_sample: int = ...) -> list[Run]:
-        """
-        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. hidden:
-        nobody writes to the input before `backward`, or `show` of it.
-        """
-
-    def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], n_batch: int = ..., each: object | None = ...) -> list:
-        """
-        After `forward`: of each layer the gradients that are wanted, None where nothing came back to it. d_out: of
-        each the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
-        the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. Once for a forward.
-        n_batch: as of `_core.backward`; each(k, gradients): is called with those of layer k once they are there.
-        """
-
 def forward(layer: LayerCall) -> Run:
     """Runs a layer over a sequence."""
 
@@ -226,6 +203,32 @@ def recurrent_value_grads(layer: LayerCall, run: Run, population: Lists, d_value
     The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,
     and those of its axonal delays.
     """
+
+class Chain:
+    """
+    Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes
+    and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the
+    gradients that `backward` gives back, of the weight of every source and every loop, and the bias. shards: of ranks
+    that share the neurons, an engines/ranks/chain_shards.py; the layers are of this rank's, what they read and put out
+    is whole.
+    """
+
+    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]], shards: object | None = ...) -> None: ...
+
+    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ..., first_sample: int = ...) -> list[Run]:
+        """
+        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. hidden:
+        nobody writes to the input before `backward`, or `show` of it.
+        """
+
+    def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:
+        """
+        After `forward`, once: take(k, gradients) is called with the gradients of layer k that are wanted, from the
+        last layer on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of each
+        layer the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
+        the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: as of
+        `_core.backward`.
+        """
 
 class Exchange:
     """

@@ -4,7 +4,8 @@
 namespace sparsesnn {
 void register_build(nanobind::module_& m);      // build_bindings.cpp: instruction sets, threads, build_info
 void register_engine(nanobind::module_& m);     // engine_bindings.cpp: what defines a layer and its calls
-void register_passes(nanobind::module_& m);     // pass_bindings.cpp: passes of one layer, and of several in one call
+void register_passes(nanobind::module_& m);     // pass_bindings.cpp: passes of one layer
+void register_chain(nanobind::module_& m);      // chain_bindings.cpp: passes of several layers in one call
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
 void register_mpi(nanobind::module_& m);        // mpi_bindings.cpp: what such layers exchange, by MPI
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
@@ -22,6 +23,7 @@ NB_MODULE(_core, m) {
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
   sparsesnn::register_passes(m);
+  sparsesnn::register_chain(m);
   sparsesnn::register_sharded(m);
   sparsesnn::register_mpi(m);
   sparsesnn::register_batch(m);

@@ -72,9 +72,18 @@ class PyRun {
     lists_->untouched = true;  // for as long as Python has not seen them
   }
 
+  // Makes it the run of a population over several ranks; `own`: of this rank's neurons, null where it has none.
+  void consists_of(std::shared_ptr<PyRun> own) {
+    is_whole_ = true;
+    own_run_ = std::move(own);
+  }
+  // Of this rank's neurons; null: it has none.
+  PyRun* own_run() { return is_whole_ ? own_run_.get() : this; }
+
   nb::object call() const { return call_; }
   // After its backward pass: leaves what only that reads, and lists may change.
   void forget() {
+    if (own_run_) own_run_->forget();
     watched_ = false;
     call_ = nb::none();
     fields_ = {};
@@ -82,8 +91,13 @@ class PyRun {
     silenced_ids_ = {};
     saves_ = false;
   }
+  // Null of a readout.
   const std::shared_ptr<PyLists>& lists() const { return lists_; }
+  std::size_t n_lists() const { return n_steps_ * n_samples_; }
   std::size_t n_slots() const { return n_slots_; }
+  // T, B, N.
+  std::vector<std::size_t> shape() const { return {n_steps_, n_samples_, static_cast<std::size_t>(spec_.n)}; }
+  const std::int32_t* n_dropped() const { return dropped_.data(); }
   nb::object listed() const { return lists_ ? listed_neurons(*lists_, static_cast<std::size_t>(spec_.n)) : nb::none(); }
 
   nb::object offsets() { return seen() ? own_->offsets.numpy({n_lists() + 1}) : nb::none(); }
@@ -108,7 +122,7 @@ class PyRun {
     return values_.numpy({n_slots_});
   }
   nb::object dropped() { return dropped_.numpy({n_lists()}); }
-  nb::object potentials() { return potentials_.numpy({n_steps_, n_samples_, static_cast<std::size_t>(spec_.n)}); }
+  nb::object potentials() { return potentials_.numpy(shape()); }
   nb::list state() {
     for (Array<float>& one : std::exchange(made_state_, {}))
       state_.emplace_back(state_in_tiles_ ? state_from_tiles(spec_, one, static_cast<int>(n_samples_))
@@ -133,13 +147,14 @@ class PyRun {
   }
 
  private:
-  std::size_t n_lists() const { return n_steps_ * n_samples_; }
   // Before Python gets lists to see, of which there may be none.
   bool seen() {
     if (lists_) lists_->show(watched_);
     return lists_ != nullptr;
   }
 
+  std::shared_ptr<PyRun> own_run_;
+  bool is_whole_ = false;
   nb::object call_;
   bool watched_, saves_;
   LayerSpec spec_;

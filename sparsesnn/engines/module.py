@@ -252,8 +252,9 @@ class Model(Loadable):
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
         # Of layers that run sample by sample replicas read one copy of the weights, for which their passes wait for one another:
-        # all must come there, also those whose hooks want to see single layers.
-        apart = grid and (grid.n_shards > 1 or any(Wiring.of(layer).by_sample for layer in self.layers.values()))
+        # all must come there, also those whose hooks want to see single layers. And ranks that share the neurons of a layer
+        # with loops do both of its passes step by step.
+        apart = grid and any(Wiring.of(layer).by_sample for layer in self.layers.values())
         self.fits_one_call = backend == "cpu" and not apart and fits_one_call(network)
         self.one_call: OneCall | None = None
 
@@ -322,8 +323,8 @@ class Model(Loadable):
 
         What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
         small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn, on the backend dense, and over ranks that share neurons
-        or run a layer sample by sample (recurrent, sparse, convolutional), it is just that.
+        thresholds or delays learn, on the backend dense, and over ranks that run a layer sample by sample (recurrent, sparse,
+        convolutional), it is just that.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.
@@ -335,7 +336,7 @@ class Model(Loadable):
         self._check_input(spikes)
         call = self._one_call(spikes, self) if isinstance(spikes, SpikeBatch) and not heard else None
         if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
-            return call.learn(spikes, loss, self.depth, self.parts.reduction if self.parts else None, first_sample)
+            return call.learn(spikes, loss, self.depth, first_sample)
         output = self(spikes, heard=heard, first_sample=first_sample)
         value = loss(output)
         value.backward()
@@ -347,7 +348,7 @@ class Model(Loadable):
         layers = self.layers._modules
         if self.backend != "cpu" or not self.fits_one_call or any(hooks_of((*watched, *layers.values()))):
             return None
-        self.one_call = OneCall.of(self.one_call, self.network, layers, spikes)
+        self.one_call = OneCall.of(self.one_call, self.network, layers, spikes, self.parts)
         return self.one_call
 
     def __getstate__(self) -> dict[str, Any]:

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ranks_random import GROUP, Case, alone, compare, loss_of, random_case, random_spikes, samples_of, strengthen
+from ranks_random import (
+    GROUP,
+    Case,
+    alone,
+    compare,
+    compare_step,
+    loss_of,
+    random_case,
+    random_spikes,
+    samples_of,
+    strengthen,
+)
 
 from sparsesnn import _core
 from sparsesnn.delays import Delays
@@ -342,17 +353,39 @@ def test_without_gradients_nothing_is_kept():
     simulate(2, run)
 
 
+@pytest.mark.parametrize("grid", [(2, 1), (1, 2), (2, 2)])
+def test_hooks_of_one_rank_alone_hold_nobody_up(grid):
+    """It goes layer by layer then, the others in one call."""
+    case = Case(parse_net("30-140-70-10"), *grid)
+    expected = alone(case)
+
+    def run(world: Communicator) -> None:
+        own, seen = case.model(grid=make_grid(world, *grid)), []
+        if world.rank == 0:
+            own.layers["hidden1"].register_forward_hook(lambda *_: seen.append(1))
+        first, last = samples_of(own.parts.grid.replicas.rank, case.replicas, case.n_samples)
+        spikes = case.spikes()[first:last]
+        _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
+        own.finish_backward()
+        assert (own.one_call is None) == bool(seen) == (world.rank == 0)
+        compare_step(case, expected, own, spikes, first, output)
+
+    simulate(case.ranks, run)
+
+
+@pytest.mark.parametrize("net", ["30-75r-40-10", "30-75-40-10"])
 @pytest.mark.parametrize("grid", [(1, 2), (2, 1)])
-def test_a_step_is_freed_without_a_search_for_circles(grid):
+def test_a_step_is_freed_without_a_search_for_circles(grid, net):
     """Or the next steps get fresh pages from the system, which take longer than many a kernel."""
     spikes = random_spikes(9, GROUP, 30)
 
     def run(world: Communicator) -> list[Any]:
-        own = Model(parse_net("30-75r-40-10"), grid=make_grid(world, *grid), seed=1)
-        output = own(spikes, first_sample=GROUP * own.parts.grid.replicas.rank)
-        output.potentials.sum().backward()
+        own = Model(parse_net(net), grid=make_grid(world, *grid), seed=1)
+        assert own.fits_one_call == ("r" not in net)
+        first = GROUP * own.parts.grid.replicas.rank
+        _, output = own.learn(spikes, lambda out: out.potentials.sum(), first_sample=first)
         own.finish_backward()
-        return [weakref.ref(lists.ids) for lists in output.spikes.lists.values()]
+        return [weakref.ref(lists.ids) for lists in dict(output.spikes).values()]
 
     gc.collect()
     gc.disable()

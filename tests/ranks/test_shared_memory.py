@@ -163,26 +163,6 @@ def test_small_weights_stay_with_each_replica(monkeypatch):
     simulate(2, run)
 
 
-def test_hooks_of_one_replica_alone_hold_nobody_up():
-    """It goes layer by layer then, the other one in one call."""
-    expected = Model(parse_net("30-70-10"), seed=1)
-    spikes = [spikes_of(r) for r in (0, 1)]
-    for own in spikes:
-        expected(own).potentials.square().sum().backward()
-
-    def run(comm: Communicator) -> None:
-        model, seen = Model(parse_net("30-70-10"), grid=make_grid(comm, 2, 1), seed=1), []
-        if comm.rank == 0:
-            model.layers["hidden"].register_forward_hook(lambda *_: seen.append(1))
-        model.learn(spikes[comm.rank], lambda out: out.potentials.square().sum(), first_sample=GROUP * comm.rank)
-        model.finish_backward()
-        assert (model.one_call is None) == bool(seen) == (comm.rank == 0)
-        for own, other in zip(model.parameters(), expected.parameters(), strict=True):
-            assert torch.equal(own.grad, other.grad)
-
-    simulate(2, run)
-
-
 def n_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -26,7 +26,7 @@ from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
-    from sparsesnn.engines.ranks.reduction import Reduction
+    from sparsesnn.engines.ranks.parts import Parts
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
@@ -52,17 +52,19 @@ class OneCall:
     Args:
         layers: by population.
         learns: whether gradients of the values of the input's lists are wanted.
+        parts: how the network lies on the ranks of a grid.
 
     Attributes:
         saves: by population, the input first, whether a backward pass may follow.
         tensors: by layer, what the engine reads.
-        learnt: by layer and the engine's name, the parameters whose gradients `chain.backward` gives back, in its order.
+        learnt: by layer and the engine's name, the parameters whose gradients `chain.backward` finds, in its order.
         is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
         counts: whether a layer counts training steps.
     """
 
-    def __init__(self, network: Network, layers: Mapping[str, Any], learns: bool) -> None:
+    def __init__(self, network: Network, layers: Mapping[str, Any], learns: bool, parts: Parts | None = None) -> None:
         self.network, self.layers = network, layers
+        self.parts, self.reduction = parts, parts.reduction if parts else None
         self.senders = {name: [c.pre for c in network.senders(name)] for name in layers}
         self.saves = {network.inputs[0]: learns}
         self.tensors: dict[str, dict[str, Tensor]] = {}
@@ -87,16 +89,18 @@ class OneCall:
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in this.tensors.values())
             self.is_plain = self.is_plain and _learns_as_read(layer)
         self.counts = any(layer.training_steps is not None for layer in layers.values())
-        self.chain = _core.Chain(links, wanted)
+        self.chain = _core.Chain(links, wanted, parts.between(layers.values()) if parts else None)
         self.key = _key(layers, learns) if in_place else None
 
     @staticmethod
-    def of(kept: OneCall | None, network: Network, layers: Mapping[str, Any], spikes: SpikeBatch) -> OneCall:
+    def of(
+        kept: OneCall | None, network: Network, layers: Mapping[str, Any], spikes: SpikeBatch, parts: Parts | None
+    ) -> OneCall:
         """The one that was kept, if it still holds, or another."""
         learns = torch.is_grad_enabled() and spikes.values is not None and spikes.values.requires_grad
         if kept is not None and kept.key is not None and kept.key == _key(layers, learns):
             return kept
-        return OneCall(network, layers, learns)
+        return OneCall(network, layers, learns, parts)
 
     def run(self, spikes: SpikeBatch) -> tuple[dict[str, Any], dict[str, LayerState]]:
         """A pass that begins a sequence; by population what it puts out, the input first, and its state.
@@ -138,7 +142,6 @@ class OneCall:
         spikes: SpikeBatch,
         loss: Callable[[Output], Tensor],
         depth: int,
-        reduction: Reduction | None = None,
         first_sample: int = 0,
     ) -> tuple[Tensor, Output]:
         """A pass that begins a sequence, the loss of what the network puts out, and the way back: gradients are added to the
@@ -149,7 +152,6 @@ class OneCall:
 
         Args:
             depth: steps of the input that its state keeps.
-            reduction: over replicas, what sums their gradients; the output then has no state.
             first_sample: samples of the batch that other replicas run before these.
         """
         training_steps = self._training_steps()
@@ -179,7 +181,7 @@ class OneCall:
         made = Output(
             potentials=None if last in fired else leaf(last, of[last].potentials),
             spikes=fired,
-            state={} if reduction else Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
+            state={} if self.parts else Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
             output=last,
         )
         arrived: dict[str, Any]
@@ -197,28 +199,19 @@ class OneCall:
                 if x.grad is not None and x.requires_grad
             }
         d_out = [arrived.get(name) for name in of]
-        if reduction:
-            self._backward_over_replicas(reduction, spikes, lists_read, runs, d_out, first_sample)
-        else:
-            for learnt, gradients in zip(self.learnt.values(), self.chain.backward(runs, d_out), strict=True):
-                if gradients is not None:
-                    _add_gradients(learnt.values(), gradients)
+        n_batch = self.reduction.n_batch(spikes.n_samples, first_sample) if self.reduction else 0
+        self.chain.backward(runs, d_out, self._takes_gradients(runs, spikes, lists_read), n_batch)
         return value.detach(), made
 
-    def _backward_over_replicas(
-        self,
-        reduction: Reduction,
-        spikes: SpikeBatch,
-        lists_read: _core.Lists,
-        runs: list[_core.Run],
-        d_out: list[Any],
-        first_sample: int,
-    ) -> None:
-        """While a layer's sums travel, the layers before it run backwards. No layer has loops here: see `Model.fits_one_call`."""
+    def _takes_gradients(
+        self, runs: list[_core.Run], spikes: SpikeBatch, lists_read: _core.Lists
+    ) -> Callable[[int, list[np.ndarray]], None]:
+        """Called with the number of a layer and its gradients, once they are there; while sums over replicas travel, the layers
+        before it run backwards. No layer has loops over ranks: see `Model.fits_one_call`."""
         names = list(self.layers)
         of = dict(zip(names, runs, strict=True))
 
-        def each(k: int, gradients: list[Any]) -> None:
+        def take(k: int, gradients: list[np.ndarray]) -> None:
             name = names[k]
             layer, learnt = self.layers[name], self.learnt[name]
             senders = dict(zip(Wiring.of(layer).senders, self.senders[name], strict=True))
@@ -227,11 +220,15 @@ class OneCall:
                 sender = senders[weight]
                 return np.asarray(of[sender].listed() if sender in of else lists_read.listed(spikes.n_neurons))
 
-            small = reduction.add_layer(layer, learnt, dict(zip(learnt, gradients, strict=True)), listed)
-            _add_gradients(map(learnt.__getitem__, small), small.values())
+            first, end = layer.neurons
+            if first == end:  # of a rank without neurons
+                gradients = [np.zeros(x.shape, np.float32) for x in learnt.values()]
+            found = dict(zip(learnt, gradients, strict=True))
+            if self.reduction and first < end:
+                found = self.reduction.add_layer(layer, learnt, found, listed)
+            _add_gradients(map(learnt.__getitem__, found), found.values())
 
-        n_batch = reduction.n_batch(spikes.n_samples, first_sample)
-        self.chain.backward(runs, d_out, n_batch, each)
+        return take
 
     def _training_steps(self) -> Mapping[str, int]:
         """By layer, counted on where a layer counts."""

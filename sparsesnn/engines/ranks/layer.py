@@ -7,6 +7,7 @@ neurons get the parts of every rank. A recurrent layer does both once a step (ho
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -24,7 +25,7 @@ from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.rows import Rows
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
-from sparsesnn.host.comm.base import LIST_GRADIENTS
+from sparsesnn.host.comm.base import LIST_GRADIENTS, Array
 from sparsesnn.host.comm.layer_exchange import make_exchange
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.output import LayerState
@@ -216,28 +217,17 @@ class _ShardPass(Pass):
 
     def _to_owners(self, d_values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """From gradients of whole lists, [K, entries] for K blocks of this rank's tiles, to those of every rank's own entries."""
-        comm, senders, tile_folds = self.part.grid.shards, self.part.shards.owners, self.part.tile_folds
-        n_blocks = [len(folds) for folds in tile_folds]
-        found: list[Any] = [None] * len(wanted)
-        under_way: list[tuple[Request, Any]] = []
-        for k, source in enumerate(self.heard):
-            if not wanted[k]:
-                continue
+        part, rank = self.part, self.part.grid.shards.rank
+        owns = rank in part.shards.owners
+        parts: list[Sequence[Any] | None] = []
+        n_own = []
+        for source, d in itertools.compress(zip(self.heard, d_values, strict=True), wanted):
             assert isinstance(source, ShardedSpikes)
             assert source.own_values is not None
-            n_own = source.own_values.numel()
-            blocks = {r: np.asarray(_core.empty_matrix(n_blocks[r], n_own)) for r in senders if r != comm.rank}
-            under_way += [(comm.receive(block, r, LIST_GRADIENTS), block) for r, block in blocks.items() if n_own]
-            if comm.rank in senders:
-                for r, part in enumerate(source.split(d_values[k].reshape(n_blocks[comm.rank], -1))):
-                    if r == comm.rank:
-                        blocks[r] = part
-                    elif part.size:
-                        under_way.append((comm.send(part, r, LIST_GRADIENTS), part))
-            found[k] = [row for r in senders for row in blocks[r]]
-        for request, _ in under_way:
-            request.wait()
-        return [None if rows is None else _sum(rows, tile_folds) for rows in found]
+            parts.append(source.split(d.reshape(len(part.tile_folds[rank]), -1)) if owns else None)
+            n_own.append(source.own_values.numel())
+        sums = iter(lists_to_owners(part, parts, n_own))
+        return [_sum([row for block in next(sums) for row in block], part.tile_folds) if w else None for w in wanted]
 
     def _listed(self, weight: str) -> Rows:
         """Who stands in the lists of a weight's sender."""
@@ -246,6 +236,34 @@ class _ShardPass(Pass):
             return np.asarray(self.lists_read[k].listed(self.wiring.n_pre[k]))
         assert self.whole is not None
         return np.asarray(self.result.listed() if self.own is None else self.own.listed(self.whole.n_neurons))
+
+
+def lists_to_owners(part: Part, parts: Sequence[Sequence[Array] | None], n_own: Sequence[int]) -> list[list[Array]]:
+    """Gives the owners of list entries what a population's tiles have for them.
+
+    Args:
+        part: this rank's of the population.
+        parts: of each list, for every rank those for its entries, [K, entries] for K blocks of this rank's tiles; None: this rank has
+            none.
+        n_own: of each list, how many entries are this rank's.
+
+    Returns: of each list, what this rank's entries got from every rank that has tiles, [K, n_own].
+    """
+    comm, owners = part.grid.shards, part.shards.owners
+    found: list[list[Array]] = []
+    under_way: list[tuple[Request, Array]] = []
+    for own, n in zip(parts, n_own, strict=True):
+        blocks = {r: np.asarray(_core.empty_matrix(len(part.tile_folds[r]), n)) for r in owners if r != comm.rank}
+        under_way += [(comm.receive(block, r, LIST_GRADIENTS), block) for r, block in blocks.items() if n]
+        for r, values in enumerate(own or ()):
+            if r == comm.rank:
+                blocks[r] = values
+            elif values.size:
+                under_way.append((comm.send(values, r, LIST_GRADIENTS), values))
+        found.append([blocks[r] for r in owners])
+    for request, _ in under_way:
+        request.wait()
+    return found
 
 
 def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:

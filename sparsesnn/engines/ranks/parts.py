@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sparsesnn.engines.ranks.chain_shards import ChainShards
 from sparsesnn.engines.ranks.layer import Part
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
@@ -72,6 +73,10 @@ class Parts:
     def part(self, name: str) -> Part:
         """This rank's part of a population; all ranks call it together."""
         return Part(self.shards[name], self.grid, self.reduction)
+
+    def between(self, layers: Iterable[Any]) -> ChainShards | None:
+        """What the ranks of a replica tell one another between layers that run in one call; None: they share no neurons."""
+        return ChainShards(list(layers)) if self.grid.n_shards > 1 else None
 
     @property
     def columns(self) -> dict[str, tuple[int, int]]:

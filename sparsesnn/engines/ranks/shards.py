@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.host.comm import Communicator, made_up
+from sparsesnn.host.comm.base import Array, Bytes
 from sparsesnn.network import Network
 from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, tile_width
 from sparsesnn.partition.planner import make_plan
@@ -114,11 +115,10 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         own_dropped = own.dropped.numpy() if tells and own.dropped is not None else None
         message = np.asarray(_core.shard_message(engine.engine_lists(own), shards.n, own_dropped))
 
-    def like_own(r: int) -> npt.NDArray[np.uint8]:
-        lists = (own.offsets.numpy(), own.ids.numpy(), own.n_spikes.numpy())
-        return made_up.lists(lists, shards.first, comm.rank, r, drops=limited and r == shards.owners[0])
+    def arrays() -> tuple[Array, Array, Array]:
+        return own.offsets.numpy(), own.ids.numpy(), own.n_spikes.numpy()
 
-    messages = comm.gather_parts(message, "lists", like_own)
+    messages = exchange_lists(message, arrays, shards, comm, limited=limited)
     offsets, ids, n_spikes, dropped = _core.merge_messages(messages, n_lists, limited, list(shards.first))
     return ShardedSpikes(
         offsets=torch.from_numpy(offsets),
@@ -131,6 +131,23 @@ def gather_lists(own: SpikeBatch, shards: Shards, comm: Communicator, *, limited
         own_values=own.values,
         shards=shards,
     )
+
+
+def exchange_lists(
+    message: Bytes, own: Callable[[], tuple[Array, Array, Array]], shards: Shards, comm: Communicator, *, limited: bool
+) -> list[Bytes]:
+    """The messages of all shards on their lists.
+
+    Args:
+        message: of this one; empty where it has no neurons.
+        own: makes offsets, ids and numbers of spikes of its lists, for dry runs.
+        limited: the population has a capacity.
+    """
+
+    def like_own(r: int) -> Bytes:
+        return made_up.lists(own(), shards.first, comm.rank, r, drops=limited and r == shards.owners[0])
+
+    return comm.gather_parts(message, "lists", like_own)
 
 
 def whole_values(spikes: ShardedSpikes) -> SpikeBatch:

@@ -1,0 +1,39 @@
+// What the ranks of a replica, which share the neurons of a chain's populations, tell one another between its layers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "python_layer.h"
+#include "python_run.h"
+
+namespace sparsesnn {
+
+class ChainShards {
+ public:
+  // `python` sends and receives; see engines/ranks/chain_shards.py.
+  explicit ChainShards(nb::object python);
+  std::size_t size() const { return first_.size(); }
+
+  // The lists or potentials of population k, which `layer` is this rank's part of, from those of all ranks; `own`: of
+  // this rank, null where it has no neurons.
+  std::shared_ptr<PyRun> whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own, bool watched) const;
+
+  // Of the gradient of what the whole population k put out, that of this rank's neurons.
+  Array<float> own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const;
+
+  // Population k read a list entry's value, of which it has d_value[j], [blocks of tiles][entries of the source], null
+  // where this rank has none of its neurons; `runs`: of the sources, and `sources` their numbers. Returns the sums for
+  // this rank's own entries.
+  std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
+                                      const std::vector<PyRun*>& runs, const std::vector<Array<float>>& d_value) const;
+
+ private:
+  nb::object python_;
+  std::size_t rank_;
+  std::vector<std::vector<std::uint32_t>> first_;  // by population, first neuron of each rank, and how many: [R + 1]
+  std::vector<std::vector<int>> folds_;            // by population, as block_folds of tile_sums.h
+};
+
+}  // namespace sparsesnn

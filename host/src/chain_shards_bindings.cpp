@@ -1,0 +1,145 @@
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "chain_shards.h"
+#include "group_tree.h"
+#include "shard_lists.h"
+
+namespace sparsesnn {
+namespace {
+
+// Columns first..last - 1 of rows of n numbers.
+Array<float> columns(const float* rows, std::size_t n_rows, std::size_t n, std::size_t first, std::size_t last) {
+  Array<float> out(n_rows * (last - first));
+  for (std::size_t i = 0; i < n_rows; ++i)
+    std::copy(rows + i * n + first, rows + i * n + last, out.data() + i * (last - first));
+  return out;
+}
+
+Lists lists_of(const PyRun& run) { return run.lists()->view(run.shape()[2] > 65536); }
+
+}  // namespace
+
+ChainShards::ChainShards(nb::object python)
+    : python_(std::move(python)),
+      rank_(nb::cast<std::size_t>(python_.attr("rank"))),
+      first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
+      folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
+  for (const std::vector<std::uint32_t>& first : first_)
+    if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
+      throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
+}
+
+std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own,
+                                          bool watched) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  const std::size_t n_lists = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
+  const std::uint32_t n_own = first[rank_ + 1] - first[rank_];
+  const auto part = [&](nb::handle got, std::size_t r) {
+    const auto array = nb::cast<In<float>>(got);
+    check_shape(array, {n_lists * (first[r + 1] - first[r])}, "potentials of a rank");
+    return array;
+  };
+  PyLayer all = layer;
+  all.spec.n = static_cast<int>(n);
+  LayerOutput made;
+  if (!layer.spec.model->fires()) {
+    const nb::list got = nb::cast<nb::list>(python_.attr("potentials")(k, own, n_lists));
+    if (n_own == n) return own;
+    made.potentials = Array<float>(n_lists * n);
+    for (std::size_t r = 0; r + 1 < first.size(); ++r) {
+      const std::size_t size = first[r + 1] - first[r];
+      const float* from = part(got[r], r).data();
+      for (std::size_t i = 0; i < n_lists; ++i)
+        std::copy_n(from + i * size, size, made.potentials.data() + i * n + first[r]);
+    }
+  } else {
+    const bool limited = layer.spec.capacity > 0;
+    const bool tells = limited && std::find_if(first.begin(), first.end(), [](auto edge) { return edge > 0; }) ==
+                                      first.begin() + static_cast<std::ptrdiff_t>(rank_) + 1;
+    Array<unsigned char> message;
+    if (own)
+      message =
+          shard_message(lists_of(*own), static_cast<std::int64_t>(n_lists), n_own, tells ? own->n_dropped() : nullptr);
+    const std::size_t n_bytes = message.size();
+    nb::object sent = message ? to_numpy(message, {n_bytes}) : nb::none();
+    const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, std::move(sent)));
+    if (n_own == n) return own;
+    std::vector<In<unsigned char>> held;
+    std::vector<Message> messages;
+    for (nb::handle one : got) {
+      held.push_back(nb::cast<In<unsigned char>>(one));
+      messages.push_back({held.back().data(), held.back().size()});
+    }
+    nb::gil_scoped_release release;
+    MergedLists merged = merge_messages(messages, static_cast<std::int64_t>(n_lists), limited, first);
+    made.offsets = std::move(merged.offsets);
+    made.ids = std::move(merged.ids);
+    made.n_spikes = std::move(merged.n_spikes);
+    made.dropped = std::move(merged.dropped);
+    made.wide = merged.wide;
+  }
+  auto found = std::make_shared<PyRun>(nb::none(), all, std::move(made), watched);
+  found->consists_of(std::move(own));
+  return found;
+}
+
+Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  if (whole.lists())
+    return std::move(
+        split_values(lists_of(whole), static_cast<std::int64_t>(whole.n_lists()), d_out.data, 1, first)[rank_]);
+  const std::size_t n_samples = whole.shape()[1], n_rows = d_out.step ? whole.n_lists() : n_samples;
+  return columns(d_out.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
+}
+
+std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vector<std::size_t>& sources,
+                                                 const std::vector<PyRun*>& runs,
+                                                 const std::vector<Array<float>>& d_value) const {
+  const std::vector<int>& folds = folds_[k];
+  nb::list given, n_own;
+  for (std::size_t j = 0; j < sources.size(); ++j) {
+    PyRun* const own = runs[j]->own_run();
+    n_own.append(own ? own->n_slots() : 0);
+    if (d_value.empty()) {
+      given.append(nb::none());
+      continue;
+    }
+    const std::size_t n_slots = runs[j]->n_slots(), n_blocks = n_slots ? d_value[j].size() / n_slots : 0;
+    std::vector<Array<float>> parts;
+    {
+      nb::gil_scoped_release release;
+      parts = split_values(lists_of(*runs[j]), static_cast<std::int64_t>(runs[j]->n_lists()), d_value[j].data(),
+                           static_cast<int>(n_blocks), first_[sources[j]]);
+    }
+    nb::list of_ranks;
+    for (Array<float>& one : parts) {
+      const std::size_t n = one.size();
+      of_ranks.append(to_numpy(one, {n}));
+    }
+    given.append(of_ranks);
+  }
+  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, n_own));
+  std::vector<Array<float>> found;
+  for (std::size_t j = 0; j < sources.size(); ++j) {
+    const std::size_t n = nb::cast<std::size_t>(n_own[j]);
+    std::vector<In<float>> held;
+    std::vector<const float*> rows;
+    for (nb::handle block : nb::cast<nb::list>(got[j])) {
+      held.push_back(nb::cast<In<float>>(block));
+      for (std::size_t row = 0; n && row < held.back().size() / n; ++row) rows.push_back(held.back().data() + row * n);
+    }
+    if (n && rows.size() != folds.size())
+      throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows.size()) + " sums of blocks of tiles; " +
+                                         std::to_string(folds.size()) + " add up");
+    Array<float>& sum = found.emplace_back(n);
+    nb::gil_scoped_release release;
+    if (n) add_branches(rows, folds, n, sum.data());
+  }
+  return found;
+}
+
+}  // namespace sparsesnn
