@@ -73,15 +73,25 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
   return out;
 }
 
-// out[k] = map(from[k]) for n of them. Runs are short: whole vectors are written where that is in bounds, and what is
-// too much is written over by the next run.
+template <int n, class From, class To, class Map>
+inline void copy_block(const From* from, To* out, Map&& map) {
+  for (int j = 0; j < n; ++j) out[j] = map(from[j]);
+}
+
+// out[k] = map(from[k]) for n of them; returns out + n. Runs are short: the last block is the last `few` or `many`
+// entries, some of which were copied before.
 template <class From, class To, class Map>
-To* copy_run(const From* from, const From* from_end, std::int64_t n, To* out, const To* out_end, Map&& map) {
-  constexpr std::int64_t step = 16;
-  std::int64_t k = 0;
-  for (; k < n && from_end - from >= k + step && out_end - out >= k + step; k += step)
-    for (std::int64_t j = k; j < k + step; ++j) out[j] = map(from[j]);
-  for (; k < n; ++k) out[k] = map(from[k]);
+inline To* copy_run(const From* from, std::int64_t n, To* out, Map&& map) {
+  constexpr int many = 8, few = 4;
+  if (n >= many) {
+    for (std::int64_t k = 0; k < n - many; k += many) copy_block<many>(from + k, out + k, map);
+    copy_block<many>(from + n - many, out + n - many, map);
+  } else if (n >= few) {
+    copy_block<few>(from, out, map);
+    copy_block<few>(from + n - few, out + n - few, map);
+  } else {
+    for (std::int64_t k = 0; k < n; ++k) out[k] = map(from[k]);
+  }
   return out + n;
 }
 
@@ -94,17 +104,14 @@ void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uin
     spikes.push_back(ids + lists.offsets[i]);
     near.push_back(spikes.back() + lists.n_spikes[i]);
   }
-  const std::vector<Id*> ends = near;  // of the spikes
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const ShardLists& shard = shards[r];
     const auto to_population = [&, before = first[r]](auto id) { return static_cast<Id>(id + before); };
     const auto copy = [&](auto* next) {
-      const auto* const end = next + shard.n_ids - from[r];
       for (std::int64_t i = i0; i < i1; ++i) {
         const std::int64_t k = i - i0, n_spikes = shard.n_spikes[i], n_listed = shard.n_listed[i];
-        spikes[k] = copy_run(next, end, n_spikes, spikes[k], ends[k], to_population);
-        near[k] =
-            copy_run(next + n_spikes, end, n_listed - n_spikes, near[k], ids + lists.offsets[i + 1], to_population);
+        spikes[k] = copy_run(next, n_spikes, spikes[k], to_population);
+        near[k] = copy_run(next + n_spikes, n_listed - n_spikes, near[k], to_population);
         next += n_listed;
       }
     };
@@ -245,20 +252,15 @@ std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_l
     for (int r = 0; r < owners.n_ranks(); ++r) sizes[r] += owners.runs(i, r).size();
   std::vector<Array<float>> parts;
   std::vector<float*> next;  // where the next values of each rank go
-  std::vector<const float*> ends;
-  for (std::int64_t n : sizes) {
-    next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
-    ends.push_back(next.back() + n * n_rows);
-  }
+  for (std::int64_t n : sizes) next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
   const std::int64_t n_values = population.offsets[n_lists];
-  const float* const values_end = values + n_rows * n_values;
   const auto same = [](float x) { return x; };
   for (int row = 0; row < n_rows; ++row, values += n_values)
     for (std::int64_t i = 0; i < n_lists; ++i)
       for (int r = 0; r < owners.n_ranks(); ++r) {
         const Runs runs = owners.runs(i, r);
-        next[r] = copy_run(values + runs.spikes, values_end, runs.n_spikes(), next[r], ends[r], same);
-        next[r] = copy_run(values + runs.near, values_end, runs.n_near(), next[r], ends[r], same);
+        next[r] = copy_run(values + runs.spikes, runs.n_spikes(), next[r], same);
+        next[r] = copy_run(values + runs.near, runs.n_near(), next[r], same);
       }
   return parts;
 }
