@@ -127,21 +127,19 @@ Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<f
   return found;
 }
 
-// Sends back to the links that link k read what the values of their lists get; `of`: empty where this rank has none of
-// its neurons.
+// Gives the links that link k read what the values of their lists get; d_value: empty where this rank has no neurons of
+// link k.
 void send_back(const PyChain& chain, std::size_t k, const Runs& runs, std::vector<Array<float>> d_value,
                std::vector<Arrived>& arrived) {
   const PyChain::Link& link = chain.links[k];
   std::vector<std::size_t> sources;
-  std::vector<PyRun*> of_sources;
   std::vector<Array<float>> wanted;
   for (std::size_t j = 0; j < link.reads.size(); ++j) {
     if (!link.wanted.value[j]) continue;
     sources.push_back(static_cast<std::size_t>(link.reads[j] - 1));
-    of_sources.push_back(runs[sources.back()].get());
     if (!d_value.empty()) wanted.push_back(std::move(d_value[j]));
   }
-  if (chain.shards && !sources.empty()) wanted = chain.shards->to_owners(k, sources, of_sources, wanted);
+  if (chain.shards && !sources.empty()) wanted = chain.shards->to_owners(k, sources, runs, wanted);
   for (std::size_t j = 0; j < sources.size(); ++j) arrived[sources[j]].add(std::move(wanted[j]));
 }
 
@@ -213,8 +211,7 @@ PyChain make_chain(const std::vector<std::tuple<std::string, PyLayer*, std::vect
 void register_chain(nb::module_& m) {
   nb::class_<PyChain>(
       m, "Chain",
-      "Layers that run one after the other in one call: of each its name, a LayerCall whose "
-      "lists, sizes\n"
+      "Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes\n"
       "and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the\n"
       "gradients that `backward` gives back, of the weight of every source and every loop, and the bias. shards: of "
       "ranks\n"

@@ -23,13 +23,18 @@ class ChainShards {
   // Of the gradient of what the whole population k put out, that of this rank's neurons.
   Array<float> own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const;
 
-  // Population k read a list entry's value, of which it has d_value[j], [blocks of tiles][entries of the source], null
-  // where this rank has none of its neurons; `runs`: of the sources, and `sources` their numbers. Returns the sums for
-  // this rank's own entries.
+  // What the tiles of population k have for the list values of its `sources`: d_value, of each source [blocks of this
+  // rank's tiles][entries], empty where this rank has no tiles. Returns, of each source, the sums over the tiles of all
+  // ranks for this rank's own entries. `runs`: of all populations.
   std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
-                                      const std::vector<PyRun*>& runs, const std::vector<Array<float>>& d_value) const;
+                                      const std::vector<std::shared_ptr<PyRun>>& runs,
+                                      const std::vector<Array<float>>& d_value) const;
 
  private:
+  bool owns_all(std::size_t k) const { return first_[k][rank_ + 1] - first_[k][rank_] == first_[k].back(); }
+  LayerOutput whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
+  LayerOutput whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
+
   nb::object python_;
   std::size_t rank_;
   std::vector<std::vector<std::uint32_t>> first_;  // by population, first neuron of each rank, and how many: [R + 1]

@@ -33,55 +33,59 @@ ChainShards::ChainShards(nb::object python)
       throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
 }
 
+LayerOutput ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
+  const bool limited = layer.spec.capacity > 0, is_first = first[rank_] == 0;
+  Array<unsigned char> message;
+  if (own)
+    message = shard_message(lists_of(*own), n_lists, first[rank_ + 1] - first[rank_],
+                            limited && is_first ? own->n_dropped() : nullptr);
+  const std::size_t n_bytes = message.size();
+  const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, to_numpy(message, {n_bytes})));
+  LayerOutput made;
+  if (owns_all(k)) return made;
+  std::vector<In<unsigned char>> held;
+  std::vector<Message> messages;
+  for (nb::handle one : got) {
+    held.push_back(nb::cast<In<unsigned char>>(one));
+    messages.push_back({held.back().data(), held.back().size()});
+  }
+  nb::gil_scoped_release release;
+  MergedLists merged = merge_messages(messages, n_lists, limited, first);
+  made.offsets = std::move(merged.offsets);
+  made.ids = std::move(merged.ids);
+  made.n_spikes = std::move(merged.n_spikes);
+  made.dropped = std::move(merged.dropped);
+  made.wide = merged.wide;
+  return made;
+}
+
+LayerOutput ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
+                                          const std::shared_ptr<PyRun>& own) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  const std::size_t n_rows = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
+  const nb::list got = nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows));
+  LayerOutput made;
+  if (owns_all(k)) return made;
+  made.potentials = Array<float>(n_rows * n);
+  for (std::size_t r = 0; r + 1 < first.size(); ++r) {
+    const std::size_t n_here = first[r + 1] - first[r];
+    const auto part = nb::cast<In<float>>(got[r]);
+    check_shape(part, {n_rows * n_here}, "potentials of a rank");
+    for (std::size_t i = 0; i < n_rows; ++i)
+      std::copy_n(part.data() + i * n_here, n_here, made.potentials.data() + i * n + first[r]);
+  }
+  return made;
+}
+
 std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own,
                                           bool watched) const {
-  const std::vector<std::uint32_t>& first = first_[k];
-  const std::size_t n_lists = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
-  const std::uint32_t n_own = first[rank_ + 1] - first[rank_];
-  const auto part = [&](nb::handle got, std::size_t r) {
-    const auto array = nb::cast<In<float>>(got);
-    check_shape(array, {n_lists * (first[r + 1] - first[r])}, "potentials of a rank");
-    return array;
-  };
+  const bool fires = layer.spec.model->fires();
+  LayerOutput made = fires ? whole_lists(k, layer, own) : whole_potentials(k, layer, own);
+  if (owns_all(k)) return own;
   PyLayer all = layer;
-  all.spec.n = static_cast<int>(n);
-  LayerOutput made;
-  if (!layer.spec.model->fires()) {
-    const nb::list got = nb::cast<nb::list>(python_.attr("potentials")(k, own, n_lists));
-    if (n_own == n) return own;
-    made.potentials = Array<float>(n_lists * n);
-    for (std::size_t r = 0; r + 1 < first.size(); ++r) {
-      const std::size_t size = first[r + 1] - first[r];
-      const float* from = part(got[r], r).data();
-      for (std::size_t i = 0; i < n_lists; ++i)
-        std::copy_n(from + i * size, size, made.potentials.data() + i * n + first[r]);
-    }
-  } else {
-    const bool limited = layer.spec.capacity > 0;
-    const bool tells = limited && std::find_if(first.begin(), first.end(), [](auto edge) { return edge > 0; }) ==
-                                      first.begin() + static_cast<std::ptrdiff_t>(rank_) + 1;
-    Array<unsigned char> message;
-    if (own)
-      message =
-          shard_message(lists_of(*own), static_cast<std::int64_t>(n_lists), n_own, tells ? own->n_dropped() : nullptr);
-    const std::size_t n_bytes = message.size();
-    nb::object sent = message ? to_numpy(message, {n_bytes}) : nb::none();
-    const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, std::move(sent)));
-    if (n_own == n) return own;
-    std::vector<In<unsigned char>> held;
-    std::vector<Message> messages;
-    for (nb::handle one : got) {
-      held.push_back(nb::cast<In<unsigned char>>(one));
-      messages.push_back({held.back().data(), held.back().size()});
-    }
-    nb::gil_scoped_release release;
-    MergedLists merged = merge_messages(messages, static_cast<std::int64_t>(n_lists), limited, first);
-    made.offsets = std::move(merged.offsets);
-    made.ids = std::move(merged.ids);
-    made.n_spikes = std::move(merged.n_spikes);
-    made.dropped = std::move(merged.dropped);
-    made.wide = merged.wide;
-  }
+  all.spec.n = static_cast<int>(first_[k].back());
   auto found = std::make_shared<PyRun>(nb::none(), all, std::move(made), watched);
   found->consists_of(std::move(own));
   return found;
@@ -97,22 +101,22 @@ Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const Outp
 }
 
 std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vector<std::size_t>& sources,
-                                                 const std::vector<PyRun*>& runs,
+                                                 const std::vector<std::shared_ptr<PyRun>>& runs,
                                                  const std::vector<Array<float>>& d_value) const {
   const std::vector<int>& folds = folds_[k];
   nb::list given, n_own;
   for (std::size_t j = 0; j < sources.size(); ++j) {
-    PyRun* const own = runs[j]->own_run();
-    n_own.append(own ? own->n_slots() : 0);
+    PyRun& whole = *runs[sources[j]];
+    n_own.append(whole.own_run() ? whole.own_run()->n_slots() : 0);
     if (d_value.empty()) {
       given.append(nb::none());
       continue;
     }
-    const std::size_t n_slots = runs[j]->n_slots(), n_blocks = n_slots ? d_value[j].size() / n_slots : 0;
+    const std::size_t n_slots = whole.n_slots(), n_blocks = n_slots ? d_value[j].size() / n_slots : 0;
     std::vector<Array<float>> parts;
     {
       nb::gil_scoped_release release;
-      parts = split_values(lists_of(*runs[j]), static_cast<std::int64_t>(runs[j]->n_lists()), d_value[j].data(),
+      parts = split_values(lists_of(whole), static_cast<std::int64_t>(whole.n_lists()), d_value[j].data(),
                            static_cast<int>(n_blocks), first_[sources[j]]);
     }
     nb::list of_ranks;
