@@ -42,7 +42,8 @@ LayerOutput ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const 
     message = shard_message(lists_of(*own), n_lists, first[rank_ + 1] - first[rank_],
                             limited && is_first ? own->n_dropped() : nullptr);
   const std::size_t n_bytes = message.size();
-  const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, to_numpy(message, {n_bytes})));
+  nb::object sent = to_numpy(message, {n_bytes});
+  const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, std::move(sent), limited));
   LayerOutput made;
   if (owns_all(k)) return made;
   std::vector<In<unsigned char>> held;

@@ -23,21 +23,21 @@ class ChainShards:
         layers: all, with this rank's neurons.
 
     Attributes:
-        rank: of this one's replica.
+        rank: this one, of its replica.
         first: by layer, the first neuron of each rank, and the number of neurons, [R + 1].
         folds: by layer, of the blocks of tiles of all owners, as `_core.tile_folds`.
     """
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self.parts: list[Part] = [layer.part for layer in layers]
-        self.limited = [bool(getattr(layer.population, "capacity", 0)) for layer in layers]
         self.comm = self.parts[0].grid.shards
         self.rank = self.comm.rank
         self.first = [list(part.shards.first) for part in self.parts]
         self.folds = [[fold for r in part.shards.owners for fold in part.tile_folds[r]] for part in self.parts]
 
-    def lists(self, k: int, own: _core.Run | None, n_lists: int, message: Bytes | None) -> list[Bytes]:
-        """The messages of all ranks (`_core.merge_messages`) on the lists of layer k, of which this rank has `own`."""
+    def lists(self, k: int, own: _core.Run | None, n_lists: int, message: Bytes | None, limited: bool) -> list[Bytes]:
+        """The messages of all ranks (`_core.merge_messages`) on the lists of layer k, of which this rank has `own`; `limited`: it has a
+        capacity."""
         part = self.parts[k]
         part.count_traffic()
 
@@ -47,7 +47,7 @@ class ChainShards:
             return np.asarray(own.offsets), np.asarray(own.ids), np.asarray(own.n_spikes)
 
         sent = np.empty(0, np.uint8) if message is None else message
-        return exchange_lists(sent, arrays, part.shards, self.comm, limited=self.limited[k])
+        return exchange_lists(sent, arrays, part.shards, self.comm, limited=limited)
 
     def potentials(self, k: int, own: _core.Run | None, n_lists: int) -> list[Array]:
         """The potentials of all ranks' neurons, [T·B·n] each."""
