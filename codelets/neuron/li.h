@@ -13,7 +13,7 @@ struct Li {
   static constexpr const char* parameter_names[] = {"beta"};
   static constexpr int n_states = 1, n_parameters = 1, n_constants = 1, threshold = -1;
   static constexpr Index<0> v{}, beta{}, gain{};
-  static constexpr bool adds_q = true, reads_x = false, feeds_spikes = false, fused = false;
+  static constexpr bool adds_q = true, reads_x = false, feeds_spikes = false, fused = true;
 
   template <class Z, class P, class C, class R, class S, class I>
   static void step(Z* z, const P& p, const C* c, R, S, const I& i) {

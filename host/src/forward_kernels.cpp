@@ -101,8 +101,9 @@ inline void each_block(const ForwardPass& pass, int tile, int b0, int b1, Advanc
   }
 }
 
-// The usual layer: a model with a loop of its own, whose records are x - θ alone, and no list is graded. Not inlined:
-// beside its siblings in one function, the loop's registers are spilled, and it takes a twelfth longer.
+// The usual layer: a model with a loop of its own, a readout or one whose records are x - θ alone, and no list is
+// graded. Not inlined: beside its siblings in one function, the loop's registers are spilled, and it takes a twelfth
+// longer.
 template <class M, int W, class Weight, bool in_blocks>
 [[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
@@ -111,20 +112,27 @@ template <class M, int W, class Weight, bool in_blocks>
     neurons.state[s] = pass.state[s] + static_cast<std::size_t>(of.index) * pass.n_samples * W;
   for (int k = 0; k < M::n_parameters; ++k) neurons.parameter[k] = pass.neuron.parameters[k] + of.first;
   for (int k = 0; k < M::n_constants; ++k) neurons.constant[k] = broadcast(spec.constants[k]);
-  const float* const grad_threshold = pass.neuron.grad_threshold + of.first;
-  std::uint64_t *const fired = pass.fired + of.words, *const listed = pass.listed + of.words;
+  constexpr bool fires = M::threshold >= 0;
+  const float* const grad_threshold = fires ? pass.neuron.grad_threshold + of.first : nullptr;
+  std::uint64_t *const fired = fires ? pass.fired + of.words : nullptr, *const listed =
+                                                                            fires ? pass.listed + of.words : nullptr;
   SlotBuffer& slots = *of.slots;
+  const int n_columns = __builtin_popcountll(of.valid);
   const auto advance = [&](int t, int b, const float* current) {
-    slots.reserve(W + vector_width);  // store_selected writes whole vectors
-    float* const record = slots.data + slots.size;
     const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
     TileNeurons<M> here = neurons;
     for (int s = 0; s < M::n_states; ++s) here.state[s] += static_cast<std::size_t>(b) * W;
-    Masks masks;
-    slots.size +=
-        static_cast<std::size_t>(step_and_record<M, W>(here, grad_threshold, current, masks, record) - record);
-    fired[list] = masks.fired;
-    listed[list] = masks.listed;
+    if constexpr (fires) {
+      slots.reserve(W + vector_width);  // store_selected writes whole vectors
+      float* const record = slots.data + slots.size;
+      Masks masks;
+      slots.size +=
+          static_cast<std::size_t>(step_and_record<M, W>(here, grad_threshold, current, masks, record) - record);
+      fired[list] = masks.fired;
+      listed[list] = masks.listed;
+    } else {
+      step_readout<M, W>(here, current, n_columns, pass.potentials + list * spec.n + of.first);
+    }
   };
   if constexpr (in_blocks)
     each_block<W, Weight, false>(pass, of.index, b0, b1, advance);
@@ -140,7 +148,8 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const TileOf of(pass, spec, tile, block);
   const bool in_blocks = by_source<Weight>(pass, W, b1 - b0);
   bool done = false;
-  if (!any_graded(pass) && of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold)
+  const bool usual = !spec.model->fires() || (of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold);
+  if (usual && !any_graded(pass))
     Models::with(model_index(*spec.model), [&](auto model) {
       using M = decltype(model);
       if constexpr (M::fused) {
