@@ -1,7 +1,6 @@
 #include "cross_entropy.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -9,27 +8,11 @@
 #include <vector>
 
 #include "engine.h"
+#include "kernels.h"
 
 namespace sparsesnn {
 
 namespace {
-
-// e^x of x <= 0: x = n ln 2 + r, and the series of e^r, whose rest is below 2^-56.
-double exp_of_negative(double x) {
-  if (!(x >= -708.0)) return x != x ? x : 0.0;
-  constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefap-1,
-                   ln2_low = 0x1.cf79abc9e3b3ap-40;
-  constexpr auto inverse_factorials = [] {
-    std::array<double, 14> found{1.0};
-    double factorial = 1.0;
-    for (int k = 1; k < 14; ++k) found[static_cast<std::size_t>(k)] = 1.0 / (factorial *= k);
-    return found;
-  }();
-  const double n = (x * log2_e + magic) - magic, r = (x - n * ln2_high) - n * ln2_low;
-  double sum = 0.0;
-  for (std::size_t k = inverse_factorials.size(); k--;) sum = sum * r + inverse_factorials[k];
-  return sum * std::bit_cast<double>((static_cast<std::int64_t>(n) + 1023) << 52);
-}
 
 // ln x of x >= 1: x = 2^e m, and 2 artanh((m - 1) / (m + 1)).
 double log_of_sum(double x) {
@@ -69,6 +52,7 @@ double CrossEntropy::target(int b, int c) const {
 }
 
 double CrossEntropy::losses(float* logits, float* losses) const {
+  const Kernels& kernels = chosen_kernels();
   const std::size_t row = static_cast<std::size_t>(n_samples) * n_classes;
   if (labels && n_samples) {
     const auto [low, high] = std::minmax_element(labels, labels + n_samples);
@@ -85,17 +69,18 @@ double CrossEntropy::losses(float* logits, float* losses) const {
       for (std::size_t k = 0; k < row; ++k) logits[k] = v[k] > logits[k] || v[k] != v[k] ? v[k] : logits[k];
   } else {
     std::vector<double> sums(row);
-    for (const float* v = potentials; v != potentials + n_steps * row; v += row)
-      for (std::size_t k = 0; k < row; ++k) sums[k] += v[k];
+    kernels.column_sums(potentials, n_steps, row, 0, row, sums.data());
     const double divisor = over_time == OverTime::mean ? n_steps : 1;
     for (std::size_t k = 0; k < row; ++k) logits[k] = static_cast<float>(sums[k] / divisor);
   }
+  std::vector<double> exps(n_classes);
   double whole = 0.0;
   for (int b = 0; b < n_samples; ++b) {
     const float* own = logits + static_cast<std::size_t>(b) * n_classes;
     const double most = largest(own, n_classes);
+    kernels.exp_below(own, n_classes, most, exps.data());
     double sum = 0.0, loss = 0.0;
-    for (int c = 0; c < n_classes; ++c) sum += exp_of_negative(own[c] - most);
+    for (int c = 0; c < n_classes; ++c) sum += exps[c];
     const double log_sum = log_of_sum(sum);
     // a class that has no share adds nothing, not even where its logit is -infinity
     for (int c = 0; c < n_classes; ++c)
@@ -107,21 +92,24 @@ double CrossEntropy::losses(float* logits, float* losses) const {
 }
 
 void CrossEntropy::gradient(const float* logits, float d_loss, float* d_potentials) const {
+  const Kernels& kernels = chosen_kernels();
   const std::size_t row = static_cast<std::size_t>(n_samples) * n_classes;
   std::vector<float> own_d_logits(same_at_all_steps() ? 0 : row);
   float* const d_logits = same_at_all_steps() ? d_potentials : own_d_logits.data();
+  std::vector<double> exps(n_classes);
   for (int b = 0; b < n_samples; ++b) {
     const float* own = logits + static_cast<std::size_t>(b) * n_classes;
     const double most = largest(own, n_classes);
+    kernels.exp_below(own, n_classes, most, exps.data());
     double sum = 0.0, shares_sum = 0.0;
     for (int c = 0; c < n_classes; ++c) {
-      sum += exp_of_negative(own[c] - most);
+      sum += exps[c];
       shares_sum += target(b, c);
     }
     const double scale = static_cast<double>(d_loss) / n_whole / (over_time == OverTime::mean ? n_steps : 1);
     for (int c = 0; c < n_classes; ++c)
       d_logits[static_cast<std::size_t>(b) * n_classes + c] =
-          static_cast<float>(scale * (exp_of_negative(own[c] - most) / sum * shares_sum - target(b, c)));
+          static_cast<float>(scale * (exps[c] / sum * shares_sum - target(b, c)));
   }
   if (over_time == OverTime::last) {
     std::fill_n(d_potentials, (n_steps - 1) * row, 0.0f);

@@ -1,4 +1,8 @@
 // The table of kernels of one instruction set.
+#include <array>
+#include <bit>
+#include <utility>
+
 #include "../../codelets/adam.h"
 #include "../../codelets/surrogate.h"
 #include "kernel_parts.h"
@@ -13,11 +17,14 @@ void slopes(const LayerSpec& spec, float* fields, std::int64_t j0, std::int64_t 
   surrogate_all(spec.surrogate, spec.slope, fields + j0, j1 - j0);
 }
 
-void column_squares(const float* x, std::size_t n_rows, std::size_t n_columns, std::size_t k0, std::size_t k1,
-                    double* sum) {
+// Adds to sum[k] the numbers of column k, or their squares.
+template <bool squared>
+void add_columns(const float* x, std::size_t n_rows, std::size_t n_columns, std::size_t k0, std::size_t k1,
+                 double* sum) {
   constexpr std::size_t width = vector_width / 2, together = 8;  // rows, so that sums are read an eighth as often
   typedef float Floats __attribute__((vector_size(SPARSESNN_VECTOR_BYTES / 2)));
   typedef double Doubles __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
+  const auto term = [](auto number) { return squared ? number * number : number; };
   for (std::size_t m0 = 0; m0 < n_rows; m0 += together) {
     const float* const begin = x + m0 * n_columns;
     const float* const end = x + (m0 + together < n_rows ? m0 + together : n_rows) * n_columns;
@@ -28,13 +35,41 @@ void column_squares(const float* x, std::size_t n_rows, std::size_t n_columns, s
       for (const float* row = begin; row < end; row += n_columns) {
         Floats some;
         std::memcpy(&some, row + k, sizeof(some));
-        const Doubles number = __builtin_convertvector(some, Doubles);
-        total += number * number;
+        total += term(__builtin_convertvector(some, Doubles));
       }
       std::memcpy(sum + k, &total, sizeof(total));
     }
     for (; k < k1; ++k)
-      for (const float* row = begin; row < end; row += n_columns) sum[k] += static_cast<double>(row[k]) * row[k];
+      for (const float* row = begin; row < end; row += n_columns) sum[k] += term(static_cast<double>(row[k]));
+  }
+}
+
+constexpr std::size_t n_terms = 14;
+constexpr auto inverse_factorials = [] {
+  std::array<double, n_terms> found{1.0};
+  double factorial = 1.0;
+  for (std::size_t k = 1; k < n_terms; ++k) found[k] = 1.0 / (factorial *= static_cast<double>(k));
+  return found;
+}();
+
+template <std::size_t... k>
+double exp_series(double r, std::index_sequence<k...>) {
+  double sum = 0.0;
+  ((sum = sum * r + inverse_factorials[n_terms - 1 - k]), ...);
+  return sum;
+}
+
+// x - most = k ln 2 + r, and the series of e^r, whose rest is below 2^-56. Without branches or loops in the loop, so
+// that compilers run it on vectors.
+void exp_below(const float* x, std::size_t n, double most, double* out) {
+  constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefap-1,
+                   ln2_low = 0x1.cf79abc9e3b3ap-40;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double y = x[i] - most, shifted = y * log2_e + magic, k = shifted - magic;
+    const double sum = exp_series((y - k * ln2_high) - k * ln2_low, std::make_index_sequence<n_terms>());
+    const std::uint64_t power = (std::bit_cast<std::uint64_t>(shifted) + 1023) << 52;  // 2^k: `shifted` ends in k
+    const double found = sum * std::bit_cast<double>(power), otherwise = y != y ? y : 0.0;
+    out[i] = y >= -708.0 ? found : otherwise;
   }
 }
 
@@ -80,7 +115,9 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       windows_grad,
                       forward_row,
                       backward_row,
-                      column_squares,
+                      add_columns<false>,
+                      add_columns<true>,
+                      exp_below,
                       adam,
                       read_memory,
                       update_memory,

@@ -74,9 +74,13 @@ struct Kernels {
   void (*forward_row)(const WindowForward&, int sample, int row, const RowSource* sources, const WindowForwardRoom&);
   void (*backward_row)(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
                        const WindowBackwardRoom&);
-  // sum[k] += Σ_m x[m, k]² of columns k0..k1-1, rows m ascending; x [n_rows, n_columns].
+  // sum[k] += Σ_m x[m, k], or x[m, k]², of columns k0..k1-1, rows m ascending; x [n_rows, n_columns].
+  void (*column_sums)(const float* x, std::size_t n_rows, std::size_t n_columns, std::size_t k0, std::size_t k1,
+                      double* sum);
   void (*column_squares)(const float* x, std::size_t n_rows, std::size_t n_columns, std::size_t k0, std::size_t k1,
                          double* sum);
+  // out[k] = e^(x[k] - most) of n numbers, of which none is above `most`; NaN stays NaN.
+  void (*exp_below)(const float* x, std::size_t n, double most, double* out);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
   // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
   float (*read_memory)(const float*, std::size_t n);
