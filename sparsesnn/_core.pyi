@@ -346,10 +346,10 @@ def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first
 def pooled_grad(ends: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], entries: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], d_pooled: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], share: float, n_values: int) -> object:
     """The gradient by the values of the lists that were pooled."""
 
-def adam(parameters: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], float]], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
+def adam(parameters: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]]], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
     """
-    One step of Adam or, decoupled, AdamW, in place; of each parameter float32 arrays of one size, its weight, first
-    and second moment and gradient, and the number of the step.
+    One step of Adam or, decoupled, AdamW, in place; of each parameter float32 arrays: its weight, first and second moment,
+    the number of steps so far [], which is counted on, and its gradient.
     """
 
 def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float) -> tuple:

@@ -63,7 +63,7 @@ class Adam(torch.optim.Optimizer):
             )
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         #: by parameter where its numbers and its state lie, and NumPy's views of them
-        self._arrays: dict[Tensor, tuple[list[Any], list[Any]]] = {}
+        self._arrays: dict[Tensor, tuple[tuple[Any, ...], list[Any]]] = {}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient.
@@ -87,13 +87,10 @@ class Adam(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            learning = {weight: weight.grad for weight in group["params"] if weight.grad is not None}
-            updates = [self._update_of(weight, gradient) for weight, gradient in learning.items()]
-            for *_, step in updates:
-                step += 1
+            learning = [weight for weight in group["params"] if weight.grad is not None]
             beta1, beta2 = group["betas"]
             _core.adam(
-                [(*arrays, float(step)) for *arrays, step in updates],
+                [self._update_of(weight, weight.grad) for weight in learning],
                 lr=float(group["lr"]),
                 beta1=beta1,
                 beta2=beta2,
@@ -101,7 +98,7 @@ class Adam(torch.optim.Optimizer):
                 weight_decay=group["weight_decay"],
                 decoupled=self.decoupled,
             )
-            increment_version(list(learning))  # autograd must see that they changed
+            increment_version(learning)  # autograd must see that they changed
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -114,28 +111,36 @@ class Adam(torch.optim.Optimizer):
                 weight.grad = None
 
     def _update_of(self, weight: Tensor, gradient: Tensor) -> tuple[Any, ...]:
-        """Of a parameter weight, moments, gradient and number of steps, as NumPy sees them."""
+        """Of a parameter weight, moments, number of steps and gradient, as NumPy sees them."""
         state = self.state[weight]
-        if not state:
-            state["step"] = torch.tensor(0.0)
-            state["exp_avg"] = torch.zeros_like(weight)
-            state["exp_avg_sq"] = torch.zeros_like(weight)
-        tensors = (weight, state["exp_avg"], state["exp_avg_sq"], state["step"])
-        place = [(x.data_ptr(), x.dtype, x.is_contiguous()) for x in tensors]
-        kept = self._arrays.get(weight)
-        if kept is None or kept[0] != place:
-            if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
-                raise ShapeError(
-                    f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
-                    f"{'' if weight.is_contiguous() else ', not contiguous'}; give contiguous float32 on the cpu, or use torch.optim"
-                )
-            kept = self._arrays[weight] = place, [x.detach().numpy() for x in tensors]
-        *arrays, step = kept[1]
-        return (*arrays, gradient.detach().contiguous().numpy(), step)
+        kept = self._arrays.get(weight) if state else None
+        if kept is None or kept[0] != _place(weight, state):
+            kept = self._arrays[weight] = self._arrays_of(weight, state)
+        return (*kept[1], gradient.detach().contiguous().numpy())
+
+    def _arrays_of(self, weight: Tensor, state: dict[str, Tensor]) -> tuple[tuple[Any, ...], list[Any]]:
+        """Where a parameter and its state lie, and NumPy's views of them; makes a state where there is none."""
+        if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
+            raise ShapeError(
+                f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
+                f"{'' if weight.is_contiguous() else ', not contiguous'}; give contiguous float32 on the cpu, or use torch.optim"
+            )
+        for name, none in (("exp_avg", weight), ("exp_avg_sq", weight), ("step", torch.tensor(0.0))):
+            found = state[name] if name in state else torch.zeros_like(none)
+            state[name] = found.detach().to(torch.float32).contiguous()  # as the engine updates it
+        tensors = [weight, *map(state.__getitem__, ("exp_avg", "exp_avg_sq", "step"))]
+        return _place(weight, state), [x.detach().numpy() for x in tensors]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._arrays = {}
+
+
+def _place(weight: Tensor, state: dict[str, Tensor]) -> tuple[Any, ...]:
+    first, second, step = state["exp_avg"], state["exp_avg_sq"], state["step"]
+    return (
+        weight.data_ptr(), weight.dtype, weight.is_contiguous(), first.data_ptr(), second.data_ptr(), step.data_ptr()
+    )  # fmt: skip
 
 
 _step_with_hooks = torch.optim.Optimizer.profile_hook_step(Adam._step)

@@ -197,21 +197,21 @@ class CrossEntropy:
         plain_labels = self.labels.is_cpu and not self.labels.requires_grad
         return plain_labels and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
 
-    def of_potentials(self, v: Tensor) -> tuple[Tensor, Callable[[float], np.ndarray]]:
+    def of_potentials(self, v: np.ndarray) -> tuple[Tensor, Callable[[float], np.ndarray]]:
         """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number, [1, B, C] where
         it is the same at all steps."""
         self._check(v.shape[1:])
         labels = self.labels.contiguous().numpy()
         hard = self.labels.dtype == torch.int64
         of = (
-            v.detach().numpy(), labels if hard else None, None if hard else labels,
+            v, labels if hard else None, None if hard else labels,
             self.decoding, self.label_smoothing, self.n_samples,
         )  # fmt: skip
         logits, losses, loss = _core.cross_entropy(*of)
         self._found = logits, losses
         return torch.from_numpy(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
 
-    def _check(self, shape: torch.Size) -> None:
+    def _check(self, shape: tuple[int, ...]) -> None:
         """Whether the labels are those of logits of this shape."""
         labels = self.labels
         shares = labels.dtype == torch.float32
@@ -248,7 +248,7 @@ class _CrossEntropyInEngine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, loss: CrossEntropy) -> Tensor:
-        value, ctx.gradient = loss.of_potentials(v)
+        value, ctx.gradient = loss.of_potentials(v.detach().numpy())
         ctx.save_for_backward(v)
         return value
 

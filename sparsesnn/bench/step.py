@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 from sparsesnn import _core
@@ -294,7 +295,7 @@ class _TimedLoss(CrossEntropy):
         self.end = self.now()
         return loss
 
-    def of_potentials(self, v: torch.Tensor) -> tuple[torch.Tensor, Callable[[float], Any]]:
+    def of_potentials(self, v: np.ndarray) -> tuple[torch.Tensor, Callable[[float], Any]]:
         found = super().of_potentials(v)
         self.end = self.now()
         return found

@@ -12,7 +12,7 @@ from sparsesnn.arguments import named
 from sparsesnn.engines import dense
 from sparsesnn.engines.arrival import arriving
 from sparsesnn.engines.cpu.layer import run_layer
-from sparsesnn.engines.cpu.one_call import OneCall, fits_one_call, hooks_of
+from sparsesnn.engines.cpu.one_call import OneCall, any_hooks, fits_one_call
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
@@ -346,10 +346,12 @@ class Model(Loadable):
         """All layers in one call of the engine; None where that cannot be, or somebody wants to see single layers or the modules
         `watched`."""
         layers = self.layers._modules
-        if self.backend != "cpu" or not self.fits_one_call or any(hooks_of((*watched, *layers.values()))):
+        if self.backend != "cpu" or not self.fits_one_call or any_hooks((*watched, *layers.values())):
             return None
-        self.one_call = OneCall.of(self.one_call, self.network, layers, spikes, self.parts)
-        return self.one_call
+        call = OneCall.of(self.one_call, self.network, layers, spikes, self.parts)
+        if call is not self.one_call:  # a module looks long at what it is given
+            self.one_call = call
+        return call
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: a copy makes its own call."""

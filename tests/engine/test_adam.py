@@ -131,7 +131,7 @@ def test_what_it_cannot_update_is_refused() -> None:
         Adam([torch.nn.Parameter(torch.ones(1))], lr=-1)
     with pytest.raises(ValueError, match="differ in size"):
         _core.adam(
-            [(*(torch.ones(n).numpy() for n in (3, 3, 2, 3)), 1.0)],
+            [[torch.ones(n).numpy() for n in (3, 3, 2, 1, 3)]],
             lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8, weight_decay=0.0, decoupled=False,
         )  # fmt: skip
 
@@ -157,3 +157,21 @@ def test_weights_and_moments_that_are_replaced_are_updated_where_they_lie() -> N
             weight.grad = torch.cos(torch.arange(40.0) + k)
             optimiser.step()
         torch.testing.assert_close(weights[0].detach(), weights[1].detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_state_of_another_optimizer_is_counted_on_whatever_its_numbers_are() -> None:
+    """PyTorch counts steps in its default type: the engine must count in the tensor that is saved, not in a copy."""
+    weight = torch.nn.Parameter(torch.ones(5))
+    ours, theirs = Adam([weight], lr=0.1), torch.optim.Adam([torch.nn.Parameter(torch.ones(5))], lr=0.1)
+    weight.grad = torch.ones(5)
+    ours.step()
+    saved = ours.state_dict()
+    saved["state"][0] = {name: x.double() for name, x in saved["state"][0].items()}
+    ours.state[weight] = saved["state"][0]
+    twin = theirs.param_groups[0]["params"][0]
+    for _ in range(2):
+        twin.grad = torch.ones(5)
+        theirs.step()
+    ours.step()
+    assert float(ours.state[weight]["step"]) == 2
+    torch.testing.assert_close(weight.detach(), twin.detach())

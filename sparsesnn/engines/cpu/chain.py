@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sparsesnn.engines.cpu.layer import engine_lists, own_before, spikes_of, state_after, states_of
-from sparsesnn.engines.cpu.one_call import OneCall, hooks_of
+from sparsesnn.engines.cpu.one_call import OneCall, any_hooks
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
 from sparsesnn.rotation import list_seed
@@ -33,7 +33,7 @@ class Chain:
         """Whether a network can run so: nothing is delayed between populations, all synapses are matrices, and no hooks want to
         see single layers."""
         plain = all(c.synapses.is_matrix and (c.is_recurrent or not c.reach) for c in network.connections)
-        return plain and not any(hooks_of(layers.values()))
+        return plain and not any_hooks(layers.values())
 
     def __call__(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None) -> Output:
         """The next T steps of B samples, with the state that the steps before left."""

@@ -32,9 +32,16 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
 
 
-def hooks_of(modules: Iterable[Any]) -> list[Any]:
-    """The hooks that want to see these modules run, which are added to and taken from where they are."""
-    return [*_HOOKS_EVERYWHERE, *(vars(module)[name] for module in modules for name in _HOOKS)]
+def any_hooks(modules: Iterable[Any]) -> bool:
+    """Whether somebody wants to see one of these modules run. In a training step each look costs a miss of the cache."""
+    before, after, back, before_back = _HOOKS
+    if any(_HOOKS_EVERYWHERE):
+        return True
+    for module in modules:
+        own = vars(module)
+        if own[before] or own[after] or own[back] or own[before_back]:
+            return True
+    return False
 
 
 def fits_one_call(network: Network) -> bool:
@@ -55,6 +62,7 @@ class OneCall:
         parts: how the network lies on the ranks of a grid.
 
     Attributes:
+        fires: the layers that put out lists.
         saves: by population, the input first, whether a backward pass may follow.
         tensors: by layer, what the engine reads.
         learnt: by layer and the engine's name, the parameters whose gradients `chain.backward` finds, in its order.
@@ -65,6 +73,7 @@ class OneCall:
     def __init__(self, network: Network, layers: Mapping[str, Any], learns: bool, parts: Parts | None = None) -> None:
         self.network, self.layers = network, layers
         self.parts, self.reduction = parts, parts.reduction if parts else None
+        self.fires = [name for name in layers if isinstance(network.populations[name], Population)]
         self.senders = {name: [c.pre for c in network.senders(name)] for name in layers}
         self.saves = {network.inputs[0]: learns}
         self.tensors: dict[str, dict[str, Tensor]] = {}
@@ -158,14 +167,16 @@ class OneCall:
         lists_read = engine_lists(spikes)
         runs = self._forward(lists_read, spikes, training_steps, hidden=True, first_sample=first_sample)
         of = dict(zip(self.layers, runs, strict=True))
+        last = self.network.output
         leaves: dict[str, Tensor] = {}
 
-        def leaf(name: str, values: Any) -> Tensor:
-            leaves[name] = torch.from_numpy(values).requires_grad_(self.saves[name])
-            return leaves[name]
+        def leaf(name: str, x: Tensor) -> Tensor:
+            leaves[name] = x.requires_grad_(self.saves[name])
+            return x
 
         def lists(name: str) -> SpikeBatch:
-            values = leaf(name, of[name].values) if self.saves[name] and not in_engine else None
+            learns = self.saves[name] and not in_engine
+            values = leaf(name, torch.from_numpy(of[name].values)) if learns else None
             n = self.layers[name].population.n
             return spikes_of(of[name], spikes.n_steps, spikes.n_samples, n, values)
 
@@ -175,11 +186,11 @@ class OneCall:
             sent: Any = fired.get(name)
             return state_after(self.layers[name], None, of[name], sent, spikes.n_steps, training_steps[name])
 
-        last, populations = self.network.output, self.network.populations
         # no function of an output may hold it: a circle would keep all arrays until Python looks for circles
-        fired = Lazily(lists, [name for name in of if isinstance(populations[name], Population)])
+        fired = Lazily(lists, self.fires)
+        potentials: Any = of[last].potentials  # None where the last layer fires
         made = Output(
-            potentials=None if last in fired else leaf(last, of[last].potentials),
+            potentials=None if potentials is None else torch.from_numpy(potentials),
             spikes=fired,
             state={} if self.parts else Lazily(state, [*of, *([self.network.inputs[0]] if depth else [])]),
             output=last,
@@ -187,9 +198,11 @@ class OneCall:
         arrived: dict[str, Any]
         in_engine = loss if isinstance(loss, CrossEntropy) and loss.in_engine(made) else None
         if in_engine:
-            value, gradient = in_engine.of_potentials(leaves[last])
+            value, gradient = in_engine.of_potentials(potentials)
             arrived = {last: gradient(1.0)}
         else:
+            if made.potentials is not None:
+                leaf(last, made.potentials)
             lists_read.show()
             value = loss(made)
             value.backward()
@@ -214,6 +227,8 @@ class OneCall:
         def take(k: int, gradients: list[np.ndarray]) -> None:
             name = names[k]
             layer, learnt = self.layers[name], self.learnt[name]
+            if self.parts is None:
+                return _add_gradients(learnt.values(), gradients)
             senders = dict(zip(Wiring.of(layer).senders, self.senders[name], strict=True))
 
             def listed(weight: str) -> Any:
@@ -226,7 +241,7 @@ class OneCall:
             found = dict(zip(learnt, gradients, strict=True))
             if self.reduction and first < end:
                 found = self.reduction.add_layer(layer, learnt, found, listed)
-            _add_gradients(map(learnt.__getitem__, found), found.values())
+            return _add_gradients(map(learnt.__getitem__, found), found.values())
 
         return take
 
@@ -261,9 +276,10 @@ def _key(layers: Mapping[str, Any], learns: bool) -> list[Any]:
     for layer in layers.values():
         key += (id(layer), layer.weight_dtype)
         for x in (*layer._parameters.values(), *layer._buffers.values()):
-            key.append(
-                None if x is None else (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
-            )
+            if x is None:
+                key.append(None)
+            else:
+                key += (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
     return key
 
 
