@@ -1,7 +1,11 @@
 #include "group_tree.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 #include "thread_pool.h"
 
@@ -63,6 +67,23 @@ void add_range(const std::vector<const float*>& branches, const std::vector<int>
   }
 }
 
+// Copies to memory past the caches: a process on another core has just read what lay there, and to take each line from
+// its cache is slow where the cores share none. 4 MB take 0.4 ms there instead of 1.3, and 0.3 instead of 0.15
+// elsewhere.
+void copy_past_caches(const float* from, std::size_t n, float* to) {
+  std::size_t k = 0;
+#if defined(__SSE__)
+  constexpr std::size_t line = 16;
+  const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(to) / sizeof(float) % line;
+  k = std::min(n, (line - misplaced) % line);
+  std::copy_n(from, k, to);
+  for (; k + line <= n; k += line)
+    for (std::size_t j = k; j < k + line; j += 4) _mm_stream_ps(to + j, _mm_loadu_ps(from + j));
+  _mm_sfence();  // before others hear that it is there
+#endif
+  std::copy_n(from + k, n - k, to + k);
+}
+
 // Calls visit(begin, end) for runs of active rows.
 template <class Visit>
 void for_active_rows(const bool* active, std::size_t n_rows, Visit&& visit) {
@@ -113,7 +134,7 @@ void add_active_rows(const std::vector<const float*>& branches, const std::vecto
 
 void copy_active_rows(const float* from, const bool* active, std::size_t n_rows, std::size_t length, float* to) {
   for_active_rows(active, n_rows, [&](std::size_t begin, std::size_t end) {
-    std::memcpy(to + begin * length, from + begin * length, sizeof(float) * (end - begin) * length);
+    copy_past_caches(from + begin * length, (end - begin) * length, to + begin * length);
   });
 }
 
