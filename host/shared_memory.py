@@ -7,6 +7,7 @@ messages instead. The kernel frees the memory when the last of them has ended, h
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
@@ -51,8 +52,7 @@ class HostMemory:
 
     def at(self, rank: int, place: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """A float32 array of a rank."""
-        n = int(np.prod(shape))
-        return np.frombuffer(self._files[rank], np.float32, n, place).reshape(shape)
+        return np.frombuffer(self._files[rank], np.float32, math.prod(shape), place).reshape(shape)
 
 
 def _own_file() -> str:
