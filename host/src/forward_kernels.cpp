@@ -114,8 +114,8 @@ template <class M, int W, class Weight, bool in_blocks>
   for (int k = 0; k < M::n_constants; ++k) neurons.constant[k] = broadcast(spec.constants[k]);
   constexpr bool fires = M::threshold >= 0;
   const float* const grad_threshold = fires ? pass.neuron.grad_threshold + of.first : nullptr;
-  std::uint64_t *const fired = fires ? pass.fired + of.words : nullptr, *const listed =
-                                                                            fires ? pass.listed + of.words : nullptr;
+  std::uint64_t* const fired = fires ? pass.fired + of.words : nullptr;
+  std::uint64_t* const listed = fires ? pass.listed + of.words : nullptr;
   SlotBuffer& slots = *of.slots;
   const int n_columns = __builtin_popcountll(of.valid);
   const auto advance = [&](int t, int b, const float* current) {

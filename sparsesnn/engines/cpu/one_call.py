@@ -33,15 +33,8 @@ _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
 
 
 def any_hooks(modules: Iterable[Any]) -> bool:
-    """Whether somebody wants to see one of these modules run. In a training step each look costs a miss of the cache."""
-    before, after, back, before_back = _HOOKS
-    if any(_HOOKS_EVERYWHERE):
-        return True
-    for module in modules:
-        own = vars(module)
-        if own[before] or own[after] or own[back] or own[before_back]:
-            return True
-    return False
+    """Whether somebody wants to see one of these modules run."""
+    return any(_HOOKS_EVERYWHERE) or any(vars(module)[name] for module in modules for name in _HOOKS)
 
 
 def fits_one_call(network: Network) -> bool:
@@ -157,7 +150,7 @@ class OneCall:
         parameters. Returns the loss, detached, and the output.
 
         PyTorch's graph begins at what the layers put out and holds the loss alone; where the engine differentiates the loss, there
-        is none, and the lists of the output carry no gradient. Same bits as through `run`.
+        is none, and the output carries no gradient. Same bits as through `run`.
 
         Args:
             depth: steps of the input that its state keeps.
@@ -229,7 +222,8 @@ class OneCall:
             name = names[k]
             layer, learnt = self.layers[name], self.learnt[name]
             if self.parts is None:
-                return _add_gradients(learnt.values(), gradients)
+                _add_gradients(learnt.values(), gradients)
+                return
             senders = dict(zip(Wiring.of(layer).senders, self.senders[name], strict=True))
 
             def listed(weight: str) -> Any:
@@ -242,7 +236,7 @@ class OneCall:
             found = dict(zip(learnt, gradients, strict=True))
             if self.reduction and first < end:
                 found = self.reduction.add_layer(layer, learnt, found, listed)
-            return _add_gradients(map(learnt.__getitem__, found), found.values())
+            _add_gradients(map(learnt.__getitem__, found), found.values())
 
         return take
 
