@@ -127,7 +127,7 @@ class Adam(torch.optim.Optimizer):
             )
         for name, none in (("exp_avg", weight), ("exp_avg_sq", weight), ("step", torch.tensor(0.0))):
             found = state[name] if name in state else torch.zeros_like(none)
-            state[name] = found.detach().to(torch.float32).contiguous()  # as the engine updates it
+            state[name] = found.to(torch.float32).contiguous()  # else the engine would update a copy
         tensors = [weight, *map(state.__getitem__, ("exp_avg", "exp_avg_sq", "step"))]
         return _place(weight, state), [x.detach().numpy() for x in tensors]
 

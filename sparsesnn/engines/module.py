@@ -349,7 +349,7 @@ class Model(Loadable):
         if self.backend != "cpu" or not self.fits_one_call or any_hooks((*watched, *layers.values())):
             return None
         call = OneCall.of(self.one_call, self.network, layers, spikes, self.parts)
-        if call is not self.one_call:  # a module looks long at what it is given
+        if call is not self.one_call:  # to set an attribute of a module is slow
             self.one_call = call
         return call
 

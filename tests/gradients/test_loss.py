@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparsesnn import _core
 from sparsesnn.engines.module import BACKENDS, Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.loss import DECODINGS, CrossEntropy, activity_regulariser, cross_entropy, decode
+from sparsesnn.loss import DECODINGS, IN_ENGINE, CrossEntropy, activity_regulariser, cross_entropy, decode
 from sparsesnn.network import parse_net
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -189,6 +190,28 @@ def test_errors_of_the_regulariser() -> None:
         activity_regulariser(output, upper=1.5)
     with pytest.raises(DescriptionError, match="no spiking population"):
         activity_regulariser(leaky(V), lower=0.1)
+
+
+@pytest.mark.parametrize("decoding", IN_ENGINE)
+def test_the_engine_computes_the_same_bits_on_all_instruction_sets(decoding: str) -> None:
+    supported = _core.build_info()["isa_supported"]
+    for n_classes in (1, 7, 20, 33):
+        generator = torch.Generator().manual_seed(n_classes)
+        v = torch.randn(9, 5, n_classes, generator=generator) * torch.tensor([1.0, 30, 500, 1e4, 1])[:, None]
+        for x, value in enumerate((math.inf, -math.inf, math.nan)):
+            v[x, 4 - x, 0] = value
+        labels = torch.arange(5) % n_classes
+        found = []
+        try:
+            for isa in supported:
+                _core.set_isa(isa)
+                loss = CrossEntropy(labels, decoding, n_classes, label_smoothing=0.1)
+                value, gradient = loss.of_potentials(v.numpy())
+                arrays = (value, loss.logits, loss.losses, torch.from_numpy(gradient(1.0)))
+                found.append([x.numpy().tobytes() for x in arrays])
+        finally:
+            _core.set_isa(supported[-1])
+        assert all(one == found[0] for one in found), n_classes
 
 
 @pytest.mark.parametrize("shares", [False, True])

@@ -156,8 +156,6 @@ class OneCall:
             depth: steps of the input that its state keeps.
             first_sample: samples of the batch that other replicas run before these.
         """
-        # asked here, just after replicas have waited for one another, and not between the passes
-        n_batch = self.reduction.n_batch(spikes.n_samples, first_sample) if self.reduction else 0
         training_steps = self._training_steps()
         lists_read = engine_lists(spikes)
         runs = self._forward(lists_read, spikes, training_steps, hidden=True, first_sample=first_sample)
@@ -207,6 +205,7 @@ class OneCall:
                 if x.grad is not None and x.requires_grad
             }
         d_out = [arrived.get(name) for name in of]
+        n_batch = self.reduction.n_batch(spikes.n_samples, first_sample) if self.reduction else 0
         self.chain.backward(runs, d_out, self._takes_gradients(runs, spikes, lists_read), n_batch)
         return value.detach(), made
 
@@ -271,10 +270,9 @@ def _key(layers: Mapping[str, Any], learns: bool) -> list[Any]:
     for layer in layers.values():
         key += (id(layer), layer.weight_dtype)
         for x in (*layer._parameters.values(), *layer._buffers.values()):
-            if x is None:
-                key.append(None)
-            else:
-                key += (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
+            key.append(
+                None if x is None else (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
+            )
     return key
 
 
