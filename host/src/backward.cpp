@@ -60,7 +60,7 @@ int chunk_rows(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
 // lists in the order of these, since threads that wrote to places all over them would wait for one another's cache
 // lines.
 void add_shares(const Kernels& kernels, const Events& events, float* shares, const std::vector<TileBlock>& blocks,
-                bool by_blocks, float* d_value, std::size_t n_values) {
+                bool by_blocks, const std::uint32_t* places, float* d_value, std::size_t n_values) {
   const PhaseTimer timer(Phase::sum_shares);
   const std::size_t n_blocks = blocks.size();
   parallel_for(static_cast<int>((events.n + share_piece - 1) / share_piece), [&](int item, int) {
@@ -85,8 +85,12 @@ void add_shares(const Kernels& kernels, const Events& events, float* shares, con
       for (std::size_t l = item * piece; l < std::min(n_lists, (item + 1) * piece); ++l) {
         const Events::List& list = events.lists[l];
         const std::uint32_t* order = events.order.data() + list.first;
-        float* to = d_value + k * n_values + list.slot;
-        for (std::size_t j = 0; j < events.lists[l + 1].first - list.first; ++j) to[j] = sums[order[j]];
+        const std::size_t n = events.lists[l + 1].first - list.first;
+        float* const to = d_value + k * n_values;
+        if (places)
+          for (std::size_t j = 0; j < n; ++j) to[places[list.slot + j]] = sums[order[j]];
+        else
+          for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[order[j]];
       }
   });
 }
@@ -124,6 +128,7 @@ class Backward {
   bool keeps_all() const { return !by_tile_ || dense_; }
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
+  std::size_t n_value_blocks() const { return by_blocks_ ? blocks_.size() : 1; }
   int n_senders() const { return static_cast<int>(senders_.size()); }
 
   const LayerSpec& spec_;
@@ -203,14 +208,15 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
     if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre, from.rows, from.windows);
-    if (wanted.value[k])  // windows add to it
-      out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, by_blocks_ ? blocks_.size() : 1);
     const float* weight = wanted.value[k] && !from.windows ? from.weight : nullptr;
     if (weight && from.rows) {
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
       weight = static_cast<const float*>(packed_.back().data);
     }
     const bool dense = weight && !from.rows && listed_densely(from.lists, from.n_pre, from.delay, n_steps_, n_samples_);
+    if (wanted.value[k])  // windows add to it
+      out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks(),
+                                    from.windows || dense ? nullptr : from.places);
     add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
                out_.d_weight[k].data(), from.windows);
     if (dense) senders_.back().dense_weight = weight;
@@ -304,6 +310,9 @@ LayerGradients Backward::run() {
     for (const Sender& to : senders_) to.sums.fold(leaf);
   }
   unpack_windows();
+  for (std::size_t k = 0; k < input_.sources.size(); ++k)
+    if (!senders_[k].weight)  // in the order of the lists so far
+      place_value_grads(input_.sources[k], n_samples_, out_.d_value[k]);
   if (wanted_.bias) out_.d_bias = sum_padded_groups(d_bias_, row_, n_, separate_);
   out_.d_delays = delay_grads_.sums(spec_, n_samples_, separate_);
   if (spiking_ && spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
@@ -392,13 +401,13 @@ void Backward::run_chunk(int c, const Leaf& leaf) {
     else if (senders_[k].windows)
       run_windows(chunk, leaf, senders_[k]);
   for (std::size_t k = 0; k < input_.sources.size(); ++k) {
-    const std::size_t n_values = out_.d_value[k].size() / (by_blocks_ ? blocks_.size() : 1);
+    const std::size_t n_values = out_.d_value[k].size() / n_value_blocks();
     if (const float* weight = senders_[k].dense_weight)
       dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, weight, d_current_.data(),
                        {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
     if (!senders_[k].weight) continue;
     add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
-               out_.d_value[k].data(), n_values);
+               input_.sources[k].places, out_.d_value[k].data(), n_values);
   }
 }
 
@@ -450,9 +459,12 @@ void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                               const OutputGrads& d_out, const Wanted& wanted) {
   check_layer(spec, input);
-  if (runs_by_row(spec, input)) return window_backward(spec, input, saved, d_out.data, wanted);
-  if (goes_by_list(spec, input, wanted)) return readout_backward(spec, input, saved, d_out, wanted);
-  return Backward(spec, input, saved, d_out, wanted).run();
+  const bool by_row = runs_by_row(spec, input);
+  if (!by_row && !goes_by_list(spec, input, wanted)) return Backward(spec, input, saved, d_out, wanted).run();
+  LayerGradients out = by_row ? window_backward(spec, input, saved, d_out.data, wanted)
+                              : readout_backward(spec, input, saved, d_out, wanted);
+  place_value_grads(input, out.d_value);
+  return out;
 }
 
 }  // namespace sparsesnn

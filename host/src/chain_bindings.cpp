@@ -45,8 +45,11 @@ std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const s
   layer.n_steps = n_steps;
   layer.n_samples = n_samples;
   layer.spec.first_sample = first_sample;
-  for (std::size_t j = 0; j < layer.sources.size(); ++j)
-    layer.sources[j].lists = link.reads[j] ? before[link.reads[j] - 1]->lists() : input;
+  for (std::size_t j = 0; j < layer.sources.size(); ++j) {
+    const PyRun* const from = link.reads[j] ? before[link.reads[j] - 1].get() : nullptr;
+    layer.sources[j].lists = from ? from->lists() : input;
+    layer.sources[j].places = from ? from->places() : nullptr;
+  }
   layer.spec.seed = nb::cast<std::uint64_t>(told[0]);
   layer.spec.first_step = nb::cast<std::uint64_t>(told[1]);
   if (!told[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(told[2]);

@@ -7,6 +7,7 @@
 
 #include "python_layer.h"
 #include "python_run.h"
+#include "shard_lists.h"
 
 namespace sparsesnn {
 
@@ -28,12 +29,12 @@ class ChainShards {
   // ranks for this rank's own entries. `runs`: of all populations.
   std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
                                       const std::vector<std::shared_ptr<PyRun>>& runs,
-                                      const std::vector<Array<float>>& d_value) const;
+                                      std::vector<Array<float>>& d_value) const;
 
  private:
   bool owns_all(std::size_t k) const { return first_[k][rank_ + 1] - first_[k][rank_] == first_[k].back(); }
-  LayerOutput whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
-  LayerOutput whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
+  MergedLists whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
+  Array<float> whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
 
   nb::object python_;
   std::size_t rank_;

@@ -6,7 +6,6 @@
 
 #include "chain_shards.h"
 #include "group_tree.h"
-#include "shard_lists.h"
 
 namespace sparsesnn {
 namespace {
@@ -33,7 +32,7 @@ ChainShards::ChainShards(nb::object python)
       throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
 }
 
-LayerOutput ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const {
+MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const {
   const std::vector<std::uint32_t>& first = first_[k];
   const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
   const bool limited = layer.spec.capacity > 0, is_first = first[rank_] == 0;
@@ -44,8 +43,7 @@ LayerOutput ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const 
   const std::size_t n_bytes = message.size();
   nb::object sent = to_numpy(message, {n_bytes});
   const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, std::move(sent), limited));
-  LayerOutput made;
-  if (owns_all(k)) return made;
+  if (owns_all(k)) return {};
   std::vector<In<unsigned char>> held;
   std::vector<Message> messages;
   for (nb::handle one : got) {
@@ -53,84 +51,83 @@ LayerOutput ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const 
     messages.push_back({held.back().data(), held.back().size()});
   }
   nb::gil_scoped_release release;
-  MergedLists merged = merge_messages(messages, n_lists, limited, first);
-  made.offsets = std::move(merged.offsets);
-  made.ids = std::move(merged.ids);
-  made.n_spikes = std::move(merged.n_spikes);
-  made.dropped = std::move(merged.dropped);
-  made.wide = merged.wide;
-  return made;
+  return merge_messages(messages, n_lists, limited, first, layer.spec.save);
 }
 
-LayerOutput ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
-                                          const std::shared_ptr<PyRun>& own) const {
+Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
+                                           const std::shared_ptr<PyRun>& own) const {
   const std::vector<std::uint32_t>& first = first_[k];
   const std::size_t n_rows = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
   const nb::list got = nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows));
-  LayerOutput made;
-  if (owns_all(k)) return made;
-  made.potentials = Array<float>(n_rows * n);
+  if (owns_all(k)) return {};
+  Array<float> potentials(n_rows * n);
   for (std::size_t r = 0; r + 1 < first.size(); ++r) {
     const std::size_t n_here = first[r + 1] - first[r];
     const auto part = nb::cast<In<float>>(got[r]);
     check_shape(part, {n_rows * n_here}, "potentials of a rank");
     for (std::size_t i = 0; i < n_rows; ++i)
-      std::copy_n(part.data() + i * n_here, n_here, made.potentials.data() + i * n + first[r]);
+      std::copy_n(part.data() + i * n_here, n_here, potentials.data() + i * n + first[r]);
   }
-  return made;
+  return potentials;
 }
 
 std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own,
                                           bool watched) const {
-  const bool fires = layer.spec.model->fires();
-  LayerOutput made = fires ? whole_lists(k, layer, own) : whole_potentials(k, layer, own);
+  LayerOutput made;
+  MergedLists lists;
+  if (layer.spec.model->fires())
+    lists = whole_lists(k, layer, own);
+  else
+    made.potentials = whole_potentials(k, layer, own);
   if (owns_all(k)) return own;
+  made.offsets = std::move(lists.offsets);
+  made.ids = std::move(lists.ids);
+  made.n_spikes = std::move(lists.n_spikes);
+  made.dropped = std::move(lists.dropped);
+  made.wide = lists.wide;
   PyLayer all = layer;
   all.spec.n = static_cast<int>(first_[k].back());
   auto found = std::make_shared<PyRun>(nb::none(), all, std::move(made), watched);
-  found->consists_of(std::move(own));
+  found->consists_of(std::move(own), std::move(lists.places), std::move(lists.edges));
   return found;
 }
 
 Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
   const std::vector<std::uint32_t>& first = first_[k];
-  if (whole.lists())
-    return std::move(
-        split_values(lists_of(whole), static_cast<std::int64_t>(whole.n_lists()), d_out.data, 1, first)[rank_]);
+  if (const std::uint32_t* const places = whole.places()) {
+    const std::size_t before = whole.edges()[rank_], n_own = whole.edges()[rank_ + 1] - before;
+    Array<float> own(n_own);
+    for (std::size_t j = 0; j < whole.n_slots(); ++j)
+      if (const std::size_t place = places[j] - before; place < n_own) own[place] = d_out.data[j];
+    return own;
+  }
   const std::size_t n_samples = whole.shape()[1], n_rows = d_out.step ? whole.n_lists() : n_samples;
   return columns(d_out.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
 }
 
 std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vector<std::size_t>& sources,
                                                  const std::vector<std::shared_ptr<PyRun>>& runs,
-                                                 const std::vector<Array<float>>& d_value) const {
+                                                 std::vector<Array<float>>& d_value) const {
   const std::vector<int>& folds = folds_[k];
-  nb::list given, n_own;
+  nb::list given, edges;
+  std::vector<std::size_t> n_own;
   for (std::size_t j = 0; j < sources.size(); ++j) {
-    PyRun& whole = *runs[sources[j]];
-    n_own.append(whole.own_run() ? whole.own_run()->n_slots() : 0);
-    if (d_value.empty()) {
+    const PyRun& whole = *runs[sources[j]];
+    const std::size_t n_slots = whole.n_slots();
+    std::vector<std::size_t> of_ranks = whole.edges();
+    if (of_ranks.empty())  // this rank has all of them
+      for (std::size_t r = 0; r < first_[k].size(); ++r) of_ranks.push_back(r > rank_ ? n_slots : 0);
+    n_own.push_back(of_ranks[rank_ + 1] - of_ranks[rank_]);
+    edges.append(nb::cast(of_ranks));
+    if (d_value.empty())
       given.append(nb::none());
-      continue;
-    }
-    const std::size_t n_slots = whole.n_slots(), n_blocks = n_slots ? d_value[j].size() / n_slots : 0;
-    std::vector<Array<float>> parts;
-    {
-      nb::gil_scoped_release release;
-      parts = split_values(lists_of(whole), static_cast<std::int64_t>(whole.n_lists()), d_value[j].data(),
-                           static_cast<int>(n_blocks), first_[sources[j]]);
-    }
-    nb::list of_ranks;
-    for (Array<float>& one : parts) {
-      const std::size_t n = one.size();
-      of_ranks.append(to_numpy(one, {n}));
-    }
-    given.append(of_ranks);
+    else
+      given.append(to_numpy(d_value[j], {n_slots ? d_value[j].size() / n_slots : 0, n_slots}));
   }
-  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, n_own));
+  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, edges));
   std::vector<Array<float>> found;
   for (std::size_t j = 0; j < sources.size(); ++j) {
-    const std::size_t n = nb::cast<std::size_t>(n_own[j]);
+    const std::size_t n = n_own[j];
     std::vector<In<float>> held;
     std::vector<const float*> rows;
     for (nb::handle block : nb::cast<nb::list>(got[j])) {

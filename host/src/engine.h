@@ -57,7 +57,8 @@ class Array {
 // A sending population as the caller has it: weight [M, N], row-major.
 struct SourceInput {
   Lists lists;
-  int n_list_steps = 0;  // steps that `lists` covers
+  int n_list_steps = 0;                   // steps that `lists` covers
+  const std::uint32_t* places = nullptr;  // where the gradient of each list value goes; null: where the value is
   int n_pre = 0;
   int delay = 0;
   const float* weight = nullptr;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../../codelets/records.h"
+#include "phases.h"
 
 namespace sparsesnn {
 namespace {
@@ -187,13 +188,29 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
 
 }  // namespace
 
-Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks) {
+Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
+                         const std::uint32_t* places) {
   const std::int64_t arrive = std::int64_t{std::clamp(n_steps - from.delay, 0, from.n_list_steps)} * n_samples,
                      n_lists = std::int64_t{from.n_list_steps} * n_samples;
   const std::int64_t begin = from.lists.offsets[arrive], end = from.lists.offsets[n_lists];
   Array<float> grads(static_cast<std::size_t>(end) * n_blocks);
-  for (std::size_t k = 0; k < n_blocks; ++k) std::fill(&grads[k * end + begin], &grads[k * end] + end, 0.0f);
+  for (std::size_t k = 0; k < n_blocks; ++k)
+    for (std::int64_t j = begin; j < end; ++j) grads[k * end + (places ? places[j] : j)] = 0.0f;
   return grads;
+}
+
+void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads) {
+  if (!from.places || !grads.size()) return;
+  const PhaseTimer timer(Phase::sum_shares);
+  const std::size_t n = from.lists.offsets[std::int64_t{from.n_list_steps} * n_samples];
+  Array<float> placed(grads.size());
+  for (std::size_t row = 0; row < grads.size(); row += n)
+    for (std::size_t j = 0; j < n; ++j) placed[row + from.places[j]] = grads[row + j];
+  grads = std::move(placed);
+}
+
+void place_value_grads(const LayerInput& input, std::vector<Array<float>>& grads) {
+  for (std::size_t k = 0; k < grads.size(); ++k) place_value_grads(input.sources[k], input.n_samples, grads[k]);
 }
 
 Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {

@@ -33,8 +33,13 @@ struct SenderInput {
 };
 
 // The gradient of the values of a source's lists, [K, values]: 0 for lists that arrive after the last step, the others
-// are yet to be written.
-Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks);
+// are yet to be written. `places`: as of SourceInput, or null.
+Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
+                         const std::uint32_t* places);
+
+// Brings gradients of list values, [K, values] of each source, from where the values are to their places.
+void place_value_grads(const LayerInput& input, std::vector<Array<float>>& grads);
+void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads);
 
 // The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.
 struct Listed {

@@ -26,8 +26,9 @@ struct PySource {
   int delay;
   In<float> weight;
   std::optional<In<unsigned char>> packed;
-  std::shared_ptr<SparseRowsOf> rows;  // of sparse synapses, else null
-  std::shared_ptr<Windows> windows;    // of a convolution, else null
+  std::shared_ptr<SparseRowsOf> rows;     // of sparse synapses, else null
+  std::shared_ptr<Windows> windows;       // of a convolution, else null
+  const std::uint32_t* places = nullptr;  // as SourceInput::places
 };
 
 struct PyLoop {
@@ -126,6 +127,7 @@ struct PyLayer {
       source.delay = from.delay;
       source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
+      source.places = from.places;
       check_shape(from.weight, shape_of(from), "weight");
       source.weight = from.weight.data();
       source.rows = from.rows.get();

@@ -73,10 +73,15 @@ class PyRun {
   }
 
   // Makes it the run of a population over several ranks; `own`: of this rank's neurons, null where it has none.
-  void consists_of(std::shared_ptr<PyRun> own) {
+  void consists_of(std::shared_ptr<PyRun> own, Array<std::uint32_t> places, std::vector<std::size_t> edges) {
     is_whole_ = true;
     own_run_ = std::move(own);
+    places_ = std::move(places);
+    edges_ = std::move(edges);
   }
+  // As of MergedLists; null, and empty, of a population that one rank has.
+  const std::uint32_t* places() const { return places_.data(); }
+  const std::vector<std::size_t>& edges() const { return edges_; }
   // Of this rank's neurons; null: it has none.
   PyRun* own_run() { return is_whole_ ? own_run_.get() : this; }
 
@@ -155,6 +160,8 @@ class PyRun {
 
   std::shared_ptr<PyRun> own_run_;
   bool is_whole_ = false;
+  Array<std::uint32_t> places_;
+  std::vector<std::size_t> edges_;
   nb::object call_;
   bool watched_, saves_;
   LayerSpec spec_;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 #include "phases.h"
 #include "thread_pool.h"
@@ -73,25 +75,29 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
   return out;
 }
 
-template <int n, class From, class To, class Map>
-inline void copy_block(const From* from, To* out, Map&& map) {
-  for (int j = 0; j < n; ++j) out[j] = map(from[j]);
+// Calls body(k, m) for blocks k..k + m - 1 of 0..n - 1, m being a constant. Runs are short: the last block is the last
+// `few` or `many`, some of which had their turn before.
+template <class Body>
+inline void in_blocks(std::int64_t n, Body&& body) {
+  constexpr std::integral_constant<int, 8> many;
+  constexpr std::integral_constant<int, 4> few;
+  constexpr std::integral_constant<int, 1> one;
+  if (n >= many) {
+    for (std::int64_t k = 0; k < n - many; k += many) body(k, many);
+    body(n - many, many);
+  } else if (n >= few) {
+    body(std::int64_t{0}, few);
+    body(n - few, few);
+  } else {
+    for (std::int64_t k = 0; k < n; ++k) body(k, one);
+  }
 }
 
-// out[k] = map(from[k]) for n of them; returns out + n. Runs are short: the last block is the last `few` or `many`
-// entries, some of which were copied before.
-template <class From, class To, class Map>
-inline To* copy_run(const From* from, std::int64_t n, To* out, Map&& map) {
-  constexpr int many = 8, few = 4;
-  if (n >= many) {
-    for (std::int64_t k = 0; k < n - many; k += many) copy_block<many>(from + k, out + k, map);
-    copy_block<many>(from + n - many, out + n - many, map);
-  } else if (n >= few) {
-    copy_block<few>(from, out, map);
-    copy_block<few>(from + n - few, out + n - few, map);
-  } else {
-    for (std::int64_t k = 0; k < n; ++k) out[k] = map(from[k]);
-  }
+// Copies n numbers; returns out + n.
+inline float* copy_run(const float* from, std::int64_t n, float* out) {
+  in_blocks(n, [&](std::int64_t k, auto m) {
+    for (int j = 0; j < m; ++j) out[k + j] = from[k + j];
+  });
   return out + n;
 }
 
@@ -99,20 +105,28 @@ inline To* copy_run(const From* from, std::int64_t n, To* out, Map&& map) {
 template <class Id>
 void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uint32_t>& first, std::int64_t i0,
                std::int64_t i1, const std::int64_t* from, const MergedLists& lists, Id* ids) {
-  std::vector<Id*> spikes, near;  // where the next ones of each list go
+  std::vector<std::int64_t> spikes, near;  // where the next ones of each list go
   for (std::int64_t i = i0; i < i1; ++i) {
-    spikes.push_back(ids + lists.offsets[i]);
+    spikes.push_back(lists.offsets[i]);
     near.push_back(spikes.back() + lists.n_spikes[i]);
   }
+  std::uint32_t* const places = lists.places.data();
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const ShardLists& shard = shards[r];
-    const auto to_population = [&, before = first[r]](auto id) { return static_cast<Id>(id + before); };
     const auto copy = [&](auto* next) {
+      std::uint32_t place = static_cast<std::uint32_t>(lists.edges[r] + from[r]);
+      const auto append = [&](std::int64_t& to, std::int64_t n) {
+        in_blocks(n, [&](std::int64_t k, auto m) {
+          for (int j = 0; j < m; ++j) ids[to + k + j] = static_cast<Id>(next[k + j] + first[r]);
+          for (int j = 0; places && j < m; ++j) places[to + k + j] = place + static_cast<std::uint32_t>(k + j);
+        });
+        next += n;
+        to += n;
+        place += static_cast<std::uint32_t>(n);
+      };
       for (std::int64_t i = i0; i < i1; ++i) {
-        const std::int64_t k = i - i0, n_spikes = shard.n_spikes[i], n_listed = shard.n_listed[i];
-        spikes[k] = copy_run(next, n_spikes, spikes[k], to_population);
-        near[k] = copy_run(next + n_spikes, n_listed - n_spikes, near[k], to_population);
-        next += n_listed;
+        append(spikes[i - i0], shard.n_spikes[i]);
+        append(near[i - i0], shard.n_listed[i] - shard.n_spikes[i]);
       }
     };
     with_ids(shard.wide, shard.ids, [&](auto* all) { copy(all + from[r]); });
@@ -182,7 +196,7 @@ Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std
 }
 
 MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
-                           const std::vector<std::uint32_t>& first) {
+                           const std::vector<std::uint32_t>& first, bool wants_places) {
   const PhaseTimer timer(Phase::collect);
   const std::size_t first_owner = std::upper_bound(first.begin(), first.end(), 0u) - first.begin() - 1;
   std::vector<ShardLists> shards;
@@ -191,6 +205,7 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
 
   MergedLists out;
   out.wide = is_wide(first.back());
+  out.edges = {0};
   out.offsets = Array<std::int64_t>(n_lists + 1);
   out.n_spikes = Array<std::int32_t>(n_lists);
   const int n_pieces = static_cast<int>((n_lists + lists_piece - 1) / lists_piece);
@@ -215,7 +230,12 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
     out.dropped = Array<std::int32_t>(n_lists);
     if (n_lists) std::memcpy(out.dropped.data(), shards[first_owner].dropped, 4 * static_cast<std::size_t>(n_lists));
   }
-  out.ids = Array<unsigned char>(static_cast<std::size_t>(out.offsets[n_lists]) * (out.wide ? 4 : 2));
+  const std::size_t n_ids = static_cast<std::size_t>(out.offsets[n_lists]);
+  out.ids = Array<unsigned char>(n_ids * (out.wide ? 4 : 2));
+  if (wants_places && n_ids > std::numeric_limits<std::uint32_t>::max())
+    throw InputError("SpikeListError", "lists of " + std::to_string(n_ids) + " entries; ranks share at most 2^32 - 1");
+  if (wants_places) out.places = Array<std::uint32_t>(n_ids);
+  for (const ShardLists& shard : shards) out.edges.push_back(out.edges.back() + static_cast<std::size_t>(shard.n_ids));
   parallel_for(n_pieces, [&](int item, int) {
     const std::int64_t i0 = item * lists_piece, i1 = std::min(n_lists, i0 + lists_piece);
     with_ids(out.wide, out.ids.data(),
@@ -254,13 +274,12 @@ std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_l
   std::vector<float*> next;  // where the next values of each rank go
   for (std::int64_t n : sizes) next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
   const std::int64_t n_values = population.offsets[n_lists];
-  const auto same = [](float x) { return x; };
   for (int row = 0; row < n_rows; ++row, values += n_values)
     for (std::int64_t i = 0; i < n_lists; ++i)
       for (int r = 0; r < owners.n_ranks(); ++r) {
         const Runs runs = owners.runs(i, r);
-        next[r] = copy_run(values + runs.spikes, runs.n_spikes(), next[r], same);
-        next[r] = copy_run(values + runs.near, runs.n_near(), next[r], same);
+        next[r] = copy_run(values + runs.spikes, runs.n_spikes(), next[r]);
+        next[r] = copy_run(values + runs.near, runs.n_near(), next[r]);
       }
   return parts;
 }
