@@ -61,8 +61,10 @@ class Lists:
         Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.
         """
 
-    def listed(self, n: int) -> object:
-        """bool[n], which of n neurons stand in any of them."""
+    def perhaps_listed(self, n: int) -> object:
+        """
+        bool[n], which of n neurons may stand in any of them; all, where nearly all do.
+        """
 
     def hold(self, n_neurons: int) -> None:
         """
@@ -168,8 +170,10 @@ class Run:
     @property
     def n_spikes(self) -> object: ...
 
-    def listed(self) -> object:
-        """bool[N], which neurons stand in any of the lists."""
+    def perhaps_listed(self) -> object:
+        """
+        bool[N], which neurons may stand in any of the lists; all, where nearly all do.
+        """
 
     @property
     def values(self) -> object:

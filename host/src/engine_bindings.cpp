@@ -127,7 +127,8 @@ void register_engine(nb::module_& m) {
           },
           "n_neurons"_a, "n_samples"_a, "name"_a,
           "Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.")
-      .def("listed", &listed_neurons, "n"_a, "bool[n], which of n neurons stand in any of them.")
+      .def("perhaps_listed", &perhaps_listed, "n"_a,
+           "bool[n], which of n neurons may stand in any of them; all, where nearly all do.")
       .def("hold", &PyLists::hold, "n_neurons"_a,
            "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
            "changed.")

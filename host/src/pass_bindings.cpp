@@ -136,7 +136,8 @@ void register_passes(nb::module_& m) {
       .def_prop_ro("offsets", &PyRun::offsets)
       .def_prop_ro("ids", &PyRun::ids)
       .def_prop_ro("n_spikes", &PyRun::n_spikes)
-      .def("listed", &PyRun::listed, "bool[N], which neurons stand in any of the lists.")
+      .def("perhaps_listed", &PyRun::perhaps_listed,
+           "bool[N], which neurons may stand in any of the lists; all, where nearly all do.")
       .def_prop_ro("values", &PyRun::values, "1 for spikes, 0 for near-spikes.")
       .def_prop_ro("dropped", &PyRun::dropped)
       .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")

@@ -103,7 +103,9 @@ class PyRun {
   // T, B, N.
   std::vector<std::size_t> shape() const { return {n_steps_, n_samples_, static_cast<std::size_t>(spec_.n)}; }
   const std::int32_t* n_dropped() const { return dropped_.data(); }
-  nb::object listed() const { return lists_ ? listed_neurons(*lists_, static_cast<std::size_t>(spec_.n)) : nb::none(); }
+  nb::object perhaps_listed() const {
+    return lists_ ? sparsesnn::perhaps_listed(*lists_, static_cast<std::size_t>(spec_.n)) : nb::none();
+  }
 
   nb::object offsets() { return seen() ? own_->offsets.numpy({n_lists() + 1}) : nb::none(); }
   nb::object n_spikes() { return seen() ? own_->n_spikes.numpy({n_lists()}) : nb::none(); }

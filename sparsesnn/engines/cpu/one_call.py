@@ -227,7 +227,9 @@ class OneCall:
 
             def listed(weight: str) -> Any:
                 sender = senders[weight]
-                return np.asarray(of[sender].listed() if sender in of else lists_read.listed(spikes.n_neurons))
+                return np.asarray(
+                    of[sender].perhaps_listed() if sender in of else lists_read.perhaps_listed(spikes.n_neurons)
+                )
 
             first, end = layer.neurons
             if first == end:  # of a rank without neurons

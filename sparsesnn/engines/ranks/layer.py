@@ -233,9 +233,11 @@ class _ShardPass(Pass):
         """Who stands in the lists of a weight's sender."""
         if weight in self.wiring.senders:
             k = self.wiring.senders.index(weight)
-            return np.asarray(self.lists_read[k].listed(self.wiring.n_pre[k]))
+            return np.asarray(self.lists_read[k].perhaps_listed(self.wiring.n_pre[k]))
         assert self.whole is not None
-        return np.asarray(self.result.listed() if self.own is None else self.own.listed(self.whole.n_neurons))
+        return np.asarray(
+            self.result.perhaps_listed() if self.own is None else self.own.perhaps_listed(self.whole.n_neurons)
+        )
 
 
 def lists_to_owners(part: Part, parts: Sequence[Sequence[Array] | None], n_own: Sequence[int]) -> list[list[Array]]:

@@ -3,7 +3,7 @@
 A weight's gradient is a sum over groups of samples along a tree (host/src/group_tree.h). Each replica has the sums of the
 branches that its groups make up: one, where 2, 4, … replicas share a batch evenly. Of every weight each replica adds up
 some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
-backwards.
+backwards; sums in the memory of a host wait for the end, where all of them take one message.
 
 Where 2, 4, 8, … replicas, each on a host of its own, have one branch each, sums go through that tree in 2·log2(R) messages
 (`halving.py`); else each replica sends rows to each.
@@ -75,8 +75,10 @@ class Reduction:
         assert self.batch is not None
         halved = self.batch.is_halved and not self.memory.is_shared
         this.steps = halve(self.comm, this.total, this.active) if halved else self._sum(this, len(branches))
-        for one in (this, *self.open):  # what the sums before sent has had the time of a layer to arrive
-            next(one.steps, None)
+        next(this.steps, None)
+        if not self.memory.is_shared:
+            for one in self.open:  # what they sent has had the time of a layer to arrive
+                next(one.steps, None)
         self.open.append(this)
 
     def add_layer(
@@ -120,6 +122,7 @@ class Reduction:
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
         if self.open:
+            self._say_where()
             for this in self.open:
                 next(this.steps, None)
             self.memory.group.barrier()  # the totals are there
@@ -138,6 +141,11 @@ class Reduction:
     def _others(self) -> list[int]:
         return [r for r in range(self.comm.size) if r != self.comm.rank]
 
+    @property
+    def _beside(self) -> list[int]:
+        """The others on this host."""
+        return [r for r in self.memory.ranks if r != self.comm.rank]
+
     def _rows(self, this: _Sum, replica: int) -> slice:
         """The rows that a replica adds up."""
         n = len(this.active)
@@ -149,7 +157,7 @@ class Reduction:
         remote = [r for r in self._others if r not in self.memory.ranks]
         rows = self._rows(this, self.comm.rank)
         shape = rows.stop - rows.start, this.total.shape[1]
-        forth = [self._say_where(this, r) for r in self._others if r in self.memory.ranks]
+        forth: list[Sent] = []
         arriving: dict[int, Arriving] = {}
         for r in remote:
             given = self._rows(this, r)
@@ -158,9 +166,6 @@ class Reduction:
                 out = [np.asarray(_core.empty_matrix(*shape)) for _ in range(n)]
                 arriving[r] = Arriving(self.comm, out, r, FORTH)
         yield
-        for r in self._others:
-            if r in self.memory.ranks:
-                self._hear_where(this, r)
         parts: list[Array] = []
         for r, n in enumerate(self.batch.n_branches):
             if r == self.comm.rank:
@@ -189,10 +194,9 @@ class Reduction:
         """The rows that the others have added up."""
         if len(self.memory.ranks) < self.comm.size:
             this.active[:] = True  # nobody has heard of all rows
-        for r in self._others:
-            if r in self.memory.ranks:
-                rows = self._rows(this, r)
-                _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
+        for r in self._beside:
+            rows = self._rows(this, r)
+            _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
 
     def _placed(self, branches: Array) -> Array:
         """The same [K, M, n], one of zeros where there are none, for the total; others can read them."""
@@ -204,16 +208,18 @@ class Reduction:
         placed[:] = branches
         return placed
 
-    def _say_where(self, this: _Sum, to: int) -> Sent:
-        """Tells where branches lie and which rows are active."""
-        place = np.array([self.memory.place(this.branches)], np.int64)
-        message = np.concatenate([place.view(np.uint8), this.active.view(np.uint8)])
-        return self.comm.send(message, to, FORTH), message
-
-    def _hear_where(self, this: _Sum, source: int) -> None:
-        message = self.comm.take(source, FORTH)
-        this.places[source] = int(message[:8].view(np.int64)[0])
-        this.active |= message[8:].view(np.bool_)
+    def _say_where(self) -> None:
+        """Replicas on this host tell one another where the branches of all sums lie, and which rows are active."""
+        places = np.array([self.memory.place(this.branches) for this in self.open], np.int64)
+        active = [this.active for this in self.open]
+        told = np.concatenate([places.view(np.uint8), *(one.view(np.uint8) for one in active)])
+        for r, heard in zip(self.memory.ranks, self.memory.group.all_gather(told), strict=True):
+            at = heard[: places.nbytes].view(np.int64)
+            start = places.nbytes
+            for this, place, own in zip(self.open, at.tolist(), active, strict=True):
+                this.places[r] = place
+                own |= heard[start : start + len(own)].view(np.bool_)
+                start += len(own)
 
     def _look(self, this: _Sum, source: int, n: int) -> Array:
         """A replica's n sums [n, M, N]; of one, the total is the first."""
