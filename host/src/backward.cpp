@@ -120,7 +120,10 @@ class Backward {
   void sort();
   void share_out(int c);
   void return_step(const Chunk& chunk, int t);
-  void run_chunk(int c, const Leaf& leaf);
+  void run_states(const Chunk& chunk);
+  void run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sums);
+  ChunkPass pass_of(int c, const Leaf& leaf, const SenderSums* sums) const;
+  void run_leaf(int c0, int c1, const Leaf& leaf);
   void run_sparse(const ChunkPass& at_hand, int sender);
   void run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of);
   void unpack_windows();
@@ -304,7 +307,9 @@ LayerGradients Backward::run() {
   const int n_chunks = static_cast<int>(chunks_.size());
   int c = 0;
   for (const Leaf& leaf : leaves_) {
-    for (; c < n_chunks && chunks_[c].b0 < leaf.hi * group_samples; ++c) run_chunk(c, leaf);
+    const int first = c;
+    while (c < n_chunks && chunks_[c].b0 < leaf.hi * group_samples) ++c;
+    run_leaf(first, c, leaf);
     if (!leaf.folds || !n_chunks) continue;
     const PhaseTimer timer(Phase::deliver_grad);
     for (const Sender& to : senders_) to.sums.fold(leaf);
@@ -347,67 +352,87 @@ void Backward::return_step(const Chunk& chunk, int t) {
   }
 }
 
-void Backward::run_chunk(int c, const Leaf& leaf) {
-  share_out(c);
-  const Chunk& chunk = chunks_[c];
-  if (!by_tile_) {
-    const PhaseTimer timer(Phase::step_grad);
-    const auto run_steps = [&](int t0, int t1) {
-      parallel_for(chunk.b1 - chunk.b0, [&](int k, int) {
-        kernels_.state_grad_by_sample(pass_, chunk, t0, t1, chunk.b0 + k, d_current_.data());
-      });
-    };
-    if (!returned_) {
-      run_steps(chunk.t0, chunk.t1);
-    } else {  // all samples step by step: a row of weights is read once for a group of them
-      pass_.returned_end = chunk.t1;
-      for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
-        return_step(chunk, t);
-        run_steps(t, t + 1);
-      }
-    }
+// ∂L/∂i of all neurons in a chunk, sample by sample.
+void Backward::run_states(const Chunk& chunk) {
+  const PhaseTimer timer(Phase::step_grad);
+  const auto run_steps = [&](int t0, int t1) {
+    parallel_for(chunk.b1 - chunk.b0, [&](int k, int) {
+      kernels_.state_grad_by_sample(pass_, chunk, t0, t1, chunk.b0 + k, d_current_.data());
+    });
+  };
+  if (!returned_) return run_steps(chunk.t0, chunk.t1);
+  pass_.returned_end = chunk.t1;
+  for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {  // all samples: a row of weights is read once for a group of them
+    return_step(chunk, t);
+    run_steps(t, t + 1);
   }
+}
+
+ChunkPass Backward::pass_of(int c, const Leaf& leaf, const SenderSums* sums) const {
+  const Chunk& chunk = chunks_[c];
+  return {chunk,
+          chunk.b0 == leaf.lo * group_samples,
+          d_bias_ ? d_bias_.data() + chunk.b0 / group_samples * row_ : nullptr,
+          sums,
+          arrived_.data() + at(c, 0),
+          listed_[c].grads.data(),
+          listed_[c].states.data(),
+          listed_[c].starts.data()};
+}
+
+// A tile's part of chunks c0..c1-1, one after the other.
+void Backward::run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sums) {
+  const int n_items = n_tiles_ * n_parts_, n_workers = std::min(n_items, num_threads());
+  parallel_for(n_items, [&](int item, int worker) {
+    for (int c = c0; c < c1; ++c) {
+      const ChunkPass at_hand = pass_of(c, leaf, sums);
+      const int p = item / n_parts_;
+      float* d_current = d_current_.data() + (keeps_all() ? at_hand.chunk.n_rows() * spec_.tile_width * p : 0);
+      if (by_tile_) {
+        const PhaseTimer timer(Phase::step_grad, n_workers);
+        if (!keeps_all()) {
+          Array<float>& own = worker_d_current_[worker];  // any of the threads may come, and few may be needed
+          if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
+          d_current = own.data();
+        }
+        kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
+      }
+      const PhaseTimer timer(Phase::deliver_grad, n_workers);
+      kernels_.weight_grad(pass_, at_hand, p, {item % n_parts_, n_parts_}, d_current);
+    }
+  });
+}
+
+// Chunks c0..c1-1, which make up a leaf: one after the other where something waits for all tiles, such as a sum over
+// them, else tile by tile, so that threads wait for one another at the end alone.
+void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
   std::vector<SenderSums> sums;
-  for (const Sender& from : senders_)
+  bool waits = keeps_all();
+  for (const Sender& from : senders_) {
     sums.push_back(
         {from.input.n_pre, from.weight, from.windows ? nullptr : from.sums.of(leaf), from.group.data(), from.rows});
-  const ChunkPass at_hand{chunk,
-                          chunk.b0 == leaf.lo * group_samples,
-                          d_bias_ ? d_bias_.data() + chunk.b0 / group_samples * row_ : nullptr,
-                          sums.data(),
-                          arrived_.data() + at(c, 0),
-                          listed_[c].grads.data(),
-                          listed_[c].states.data(),
-                          listed_[c].starts.data()};
-  const int n_items = n_tiles_ * n_parts_;
-  parallel_for(n_items, [&](int item, int worker) {
-    const int p = item / n_parts_, n_workers = std::min(n_items, num_threads());
-    float* d_current = d_current_.data() + (keeps_all() ? chunk.n_rows() * spec_.tile_width * p : 0);
-    if (by_tile_) {
-      const PhaseTimer timer(Phase::step_grad, n_workers);
-      if (!keeps_all()) {
-        Array<float>& own = worker_d_current_[worker];  // any of the threads may come, and few may be needed
-        if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
-        d_current = own.data();
-      }
-      kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
+    waits = waits || from.weight;
+  }
+  if (!waits) return run_tiles(c0, c1, leaf, sums.data());
+  for (int c = c0; c < c1; ++c) {
+    const Chunk& chunk = chunks_[c];
+    share_out(c);
+    if (!by_tile_) run_states(chunk);
+    run_tiles(c, c + 1, leaf, sums.data());
+    for (int k = 0; k < n_senders(); ++k)
+      if (senders_[k].rows)
+        run_sparse(pass_of(c, leaf, sums.data()), k);
+      else if (senders_[k].windows)
+        run_windows(chunk, leaf, senders_[k]);
+    for (std::size_t k = 0; k < input_.sources.size(); ++k) {
+      const std::size_t n_values = out_.d_value[k].size() / n_value_blocks();
+      if (const float* weight = senders_[k].dense_weight)
+        dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, weight, d_current_.data(),
+                         {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
+      if (!senders_[k].weight) continue;
+      add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
+                 input_.sources[k].places, out_.d_value[k].data(), n_values);
     }
-    const PhaseTimer timer(Phase::deliver_grad, n_workers);
-    kernels_.weight_grad(pass_, at_hand, p, {item % n_parts_, n_parts_}, d_current);
-  });
-  for (int k = 0; k < n_senders(); ++k)
-    if (senders_[k].rows)
-      run_sparse(at_hand, k);
-    else if (senders_[k].windows)
-      run_windows(chunk, leaf, senders_[k]);
-  for (std::size_t k = 0; k < input_.sources.size(); ++k) {
-    const std::size_t n_values = out_.d_value[k].size() / n_value_blocks();
-    if (const float* weight = senders_[k].dense_weight)
-      dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, weight, d_current_.data(),
-                       {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
-    if (!senders_[k].weight) continue;
-    add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
-               input_.sources[k].places, out_.d_value[k].data(), n_values);
   }
 }
 
