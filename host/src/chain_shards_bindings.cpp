@@ -94,7 +94,8 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
 
 Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
   const std::vector<std::uint32_t>& first = first_[k];
-  if (const std::uint32_t* const places = whole.places()) {
+  if (whole.lists()) {
+    const std::uint32_t* const places = whole.places();
     const std::size_t before = whole.edges()[rank_], n_own = whole.edges()[rank_ + 1] - before;
     Array<float> own(n_own);
     for (std::size_t j = 0; j < whole.n_slots(); ++j)
