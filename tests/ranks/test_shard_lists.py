@@ -64,3 +64,15 @@ def test_messages_of_shards_must_fit():
     short = _core.Lists(np.array([0, 1, 1]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
     with pytest.raises(SpikeListError, match="split_values: offsets or counts do not fit the ids"):
         _core.split_values(short, np.zeros((1, 2), np.float32), [0, 8])
+
+
+@pytest.mark.parametrize(("n_listed", "expected"), [(0, 0), (3, 3), (17, 17), (18, 20), (20, 20)])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_rows_that_may_differ_from_zero(n_listed, expected, dtype):
+    """Which of 20 neurons stand in a list; nine in ten count as all of them."""
+    ids = np.arange(n_listed, dtype=dtype)
+    lists = _core.Lists(np.array([0, n_listed]), ids, np.array([n_listed], np.int32))
+    assert np.array_equal(np.asarray(lists.perhaps_listed(20)), np.arange(20) < expected)
+    if n_listed:
+        with pytest.raises(SpikeListError, match="perhaps_listed: an id is too large"):
+            lists.perhaps_listed(n_listed - 1)
