@@ -57,14 +57,14 @@ class Array {
 // A sending population as the caller has it: weight [M, N], row-major.
 struct SourceInput {
   Lists lists;
-  int n_list_steps = 0;                   // steps that `lists` covers
-  const std::uint32_t* places = nullptr;  // where the gradient of each list value goes; null: where the value is
+  int n_list_steps = 0;  // steps that `lists` covers
   int n_pre = 0;
   int delay = 0;
   const float* weight = nullptr;
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` has one number each, receiver by receiver
   const Windows* windows = nullptr;  // of a convolution: `weight` is that of its windows (windows.h)
   const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
+  const std::uint32_t* places = nullptr;  // where the gradient of each list value goes; null: where the value is
 };
 
 // A recurrent connection as the caller has it.
