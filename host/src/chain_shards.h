@@ -25,8 +25,8 @@ class ChainShards {
   Array<float> own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const;
 
   // What the tiles of population k have for the list values of its `sources`: d_value, of each source [blocks of this
-  // rank's tiles][entries], empty where this rank has no tiles. Returns, of each source, the sums over the tiles of all
-  // ranks for this rank's own entries. `runs`: of all populations.
+  // rank's tiles][entries, rank by rank], which is taken, empty where this rank has no tiles. Returns, of each source,
+  // the sums over the tiles of all ranks for this rank's own entries. `runs`: of all populations.
   std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
                                       const std::vector<std::shared_ptr<PyRun>>& runs,
                                       std::vector<Array<float>>& d_value) const;

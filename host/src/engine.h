@@ -148,7 +148,7 @@ struct Wanted {
 
 struct LayerGradients {
   // Per source: [M, N], of sparse synapses a number each; [slots], of a shard with an exchange [K, slots], sums of its
-  // blocks of tiles (tile_sums.h).
+  // blocks of tiles (tile_sums.h); in the order of the source's places, where it has some.
   std::vector<Array<float>> d_weight, d_value;
   std::vector<Array<float>> d_loops;       // per loop, as of a source
   std::vector<Array<float>> d_delays;      // per loop, of axonal delays, [N]

@@ -230,7 +230,7 @@ class _ShardPass(Pass):
         return [_sum([row for block in next(sums) for row in block], part.tile_folds) if w else None for w in wanted]
 
     def _listed(self, weight: str) -> Rows:
-        """Who stands in the lists of a weight's sender."""
+        """Who may stand in the lists of a weight's sender."""
         if weight in self.wiring.senders:
             k = self.wiring.senders.index(weight)
             return np.asarray(self.lists_read[k].perhaps_listed(self.wiring.n_pre[k]))

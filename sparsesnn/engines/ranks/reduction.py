@@ -89,7 +89,7 @@ class Reduction:
         Args:
             learnt: the engine's names of what learns.
             found: of each the sums of this replica's branches, or groups.
-            listed: of a matrix, by its name, which of its senders stand in any list.
+            listed: of a matrix, by its name, which of its senders may stand in a list.
         """
         wiring = Wiring.of(layer)
         for name, c in wiring.connections.items():
@@ -122,7 +122,8 @@ class Reduction:
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
         if self.open:
-            self._say_where()
+            if self._beside:
+                self._say_where()
             for this in self.open:
                 next(this.steps, None)
             self.memory.group.barrier()  # the totals are there
