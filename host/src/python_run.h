@@ -64,9 +64,9 @@ class PyRun {
         OwnLists{std::move(made.offsets), std::move(made.n_spikes), std::move(made.ids), {}});
     const std::size_t n_offsets = n_lists() + 1, n = n_lists();
     const auto dtype = wide_ ? nb::dtype<std::int32_t>() : nb::dtype<std::uint16_t>();
-    lists_ = std::make_shared<PyLists>(In<std::int64_t>(own_->offsets.data(), 1, &n_offsets),
+    lists_ = std::make_shared<PyLists>(In<std::int64_t>(own_->offsets.data(), 1, &n_offsets, nb::handle()),
                                        AnyIn(own_->ids.data(), 1, &n_slots_, {}, nullptr, dtype),
-                                       In<std::int32_t>(own_->n_spikes.data(), 1, &n));
+                                       In<std::int32_t>(own_->n_spikes.data(), 1, &n, nb::handle()));
     lists_->memory = own_;
     lists_->checked_for = spec_.n;
     lists_->untouched = true;  // for as long as Python has not seen them
