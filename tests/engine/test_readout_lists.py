@@ -29,7 +29,8 @@ def heard(n_samples: int, graded: bool) -> SpikeBatch:
     lengths = torch.cat([torch.zeros(1, dtype=torch.int64), keep.cumsum(0)])[batch.offsets]
     assert batch.values is not None
     values = batch.values.detach()[keep].requires_grad_()
-    return replace(batch, offsets=lengths, ids=batch.ids[keep], values=values).validate()
+    ids = torch.from_numpy(batch.ids.numpy()[keep.numpy()])  # old versions of PyTorch do not index uint16
+    return replace(batch, offsets=lengths, ids=ids, values=values).validate()
 
 
 def gradients(n_pre: int, n: int, n_samples: int, graded: bool, delay: int, weight_dtype: str) -> list[torch.Tensor]:
