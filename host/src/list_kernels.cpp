@@ -85,35 +85,80 @@ void count(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32
 
 namespace {
 
-// The ids of one list and the field of each: spikes to `spike` on, near-spikes to `near` on. Words list a neuron or
-// two, so four are written without asking: what is too much goes where the next near-spike goes, which must be in
-// bounds (`roomy`).
-template <class Id, bool fields>
+// Who left a record in a tile: all candidates, also those that a capacity dropped; of fixed lists all neurons.
+inline std::uint64_t stored_word(const ForwardPass& pass, std::size_t at, int tile) {
+  return pass.near && pass.spec->fixed ? valid_word(*pass.spec, tile) : pass.listed[at];
+}
+
+// The ids of one list and, at most, one field of each. Words list a neuron or two, so four are written without asking:
+// what is too much, or was dropped, goes where the next near-spike goes, which must be in bounds (`roomy`).
+template <class Id, bool fields, bool limited>
 inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* records, std::int64_t list,
-                      std::int64_t spike, std::int64_t near, bool roomy) {
+                      bool roomy) {
   const std::size_t stride = words_stride(pass);
   const int n_tiles = pass.spec->n_tiles(), w = pass.spec->tile_width;
   Id* const ids = static_cast<Id*>(out.ids);
+  std::int64_t spike = out.offsets[list], near_spike = spike + out.n_spikes[list];
   for (int p = 0; p < n_tiles; ++p) {
     const std::size_t at = p * stride + list;
-    const std::uint64_t fired = pass.fired[at];
-    std::uint64_t bits = pass.listed[at];
+    const std::uint64_t sent = pass.sent[at], kept = limited ? sent | pass.near[at] : pass.listed[at];
+    std::uint64_t bits = limited && fields ? stored_word(pass, at, p) : kept;
     SlotBuffer& tile = records[p * pass.n_blocks];
     const float* record = tile.data + tile.size;
     if (fields) tile.size += static_cast<std::size_t>(__builtin_popcountll(bits));
     const int first = p * w;
     const auto put = [&] {
       const std::uint64_t one = bits & -bits;  // 0 once nothing is left
-      const std::int64_t is_spike = (fired & one) != 0, to = is_spike ? spike : near;
+      const std::int64_t is_spike = (sent & one) != 0, to = is_spike ? spike : near_spike;
       ids[to] = static_cast<Id>(first + __builtin_ctzll(bits | 1ull << 63));
       if constexpr (fields) out.fields[to] = *record++;
       spike += is_spike;
-      near += (one != 0) - is_spike;
+      near_spike += ((limited ? kept & one : one) != 0) - is_spike;
       bits &= bits - 1;
     };
-    if (roomy && (!fields || tile.data))
+    if (roomy && (!fields || tile.data)) {
       for (int k = 0; k < 4; ++k) put();
-    while (bits) put();
+      while (bits) put();
+    }
+    while (bits)
+      if (!limited || kept & bits & -bits) {
+        put();
+      } else {
+        bits &= bits - 1;
+        ++record;
+      }
+  }
+}
+
+// With several fields, or ids of those that fired and were dropped.
+template <class Id>
+inline void fill_any_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* records, std::int64_t list) {
+  const LayerSpec& spec = *pass.spec;
+  const std::size_t stride = words_stride(pass);
+  const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
+  Id* const ids = static_cast<Id*>(out.ids);
+  std::int64_t spike = out.offsets[list], near_spike = spike + out.n_spikes[list];
+  std::int64_t silenced = out.silenced_offsets ? out.silenced_offsets[list] : 0;
+  for (int p = 0; p < n_tiles; ++p) {
+    const std::size_t at = p * stride + list;
+    const std::uint64_t sent = pass.sent[at], near = near_word(pass, at), stored = stored_word(pass, at, p);
+    SlotBuffer& tile = records[p * pass.n_blocks];
+    const float* record = tile.data + tile.size;
+    tile.size += static_cast<std::size_t>(__builtin_popcountll(stored)) * n_fields;
+    for (std::uint64_t bits = stored; bits; bits &= bits - 1, record += n_fields) {
+      const int k = __builtin_ctzll(bits);
+      if (!((sent | near) >> k & 1)) {
+        if (out.silenced_offsets && pass.fired[at] >> k & 1)
+          out.silenced_ids[silenced++] = static_cast<std::uint32_t>(p * w + k);
+        continue;
+      }
+      // No branch on the kind: it is a toss-up that no predictor wins.
+      const std::int64_t is_spike = sent >> k & 1, slot = is_spike ? spike : near_spike;
+      spike += is_spike;
+      near_spike += 1 - is_spike;
+      ids[slot] = static_cast<Id>(p * w + k);
+      for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
+    }
   }
 }
 
@@ -125,81 +170,61 @@ inline void rewind_records(const ForwardPass& pass, int b0, int b1) {
       pass.slots[p * pass.n_blocks + block].size = 0;
 }
 
-// The usual lists: no capacity, at most one field.
-template <class Id, bool fields>
-void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
+// Asks for what the lists of samples b0..b1-1 need at the next step, `row` being the first list of this one: too many
+// streams for the hardware to foresee.
+template <class Id>
+inline void ask_for_next_step(const ForwardPass& pass, const ListsOut& out, std::int64_t row, int b0, int b1) {
+  for (int p = 0; p < pass.spec->n_tiles(); ++p) {
+    const std::size_t word = p * words_stride(pass) + row + pass.n_samples + b0;
+    __builtin_prefetch(pass.fired + word);
+    __builtin_prefetch(pass.listed + word);
+    if (pass.near) {
+      __builtin_prefetch(pass.sent + word);
+      __builtin_prefetch(pass.near + word);
+    }
+    const SlotBuffer& records = pass.slots[p * pass.n_blocks + b0 / pass.block_size];
+    __builtin_prefetch(records.data + records.size + 32);
+  }
+  if (row + pass.n_samples == static_cast<std::int64_t>(words_stride(pass))) return;  // the last one
+  const std::int64_t from = out.offsets[row + pass.n_samples + b0], to = out.offsets[row + pass.n_samples + b1];
+  for (std::int64_t j = from; j < to; j += 32) __builtin_prefetch(static_cast<Id*>(out.ids) + j, 1);
+  for (int f = 0; f < pass.spec->n_fields(); ++f)
+    for (std::int64_t j = from; j < to; j += 16) __builtin_prefetch(out.fields + f * out.n_slots + j, 1);
+}
+
+// Calls body(list, its records, whether more lists of the same samples and step lie behind it).
+template <class Id, class Body>
+inline void each_list(const ForwardPass& pass, const ListsOut& out, int b0, int b1, Body&& body) {
   rewind_records(pass, b0, b1);
   for (int t = 0; t < pass.n_steps; ++t) {
     const std::int64_t row = static_cast<std::int64_t>(t) * pass.n_samples, limit = out.offsets[row + b1];
-    for (int p = 0; p < pass.spec->n_tiles(); ++p) {  // of the next step: too many streams for the hardware to foresee
-      const std::size_t word = p * words_stride(pass) + row + pass.n_samples + b0;
-      __builtin_prefetch(pass.fired + word);
-      __builtin_prefetch(pass.listed + word);
-      const SlotBuffer& records = pass.slots[p * pass.n_blocks + b0 / pass.block_size];
-      __builtin_prefetch(records.data + records.size + 32);
-    }
-    if (t + 1 < pass.n_steps) {
-      const std::int64_t from = out.offsets[row + pass.n_samples + b0], to = out.offsets[row + pass.n_samples + b1];
-      for (std::int64_t j = from; j < to; j += 32) __builtin_prefetch(static_cast<Id*>(out.ids) + j, 1);
-      if (fields)
-        for (std::int64_t j = from; j < to; j += 16) __builtin_prefetch(out.fields + j, 1);
-    }
-    for (std::int64_t i = row + b0; i < row + b1; ++i) {
-      const std::int64_t begin = out.offsets[i], near = begin + out.n_spikes[i], end = out.offsets[i + 1];
-      SlotBuffer* const records = pass.slots + (i - row) / pass.block_size;
-      fill_list<Id, fields>(pass, out, records, i, begin, near, end < limit);
-    }
+    ask_for_next_step<Id>(pass, out, row, b0, b1);
+    for (std::int64_t i = row + b0; i < row + b1; ++i)
+      body(i, pass.slots + (i - row) / pass.block_size, out.offsets[i + 1] < limit);
   }
 }
 
-// With a capacity, which may have dropped some of the records, or several fields.
+template <class Id, bool fields, bool limited>
+void fill_plain(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
+  each_list<Id>(pass, out, b0, b1, [&](std::int64_t list, SlotBuffer* records, bool roomy) {
+    fill_list<Id, fields, limited>(pass, out, records, list, roomy);
+  });
+}
+
 template <class Id>
 void fill_any(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
-  const LayerSpec& spec = *pass.spec;
-  const bool limited = pass.near != nullptr;
-  const std::size_t stride = words_stride(pass);
-  const int n_tiles = spec.n_tiles(), n_fields = spec.n_fields(), w = spec.tile_width;
-  Id* ids = static_cast<Id*>(out.ids);
-  rewind_records(pass, b0, b1);
-  for (int t = 0; t < pass.n_steps; ++t)
-    for (int b = b0; b < b1; ++b) {
-      const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + b;
-      const std::int64_t begin = out.offsets[i], near_begin = begin + out.n_spikes[i];
-      std::int64_t spike = begin, near_spike = near_begin;
-      std::int64_t silenced = out.silenced_offsets ? out.silenced_offsets[i] : 0;
-      for (int p = 0; p < n_tiles; ++p) {
-        const std::size_t at = p * stride + i;
-        const std::uint64_t sent = pass.sent[at], near = near_word(pass, at);
-        const std::uint64_t stored = !limited ? pass.listed[at] : spec.fixed ? valid_word(spec, p) : pass.listed[at];
-        SlotBuffer& records = pass.slots[p * pass.n_blocks + b / pass.block_size];
-        const float* record = records.data + records.size;
-        records.size += static_cast<std::size_t>(__builtin_popcountll(stored)) * n_fields;
-        for (std::uint64_t bits = stored; bits; bits &= bits - 1, record += n_fields) {
-          const int k = __builtin_ctzll(bits);
-          if (limited && !((sent | near) >> k & 1)) {
-            if (out.silenced_offsets && pass.fired[at] >> k & 1)
-              out.silenced_ids[silenced++] = static_cast<std::uint32_t>(p * w + k);
-            continue;
-          }
-          // No branch on the kind: it is a toss-up that no predictor wins.
-          const std::int64_t is_spike = sent >> k & 1, slot = is_spike ? spike : near_spike;
-          spike += is_spike;
-          near_spike += 1 - is_spike;
-          ids[slot] = static_cast<Id>(p * w + k);
-          for (int f = 0; f < n_fields; ++f) out.fields[f * out.n_slots + slot] = record[f];
-        }
-      }
-    }
+  each_list<Id>(pass, out, b0, b1,
+                [&](std::int64_t list, SlotBuffer* records, bool) { fill_any_list<Id>(pass, out, records, list); });
 }
 
 template <class Id>
 void fill_lists(const ForwardPass& pass, const ListsOut& out, int b0, int b1) {
-  if (pass.near || pass.spec->n_fields() > 1)
-    fill_any<Id>(pass, out, b0, b1);
-  else if (pass.spec->n_fields() == 1)
-    fill_plain<Id, true>(pass, out, b0, b1);
+  const int n_fields = pass.spec->n_fields();
+  if (n_fields > 1 || out.silenced_offsets) return fill_any<Id>(pass, out, b0, b1);
+  if (pass.near)
+    n_fields ? fill_plain<Id, true, true>(pass, out, b0, b1) : fill_plain<Id, false, true>(pass, out, b0, b1);
   else
-    fill_plain<Id, false>(pass, out, b0, b1);
+    n_fields ? fill_plain<Id, true, false>(pass, out, b0, b1) : fill_plain<Id, false, false>(pass, out, b0, b1);
 }
 
 }  // namespace
