@@ -221,7 +221,7 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     predicted_step_ms, predicted_efficiency: the same, of times by the plan's cost model with the links that were measured, and
         the rates of this machine (`rates_of`).
     predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
-        least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of all lists by sender on every rank.
+        least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of lists by sender.
     """
     if not rows:
         return

@@ -94,10 +94,11 @@ class Windows:
 class Source:
     """
     A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses
-    [synapses] with their rows; of a convolution that of its windows.
+    [synapses] with their rows; of a convolution that of its windows. sorted: these lists, sorted;
+    gradients of their values then come in that order.
     """
 
-    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., windows: Windows | None = ...) -> None: ...
+    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., windows: Windows | None = ..., sorted: SortedLists | None = ...) -> None: ...
 
 class Loop:
     """
@@ -241,8 +242,52 @@ class Exchange:
 
     def __init__(self, python: object) -> None: ...
 
-def shard_message(lists: Lists, n_neurons: int, dropped: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None) -> object:
-    """uint8[n]: lists of one shard, of n_neurons, for `merge_messages`."""
+class OwnEvents:
+    """
+    The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; see host/src/sorted_lists.h.
+    """
+
+    def __init__(self, lists: Lists, n_neurons: int, n_samples: int, order: object) -> None: ...
+
+    def __len__(self) -> int:
+        """Events: entries that arrive."""
+
+    def to_slots(self, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], n_slots: int) -> object:
+        """
+        float32[n_slots]: values of the events where their entries stand in the lists; 0 for others.
+        """
+
+class SortedLists:
+    """
+    The lists of a population, sorted for `order`, from the messages of its shards; rank r owns neurons
+    first[r] to first[r + 1] - 1.
+    """
+
+    def __init__(self, messages: Sequence[Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)]], first: Sequence[int], n_steps: int, n_samples: int, order: object) -> None: ...
+
+    @property
+    def ends(self) -> list[int]:
+        """Where each message goes on with its lists."""
+
+    @property
+    def edges(self) -> list[int]:
+        """Events edges[r] to edges[r + 1] - 1 are rank r's."""
+
+    def from_slots(self, population: Lists, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
+        """
+        float32[K, events]: from values [K, entries] of the population's lists.
+        """
+
+def chunk_plan(n_pre: int, n_sources: int, tile_width: int, n_tiles: int) -> tuple[int, int]:
+    """
+    Rows at most, and groups of samples at least, of a chunk of the backward pass of a layer of n_tiles tiles that
+    hears n_sources populations of n_pre neurons in all.
+    """
+
+def shard_message(lists: Lists, n_neurons: int, dropped: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, events: OwnEvents | None = ...) -> object:
+    """
+    uint8[n]: lists of one shard, of n_neurons, for `merge_messages`, and its sorted events, if given.
+    """
 
 def merge_messages(messages: Sequence[Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)]], n_lists: int, limited: bool, first: Sequence[int]) -> tuple:
     """

@@ -117,7 +117,7 @@ class Communicator(ABC):
         return self.all_to_all([array] * self.size)
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
-        """`all_gather` of parts whose lengths differ in a way that all ranks know.
+        """`all_gather` of parts whose lengths differ in a way that all ranks know; what it returns may hold `own` itself.
 
         Args:
             what: the parts are.

@@ -17,25 +17,23 @@ from sparsesnn.host.comm.base import Array, Bytes
 ACTIVITY = 0.02
 
 
-def lists(of_rank: tuple[Array, Array, Array], first: Sequence[int], rank: int, other: int, *, drops: bool) -> Bytes:
-    """The lists of rank `other` as `shard_message` packs them (host/src/shard_lists.h).
+def lists(
+    of_rank: tuple[Array, Array, Array], first: Sequence[int], rank: int, other: int
+) -> tuple[Array, Array, Array]:
+    """The lists of rank `other`, which has neurons: offsets, ids and numbers of spikes.
 
     Args:
-        of_rank: offsets, ids and numbers of spikes of the lists of `rank`, whose ids count from 0.
+        of_rank: those of `rank`; ids count from 0.
         first: of a population, the first neuron of each rank, and the number of neurons, [R + 1].
-        drops: the message ends with how many candidates found no slot.
     """
     offsets, ids, n_spikes = of_rank
     n_own, n = first[rank + 1] - first[rank], first[other + 1] - first[other]
-    if not n:
-        return np.empty(0, np.uint8)
     runs = np.stack([n_spikes, np.diff(offsets) - n_spikes], 1).reshape(-1)
     if not n_own:
         ids, runs = _drawn(len(n_spikes), n, other)
     ids, runs = _moved(ids.astype(np.int64), runs, n_own or n, n, 2 * (other - rank))
-    counts = np.concatenate([runs[::2], runs[::2] + runs[1::2]])
-    parts = [ids.astype(_id_type(n)), counts.astype(_count_type(n)), np.zeros(len(n_spikes) if drops else 0, np.int32)]
-    return np.concatenate([part.view(np.uint8) for part in parts])
+    ends = np.cumsum(runs[::2] + runs[1::2], dtype=np.int64)
+    return np.concatenate([[0], ends]), ids.astype(np.uint16 if n <= 65536 else np.int32), runs[::2].astype(np.int32)
 
 
 def spikes(message: Bytes, n_lists: int, n_kinds: int, first: Sequence[int], rank: int, other: int) -> Bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ class Mpi(Communicator):
                     os.sched_yield()
             else:
                 message = self.comm.Mprobe(source, tag + _TAG_SHIFT, status)
-            array = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
+            array = _room(status.Get_count(self.mpi.BYTE))
             self.wait(message.Irecv([array, self.mpi.BYTE]))
         self.traffic.count(received=array.nbytes)
         return status.Get_source(), array
@@ -176,13 +176,18 @@ class Mpi(Communicator):
         return out
 
     def all_gather(self, array: Array) -> list[Array]:
-        own = np.ascontiguousarray(array).reshape(-1)
+        parts = self.gather_parts(array, "", lambda _: array)
+        if np.may_share_memory(parts[self.rank], array):
+            parts[self.rank] = parts[self.rank].copy()  # the caller's own may change
+        return parts
+
+    def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
+        own = np.ascontiguousarray(own).reshape(-1)
         if self.size <= FEW:  # one message each way, which says how long it is
             requests = [self.send(own, r, GATHER) for r in range(self.size) if r != self.rank]
             parts = [own if r == self.rank else self.take(r, GATHER).view(own.dtype) for r in range(self.size)]
             for request in requests:
                 request.wait()
-            parts[self.rank] = own.copy()  # the caller's own may change
             return parts
         with self.traffic.timed():
             sizes = np.empty(self.size, np.int64)
@@ -228,6 +233,13 @@ class Mpi(Communicator):
 
     def _count_collective(self, sent: int, received: int) -> None:
         self.traffic.count(sent=sent, received=received, n_messages=self.size - 1)
+
+
+def _room(n_bytes: int) -> Bytes:
+    """For a message; of large ones in memory that the engine keeps, as new pages take longer than what comes into them."""
+    if n_bytes < LARGE:
+        return np.empty(n_bytes, np.uint8)
+    return np.asarray(_core.empty_matrix(1, -(-n_bytes // 4))).reshape(-1).view(np.uint8)[:n_bytes]
 
 
 class _MpiRequest:

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "axonal_delays.h"
-#include "choices.h"
+#include "chunks.h"
 #include "dense_shares.h"
 #include "events.h"
 #include "group_sums.h"
@@ -16,6 +16,7 @@
 #include "packing.h"
 #include "phases.h"
 #include "readout_backward.h"
+#include "sorted_lists.h"
 #include "sparse_rows.h"
 #include "thread_pool.h"
 #include "tile_sums.h"
@@ -24,73 +25,55 @@
 namespace sparsesnn {
 namespace {
 
-// The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
-// descending. Sample by sample (`by_sample`) there must be something to do for every thread, if that fits. 1,024 rows
-// (t, b) are 256 kB a tile of 64 neurons, which leaves half of the smallest usual L2 to the rest.
-std::vector<Chunk> make_chunks(int n_rows, int n_steps, int n_samples, bool by_sample,
-                               const std::vector<Leaf>& leaves) {
-  std::vector<Chunk> chunks;
-  if (!n_steps) return chunks;
-  const int most_steps = n_rows / group_samples;
-  int groups = 1;
-  if (n_steps <= most_steps) {
-    groups = n_rows / (n_steps * group_samples);
-    if (by_sample) groups = std::max(groups, (num_threads() + group_samples - 1) / group_samples);
-  }
-  for (const Leaf& leaf : leaves)
-    for (int g = leaf.lo; g < leaf.hi; g += groups)
-      for (int t1 = n_steps; t1 > 0; t1 -= most_steps)
-        chunks.push_back({std::max(0, t1 - most_steps), t1, g * group_samples,
-                          std::min(n_samples, std::min(leaf.hi, g + groups) * group_samples)});
-  return chunks;
-}
-
-// Rows of a chunk: twice as many where a tile's weights from several connections, such as copies with several delays,
-// are more than `columns_kb`. They and their gradient come from beyond L2 for every chunk: so half as often.
-int chunk_rows(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
+ChunkPlan plan_of(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
   std::size_t n_pre = 0;
   for (const SourceInput& source : input.sources) n_pre += static_cast<std::size_t>(source.n_pre);
-  const std::size_t columns = n_pre * static_cast<std::size_t>(spec.tile_width) * sizeof(float);
-  const bool many = input.sources.size() > 1 && columns > static_cast<std::size_t>(choices.columns_kb) << 10;
-  return by_tile && many ? 2 * choices.backward_rows : choices.backward_rows;
+  return chunk_plan(n_pre, input.sources.size(), spec.tile_width, by_tile);
 }
 
-// What the tiles' shares add up to, for the list values of a sender: one sum for each of the blocks [K][n_values] or,
-// not `by_blocks`, the sum of all [n_values]. Sums take the place of their first shares; from there they go to the
-// lists in the order of these, since threads that wrote to places all over them would wait for one another's cache
-// lines.
-void add_shares(const Kernels& kernels, const Events& events, float* shares, const std::vector<TileBlock>& blocks,
-                bool by_blocks, const std::uint32_t* places, float* d_value, std::size_t n_values) {
+// What the tiles' shares of a sender's events add up to: a sum for each of the blocks or, not `by_blocks`, one of all;
+// they take the place of the first shares. Returns where each begins.
+std::vector<const float*> add_shares(const Kernels& kernels, std::size_t n_events, float* shares,
+                                     const std::vector<TileBlock>& blocks, bool by_blocks) {
   const PhaseTimer timer(Phase::sum_shares);
   const std::size_t n_blocks = blocks.size();
-  parallel_for(static_cast<int>((events.n + share_piece - 1) / share_piece), [&](int item, int) {
-    const std::size_t from = item * share_piece, n = std::min(share_piece, events.n - from);
+  parallel_for(static_cast<int>((n_events + share_piece - 1) / share_piece), [&](int item, int) {
+    const std::size_t from = item * share_piece, n = std::min(share_piece, n_events - from);
     float sum[share_piece], block[share_piece];
     float* tiles = shares + from;
-    for (const TileBlock& of : blocks) tiles += of.n * events.n;
+    for (const TileBlock& of : blocks) tiles += of.n * n_events;
     for (std::size_t k = n_blocks; k-- > 0;) {
-      tiles -= blocks[k].n * events.n;
+      tiles -= blocks[k].n * n_events;
       const bool begins = by_blocks || k + 1 == n_blocks;
-      kernels.add_tiles(tiles, events.n, blocks[k].n, n, begins ? sum : block);
+      kernels.add_tiles(tiles, n_events, blocks[k].n, n, begins ? sum : block);
       if (!begins)
         for (std::size_t j = 0; j < n; ++j) sum[j] = block[j] + sum[j];
       if (by_blocks || !k) std::copy_n(sum, n, tiles);
     }
   });
+  std::vector<const float*> sums;
+  for (std::size_t k = 0; k < (by_blocks ? n_blocks : 1); shares += blocks[k++].n * n_events) sums.push_back(shares);
+  return sums;
+}
+
+// Brings sums from the order of events to that of the lists, [sums][n_values]: list by list, since threads that wrote
+// to places all over them would wait for one another's cache lines.
+void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
+                  float* d_value, std::size_t n_values) {
+  const PhaseTimer timer(Phase::sum_shares);
   constexpr std::size_t piece = 64;  // lists
   const std::size_t n_lists = events.lists.size() - 1;
   parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int item, int) {
-    const float* sums = shares;
-    for (std::size_t k = 0; k < (by_blocks ? n_blocks : 1); sums += blocks[k++].n * events.n)
+    for (std::size_t k = 0; k < sums.size(); ++k)
       for (std::size_t l = item * piece; l < std::min(n_lists, (item + 1) * piece); ++l) {
         const Events::List& list = events.lists[l];
         const std::uint32_t* order = events.order.data() + list.first;
         const std::size_t n = events.lists[l + 1].first - list.first;
         float* const to = d_value + k * n_values;
         if (places)
-          for (std::size_t j = 0; j < n; ++j) to[places[list.slot + j]] = sums[order[j]];
+          for (std::size_t j = 0; j < n; ++j) to[places[list.slot + j]] = sums[k][order[j]];
         else
-          for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[order[j]];
+          for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[k][order[j]];
       }
   });
 }
@@ -113,6 +96,7 @@ class Backward {
     WindowSender window = {};
     Array<float> by_sample = {};          // [samples of the chunk][M, N + slack]
     const float* dense_weight = nullptr;  // [M, N] where list gradients come from a product; `weight` is null then
+    const SortedLists* sorted = nullptr;  // where these hold its events
   };
 
   void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
@@ -130,6 +114,9 @@ class Backward {
   // Whether ∂L/∂i of all tiles of a chunk is kept, not of a tile at a time.
   bool keeps_all() const { return !by_tile_ || dense_; }
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
+  const Events& events(int c, int k) const {
+    return senders_[k].sorted ? senders_[k].sorted->events(c) : events_[at(c, k)];
+  }
   std::size_t at(int c, int k) const { return static_cast<std::size_t>(c) * senders_.size() + k; }
   std::size_t n_value_blocks() const { return by_blocks_ ? blocks_.size() : 1; }
   int n_senders() const { return static_cast<int>(senders_.size()); }
@@ -196,7 +183,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       loops_(spec, input),
       delay_grads_(spec, input, wanted.delays),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
-      chunks_(make_chunks(chunk_rows(spec, input, by_tile_), n_steps_, n_samples_, !by_tile_, leaves_)) {
+      chunks_(make_chunks(plan_of(spec, input, by_tile_), n_steps_, n_samples_, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
   const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows, const Windows* windows = nullptr) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
@@ -217,12 +204,16 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       weight = static_cast<const float*>(packed_.back().data);
     }
     const bool dense = weight && !from.rows && listed_densely(from.lists, from.n_pre, from.delay, n_steps_, n_samples_);
-    if (wanted.value[k])  // windows add to it
+    const bool sorted = from.sorted && !from.windows && from.sorted->serves(from.delay, chunks_);
+    if (wanted.value[k] && sorted && !dense)
+      out_.d_value[k] = Array<float>(from.sorted->size() * n_value_blocks());
+    else if (wanted.value[k])  // windows add to it
       out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks(),
                                     from.windows || dense ? nullptr : from.places);
     add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
                out_.d_weight[k].data(), from.windows);
     if (dense) senders_.back().dense_weight = weight;
+    if (sorted) senders_.back().sorted = from.sorted;
     dense_ = dense_ || dense;
     if (!from.windows) continue;
     packed_.push_back(pack_windows(*from.windows, from.weight, spec.bf16));
@@ -293,13 +284,17 @@ void Backward::sort() {
   listed_.resize(n_chunks);
   parallel_for(n_chunks * n_sorts, [&](int item, int) {
     const int c = item / n_sorts, k = item % n_sorts;
-    if (k < n_senders() && senders_[k].windows) return;
+    if (k < n_senders() && (senders_[k].windows || senders_[k].sorted)) return;
     if (k < n_senders())
       events_[at(c, k)] = sort_by_sender(senders_[k].input, chunks_[c], n_samples_);
     else
       listed_[c] = sort_by_tile(spec_, saved_, d_values_, d_slots_.data(), n_slots_, chunks_[c], n_samples_);
   });
-  for (const Events& e : events_) arrived_.push_back({e.starts.data(), e.rows.data(), e.n, e.values.data(), nullptr});
+  for (int c = 0; c < n_chunks; ++c)
+    for (int k = 0; k < n_senders(); ++k) {
+      const Events& e = events(c, k);
+      arrived_.push_back({e.starts.data(), e.rows.data(), e.n, e.values.data(), nullptr});
+    }
 }
 
 LayerGradients Backward::run() {
@@ -316,7 +311,7 @@ LayerGradients Backward::run() {
   }
   unpack_windows();
   for (std::size_t k = 0; k < input_.sources.size(); ++k)
-    if (!senders_[k].weight)  // in the order of the lists so far
+    if (!senders_[k].weight || (input_.sources[k].sorted && !senders_[k].sorted))  // in the order of the lists so far
       place_value_grads(input_.sources[k], n_samples_, out_.d_value[k]);
   if (wanted_.bias) out_.d_bias = sum_padded_groups(d_bias_, row_, n_, separate_);
   out_.d_delays = delay_grads_.sums(spec_, n_samples_, separate_);
@@ -331,7 +326,8 @@ LayerGradients Backward::run() {
 void Backward::share_out(int c) {
   std::size_t n = 0;
   const auto n_shares = [&](int k) {
-    return events_[at(c, k)].n * (senders_[k].rows ? sparse_blocks_.size() : static_cast<std::size_t>(n_tiles_));
+    return arrived_[at(c, k)].n_events *
+           (senders_[k].rows ? sparse_blocks_.size() : static_cast<std::size_t>(n_tiles_));
   };
   for (int k = 0; k < n_senders(); ++k)
     if (senders_[k].weight) n += n_shares(k);
@@ -430,8 +426,14 @@ void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
         dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, weight, d_current_.data(),
                          {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
       if (!senders_[k].weight) continue;
-      add_shares(kernels_, events_[at(c, k)], arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_,
-                 input_.sources[k].places, out_.d_value[k].data(), n_values);
+      const Events& heard = events(c, k);
+      const auto sums = add_shares(kernels_, heard.n, arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_);
+      if (!senders_[k].sorted) {
+        put_in_lists(heard, sums, input_.sources[k].places, out_.d_value[k].data(), n_values);
+        continue;
+      }
+      for (std::size_t j = 0; j < sums.size(); ++j)
+        senders_[k].sorted->put(c, sums[j], out_.d_value[k].data() + j * n_values);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "python_layer.h"
@@ -10,6 +11,9 @@
 #include "shard_lists.h"
 
 namespace sparsesnn {
+
+// From Python's (delay, n_rows, n_groups) or None; see `Part.order` in engines/ranks/layer.py.
+std::optional<ListOrder> list_order(nb::handle python);
 
 class ChainShards {
  public:
@@ -33,13 +37,15 @@ class ChainShards {
 
  private:
   bool owns_all(std::size_t k) const { return first_[k][rank_ + 1] - first_[k][rank_] == first_[k].back(); }
-  MergedLists whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
+  MergedLists whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                          ValueOrder& order) const;
   Array<float> whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
 
   nb::object python_;
   std::size_t rank_;
   std::vector<std::vector<std::uint32_t>> first_;  // by population, first neuron of each rank, and how many: [R + 1]
   std::vector<std::vector<int>> folds_;            // by population, as block_folds of tile_sums.h
+  std::vector<std::optional<ListOrder>> orders_;   // by population, for whom its lists are sorted
 };
 
 }  // namespace sparsesnn

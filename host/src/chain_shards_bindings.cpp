@@ -1,7 +1,9 @@
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "chain_shards.h"
@@ -22,27 +24,44 @@ Lists lists_of(const PyRun& run) { return run.lists()->view(run.shape()[2] > 655
 
 }  // namespace
 
+std::optional<ListOrder> list_order(nb::handle python) {
+  if (python.is_none()) return std::nullopt;
+  const auto [delay, n_rows, n_groups] = nb::cast<std::tuple<int, int, int>>(python);
+  if (delay < 0 || n_rows < group_samples || n_groups < 1)
+    throw InputError("ShapeError", "order: give a delay, and rows and groups of a chunk");
+  return ListOrder{delay, {n_rows, n_groups}};
+}
+
 ChainShards::ChainShards(nb::object python)
     : python_(std::move(python)),
       rank_(nb::cast<std::size_t>(python_.attr("rank"))),
       first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
       folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
+  for (nb::handle order : python_.attr("orders")) orders_.push_back(list_order(order));
   for (const std::vector<std::uint32_t>& first : first_)
     if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
       throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
 }
 
-MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const {
+MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                                     ValueOrder& order) const {
   const std::vector<std::uint32_t>& first = first_[k];
   const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
   const bool limited = layer.spec.capacity > 0, is_first = first[rank_] == 0;
+  const std::optional<ListOrder> sorts = layer.spec.save ? orders_[k] : std::nullopt;
   Array<unsigned char> message;
-  if (own)
-    message = shard_message(lists_of(*own), n_lists, first[rank_ + 1] - first[rank_],
-                            limited && is_first ? own->n_dropped() : nullptr);
+  if (own) {
+    const nb::gil_scoped_release release;
+    const Lists lists = lists_of(*own);
+    const std::uint32_t n = first[rank_ + 1] - first[rank_];
+    if (sorts)
+      order.own = std::make_shared<OwnEvents>(lists, static_cast<int>(n), layer.n_steps, layer.n_samples, *sorts);
+    message = shard_message(lists, n_lists, n, limited && is_first ? own->n_dropped() : nullptr, order.own.get());
+  }
   const std::size_t n_bytes = message.size();
   nb::object sent = to_numpy(message, {n_bytes});
-  const nb::list got = nb::cast<nb::list>(python_.attr("lists")(k, own, n_lists, std::move(sent), limited));
+  const nb::list got = nb::cast<nb::list>(
+      python_.attr("lists")(k, own, layer.n_samples, n_lists, std::move(sent), limited, sorts.has_value()));
   if (owns_all(k)) return {};
   std::vector<In<unsigned char>> held;
   std::vector<Message> messages;
@@ -51,7 +70,14 @@ MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const 
     messages.push_back({held.back().data(), held.back().size()});
   }
   nb::gil_scoped_release release;
-  return merge_messages(messages, n_lists, limited, first, layer.spec.save);
+  if (sorts) {
+    order.sorted = std::make_shared<SortedLists>(messages, first, layer.n_steps, layer.n_samples, *sorts);
+    for (std::size_t r = 0; r < messages.size(); ++r) {
+      const std::size_t end = order.sorted->ends()[r];
+      messages[r] = {messages[r].data + end, messages[r].size - end};
+    }
+  }
+  return merge_messages(messages, n_lists, limited, first, layer.spec.save && !sorts);
 }
 
 Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
@@ -75,8 +101,9 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
                                           bool watched) const {
   LayerOutput made;
   MergedLists lists;
+  ValueOrder order;
   if (layer.spec.model->fires())
-    lists = whole_lists(k, layer, own);
+    lists = whole_lists(k, layer, own, order);
   else
     made.potentials = whole_potentials(k, layer, own);
   if (owns_all(k)) return own;
@@ -88,19 +115,24 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
   PyLayer all = layer;
   all.spec.n = static_cast<int>(first_[k].back());
   auto found = std::make_shared<PyRun>(nb::none(), all, std::move(made), watched);
-  found->consists_of(std::move(own), std::move(lists.places), std::move(lists.edges));
+  order.edges = order.sorted ? order.sorted->edges() : std::move(lists.edges);
+  order.places = std::move(lists.places);
+  found->consists_of(std::move(own), std::move(order));
   return found;
 }
 
 Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
   const std::vector<std::uint32_t>& first = first_[k];
-  if (whole.lists()) {
-    const std::uint32_t* const places = whole.places();
-    const std::size_t before = whole.edges()[rank_], n_own = whole.edges()[rank_ + 1] - before;
-    Array<float> own(n_own);
-    for (std::size_t j = 0; j < whole.n_slots(); ++j)
-      if (const std::size_t place = places[j] - before; place < n_own) own[place] = d_out.data[j];
-    return own;
+  if (whole.lists()) {  // own entries stand in the order of a rank's own lists
+    const Lists lists = lists_of(whole);
+    std::vector<float> own;
+    with_ids(lists.wide, lists.ids, [&](auto* ids) {
+      for (std::size_t j = 0; j < whole.n_slots(); ++j)
+        if (ids[j] >= first[rank_] && ids[j] < first[rank_ + 1]) own.push_back(d_out.data[j]);
+    });
+    Array<float> found(own.size());
+    std::copy(own.begin(), own.end(), found.data());
+    return found;
   }
   const std::size_t n_samples = whole.shape()[1], n_rows = d_out.step ? whole.n_lists() : n_samples;
   return columns(d_out.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
@@ -115,7 +147,7 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
   for (std::size_t j = 0; j < sources.size(); ++j) {
     const PyRun& whole = *runs[sources[j]];
     const std::size_t n_slots = whole.n_slots();
-    std::vector<std::size_t> of_ranks = whole.edges();
+    std::vector<std::size_t> of_ranks = whole.order().edges;
     if (of_ranks.empty())  // this rank has all of them
       for (std::size_t r = 0; r < first_[k].size(); ++r) of_ranks.push_back(r > rank_ ? n_slots : 0);
     n_own.push_back(of_ranks[rank_ + 1] - of_ranks[rank_]);
@@ -123,7 +155,7 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
     if (d_value.empty())
       given.append(nb::none());
     else
-      given.append(to_numpy(d_value[j], {n_slots ? d_value[j].size() / n_slots : 0, n_slots}));
+      given.append(to_numpy(d_value[j], {of_ranks.back() ? d_value[j].size() / of_ranks.back() : 0, of_ranks.back()}));
   }
   const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, edges));
   std::vector<Array<float>> found;
@@ -141,6 +173,9 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
     Array<float>& sum = found.emplace_back(n);
     nb::gil_scoped_release release;
     if (n) add_branches(rows, folds, n, sum.data());
+    PyRun& whole = *runs[sources[j]];
+    if (const std::shared_ptr<OwnEvents>& events = whole.order().own)
+      sum = events->to_slots(sum.data(), whole.own_run()->n_slots());
   }
   return found;
 }

@@ -174,13 +174,15 @@ void register_engine(nb::module_& m) {
           nb::kw_only(), "shape"_a, "channels_first"_a, "kernel"_a, "stride"_a, "padding"_a, "dilation"_a, "groups"_a,
           "channels"_a);
 
-  nb::class_<PySource>(m, "Source",
-                       "A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses\n"
-                       "[synapses] with their rows; of a convolution that of its windows.")
+  nb::class_<PySource>(
+      m, "Source",
+      "A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses\n"
+      "[synapses] with their rows; of a convolution that of its windows. sorted: these lists, sorted;\n"
+      "gradients of their values then come in that order.")
       .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>,
-                    std::shared_ptr<SparseRowsOf>, std::shared_ptr<Windows>>(),
+                    std::shared_ptr<SparseRowsOf>, std::shared_ptr<Windows>, std::shared_ptr<SortedLists>>(),
            "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
-           "windows"_a.none() = nb::none());
+           "windows"_a.none() = nb::none(), "sorted"_a.none() = nb::none());
 
   nb::class_<PyLoop>(
       m, "Loop",

@@ -7,6 +7,7 @@
 
 #include "../../codelets/records.h"
 #include "phases.h"
+#include "sorted_lists.h"
 
 namespace sparsesnn {
 namespace {
@@ -14,23 +15,6 @@ namespace {
 // Senders that are sorted at a time: where they go to lies in a core's L2 then (65,536 senders, 1,024 rows and an
 // activity of 2 % take half the time that they take in one go; 16,384 and fewer take the same).
 constexpr int senders_block = 8192;
-
-// Calls visit(row, lists, list) for all lists that arrive in the chunk: groups of samples ascending, steps descending,
-// samples ascending.
-template <class Visit>
-void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visit&& visit) {
-  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
-    for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
-      const bool earlier = t < from.delay;
-      const int step = t - from.delay + (earlier ? from.n_before : 0);
-      if (step < 0) continue;
-      const Lists& lists = earlier ? from.before : from.lists;
-      const std::int64_t first = static_cast<std::int64_t>(step) * n_samples;
-      const std::uint32_t row = chunk.row(t, g);
-      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b)
-        visit(row + static_cast<std::uint32_t>(b - g), lists, first + b);
-    }
-}
 
 // A list that arrives in the chunk; its spikes and its near-spikes, next..end-1 of each, are yet to be sorted.
 template <class Id>
@@ -200,9 +184,12 @@ Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, st
 }
 
 void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads) {
-  if (!from.places || !grads.size()) return;
-  const PhaseTimer timer(Phase::sum_shares);
   const std::size_t n = from.lists.offsets[std::int64_t{from.n_list_steps} * n_samples];
+  if (!grads.size() || !n) return;
+  if (from.sorted)
+    grads = from.sorted->from_slots(from.lists, static_cast<std::int64_t>(n), grads.data(), grads.size() / n);
+  if (!from.places) return;
+  const PhaseTimer timer(Phase::sum_shares);
   Array<float> placed(grads.size());
   for (std::size_t row = 0; row < grads.size(); row += n)
     for (std::size_t j = 0; j < n; ++j) placed[row + from.places[j]] = grads[row + j];

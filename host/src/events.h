@@ -1,6 +1,7 @@
 // What a backward pass has to gather, in the order in which its kernels want it: a counting sort a chunk.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "engine.h"
@@ -37,7 +38,8 @@ struct SenderInput {
 Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
                          const std::uint32_t* places);
 
-// Brings gradients of list values, [K, values] of each source, from where the values are to their places.
+// Brings gradients of list values, [K, values] of each source, from where the values are to their places, or into the
+// order of the sorted lists.
 void place_value_grads(const LayerInput& input, std::vector<Array<float>>& grads);
 void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads);
 
@@ -47,6 +49,23 @@ struct Listed {
   Array<ListedState> states;   // with neurons that fired but found no slot, where those are stored
   Array<std::int32_t> starts;  // [P + 1]
 };
+
+// Calls visit(row, lists, list) for all lists that arrive in the chunk: groups of samples ascending, steps descending,
+// samples ascending.
+template <class Visit>
+void visit_rows(const SenderInput& from, const Chunk& chunk, int n_samples, Visit&& visit) {
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {
+      const bool earlier = t < from.delay;
+      const int step = t - from.delay + (earlier ? from.n_before : 0);
+      if (step < 0) continue;
+      const Lists& lists = earlier ? from.before : from.lists;
+      const std::int64_t first = static_cast<std::int64_t>(step) * n_samples;
+      const std::uint32_t row = chunk.row(t, g);
+      for (int b = g; b < std::min(chunk.b1, g + group_samples); ++b)
+        visit(row + static_cast<std::uint32_t>(b - g), lists, first + b);
+    }
+}
 
 Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples);
 

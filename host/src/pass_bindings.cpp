@@ -79,7 +79,8 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
   const std::size_t n_blocks = tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles()).size();
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
-    const std::size_t n_values = layer.sources[k].lists->ids.size();
+    const SortedLists* const sorted = input.sources[k].sorted;
+    const std::size_t n_values = sorted ? sorted->size() : layer.sources[k].lists->ids.size();
     d_weight.append(by_branch(out.d_weight[k], layer.shape_of(layer.sources[k]), n_batch));
     if (layer.exchange)
       d_value.append(to_numpy(out.d_value[k], {n_blocks, n_values}));

@@ -15,6 +15,7 @@
 #include "packing.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
+#include "sorted_lists.h"
 #include "sparse_rows.h"
 #include "windows.h"
 
@@ -26,9 +27,10 @@ struct PySource {
   int delay;
   In<float> weight;
   std::optional<In<unsigned char>> packed;
-  std::shared_ptr<SparseRowsOf> rows;     // of sparse synapses, else null
-  std::shared_ptr<Windows> windows;       // of a convolution, else null
-  const std::uint32_t* places = nullptr;  // as SourceInput::places
+  std::shared_ptr<SparseRowsOf> rows;   // of sparse synapses, else null
+  std::shared_ptr<Windows> windows;     // of a convolution, else null
+  std::shared_ptr<SortedLists> sorted;  // as of SourceInput, these two
+  const std::uint32_t* places = nullptr;
 };
 
 struct PyLoop {
@@ -128,6 +130,7 @@ struct PyLayer {
       source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
       source.places = from.places;
+      source.sorted = from.sorted.get();
       check_shape(from.weight, shape_of(from), "weight");
       source.weight = from.weight.data();
       source.rows = from.rows.get();

@@ -39,6 +39,15 @@ struct OwnLists {
   nb::object ids_given;
 };
 
+// In which order gradients of the list values of a population over several ranks travel: one rank's after the other's,
+// of which rank r has edges[r]..edges[r + 1] - 1; nothing is set of a population that one rank has.
+struct ValueOrder {
+  std::vector<std::size_t> edges;
+  Array<std::uint32_t> places;  // as of MergedLists, where the lists are not sorted
+  std::shared_ptr<SortedLists> sorted;
+  std::shared_ptr<OwnEvents> own;  // this rank's part of `sorted`, if it has one
+};
+
 class PyRun {
  public:
   // `call`: the LayerCall that was run; `made`: what the engine gave back; `watched`: a backward pass may read its
@@ -73,15 +82,12 @@ class PyRun {
   }
 
   // Makes it the run of a population over several ranks; `own`: of this rank's neurons, null where it has none.
-  void consists_of(std::shared_ptr<PyRun> own, Array<std::uint32_t> places, std::vector<std::size_t> edges) {
+  void consists_of(std::shared_ptr<PyRun> own, ValueOrder order) {
     is_whole_ = true;
     own_run_ = std::move(own);
-    places_ = std::move(places);
-    edges_ = std::move(edges);
+    order_ = std::move(order);
   }
-  // As of MergedLists; null, and empty, of a population that one rank has.
-  const std::uint32_t* places() const { return places_.data(); }
-  const std::vector<std::size_t>& edges() const { return edges_; }
+  const ValueOrder& order() const { return order_; }
   // Of this rank's neurons; null: it has none.
   PyRun* own_run() { return is_whole_ ? own_run_.get() : this; }
 
@@ -89,6 +95,7 @@ class PyRun {
   // After its backward pass: leaves what only that reads, and lists may change.
   void forget() {
     if (own_run_) own_run_->forget();
+    order_ = {};
     watched_ = false;
     call_ = nb::none();
     fields_ = {};
@@ -162,8 +169,7 @@ class PyRun {
 
   std::shared_ptr<PyRun> own_run_;
   bool is_whole_ = false;
-  Array<std::uint32_t> places_;
-  std::vector<std::size_t> edges_;
+  ValueOrder order_;
   nb::object call_;
   bool watched_, saves_;
   LayerSpec spec_;

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "phases.h"
+#include "sorted_lists.h"
 #include "thread_pool.h"
 
 namespace sparsesnn {
@@ -181,17 +182,20 @@ void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes
 }
 
 Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,
-                                   const std::int32_t* dropped) {
+                                   const std::int32_t* dropped, const OwnEvents* events) {
   const std::size_t n = static_cast<std::size_t>(n_lists), n_bytes = count_bytes(n_neurons);
+  const std::size_t before = events ? events->n_bytes() : 0;
   const std::size_t ids = static_cast<std::size_t>(lists.offsets[n_lists]) * (lists.wide ? 4 : 2);
   std::vector<std::int32_t> counts(2 * n);
   std::copy_n(lists.n_spikes, n, counts.data());
   for (std::size_t i = 0; i < n; ++i)
     counts[n + i] = static_cast<std::int32_t>(lists.offsets[i + 1] - lists.offsets[i]);
-  Array<unsigned char> message(ids + 2 * n * n_bytes + (dropped ? 4 * n : 0));
-  if (ids) std::memcpy(message.data(), lists.ids, ids);
-  pack_counts(counts.data(), 2 * n, n_bytes, message.data() + ids);
-  if (dropped) std::memcpy(message.data() + ids + 2 * n * n_bytes, dropped, 4 * n);
+  Array<unsigned char> message(before + ids + 2 * n * n_bytes + (dropped ? 4 * n : 0));
+  if (events) events->pack(message.data());
+  unsigned char* const to = message.data() + before;
+  if (ids) std::memcpy(to, lists.ids, ids);
+  pack_counts(counts.data(), 2 * n, n_bytes, to + ids);
+  if (dropped) std::memcpy(to + ids + 2 * n * n_bytes, dropped, 4 * n);
   return message;
 }
 

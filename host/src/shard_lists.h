@@ -13,12 +13,14 @@ inline std::size_t count_bytes(std::uint32_t most) { return most < 256 ? 1 : mos
 void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to);
 void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts);
 
-// What a shard of `n_neurons` tells the others of its lists: the ids, from the shard's first neuron on, uint16 or
-// uint32; how many spikes, then how many entries each list has, [n_lists] counts of at most n_neurons; and, of the
-// first owner of a population with a capacity, how many candidates found no slot in any shard, [n_lists] int32: all
-// owners know that. A rank without neurons sends nothing.
+class OwnEvents;
+
+// What a shard of `n_neurons` tells the others of its lists: its sorted events, unless null; the ids, from the shard's
+// first neuron on, uint16 or uint32; how many spikes, then how many entries each list has, [n_lists] counts of at most
+// n_neurons; and, of the first owner of a population with a capacity, how many candidates found no slot in any shard,
+// [n_lists] int32: all owners know that. A rank without neurons sends nothing.
 Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,
-                                   const std::int32_t* dropped);
+                                   const std::int32_t* dropped, const OwnEvents* events);
 
 // The lists of a population from the messages of its shards: spikes in the order of ranks, then near-spikes. Rank r
 // owns neurons first[r]..first[r + 1]-1. Wanted, `places`: where each entry stands among the entries of all ranks, one

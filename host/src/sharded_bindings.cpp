@@ -4,12 +4,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
+#include "chain_shards.h"
 #include "column_squares.h"
 #include "group_tree.h"
 #include "memory.h"
@@ -90,24 +92,49 @@ Lists lists_of(const PyLists& from, std::uint32_t n_neurons, const char* caller)
 }
 
 nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons,
-                            const std::optional<In<std::int32_t>>& dropped) {
+                            const std::optional<In<std::int32_t>>& dropped, const OwnEvents* events) {
   const std::size_t n_lists = lists.n_spikes.size();
   const Lists of = lists_of(lists, n_neurons, "shard_message");
   if (dropped && dropped->size() != n_lists) throw InputError("ShapeError", "shard_message: dropped has other lists");
   Array<unsigned char> message =
-      shard_message(of, static_cast<std::int64_t>(n_lists), n_neurons, dropped ? dropped->data() : nullptr);
+      shard_message(of, static_cast<std::int64_t>(n_lists), n_neurons, dropped ? dropped->data() : nullptr, events);
   const std::size_t n = message.size();
   return to_numpy(message, {n});
+}
+
+// Steps of so many lists.
+int steps_of(std::size_t n_lists, int n_samples) {
+  if (n_samples < 0 || (n_samples ? n_lists % static_cast<std::size_t>(n_samples) : n_lists))
+    throw InputError("ShapeError",
+                     std::to_string(n_lists) + " lists are no steps of " + std::to_string(n_samples) + " samples");
+  return n_samples ? static_cast<int>(n_lists / static_cast<std::size_t>(n_samples)) : 0;
+}
+
+OwnEvents* events_of(const PyLists& lists, int n_neurons, int n_samples, nb::handle order) {
+  const int n_steps = steps_of(lists.n_spikes.size(), n_samples);
+  check_lists(lists_of(lists, static_cast<std::uint32_t>(n_neurons), "OwnEvents"),
+              static_cast<std::int64_t>(lists.n_spikes.size()), static_cast<std::int64_t>(lists.ids.size()), n_neurons,
+              "OwnEvents");
+  return new OwnEvents(lists_of(lists, static_cast<std::uint32_t>(n_neurons), "OwnEvents"), n_neurons, n_steps,
+                       n_samples, list_order(order).value());
+}
+
+// One message a rank, whose neurons begin at first[r].
+std::vector<Message> messages_of_ranks(const std::vector<In<unsigned char>>& messages,
+                                       const std::vector<std::uint32_t>& first, const char* caller) {
+  if (messages.empty() || first.size() != messages.size() + 1 || first[0] != 0 || !first.back() ||
+      !std::is_sorted(first.begin(), first.end()))
+    throw InputError("ShapeError",
+                     std::string(caller) + ": give a message a rank, and first neurons that ascend from 0");
+  std::vector<Message> from;
+  for (const In<unsigned char>& message : messages) from.push_back({message.data(), message.size()});
+  return from;
 }
 
 // Returns offsets, ids, n_spikes, dropped of the population.
 nb::tuple lists_of_messages(const std::vector<In<unsigned char>>& messages, std::size_t n_lists, bool limited,
                             const std::vector<std::uint32_t>& first) {
-  if (messages.empty() || first.size() != messages.size() + 1 || first[0] != 0 || !first.back() ||
-      !std::is_sorted(first.begin(), first.end()))
-    throw InputError("ShapeError", "merge_messages: give a message a rank, and first neurons that ascend from 0");
-  std::vector<Message> from;
-  for (const In<unsigned char>& message : messages) from.push_back({message.data(), message.size()});
+  const std::vector<Message> from = messages_of_ranks(messages, first, "merge_messages");
   MergedLists merged;
   {
     nb::gil_scoped_release release;
@@ -117,6 +144,39 @@ nb::tuple lists_of_messages(const std::vector<In<unsigned char>>& messages, std:
   nb::object ids = ids_to_numpy(merged.ids, merged.wide, n_ids);
   return nb::make_tuple(to_numpy(merged.offsets, {n_lists + 1}), ids, to_numpy(merged.n_spikes, {n_lists}),
                         to_numpy(merged.dropped, {n_lists}));
+}
+
+SortedLists* sorted_of_messages(const std::vector<In<unsigned char>>& messages, const std::vector<std::uint32_t>& first,
+                                int n_steps, int n_samples, nb::handle order) {
+  const std::vector<Message> from = messages_of_ranks(messages, first, "SortedLists");
+  if (n_steps < 0 || n_samples < 0) throw InputError("ShapeError", "SortedLists: steps or samples are negative");
+  const ListOrder sorts = list_order(order).value();
+  nb::gil_scoped_release release;
+  return new SortedLists(from, first, n_steps, n_samples, sorts);
+}
+
+nb::object values_of_events(const SortedLists& sorted, const PyLists& population, const In<float>& values) {
+  const std::size_t n_values = population.ids.size();
+  if (values.ndim() != 2 || values.shape(1) != n_values)
+    throw InputError("ShapeError", "SortedLists.from_slots: give rows of a value for every id");
+  const Lists lists = lists_of(population, sorted.n_neurons(), "SortedLists.from_slots");
+  check_lists(lists, static_cast<std::int64_t>(population.n_spikes.size()), static_cast<std::int64_t>(n_values),
+              static_cast<int>(sorted.n_neurons()), "SortedLists.from_slots");
+  if (population.n_spikes.size() != sorted.n_lists())
+    throw InputError("ShapeError", "SortedLists.from_slots: give the lists that were sorted");
+  Array<float> found;
+  {
+    nb::gil_scoped_release release;
+    found = sorted.from_slots(lists, static_cast<std::int64_t>(n_values), values.data(), values.shape(0));
+  }
+  return to_numpy(found, {values.shape(0), sorted.size()});
+}
+
+nb::object slots_of_values(const OwnEvents& events, const In<float>& values, std::size_t n_slots) {
+  if (values.size() != events.size() || n_slots < events.n_slots())
+    throw InputError("ShapeError", "OwnEvents.to_slots: give a value for each event, and the slots of its lists");
+  Array<float> found = events.to_slots(values.data(), n_slots);
+  return to_numpy(found, {n_slots});
 }
 
 nb::object squares_by_column(const In<float>& x) {
@@ -245,8 +305,33 @@ void look_meanwhile_by(nb::object look) {
 void register_sharded(nb::module_& m) {
   nb::class_<PyExchange>(m, "Exchange", "What a shard's passes ask of the other ranks; see host/src/python_exchange.h.")
       .def(nb::init<nb::object>(), "python"_a);
+  nb::class_<OwnEvents>(m, "OwnEvents",
+                        "The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; "
+                        "see host/src/sorted_lists.h.")
+      .def(nb::new_(&events_of), "lists"_a, "n_neurons"_a, "n_samples"_a, "order"_a)
+      .def("__len__", &OwnEvents::size, "Events: entries that arrive.")
+      .def("to_slots", &slots_of_values, "values"_a, "n_slots"_a,
+           "float32[n_slots]: values of the events where their entries stand in the lists; 0 for others.");
+  nb::class_<SortedLists>(m, "SortedLists",
+                          "The lists of a population, sorted for `order`, from the messages of its shards; rank r owns "
+                          "neurons\nfirst[r] to first[r + 1] - 1.")
+      .def(nb::new_(&sorted_of_messages), "messages"_a, "first"_a, "n_steps"_a, "n_samples"_a, "order"_a)
+      .def_prop_ro("ends", &SortedLists::ends, "Where each message goes on with its lists.")
+      .def_prop_ro("edges", &SortedLists::edges, "Events edges[r] to edges[r + 1] - 1 are rank r's.")
+      .def("from_slots", &values_of_events, "population"_a, "values"_a,
+           "float32[K, events]: from values [K, entries] of the population's lists.");
+  m.def(
+      "chunk_plan",
+      [](std::size_t n_pre, std::size_t n_sources, int tile_width, int n_tiles) {
+        const ChunkPlan plan = chunk_plan(n_pre, n_sources, tile_width, n_tiles >= num_threads());
+        return std::make_tuple(plan.n_rows, plan.n_groups);
+      },
+      "n_pre"_a, "n_sources"_a, "tile_width"_a, "n_tiles"_a,
+      "Rows at most, and groups of samples at least, of a chunk of the backward pass of a layer of n_tiles tiles that\n"
+      "hears n_sources populations of n_pre neurons in all.");
   m.def("shard_message", &message_of_shard, "lists"_a, "n_neurons"_a, "dropped"_a.none(),
-        "uint8[n]: lists of one shard, of n_neurons, for `merge_messages`.");
+        "events"_a.none() = nb::none(),
+        "uint8[n]: lists of one shard, of n_neurons, for `merge_messages`, and its sorted events, if given.");
   m.def("merge_messages", &lists_of_messages, "messages"_a, "n_lists"_a, "limited"_a, "first"_a,
         "Lists of a population from the messages of its shards: offsets, ids, n_spikes and, `limited`, dropped; rank "
         "r\n"

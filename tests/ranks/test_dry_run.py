@@ -104,7 +104,7 @@ def test_links_are_waited_for() -> None:
         found = exchanged(network, (1, 3), world, full=True)
         waited.append(world.clock.waited)
         assert world.clock.now >= world.clock.waited
-        assert sum(of.bytes_received for of in world.clock.traffic.values()) == found["bytes_received"]
+        assert sum(of.bytes_received for of in world.clock.traffic.values()) == world.traffic.bytes_received
         assert {"lists", "loops", "list gradients", "potentials"} <= set(world.clock.traffic)
     assert waited[1] > 0.05  # more than fifty messages, one after the other
     assert waited[2] > 0.5 * found["bytes_received"] / 1e6  # some of it arrives while the rank computes

@@ -76,3 +76,73 @@ def test_rows_that_may_differ_from_zero(n_listed, expected, dtype):
     if n_listed:
         with pytest.raises(SpikeListError, match="perhaps_listed: an id is too large"):
             lists.perhaps_listed(n_listed - 1)
+
+
+@pytest.mark.parametrize(("n_steps", "n_samples", "order"), [
+    (9, 19, (0, 64, 1)), (9, 19, (2, 72, 3)), (9, 3, (1, 8, 1)), (300, 9, (3, 1024, 1)), (2, 5, (4, 16, 1)), (0, 0, (0, 8, 1))
+])  # fmt: skip
+@pytest.mark.parametrize("first", [[0, 0, 31, 31, 64], [0, 20, 40, 64]])
+def test_sorted_by_their_owners(first: list[int], n_steps: int, n_samples: int, order: tuple[int, int, int]) -> None:
+    """From the slots of whole lists to the order of events, and from there to the owners: the values of those that arrive."""
+    rng = np.random.default_rng(n_steps)
+    kinds = rng.choice(3, (n_steps * n_samples, first[-1]), p=[0.7, 0.2, 0.1])
+    messages, events, alone = [], [], []
+    for begin, end in itertools.pairwise(first):
+        if begin == end:
+            messages.append(np.empty(0, np.uint8))
+            alone.append(messages[-1])
+            continue
+        offsets, ids, n_spikes = (
+            lists_of(kinds[:, begin:end]) if n_steps else (np.zeros(1, np.int64), np.empty(0), np.zeros(0, np.int32))
+        )
+        own = _core.Lists(offsets, ids.astype(np.uint16), n_spikes)
+        events.append((begin, end, len(ids), _core.OwnEvents(own, end - begin, n_samples, order)))
+        alone.append(_core.shard_message(own, end - begin, None))
+        messages.append(_core.shard_message(own, end - begin, None, events[-1][3]))
+    found = _core.SortedLists(messages, first, n_steps, n_samples, order)
+    rest = [message[end:] for message, end in zip(messages, found.ends, strict=True)]
+    for one, expected in zip(rest, alone, strict=True):
+        assert np.array_equal(one, expected)
+    offsets, ids, n_spikes, _ = _core.merge_messages(rest, len(kinds), False, first)
+    values = rng.random((2, len(ids)), dtype=np.float32)
+    whole = _core.Lists(offsets, ids, n_spikes)
+    by_event = np.asarray(found.from_slots(whole, values))
+    step = np.repeat(np.arange(len(kinds)) // max(1, n_samples), np.diff(offsets))
+    arrived = np.where(step + order[0] < n_steps, values, 0)
+    owned = {(begin, end): (n, own) for begin, end, n, own in events}
+    for (begin, end), a, b in zip(itertools.pairwise(first), found.edges, found.edges[1:], strict=False):
+        n, own = owned.get((begin, end), (0, ()))
+        assert len(own) == b - a
+        for row in range(2 if n else 0):
+            slots = own.to_slots(np.ascontiguousarray(by_event[row, a:b]), n)
+            assert np.array_equal(slots, arrived[row, (ids >= begin) & (ids < end)])
+
+
+def test_sorted_messages_must_fit() -> None:
+    order = (0, 16, 1)
+    lists = _core.Lists(np.array([0, 2, 2]), np.array([3, 1], np.uint16), np.array([1, 0], np.int32))
+    events = _core.OwnEvents(lists, 8, 2, order)
+    message = np.asarray(_core.shard_message(lists, 8, None, events))
+    found = _core.SortedLists([message, message], [0, 8, 16], 1, 2, order)
+    for wrong in (message[: found.ends[0] - 1].copy(), message[:3].copy(), np.full_like(message, 255)):
+        with pytest.raises(
+            SpikeListError, match=rf"rank 1 sent {wrong.size} bytes, which do not begin with the events"
+        ):
+            _core.SortedLists([message, wrong], [0, 8, 16], 1, 2, order)
+    rows = message.copy()
+    rows[16:18] = 255  # behind 16 counts of a byte
+    with pytest.raises(SpikeListError, match="rows that no chunk has"):
+        _core.SortedLists([message, rows], [0, 8, 16], 1, 2, order)
+    for wrong in ((-1, 16, 1), (0, 7, 1), (0, 16, 0)):
+        with pytest.raises(ShapeError, match="order: give a delay"):
+            _core.OwnEvents(lists, 8, 2, wrong)
+    with pytest.raises(ShapeError, match="2 lists are no steps of 4 samples"):
+        _core.OwnEvents(lists, 8, 4, order)
+    with pytest.raises(SpikeListError, match="OwnEvents"):
+        _core.OwnEvents(lists, 2, 2, order)
+    with pytest.raises(ShapeError, match="a value for each event"):
+        events.to_slots(np.zeros(1, np.float32), 2)
+    with pytest.raises(ShapeError, match="the lists that were sorted"):
+        found.from_slots(
+            _core.Lists(np.array([0]), np.empty(0, np.uint16), np.empty(0, np.int32)), np.zeros((1, 0), np.float32)
+        )

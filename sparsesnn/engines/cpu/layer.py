@@ -132,6 +132,10 @@ class Pass:
         """The values of a source's lists that autograd sees."""
         return self.sources[source].values
 
+    def sorted_lists(self, source: int) -> _core.SortedLists | None:
+        """A source's lists as their owners have sorted them; the gradient of their values comes in that order then."""
+        return None
+
     def pack(self) -> None:
         """Sets `packed`: weights in the engine's order that are there already."""
 
@@ -143,17 +147,20 @@ class Pass:
             own: the population's lists, which then are a source more in place of each loop.
         """
         layer, wiring, rows, arrays, packed = self.layer, self.wiring, self.wiring.rows, self.arrays, self.packed
-        read = list(zip(wiring.senders, lists, wiring.n_pre, self.delays, strict=True))
+        are_sorted = map(self.sorted_lists, range(len(lists)))
+        read = list(zip(wiring.senders, lists, wiring.n_pre, self.delays, are_sorted, strict=True))
         loops = list(zip(wiring.loops, layer.loop_delays, strict=True))
         if own is not None:
-            read += [(name, *self.own_source(name, own, delay)) for name, delay in loops]
+            read += [(name, *self.own_source(name, own, delay), None) for name, delay in loops]
         return _core.LayerCall(
             self.spec,
             n_steps=self.n_steps,
             n_samples=self.n_samples,
             sources=[
-                _core.Source(of, n_pre, delay, arrays[name], packed.get(name), rows.get(name), wiring.windows.get(name))
-                for name, of, n_pre, delay in read
+                _core.Source(
+                    of, n_pre, delay, arrays[name], packed.get(name), rows.get(name), wiring.windows.get(name), found
+                )
+                for name, of, n_pre, delay, found in read
             ],
             parameters=[arrays[name] for name in wiring.parameters],
             grad_threshold=arrays.get("grad_threshold"),

@@ -27,6 +27,7 @@ class ChainShards:
         rank: this one, of its replica.
         first: by layer, the first neuron of each rank, and the number of neurons, [R + 1].
         folds: by layer, of the blocks of tiles of all owners, as `_core.tile_folds`.
+        orders: by layer, see `Part.order`.
     """
 
     def __init__(self, layers: Sequence[Any]) -> None:
@@ -35,10 +36,24 @@ class ChainShards:
         self.rank = self.comm.rank
         self.first = [list(part.shards.first) for part in self.parts]
         self.folds = [[fold for r in part.shards.owners for fold in part.tile_folds[r]] for part in self.parts]
+        self.orders = [part.order for part in self.parts]
 
-    def lists(self, k: int, own: _core.Run | None, n_lists: int, message: Bytes | None, limited: bool) -> list[Bytes]:
-        """The messages of all ranks (`_core.merge_messages`) on the lists of layer k, of which this rank has `own`; `limited`: it has a
-        capacity."""
+    def lists(
+        self,
+        k: int,
+        own: _core.Run | None,
+        n_samples: int,
+        n_lists: int,
+        message: Bytes | None,
+        limited: bool,
+        are_sorted: bool,
+    ) -> list[Bytes]:
+        """The messages of all ranks (`_core.merge_messages`) on the lists of layer k, of which this rank has `own`.
+
+        Args:
+            limited: it has a capacity.
+            are_sorted: messages hold events for its readers.
+        """
         part = self.parts[k]
         part.count_traffic()
 
@@ -48,7 +63,8 @@ class ChainShards:
             return np.asarray(own.offsets), np.asarray(own.ids), np.asarray(own.n_spikes)
 
         sent = np.empty(0, np.uint8) if message is None else message
-        return exchange_lists(sent, arrays, part.shards, self.comm, limited=limited)
+        order = part.order if are_sorted else None
+        return exchange_lists(sent, arrays, part.shards, self.comm, limited=limited, n_samples=n_samples, order=order)
 
     def potentials(self, k: int, own: _core.Run | None, n_lists: int) -> list[Array]:
         """The potentials of all ranks' neurons, [T·B·n] each."""

@@ -23,7 +23,7 @@ from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.rows import Rows
-from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, gather_lists
+from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid, Request
 from sparsesnn.host.comm.base import LIST_GRADIENTS, Array
 from sparsesnn.host.comm.layer_exchange import make_exchange
@@ -40,10 +40,11 @@ class Part:
         shards: who owns which neurons.
         grid: the ranks.
         reduction: sums the gradients over replicas; None: there is one.
+        order: for whom its ranks sort the population's lists where it learns; None: they do not.
     """
 
-    def __init__(self, shards: Shards, grid: Grid, reduction: Reduction | None) -> None:
-        self.shards, self.grid, self.reduction = shards, grid, reduction
+    def __init__(self, shards: Shards, grid: Grid, reduction: Reduction | None, order: Order | None = None) -> None:
+        self.shards, self.grid, self.reduction, self.order = shards, grid, reduction, order
         owners = shards.owners
         spans_ranks = len(owners) > 1
         self.tile_folds = (
@@ -144,13 +145,18 @@ class _ShardPass(Pass):
         heard = self.heard[source]
         return heard.own_values if isinstance(heard, ShardedSpikes) else None
 
+    def sorted_lists(self, source: int) -> _core.SortedLists | None:
+        heard = self.heard[source]
+        return heard.sorted_lists if isinstance(heard, ShardedSpikes) and heard is self.sources[source] else None
+
     def output(self) -> tuple[Any, LayerState]:
         part = self.part
         own = self.run_in_graph()
         if self.is_readout:
             return _WholeNumbers.apply(own, part.shards, part.grid.shards) if part.is_shared else own, LayerState()
         lists = self.lists(own if self.save else None)
-        whole = gather_lists(lists, part.shards, part.grid.shards, limited=bool(self.layer.population.capacity))
+        limited, order = bool(self.layer.population.capacity), part.order if self.save else None
+        whole = gather_lists(lists, part.shards, part.grid.shards, limited=limited, order=order)
         self.whole = replace(whole, own_values=None)
         if self.save and self.layer.loops and part.exchange is not None:  # the backward pass must find them unchanged
             self.own = engine_lists(self.whole)
@@ -219,15 +225,18 @@ class _ShardPass(Pass):
         """From gradients of whole lists, [K, entries] for K blocks of this rank's tiles, to those of every rank's own entries."""
         part, rank = self.part, self.part.grid.shards.rank
         owns = rank in part.shards.owners
+        found: list[Any] = [None] * len(wanted)
+        asked: list[tuple[int, ShardedSpikes]] = []
         parts: list[Sequence[Any] | None] = []
-        n_own = []
-        for source, d in itertools.compress(zip(self.heard, d_values, strict=True), wanted):
+        for k, (source, d) in itertools.compress(enumerate(zip(self.heard, d_values, strict=True)), wanted):
             assert isinstance(source, ShardedSpikes)
-            assert source.own_values is not None
-            parts.append(source.split(d.reshape(len(part.tile_folds[rank]), -1)) if owns else None)
-            n_own.append(source.own_values.numel())
-        sums = iter(lists_to_owners(part, parts, n_own))
-        return [_sum([row for block in next(sums) for row in block], part.tile_folds) if w else None for w in wanted]
+            asked.append((k, source))
+            by_event = self.sorted_lists(k) is not None
+            parts.append(source.split(d.reshape(len(part.tile_folds[rank]), -1), by_event=by_event) if owns else None)
+        sums = lists_to_owners(part, parts, [source.n_own for _, source in asked])
+        for (k, source), blocks in zip(asked, sums, strict=True):
+            found[k] = source.own_slots(_sum([row for block in blocks for row in block], part.tile_folds))
+        return found
 
     def _listed(self, weight: str) -> Rows:
         """Who may stand in the lists of a weight's sender."""

@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sparsesnn import _core
 from sparsesnn.engines.ranks.chain_shards import ChainShards
 from sparsesnn.engines.ranks.layer import Part
 from sparsesnn.engines.ranks.reduction import Reduction
-from sparsesnn.engines.ranks.shards import ShardedSpikes, Shards, make_shards, whole_values
+from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, make_shards, whole_values
 from sparsesnn.errors import DescriptionError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
+from sparsesnn.partition.cpu.readers import first_reader
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
@@ -69,10 +71,28 @@ class Parts:
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
+        self.orders = self._orders(network) if grid.n_shards > 1 else {}
 
     def part(self, name: str) -> Part:
         """This rank's part of a population; all ranks call it together."""
-        return Part(self.shards[name], self.grid, self.reduction)
+        return Part(self.shards[name], self.grid, self.reduction, self.orders.get(name))
+
+    def _orders(self, network: Network) -> dict[str, Order]:
+        """Of each population that several ranks own, how they sort its lists for its first reader; the first rank's chunks hold for
+        all."""
+        found: dict[str, Order] = {}
+        for name, shards in self.shards.items():
+            first = first_reader(network, name)
+            if first is None or len(shards.owners) < 2:
+                continue
+            post, senders = self.shards[first.post], [c.pre for c in network.connections if c.post == first.post]
+            n_pre, n_tiles = sum(network.populations[pre].n for pre in senders), -(-post.n_of(0) // post.tile_width)
+            found[name] = (first.delay, *_core.chunk_plan(n_pre, len(senders), post.tile_width, n_tiles))
+        first_rank = self.grid.shards.all_gather(np.array(list(found.values()), np.int64).reshape(-1))[0]
+        return {
+            name: (int(delay), int(n_rows), int(n_groups))
+            for name, (delay, n_rows, n_groups) in zip(found, first_rank.reshape(-1, 3), strict=True)
+        }
 
     def between(self, layers: Iterable[Any]) -> ChainShards | None:
         """What the ranks of a replica tell one another between layers that run in one call; None: they share no neurons."""

@@ -10,6 +10,8 @@ Between ranks, for a population with S listed ids a step over the batch of B, of
 
     lists      every owner sends its part to all others, ids of 2 bytes and two counts a list; the first one, with a
                capacity, what was dropped; a rank receives                         2·S·(R-1)/R + 2·w·B·(R-1) + 4·B
+    events     the same, sorted for the layer that hears them first: a row an id, and two counts a neuron and
+               chunk of a batch (C of them, host/src/chunks.h)                     2·S·(R-1)/R + 4·N·C·(R-1)/R a batch
     capacity   a total and a prefix of the counts of candidates, in log2(O) messages                8·B·log2(O)
     potentials of a readout, to all                                                      4·N·B·(R-1)/R
     gradients  of lists, summed over K blocks of the tiles that a rank of the layer that reads owns, K = 1 where these
@@ -37,10 +39,14 @@ from types import MappingProxyType
 
 from sparsesnn.layers import LI
 from sparsesnn.layers.declaration import n_learnt
+from sparsesnn.partition.cpu.readers import first_reader
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, n_blocks, tile_width
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
+
+#: rows (steps times samples) of a chunk of the backward pass: `backward_rows` of host/src/choices.h
+CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class CpuAssumptions:
         gradient_per_cycle: synaptic events, for the weight gradient and for the shares of list gradients.
         step_cycles, state_cycles: a neuron and step, forward and backward.
         list_cycles: an id listed, where its neuron lives: from masks and records to the list.
-        sort_cycles: an id received, backward: sorting by sender, sum of shares.
+        sort_cycles: an id that a rank sorts by sender, for its own backward pass or for that of all ranks; with the sum of shares.
         adam_cycles, sgd_cycles: a weight; norm_cycles: a weight, whose gradient is squared and summed.
         framework_s: PyTorch around the engine, a batch and layer, on one core.
         merge_cycles: an id of a population that several ranks own, on each of them: lists joined, gradients cut for their owners.
@@ -104,7 +110,6 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
             forward = samples * width * ranks[slowest]
         spikes = sum(lengths[c.pre].spikes * work[c] for c in incoming)
         sent = [c for c in incoming if c.pre not in plan.network.inputs]
-        listed = sum(lengths[c.pre].listed for c in sent)
         products = sum(lengths[c.pre].listed * work[c] for c in sent)
         own = 0.0 if isinstance(plan.network.populations[name], LI) else lengths[name].listed
         compute = {
@@ -115,7 +120,8 @@ def predict_cpu(plan: Plan, a: CpuAssumptions = ASSUMPTIONS, *, near_per_spike: 
         if plan.trains:
             pair = {"adam": a.adam_cycles, "sgd": a.sgd_cycles}[plan.optimizer]
             compute["state gradient"] = rows * samples * width * ranks[slowest] * a.state_cycles
-            compute["sort"] = rows * listed * a.sort_cycles / target.tiles  # all ids, on every rank
+            sorted_here = sum(lengths[c.pre].listed * _sorted_share(plan, c) for c in sent)
+            compute["sort"] = rows * sorted_here * a.sort_cycles / target.tiles
             compute["list gradient"] = rows * products * backward / a.gradient_per_cycle
             compute["weight gradient"] = rows * spikes * backward / a.gradient_per_cycle
             compute["optimiser"] = sum(plan.n_weights(c) for c in incoming) / p.n * backward * (pair + a.norm_cycles)
@@ -160,6 +166,12 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
     fixed = getattr(population, "activity", "natural") == "fixed"
     sizes = [n * id_bytes * ids + 2 * count_bytes(n) * rows * (n > 0) for n in own]
     sizes[owners[0]] += 4 * rows * limited
+    if plan.trains and len(owners) > 1 and (reader := first_reader(plan.network, name)):
+        n_chunks, counts, n_row_bytes = _chunks(plan)
+        arrive = max(0, plan.n_steps - reader.delay) / plan.n_steps
+        sizes = [
+            size + n * (2 * counts * n_chunks + n_row_bytes * ids * arrive) for size, n in zip(sizes, own, strict=True)
+        ]
     found = [(_gather(plan, f"{name} lists", sizes), 1)]
     loops = [c for c in plan.outgoing(name) if c.recurrent]
     n_halves = min(2, plan.n_samples)
@@ -183,6 +195,23 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
         sums = _list_gradients(plan, loops[0], own, 4 * ids * heard, n_halves * (n_slabs - 1) * others)
         found.append((replace(sums, name=f"{name} sums"), 0))
     return found
+
+
+def _sorted_share(plan: Plan, c: ConnectionPlan) -> float:
+    """Of the ids that a connection brings to a rank, the part that it sorts itself."""
+    own = [n for n in _owned(plan, c.pre) if n]
+    first = first_reader(plan.network, c.pre)
+    shares = first and len(own) > 1 and (first.post, first.delay) == (c.post, c.delay)
+    return max(own) / sum(own) if shares else 1.0
+
+
+def _chunks(plan: Plan) -> tuple[int, int, int]:
+    """Chunks of a backward pass, and the bytes of a count and of a row in it; `make_chunks` of host/src/chunks.h."""
+    n_groups = -(-plan.n_samples // GROUP_SAMPLES)
+    groups = max(1, CHUNK_ROWS // (plan.n_steps * GROUP_SAMPLES))
+    steps = min(plan.n_steps, CHUNK_ROWS // GROUP_SAMPLES)
+    n_rows = min(groups, n_groups) * steps * GROUP_SAMPLES
+    return -(-n_groups // groups) * -(-plan.n_steps // steps), count_bytes(n_rows), 2 if n_rows <= 65536 else 4
 
 
 def _gather(plan: Plan, name: str, sizes: Sequence[float], messages: int | None = None) -> Superstep:

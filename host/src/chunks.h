@@ -1,0 +1,23 @@
+// How a backward pass cuts a batch.
+#pragma once
+
+#include <vector>
+
+#include "engine.h"
+#include "group_sums.h"
+
+namespace sparsesnn {
+
+// Rows of a chunk at most, and groups of samples at least, where all steps of one fit into a chunk.
+struct ChunkPlan {
+  int n_rows, n_groups;
+};
+
+// Of a layer that hears `n_sources` populations of `n_pre` neurons in all; `by_tile`: ∂L/∂i runs tile by tile.
+ChunkPlan chunk_plan(std::size_t n_pre, std::size_t n_sources, int tile_width, bool by_tile);
+
+// The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
+// descending.
+std::vector<Chunk> make_chunks(const ChunkPlan& plan, int n_steps, int n_samples, const std::vector<Leaf>& leaves);
+
+}  // namespace sparsesnn
