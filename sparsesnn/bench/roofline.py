@@ -28,7 +28,7 @@ from pathlib import Path
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.output import Output
-from sparsesnn.partition.cpu.memory import CHUNK_ROWS
+from sparsesnn.partition.cpu.sorting import CHUNK_ROWS
 from sparsesnn.spikes import SpikeBatch
 
 LEVELS = ("L1", "L2", "L3", "memory")

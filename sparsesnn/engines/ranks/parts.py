@@ -20,7 +20,7 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
-from sparsesnn.partition.cpu.readers import first_reader
+from sparsesnn.partition.cpu.sorting import first_reader
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most

@@ -39,14 +39,11 @@ from types import MappingProxyType
 
 from sparsesnn.layers import LI
 from sparsesnn.layers.declaration import n_learnt
-from sparsesnn.partition.cpu.readers import first_reader
+from sparsesnn.partition.cpu.sorting import chunks, sorts_for_all
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, n_blocks, tile_width
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
-
-#: rows (steps times samples) of a chunk of the backward pass: `backward_rows` of host/src/choices.h
-CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -166,12 +163,12 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
     fixed = getattr(population, "activity", "natural") == "fixed"
     sizes = [n * id_bytes * ids + 2 * count_bytes(n) * rows * (n > 0) for n in own]
     sizes[owners[0]] += 4 * rows * limited
-    if plan.trains and len(owners) > 1 and (reader := first_reader(plan.network, name)):
-        n_chunks, counts, n_row_bytes = _chunks(plan)
-        arrive = max(0, plan.n_steps - reader.delay) / plan.n_steps
-        sizes = [
-            size + n * (2 * counts * n_chunks + n_row_bytes * ids * arrive) for size, n in zip(sizes, own, strict=True)
-        ]
+    for c in plan.outgoing(name):
+        if plan.trains and sorts_for_all(plan, c):
+            n_chunks, n_rows = chunks(plan, c.post)
+            arrive = ids * max(0, plan.n_steps - c.delay) / plan.n_steps
+            each = 2 * count_bytes(n_rows) * n_chunks + (2 if n_rows <= 65536 else 4) * arrive
+            sizes = [size + n * each for size, n in zip(sizes, own, strict=True)]
     found = [(_gather(plan, f"{name} lists", sizes), 1)]
     loops = [c for c in plan.outgoing(name) if c.recurrent]
     n_halves = min(2, plan.n_samples)
@@ -199,19 +196,8 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
 
 def _sorted_share(plan: Plan, c: ConnectionPlan) -> float:
     """Of the ids that a connection brings to a rank, the part that it sorts itself."""
-    own = [n for n in _owned(plan, c.pre) if n]
-    first = first_reader(plan.network, c.pre)
-    shares = first and len(own) > 1 and (first.post, first.delay) == (c.post, c.delay)
-    return max(own) / sum(own) if shares else 1.0
-
-
-def _chunks(plan: Plan) -> tuple[int, int, int]:
-    """Chunks of a backward pass, and the bytes of a count and of a row in it; `make_chunks` of host/src/chunks.h."""
-    n_groups = -(-plan.n_samples // GROUP_SAMPLES)
-    groups = max(1, CHUNK_ROWS // (plan.n_steps * GROUP_SAMPLES))
-    steps = min(plan.n_steps, CHUNK_ROWS // GROUP_SAMPLES)
-    n_rows = min(groups, n_groups) * steps * GROUP_SAMPLES
-    return -(-n_groups // groups) * -(-plan.n_steps // steps), count_bytes(n_rows), 2 if n_rows <= 65536 else 4
+    own = _owned(plan, c.pre)
+    return max(own) / sum(own) if sorts_for_all(plan, c) else 1.0
 
 
 def _gather(plan: Plan, name: str, sizes: Sequence[float], messages: int | None = None) -> Superstep:

@@ -27,7 +27,8 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 |  | the currents of 512 rows on each core, where those are more |
 |  | maps that hear convolutions alone keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
 |  | (waiting sums), records before they are in order (masks), and no currents of several steps |
-| sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back |
+| sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back; of lists that ranks |
+|  | sort for one another (sorting.py), from the forward pass on: 4 B an id and 8 B a neuron and chunk, 8 B more for own ids |
 | shares | of one chunk: P·(listed ids of the chunk)·4.5; of a loop whose list gradients come from a product 4 B an id |
 | readout | potentials, their gradient, and PyTorch's copy of it, T·B·n·4 each |
 | objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
@@ -48,6 +49,7 @@ import numpy as np
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.cost import tile_blocks
+from sparsesnn.partition.cpu.sorting import CHUNK_ROWS, chunk_rows, chunks, sorts_for_all
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
@@ -77,15 +79,11 @@ OBJECT_BYTES = 30_000
 SYNAPSE_BYTES = 13
 #: where the entries of a row of maps begin in a list: `RowStarts` of host/src/windows.h
 START_BYTES = 4
-#: rows (t, b) that the backward pass works on at a time: `backward_rows` of host/src/choices.h
-CHUNK_ROWS = 1024
 #: rows whose currents wait on each core, and from how many bytes of weights and arriving ids a step on: `waiting_rows` and
 #: `lets_sources_wait` of host/src/forward.cpp
 WAITING_ROWS, WAITING_BYTES, WAITING_IDS = 512, 2 << 20, 6
 #: bytes of a loop's weights from which on its list gradients may come from a product: `cached` of host/src/backward.cpp
 RETURNED_BYTES = 3 << 19
-#: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
-COLUMNS_BYTES = 1 << 19
 #: share of a population listed (a spike counts a third) from which on its list gradients come from one product:
 #: `dense_share` of host/src/choices.h
 DENSE_SHARE = 0.45
@@ -180,6 +178,9 @@ def _rank(
             mine = math.ceil(ids * own[name] / plan.populations[name].n)
             out["lists"] += ids * wide + 4 * mine * train + 12 * rows
             for c in plan.outgoing(name):
+                if train and sorts_for_all(plan, c):
+                    n_starts = 2 * chunks(plan, c.post)[0] * (plan.populations[name].n + own[name])
+                    out["sorting"] += 4 * (ids + 2 * mine + n_starts)
                 of_ranks = blocks[c.post]
                 sums = 0 if c.recurrent else 4 * (2 * of_ranks[rank] * ids + sum(of_ranks) * mine) * train
                 out["list gradients"] = max(out["list gradients"], sums)
@@ -275,7 +276,7 @@ def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> in
         return math.ceil(plan.n_steps * plan.n_samples * lengths.listed * 4) if c.recurrent and large else 0
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
-    rows = min(_chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
+    rows = min(chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
     return math.ceil(rows * lengths.listed * 4.5 * n_tiles)
 
 
@@ -288,22 +289,10 @@ def _is_dense(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> bool:
     )
 
 
-def _chunk_rows(plan: Plan, name: str) -> int:
-    """Twice CHUNK_ROWS where weights do not fit L2: `chunk_rows` of host/src/backward.cpp."""
-    incoming = plan.incoming(name)
-    columns = 4 * tile_width(plan, name) * sum(plan.in_lists(c).n_pre for c in incoming)
-    many = (
-        len(incoming) > 1
-        and columns > COLUMNS_BYTES
-        and not any(c.recurrent or plan.is_compressed(c) for c in incoming)
-    )
-    return CHUNK_ROWS * (2 if many else 1)
-
-
 def _sorting(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
     """Own lists of a recurrent layer, the input's and those of a product are sorted for the weight gradient alone: spikes."""
     rows = plan.n_steps * plan.n_samples
-    if plan.is_windows(c):
+    if plan.is_windows(c) or sorts_for_all(plan, c):
         return 0
     spikes_only = c.recurrent or c.pre in plan.network.inputs or _is_dense(plan, c, lengths)
     return math.ceil(rows * (4 * lengths.spikes if spikes_only else 8 * lengths.listed))
