@@ -176,12 +176,12 @@ class Mpi(Communicator):
         return out
 
     def all_gather(self, array: Array) -> list[Array]:
-        parts = self.gather_parts(array, "", lambda _: array)
-        if np.may_share_memory(parts[self.rank], array):
-            parts[self.rank] = parts[self.rank].copy()  # the caller's own may change
-        return parts
+        return self._gather(array.copy())  # the caller's own may change
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
+        return self._gather(own)
+
+    def _gather(self, own: Array) -> list[Array]:
         own = np.ascontiguousarray(own).reshape(-1)
         if self.size <= FEW:  # one message each way, which says how long it is
             requests = [self.send(own, r, GATHER) for r in range(self.size) if r != self.rank]

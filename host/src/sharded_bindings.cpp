@@ -112,11 +112,10 @@ int steps_of(std::size_t n_lists, int n_samples) {
 
 OwnEvents* events_of(const PyLists& lists, int n_neurons, int n_samples, nb::handle order) {
   const int n_steps = steps_of(lists.n_spikes.size(), n_samples);
-  check_lists(lists_of(lists, static_cast<std::uint32_t>(n_neurons), "OwnEvents"),
-              static_cast<std::int64_t>(lists.n_spikes.size()), static_cast<std::int64_t>(lists.ids.size()), n_neurons,
-              "OwnEvents");
-  return new OwnEvents(lists_of(lists, static_cast<std::uint32_t>(n_neurons), "OwnEvents"), n_neurons, n_steps,
-                       n_samples, list_order(order).value());
+  const Lists of = lists_of(lists, static_cast<std::uint32_t>(n_neurons), "OwnEvents");
+  check_lists(of, static_cast<std::int64_t>(lists.n_spikes.size()), static_cast<std::int64_t>(lists.ids.size()),
+              n_neurons, "OwnEvents");
+  return new OwnEvents(of, n_neurons, n_steps, n_samples, list_order(order).value());
 }
 
 // One message a rank, whose neurons begin at first[r].

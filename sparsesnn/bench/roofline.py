@@ -28,7 +28,7 @@ from pathlib import Path
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.output import Output
-from sparsesnn.partition.cpu.sorting import CHUNK_ROWS
+from sparsesnn.partition.cpu.sorting import n_chunks
 from sparsesnn.spikes import SpikeBatch
 
 LEVELS = ("L1", "L2", "L3", "memory")
@@ -112,7 +112,7 @@ def _layer_streams(
     layer: Layer, senders: list[SpikeBatch], wanted: list[bool], own: SpikeBatch | None, machine: Machine
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
-    n_chunks = _n_chunks(senders[0].n_steps, senders[0].n_samples)
+    chunks = n_chunks(senders[0].n_steps, senders[0].n_samples)
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(c.n_pre for c in layer.incoming)
     columns = machine.level_of(weight_bytes * sum(layer.n_pre) * min(n, 64))  # of one tile
@@ -132,9 +132,9 @@ def _layer_streams(
         yield from _rows("step_grad", n_bytes, weight_bytes * n * n * n_loops, machine)
     yield Stream("deliver_grad", "L2", False, 4 * n * (sum(n_events) + own_spikes))
     all_weights = machine.level_of(8 * n_pre * n)
-    yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * n_chunks)
+    yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * chunks)
     n_read = sum(n_rows for n_rows, w in zip(layer.n_pre, wanted, strict=True) if w)
-    yield Stream("deliver_grad", all_weights, False, 4 * n_read * n * n_chunks)
+    yield Stream("deliver_grad", all_weights, False, 4 * n_read * n * chunks)
 
 
 def _rows(phase: str, n_bytes: int, weights: int, machine: Machine) -> Iterator[Stream]:
@@ -143,14 +143,6 @@ def _rows(phase: str, n_bytes: int, weights: int, machine: Machine) -> Iterator[
         cached = min(1.0, machine.caches["L2"] / weights)
         yield Stream(phase, "L2", False, cached * n_bytes)
         yield Stream(phase, machine.level_of(weights), False, (1 - cached) * n_bytes)
-
-
-def _n_chunks(n_steps: int, n_samples: int) -> int:
-    """Chunks of a backward pass: `make_chunks` of host/src/backward.cpp."""
-    most_steps = CHUNK_ROWS // _core.group_samples
-    if n_steps > most_steps:
-        return -(-n_samples // _core.group_samples) * -(-n_steps // most_steps)
-    return -(-n_samples // (_core.group_samples * (CHUNK_ROWS // (max(1, n_steps) * _core.group_samples))))
 
 
 def floor_ms(all_streams: list[Stream], machine: Machine) -> dict[str, float]:

@@ -49,7 +49,7 @@ import numpy as np
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.cost import tile_blocks
-from sparsesnn.partition.cpu.sorting import CHUNK_ROWS, chunk_rows, chunks, sorts_for_all
+from sparsesnn.partition.cpu.sorting import CHUNK_ROWS, chunk_rows, chunk_shape, n_chunks, sorts_for_all
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
@@ -179,8 +179,8 @@ def _rank(
             out["lists"] += ids * wide + 4 * mine * train + 12 * rows
             for c in plan.outgoing(name):
                 if train and sorts_for_all(plan, c):
-                    n_starts = 2 * chunks(plan, c.post)[0] * (plan.populations[name].n + own[name])
-                    out["sorting"] += 4 * (ids + 2 * mine + n_starts)
+                    n_starts = 2 * n_chunks(plan.n_steps, plan.n_samples, chunk_rows(plan, c.post))
+                    out["sorting"] += 4 * (ids + 2 * mine + n_starts * (plan.populations[name].n + own[name]))
                 of_ranks = blocks[c.post]
                 sums = 0 if c.recurrent else 4 * (2 * of_ranks[rank] * ids + sum(of_ranks) * mine) * train
                 out["list gradients"] = max(out["list gradients"], sums)
@@ -228,7 +228,7 @@ def _windows(plan: Plan, name: str, n_weights: int, lengths: Mapping[str, Length
 
 def _chunk_samples(plan: Plan) -> int:
     """Samples that the backward pass works on at a time: whole groups."""
-    return min(plan.n_samples, max(1, CHUNK_ROWS // (plan.n_steps * GROUP_SAMPLES)) * GROUP_SAMPLES)
+    return min(plan.n_samples, chunk_shape(plan.n_steps, plan.n_samples)[0] * GROUP_SAMPLES)
 
 
 def _states(population: Input | LI | Population) -> int:

@@ -47,9 +47,13 @@ def chunk_rows(plan: Plan, name: str) -> int:
     return CHUNK_ROWS * (2 if many else 1)
 
 
-def chunks(plan: Plan, name: str) -> tuple[int, int]:
-    """How many chunks a population's backward pass has, and the rows of the largest: `make_chunks` of host/src/chunks.cpp."""
-    n_groups = -(-plan.n_samples // GROUP_SAMPLES)
-    most = chunk_rows(plan, name) // GROUP_SAMPLES  # steps of a group
-    groups, steps = min(n_groups, max(1, most // plan.n_steps)), min(plan.n_steps, most)
-    return -(-n_groups // groups) * -(-plan.n_steps // steps), groups * steps * GROUP_SAMPLES
+def chunk_shape(n_steps: int, n_samples: int, n_rows: int = CHUNK_ROWS) -> tuple[int, int]:
+    """Groups of samples and steps of a chunk of at most so many rows: `make_chunks` of host/src/chunks.cpp."""
+    most = n_rows // GROUP_SAMPLES  # steps of a group
+    return min(-(-n_samples // GROUP_SAMPLES), max(1, most // max(1, n_steps))), min(n_steps, most)
+
+
+def n_chunks(n_steps: int, n_samples: int, n_rows: int = CHUNK_ROWS) -> int:
+    """Chunks of a backward pass."""
+    groups, steps = chunk_shape(n_steps, n_samples, n_rows)
+    return -(-n_samples // max(1, groups * GROUP_SAMPLES)) * -(-n_steps // max(1, steps))
