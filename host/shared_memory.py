@@ -1,4 +1,4 @@
-"""Memory that replicas on one host share, so that they read one another's sums in place and pack a weight once.
+"""Memory that ranks on one host share: they read one another's messages and sums in place, and replicas pack a weight once.
 
 Each process has a file in memory, without a name (host/src/memory.h), in which the engine lays what others are to see. The
 others open it through /proc, where they may, and map it; ranks on other hosts, or on systems without such files, exchange
@@ -13,13 +13,13 @@ import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import _core
-from sparsesnn.host.comm import Communicator
-from sparsesnn.host.comm.base import Array, Bytes
+from sparsesnn.host.comm.base import Array, Bytes, Communicator, room
 
 
 class HostMemory:
@@ -37,7 +37,8 @@ class HostMemory:
     def __init__(self, comm: Communicator) -> None:
         self.rank = comm.rank
         own = _own_file() if comm.ranks_on_host > 1 else ""
-        self._files = {r: opened for r, text in enumerate(comm.all_texts(own)) if (opened := _open(text))}
+        self._texts = comm.all_texts(own)
+        self._files = {r: opened for r, text in enumerate(self._texts) if (opened := _open(text))}
         sees = np.stack(comm.all_gather(np.array([r in self._files for r in range(comm.size)])))
         kinds = np.unique(sees, axis=0, return_inverse=True)[1].reshape(-1)
         alike = sees & (kinds[:, None] == kinds)  # [rank, rank]: both see the same ranks, one another among them
@@ -53,6 +54,26 @@ class HostMemory:
     def at(self, rank: int, place: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """A float32 array of a rank."""
         return np.frombuffer(self._files[rank], np.float32, math.prod(shape), place).reshape(shape)
+
+    def neighbors(self, yields: bool) -> _core.Neighbors:
+        """By which the ranks swap parts that they read in place; all of them call it together.
+
+        Args:
+            yields: ranks outnumber cores.
+        """
+        key = tuple(self._texts[r] for r in self.ranks)
+        if key not in _neighbors:
+            box = room((_core.Neighbors.box_bytes() // 4,), np.float32, shared=True)
+            box[:] = 0
+            boxes = [int(place[0]) for place in self.group.all_gather(np.array([self.place(box)], np.int64))]
+            memory = [np.frombuffer(self._files[r], np.uint8) for r in self.ranks]
+            _neighbors[key] = _core.Neighbors(memory, boxes, self.group.rank, yields), box, *memory
+        neighbors: _core.Neighbors = _neighbors[key][0]
+        return neighbors
+
+
+#: by the ranks' files, with this rank's box and what they read; for good, as others may still read what this rank gave last
+_neighbors: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
 
 def _own_file() -> str:
@@ -108,7 +129,7 @@ class CommonWeights:
         sizes = {name: int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
         if group.size == 1 or sum(sizes.values()) < self.LEAST:
             return {}
-        if {name: room.nbytes for name, room in self.rooms.items()} != sizes:
+        if {name: mine.nbytes for name, mine in self.rooms.items()} != sizes:
             self._make_rooms(sizes)
         group.barrier()  # nobody reads what they held before
         for name, weight in weights.items():
@@ -120,11 +141,11 @@ class CommonWeights:
 
     def _make_rooms(self, sizes: Mapping[str, int]) -> None:
         """In the memory of the first rank."""
-        rooms = {name: np.asarray(_core.empty_matrix(1, -(-n // 4), shared=True)) for name, n in sizes.items()}
+        rooms = {name: room((-(-n // 4),), np.float32, shared=True) for name, n in sizes.items()}
         first = self.memory.ranks[0]
-        places = self.memory.group.all_gather(np.array([self.memory.place(room) for room in rooms.values()], np.int64))
+        places = self.memory.group.all_gather(np.array([*map(self.memory.place, rooms.values())], np.int64))
         if self.memory.rank != first:
             rooms = {
                 name: self.memory.at(first, int(p), rooms[name].shape) for name, p in zip(rooms, places[0], strict=True)
             }
-        self.rooms = {name: room.view(np.uint8)[0, : sizes[name]] for name, room in rooms.items()}
+        self.rooms = {name: mine.view(np.uint8)[: sizes[name]] for name, mine in rooms.items()}

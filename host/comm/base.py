@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,13 +13,31 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sparsesnn import _core
+
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
+
+#: bytes of a message from which on it takes memory, and time to travel, that are worth a thought
+LARGE = 1 << 16
+
+
+def room(shape: tuple[int, ...], dtype: npt.DTypeLike, shared: bool = False) -> Array:
+    """An array, not initialized; a large one in memory that the engine keeps, as new pages take longer than what comes into them.
+
+    Args:
+        shared: others on this host may read it (`shared_memory.py`).
+    """
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if n_bytes < LARGE and not shared:
+        return np.empty(shape, dtype)
+    kept = np.asarray(_core.empty_matrix(1, -(-n_bytes // 4), shared=shared)).reshape(-1).view(np.uint8)
+    return kept[:n_bytes].view(dtype).reshape(shape)
 
 
 @dataclass
 class Traffic:
-    """What a rank has exchanged so far, over all its communicators; not what it read in another's memory.
+    """What a rank has exchanged so far, over all its communicators; not what it read of another's sums in their place.
 
     Args:
         bytes_sent, bytes_received: to and from other ranks.
@@ -46,6 +65,11 @@ class Traffic:
         self.bytes_sent += sent
         self.bytes_received += received
         self.n_messages += n_messages
+
+    def add(self, sent: int, received: int, n_messages: int, seconds: float) -> None:
+        """What the engine exchanged by itself."""
+        self.count(sent=sent, received=received, n_messages=n_messages)
+        self.seconds += seconds
 
 
 class _Timer:
@@ -80,6 +104,7 @@ class Communicator(ABC):
         traffic: counters, shared with the groups that were split off.
         ranks_on_host: how many of them share this host, and its cores.
         launcher: what starts such ranks.
+        neighbors: by which they read one another's parts in place, where all of them are on this host, after `share_memory`.
     """
 
     rank: int
@@ -87,6 +112,7 @@ class Communicator(ABC):
     traffic: Traffic
     ranks_on_host: int = 1
     launcher: str = "mpirun"
+    neighbors: _core.Neighbors | None = None
 
     @abstractmethod
     def send(self, array: Array, to: int, tag: int = 0) -> Request:
@@ -117,13 +143,41 @@ class Communicator(ABC):
         return self.all_to_all([array] * self.size)
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
-        """`all_gather` of parts whose lengths differ in a way that all ranks know; what it returns may hold `own` itself.
+        """`all_gather` of parts whose lengths differ in a way that all ranks know. They must be read before the next such call, and not
+        written to: what it returns may be `own` itself, and lie in the memory of other ranks.
 
         Args:
             what: the parts are.
             made_up: of a rank, an array as it would give; for dry runs.
         """
         return self.all_gather(own)
+
+    def swap_parts(
+        self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
+    ) -> list[list[Array]]:
+        """Gives `given[k][r]` to rank r; returns by k and r what the ranks gave to this one, of `shapes[k][r]`. As many k and one
+        dtype on all ranks; to be read as `gather_parts`. What is empty does not travel.
+        """
+        found: list[list[Array]] = []
+        under_way: list[tuple[Request, Array]] = []
+        for parts, sizes in zip(given, shapes, strict=True):
+            here = [part if r == self.rank else room(sizes[r], part.dtype) for r, part in enumerate(parts)]
+            under_way += [(self.receive(x, r, tag), x) for r, x in enumerate(here) if r != self.rank and x.size]
+            for r, part in enumerate(map(np.ascontiguousarray, parts)):
+                if r != self.rank and part.size:
+                    under_way.append((self.send(part, r, tag), part))
+            found.append(here)
+        for request, _ in under_way:
+            request.wait()
+        return found
+
+    def share_memory(self) -> None:  # noqa: B027  # of use to MPI alone
+        """From now on ranks may read the parts of those on the same host in place; all call it together."""
+
+    def count_traffic(self) -> None:
+        """Adds what the neighbors exchanged to `traffic`."""
+        if self.neighbors is not None:
+            self.traffic.add(*self.neighbors.travelled())
 
     def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # of use to dry runs alone
         """Says, for dry runs, what the next message with this tag of each other rank is like."""

@@ -17,15 +17,14 @@ import numpy as np
 
 from sparsesnn import _core
 from sparsesnn.errors import ConfigError, MissingDependencyError
-from sparsesnn.host.comm.base import Array, Bytes, Communicator, Traffic
+from sparsesnn.host.comm.base import LARGE, Array, Bytes, Communicator, Traffic, room
 from sparsesnn.host.comm.environment import find_place
 from sparsesnn.host.comm.watch import open_many_files
+from sparsesnn.host.shared_memory import HostMemory
 from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
 FEW = 4
-#: bytes of a message from which on the engine looks at it; MPIs send smaller ones in one go
-LARGE = 1 << 16
 #: functions that the engine calls (host/src/mpi_exchange.h)
 ENGINE_CALLS = ("Isend", "Mprobe", "Improbe", "Imrecv", "Wait", "Test", "Get_count")
 #: seconds in which a launcher ends all ranks when one has ended
@@ -152,7 +151,7 @@ class Mpi(Communicator):
                     os.sched_yield()
             else:
                 message = self.comm.Mprobe(source, tag + _TAG_SHIFT, status)
-            array = _room(status.Get_count(self.mpi.BYTE))
+            array = room((status.Get_count(self.mpi.BYTE),), np.uint8)
             self.wait(message.Irecv([array, self.mpi.BYTE]))
         self.traffic.count(received=array.nbytes)
         return status.Get_source(), array
@@ -179,7 +178,28 @@ class Mpi(Communicator):
         return self._gather(array.copy())  # the caller's own may change
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
-        return self._gather(own)
+        own = np.ascontiguousarray(own).reshape(-1)
+        if self.neighbors is None:
+            return self._gather(own)
+        parts = self.neighbors.swap([[own] * self.size])[0]
+        self.count_traffic()
+        return [part.view(own.dtype) for part in parts]
+
+    def swap_parts(
+        self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
+    ) -> list[list[Array]]:
+        if self.neighbors is None:
+            return super().swap_parts(given, shapes, tag)
+        got = self.neighbors.swap([[np.ascontiguousarray(part) for part in parts] for parts in given])
+        self.count_traffic()
+        every = zip(given, got, shapes, strict=True)
+        return [[b.view(a.dtype).reshape(shape) for a, b, shape in zip(*of, strict=True)] for of in every]
+
+    def share_memory(self) -> None:
+        if self.neighbors is None and self.ranks_on_host > 1:
+            memory = HostMemory(self)
+            if len(memory.ranks) == self.size:
+                self.neighbors = memory.neighbors(self.yields)
 
     def _gather(self, own: Array) -> list[Array]:
         own = np.ascontiguousarray(own).reshape(-1)
@@ -233,13 +253,6 @@ class Mpi(Communicator):
 
     def _count_collective(self, sent: int, received: int) -> None:
         self.traffic.count(sent=sent, received=received, n_messages=self.size - 1)
-
-
-def _room(n_bytes: int) -> Bytes:
-    """For a message; of large ones in memory that the engine keeps, as new pages take longer than what comes into them."""
-    if n_bytes < LARGE:
-        return np.empty(n_bytes, np.uint8)
-    return np.asarray(_core.empty_matrix(1, -(-n_bytes // 4))).reshape(-1).view(np.uint8)[:n_bytes]
 
 
 class _MpiRequest:

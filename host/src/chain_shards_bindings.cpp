@@ -20,6 +20,15 @@ Array<float> columns(const float* rows, std::size_t n_rows, std::size_t n, std::
   return out;
 }
 
+Message bytes_of(const float* numbers, std::size_t n) {
+  return {reinterpret_cast<const unsigned char*>(numbers), n * sizeof(float)};
+}
+
+// Of `size` numbers, n a row.
+void append_rows(std::vector<const float*>& rows, const float* numbers, std::size_t size, std::size_t n) {
+  for (std::size_t row = 0; n && row < size / n; ++row) rows.push_back(numbers + row * n);
+}
+
 Lists lists_of(const PyRun& run) { return run.lists()->view(run.shape()[2] > 65536); }
 
 }  // namespace
@@ -34,6 +43,7 @@ std::optional<ListOrder> list_order(nb::handle python) {
 
 ChainShards::ChainShards(nb::object python)
     : python_(std::move(python)),
+      neighbors_(python_.attr("neighbors").is_none() ? nullptr : nb::cast<Neighbors*>(python_.attr("neighbors"))),
       rank_(nb::cast<std::size_t>(python_.attr("rank"))),
       first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
       folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
@@ -41,6 +51,27 @@ ChainShards::ChainShards(nb::object python)
   for (const std::vector<std::uint32_t>& first : first_)
     if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
       throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
+}
+
+std::vector<Message> ChainShards::messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                                              Array<unsigned char> message,
+                                              std::vector<In<unsigned char>>& held) const {
+  const std::size_t n_bytes = message.size();
+  if (neighbors_) {
+    const nb::gil_scoped_release release;
+    const auto sent = std::make_shared<Array<unsigned char>>(std::move(message));
+    return neighbors_->gather({sent->data(), n_bytes}, sent);
+  }
+  const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
+  nb::object sent = to_numpy(message, {n_bytes});
+  const nb::object got = python_.attr("lists")(k, own, layer.n_samples, n_lists, std::move(sent),
+                                               layer.spec.capacity > 0, layer.spec.save && orders_[k]);
+  std::vector<Message> messages;
+  for (nb::handle one : nb::cast<nb::list>(got)) {
+    held.push_back(nb::cast<In<unsigned char>>(one));
+    messages.push_back({held.back().data(), held.back().size()});
+  }
+  return messages;
 }
 
 MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
@@ -58,17 +89,9 @@ MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const 
       order.own = std::make_shared<OwnEvents>(lists, static_cast<int>(n), layer.n_steps, layer.n_samples, *sorts);
     message = shard_message(lists, n_lists, n, limited && is_first ? own->n_dropped() : nullptr, order.own.get());
   }
-  const std::size_t n_bytes = message.size();
-  nb::object sent = to_numpy(message, {n_bytes});
-  const nb::list got = nb::cast<nb::list>(
-      python_.attr("lists")(k, own, layer.n_samples, n_lists, std::move(sent), limited, sorts.has_value()));
-  if (owns_all(k)) return {};
   std::vector<In<unsigned char>> held;
-  std::vector<Message> messages;
-  for (nb::handle one : got) {
-    held.push_back(nb::cast<In<unsigned char>>(one));
-    messages.push_back({held.back().data(), held.back().size()});
-  }
+  std::vector<Message> messages = messages_of(k, layer, own, std::move(message), held);
+  if (owns_all(k)) return {};
   nb::gil_scoped_release release;
   if (sorts) {
     order.sorted = std::make_shared<SortedLists>(messages, first, layer.n_steps, layer.n_samples, *sorts);
@@ -84,15 +107,28 @@ Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
                                            const std::shared_ptr<PyRun>& own) const {
   const std::vector<std::uint32_t>& first = first_[k];
   const std::size_t n_rows = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
-  const nb::list got = nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows));
+  std::vector<In<float>> held;
+  std::vector<Message> parts;
+  if (neighbors_) {
+    const nb::gil_scoped_release release;
+    const std::size_t n_own = own ? n_rows * (first[rank_ + 1] - first[rank_]) : 0;
+    parts = neighbors_->gather(own ? bytes_of(own->made_potentials(), n_own) : Message{}, nullptr);
+  } else {
+    for (nb::handle part : nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows))) {
+      held.push_back(nb::cast<In<float>>(part));
+      parts.push_back({reinterpret_cast<const unsigned char*>(held.back().data()), held.back().nbytes()});
+    }
+  }
   if (owns_all(k)) return {};
   Array<float> potentials(n_rows * n);
   for (std::size_t r = 0; r + 1 < first.size(); ++r) {
     const std::size_t n_here = first[r + 1] - first[r];
-    const auto part = nb::cast<In<float>>(got[r]);
-    check_shape(part, {n_rows * n_here}, "potentials of a rank");
+    const float* const part = reinterpret_cast<const float*>(parts[r].data);
+    if (parts[r].size != n_rows * n_here * sizeof(float))
+      throw InputError("ShapeError", "ChainShards: got " + std::to_string(parts[r].size) +
+                                         " bytes of potentials of rank " + std::to_string(r));
     for (std::size_t i = 0; i < n_rows; ++i)
-      std::copy_n(part.data() + i * n_here, n_here, potentials.data() + i * n + first[r]);
+      std::copy_n(part + i * n_here, n_here, potentials.data() + i * n + first[r]);
   }
   return potentials;
 }
@@ -142,42 +178,78 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
                                                  const std::vector<std::shared_ptr<PyRun>>& runs,
                                                  std::vector<Array<float>>& d_value) const {
   const std::vector<int>& folds = folds_[k];
-  nb::list given, edges;
-  std::vector<std::size_t> n_own;
-  for (std::size_t j = 0; j < sources.size(); ++j) {
-    const PyRun& whole = *runs[sources[j]];
-    const std::size_t n_slots = whole.n_slots();
-    std::vector<std::size_t> of_ranks = whole.order().edges;
-    if (of_ranks.empty())  // this rank has all of them
-      for (std::size_t r = 0; r < first_[k].size(); ++r) of_ranks.push_back(r > rank_ ? n_slots : 0);
-    n_own.push_back(of_ranks[rank_ + 1] - of_ranks[rank_]);
-    edges.append(nb::cast(of_ranks));
-    if (d_value.empty())
-      given.append(nb::none());
-    else
-      given.append(to_numpy(d_value[j], {of_ranks.back() ? d_value[j].size() / of_ranks.back() : 0, of_ranks.back()}));
+  std::vector<std::vector<std::size_t>> edges;
+  for (const std::size_t source : sources) {
+    edges.push_back(runs[source]->order().edges);
+    if (edges.back().empty())  // this rank has all of them
+      for (std::size_t r = 0; r < first_[k].size(); ++r)
+        edges.back().push_back(r > rank_ ? runs[source]->n_slots() : 0);
   }
-  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, edges));
+  std::vector<In<float>> held;
+  const Rows rows = neighbors_ ? swap_rows(edges, d_value) : python_rows(k, edges, d_value, held);
   std::vector<Array<float>> found;
+  const nb::gil_scoped_release release;
   for (std::size_t j = 0; j < sources.size(); ++j) {
-    const std::size_t n = n_own[j];
-    std::vector<In<float>> held;
-    std::vector<const float*> rows;
-    for (nb::handle block : nb::cast<nb::list>(got[j])) {
-      held.push_back(nb::cast<In<float>>(block));
-      for (std::size_t row = 0; n && row < held.back().size() / n; ++row) rows.push_back(held.back().data() + row * n);
-    }
-    if (n && rows.size() != folds.size())
-      throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows.size()) + " sums of blocks of tiles; " +
-                                         std::to_string(folds.size()) + " add up");
+    const std::size_t n = edges[j][rank_ + 1] - edges[j][rank_];
+    if (n && rows[j].size() != folds.size())
+      throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows[j].size()) +
+                                         " sums of blocks of tiles; " + std::to_string(folds.size()) + " add up");
     Array<float>& sum = found.emplace_back(n);
-    nb::gil_scoped_release release;
-    if (n) add_branches(rows, folds, n, sum.data());
+    if (n) add_branches(rows[j], folds, n, sum.data());
     PyRun& whole = *runs[sources[j]];
     if (const std::shared_ptr<OwnEvents>& events = whole.order().own)
       sum = events->to_slots(sum.data(), whole.own_run()->n_slots());
   }
   return found;
+}
+
+ChainShards::Rows ChainShards::python_rows(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
+                                           std::vector<In<float>>& held) const {
+  nb::list given;
+  for (std::size_t j = 0; j < edges.size(); ++j) {
+    const std::size_t n_all = edges[j].back();
+    if (d_value.empty())
+      given.append(nb::none());
+    else
+      given.append(to_numpy(d_value[j], {n_all ? d_value[j].size() / n_all : 0, n_all}));
+  }
+  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, nb::cast(edges)));
+  Rows rows(edges.size());
+  for (std::size_t j = 0; j < edges.size(); ++j) {
+    for (nb::handle block : nb::cast<nb::list>(got[j])) {
+      held.push_back(nb::cast<In<float>>(block));
+      append_rows(rows[j], held.back().data(), held.back().size(), edges[j][rank_ + 1] - edges[j][rank_]);
+    }
+  }
+  return rows;
+}
+
+ChainShards::Rows ChainShards::swap_rows(const Edges& edges, std::vector<Array<float>>& d_value) const {
+  const nb::gil_scoped_release release;
+  const auto lent = std::make_shared<std::vector<Array<float>>>(std::move(d_value));
+  std::vector<Message> given;
+  for (std::size_t j = 0; j < edges.size(); ++j) {
+    const std::size_t n_all = edges[j].back();
+    for (std::size_t r = 0; r < neighbors_->size(); ++r) {
+      const std::size_t first = edges[j][r], last = edges[j][r + 1];
+      if (lent->empty() || first == last) {
+        given.push_back({});
+      } else if ((*lent)[j].size() == n_all) {
+        given.push_back(bytes_of((*lent)[j].data() + first, last - first));
+      } else {
+        lent->push_back(columns((*lent)[j].data(), (*lent)[j].size() / n_all, n_all, first, last));
+        given.push_back(bytes_of(lent->back().data(), lent->back().size()));
+      }
+    }
+  }
+  const std::vector<Message> got = neighbors_->swap(given, lent);
+  Rows rows(edges.size());
+  for (std::size_t k = 0; k < got.size(); ++k) {
+    const std::vector<std::size_t>& at = edges[k / neighbors_->size()];
+    append_rows(rows[k / neighbors_->size()], reinterpret_cast<const float*>(got[k].data), got[k].size / sizeof(float),
+                at[rank_ + 1] - at[rank_]);
+  }
+  return rows;
 }
 
 }  // namespace sparsesnn

@@ -196,6 +196,13 @@ SharedMemory shared_memory() {
   return s.mine() ? s : SharedMemory();
 }
 
+std::int64_t place_in_shared(const void* data) {
+  const SharedMemory memory = shared_memory();
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory.data);
+  return at >= begin && at - begin < memory.n_bytes ? static_cast<std::int64_t>(at - begin) : -1;
+}
+
 void release_kept() noexcept {
   Kept& k = kept();
   const std::lock_guard lock(k.mutex);

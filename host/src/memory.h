@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace sparsesnn {
 
@@ -28,6 +29,9 @@ struct SharedMemory {
 
 // That of this process, which the first call makes. A child of the process has none: it would share its parent's.
 SharedMemory shared_memory();
+
+// Where in it something lies; -1: elsewhere.
+std::int64_t place_in_shared(const void* data);
 
 // As `allocate`, in shared memory once that has been made.
 void* allocate_shared(std::size_t n_bytes);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <climits>
 #include <stdexcept>
 #include <string>
@@ -19,17 +18,6 @@ using namespace nb::literals;
 
 namespace sparsesnn {
 namespace {
-
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& seconds_;
-  const Clock::time_point start_ = Clock::now();
-};
 
 void check(int code, const char* name) {
   if (code) throw std::runtime_error(std::string(name) + " failed with error " + std::to_string(code));

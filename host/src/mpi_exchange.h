@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "python_exchange.h"
+#include "travelled.h"
 
 namespace sparsesnn {
 
@@ -23,12 +24,6 @@ struct MpiCalls {
   MpiHandle comm, byte;
   int tag;      // of slot 0; slot 1 and scans have the next ones
   bool yields;  // other ranks may need this core
-};
-
-// What travelled since somebody last asked.
-struct Travelled {
-  std::size_t sent = 0, received = 0, n_messages = 0;
-  double seconds = 0.0;  // in MPI
 };
 
 // Recurrent layers exchange thousands of small messages in a training step, for which Python takes several times as

@@ -281,13 +281,6 @@ std::optional<std::pair<int, std::size_t>> shared_file() {
   return std::make_pair(memory.file, memory.n_bytes);
 }
 
-std::int64_t place_in_shared(const In<float>& array) {
-  const SharedMemory memory = shared_memory();
-  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(array.data());
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory.data);
-  return at >= begin && at - begin < memory.n_bytes ? static_cast<std::int64_t>(at - begin) : -1;
-}
-
 thread_local PyObject* python_look = nullptr;  // a reference of this thread
 
 void look_meanwhile_by(nb::object look) {
@@ -359,7 +352,9 @@ void register_sharded(nb::module_& m) {
         "Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no "
         "such\n"
         "thing; see host/src/memory.h.");
-  m.def("shared_place", &place_in_shared, "array"_a, "Where in shared memory an array begins; -1: it is not there.");
+  m.def(
+      "shared_place", [](const In<float>& array) { return place_in_shared(array.data()); }, "array"_a,
+      "Where in shared memory an array begins; -1: it is not there.");
   m.def("look_meanwhile", &look_meanwhile_by, "look"_a.none(),
         "The engine calls look() in between, once in a millisecond at most, while it works for this thread, until that "
         "returns False.");

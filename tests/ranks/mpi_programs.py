@@ -41,6 +41,8 @@ def networks() -> None:
         by_engine = traffic_of(case, world)
         with patch.object(mpi.Mpi, "engine_calls", lambda self: None):
             assert traffic_of(case, world) == by_engine
+        with patch.object(mpi.Mpi, "share_memory", lambda self: None):  # as ranks on several hosts
+            compare(case, alone(case), world)
     world.ranks_on_host, mpi.LARGE = 1, 0  # as on hosts of their own, with messages that the engine looks at
     for n_samples in (19, 129):
         case = Case(parse_net("30-130-75r-10", bias=True), world.size, 1, n_samples=n_samples, silent=10)

@@ -9,6 +9,7 @@ import pytest
 
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm import Communicator, Local, make_grid, mpi_world, simulate
+from sparsesnn.host.comm.base import LIST_GRADIENTS
 from sparsesnn.host.comm.layer_exchange import LayerExchange
 from sparsesnn.host.comm.simulated import BrokenGroupError
 
@@ -22,6 +23,9 @@ def check_communicator(comm: Communicator) -> None:
         assert {p.dtype for p in parts} == {np.dtype(dtype)}
         given = [np.full(to + r, 10 * r + to, dtype) for to in range(size)]
         assert [p.tolist() for p in comm.all_to_all(given)] == [[10 * k + r] * (k + r) for k in range(size)]
+    sent = check_parts(comm)
+    comm.share_memory()
+    assert check_parts(comm) == sent
     number = np.array([[r, 1.5], [2.5, r]], np.float32)
     comm.broadcast(number, size - 1)
     assert number.tolist() == [[size - 1, 1.5], [2.5, size - 1]]
@@ -50,6 +54,21 @@ def check_communicator(comm: Communicator) -> None:
     assert [int(p[0]) for p in halves.all_gather(np.array([r]))] == list(range(r % 2, size, 2))
     assert halves.traffic is comm.traffic or size == 1
     check_exchange(comm)
+
+
+def check_parts(comm: Communicator) -> tuple[int, int, int]:
+    """Returns bytes sent and received, and messages."""
+    before, r, ranks = comm.traffic.copy(), comm.rank, range(comm.size)
+    for dtype in (np.uint8, np.int64, np.float32):
+        parts = comm.gather_parts(np.full(3 * r + 1, r, dtype), "numbers", np.empty)
+        assert [p.tolist() for p in parts] == [[k] * (3 * k + 1) for k in ranks]
+        given = [[np.full((3, 2 * k * (r + to)), 10 * r + to, dtype)[:, ::2] for to in ranks] for k in range(3)]
+        shapes = [[(3, k * (source + r)) for source in ranks] for k in range(3)]
+        for k, of_ranks in enumerate(comm.swap_parts(given, shapes, LIST_GRADIENTS)):
+            wanted = [np.full(shapes[k][source], 10 * source + r, dtype).tolist() for source in ranks]
+            assert [p.tolist() for p in of_ranks] == wanted
+    found = comm.traffic.since(before)
+    return found.bytes_sent, found.bytes_received, found.n_messages
 
 
 def check_exchange(comm: Communicator) -> None:

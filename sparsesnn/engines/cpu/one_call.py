@@ -61,6 +61,7 @@ class OneCall:
         learnt: by layer and the engine's name, the parameters whose gradients `chain.backward` finds, in its order.
         is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
         counts: whether a layer counts training steps.
+        shards: what ranks that share neurons tell one another; None: none do.
     """
 
     def __init__(self, network: Network, layers: Mapping[str, Any], learns: bool, parts: Parts | None = None) -> None:
@@ -91,7 +92,8 @@ class OneCall:
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in this.tensors.values())
             self.is_plain = self.is_plain and _learns_as_read(layer)
         self.counts = any(layer.training_steps is not None for layer in layers.values())
-        self.chain = _core.Chain(links, wanted, parts.between(layers.values()) if parts else None)
+        self.shards = parts.between(layers.values()) if parts else None
+        self.chain = _core.Chain(links, wanted, self.shards)
         self.key = _key(layers, learns) if in_place else None
 
     @staticmethod
@@ -207,6 +209,8 @@ class OneCall:
         d_out = [arrived.get(name) for name in of]
         n_batch = self.reduction.n_batch(spikes.n_samples, first_sample) if self.reduction else 0
         self.chain.backward(runs, d_out, self._takes_gradients(runs, spikes, lists_read), n_batch)
+        if self.shards:
+            self.shards.count_traffic()
         return value.detach(), made
 
     def _takes_gradients(
@@ -257,7 +261,10 @@ class OneCall:
         told: list[Any] = [
             (list_seed(layer.rotation_seed, training_steps[name]), 0, None, None) for name, layer in self.layers.items()
         ]
-        return self.chain.forward(lists, spikes.n_steps, spikes.n_samples, told, hidden, first_sample)
+        runs = self.chain.forward(lists, spikes.n_steps, spikes.n_samples, told, hidden, first_sample)
+        if self.shards:
+            self.shards.count_traffic()
+        return runs
 
 
 def _add_gradients(parameters: Iterable[Tensor], gradients: Iterable[np.ndarray]) -> None:

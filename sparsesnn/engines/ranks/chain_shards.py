@@ -25,6 +25,7 @@ class ChainShards:
 
     Attributes:
         rank: this one, of its replica.
+        neighbors: where all ranks of the replica are on this host, by which the engine sends and receives by itself.
         first: by layer, the first neuron of each rank, and the number of neurons, [R + 1].
         folds: by layer, of the blocks of tiles of all owners, as `_core.tile_folds`.
         orders: by layer, see `Part.order`.
@@ -33,7 +34,7 @@ class ChainShards:
     def __init__(self, layers: Sequence[Any]) -> None:
         self.parts: list[Part] = [layer.part for layer in layers]
         self.comm = self.parts[0].grid.shards
-        self.rank = self.comm.rank
+        self.rank, self.neighbors = self.comm.rank, self.comm.neighbors
         self.first = [list(part.shards.first) for part in self.parts]
         self.folds = [[fold for r in part.shards.owners for fold in part.tile_folds[r]] for part in self.parts]
         self.orders = [part.order for part in self.parts]
@@ -55,7 +56,6 @@ class ChainShards:
             are_sorted: messages hold events for its readers.
         """
         part = self.parts[k]
-        part.count_traffic()
 
         def arrays() -> tuple[Array, Array, Array]:
             if own is None:
@@ -69,11 +69,15 @@ class ChainShards:
     def potentials(self, k: int, own: _core.Run | None, n_lists: int) -> list[Array]:
         """The potentials of all ranks' neurons, [T·B·n] each."""
         part = self.parts[k]
-        part.count_traffic()
         numbers = np.empty(0, np.float32) if own is None else np.asarray(own.potentials).reshape(-1)
         return self.comm.gather_parts(
             numbers, "potentials", lambda r: np.zeros(n_lists * part.shards.n_of(r), np.float32)
         )
+
+    def count_traffic(self) -> None:
+        """See `Part.count_traffic`; after each pass."""
+        for part in self.parts:
+            part.count_traffic()
 
     def to_owners(self, k: int, d_values: Sequence[Array | None], edges: Sequence[Sequence[int]]) -> list[list[Array]]:
         """See `lists_to_owners`.
@@ -82,7 +86,7 @@ class ChainShards:
             d_values: of each list, [K, entries], those of rank r in columns edges[r] to edges[r + 1] - 1; None: this rank has none.
         """
         parts = [
-            None if d is None else [np.ascontiguousarray(d[:, a:b]) for a, b in itertools.pairwise(of_ranks)]
+            None if d is None else [d[:, a:b] for a, b in itertools.pairwise(of_ranks)]
             for d, of_ranks in zip(d_values, edges, strict=True)
         ]
         return lists_to_owners(self.parts[k], parts, [at[self.rank + 1] - at[self.rank] for at in edges])

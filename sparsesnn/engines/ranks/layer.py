@@ -24,7 +24,7 @@ from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.rows import Rows
 from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, gather_lists
-from sparsesnn.host.comm import Communicator, Grid, Request
+from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.host.comm.base import LIST_GRADIENTS, Array
 from sparsesnn.host.comm.layer_exchange import make_exchange
 from sparsesnn.host.shared_memory import CommonWeights
@@ -72,12 +72,9 @@ class Part:
 
     def count_traffic(self) -> None:
         """Adds what a pass exchanged by itself to what this rank has exchanged."""
-        if not isinstance(self.exchange, _core.MpiExchange):
-            return
-        sent, received, n_messages, seconds = self.exchange.travelled()
-        traffic = self.grid.shards.traffic
-        traffic.count(sent=sent, received=received, n_messages=n_messages)
-        traffic.seconds += seconds
+        if isinstance(self.exchange, _core.MpiExchange):
+            self.grid.shards.traffic.add(*self.exchange.travelled())
+        self.grid.shards.count_traffic()
 
     @property
     def is_shared(self) -> bool:
@@ -261,27 +258,20 @@ def lists_to_owners(part: Part, parts: Sequence[Sequence[Array] | None], n_own: 
     Returns: of each list, what this rank's entries got from every rank that has tiles, [K, n_own].
     """
     comm, owners = part.grid.shards, part.shards.owners
-    found: list[list[Array]] = []
-    under_way: list[tuple[Request, Array]] = []
-    for own, n in zip(parts, n_own, strict=True):
-        blocks = {r: np.asarray(_core.empty_matrix(len(part.tile_folds[r]), n)) for r in owners if r != comm.rank}
-        under_way += [(comm.receive(block, r, LIST_GRADIENTS), block) for r, block in blocks.items() if n]
-        for r, values in enumerate(own or ()):
-            if r == comm.rank:
-                blocks[r] = values
-            elif values.size:
-                under_way.append((comm.send(values, r, LIST_GRADIENTS), values))
-        found.append([blocks[r] for r in owners])
-    for request, _ in under_way:
-        request.wait()
-    return found
+    nothing = [np.empty(0, np.float32)] * comm.size
+    n_blocks = [len(part.tile_folds[r]) if part.shards.n_of(r) else 0 for r in range(comm.size)]
+    shapes = [[(k, n) for k in n_blocks] for n in n_own]
+    found = comm.swap_parts([nothing if own is None else own for own in parts], shapes, LIST_GRADIENTS)
+    return [[blocks[r] for r in owners] for blocks in found]
 
 
 def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:
-    """Over blocks of tiles, in the order in which one process adds them."""
-    if len(rows) > 1:
-        _core.add_branches(rows, [fold for folds in tile_folds for fold in folds], rows[0])
-    return rows[0]
+    """Over blocks of tiles, in the order in which one process adds them; the rows may be other ranks'."""
+    if len(rows) == 1:
+        return rows[0].copy()
+    total = np.empty_like(rows[0])
+    _core.add_branches(rows, [fold for folds in tile_folds for fold in folds], total)
+    return total
 
 
 class _OwnNeurons(torch.autograd.Function):

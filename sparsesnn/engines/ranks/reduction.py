@@ -30,7 +30,7 @@ from sparsesnn.engines.ranks.halving import halve, is_halved
 from sparsesnn.engines.ranks.rows import Arriving, Rows, Sent, send_rows, wait
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator
-from sparsesnn.host.comm.base import BACK, FORTH, Array
+from sparsesnn.host.comm.base import BACK, FORTH, Array, room
 from sparsesnn.host.shared_memory import HostMemory
 from sparsesnn.parameters import DELAYS
 
@@ -205,7 +205,7 @@ class Reduction:
             branches = np.zeros((1, *branches.shape[1:]), np.float32)
         if len(self.memory.ranks) == 1 or self.memory.place(branches) >= 0:  # where the engine has laid them
             return branches
-        placed = np.asarray(_core.empty_matrix(1, branches.size, shared=True)).reshape(branches.shape)
+        placed = room(branches.shape, np.float32, shared=True)
         placed[:] = branches
         return placed
 

@@ -113,7 +113,7 @@ class ShardedSpikes(SpikeBatch):
             return list(_core.split_values(engine.engine_lists(self), values, list(self.shards.first)))
         if not by_event:
             values = np.asarray(self.sorted_lists.from_slots(engine.engine_lists(self), values))
-        return [np.ascontiguousarray(values[:, a:b]) for a, b in itertools.pairwise(self.sorted_lists.edges)]
+        return [values[:, a:b] for a, b in itertools.pairwise(self.sorted_lists.edges)]
 
     @property
     def n_own(self) -> int:
