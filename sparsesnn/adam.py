@@ -116,7 +116,8 @@ class Adam(torch.optim.Optimizer):
         kept = self._arrays.get(weight) if state else None
         if kept is None or kept[0] != _place(weight, state):
             kept = self._arrays[weight] = self._arrays_of(weight, state)
-        return (*kept[1], gradient.detach().contiguous().numpy())
+        plain = gradient.detach() if gradient.requires_grad else gradient
+        return (*kept[1], plain.contiguous().numpy())
 
     def _arrays_of(self, weight: Tensor, state: dict[str, Tensor]) -> tuple[tuple[Any, ...], list[Any]]:
         """Where a parameter and its state lie, and NumPy's views of them; makes a state where there is none."""

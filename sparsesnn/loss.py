@@ -192,10 +192,14 @@ class CrossEntropy:
     def in_engine(self, output: Output) -> bool:
         """Whether the engine computes it: of a readout in float32 on the CPU, with a neuron a class."""
         v = output.potentials
+        plain = v is not None and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
+        return plain and self.fits_engine(v)
+
+    def fits_engine(self, v: Tensor | np.ndarray | None) -> bool:
+        """Whether the engine computes it of potentials that it made, or of some that lie as those do."""
         if v is None or self.decoding not in IN_ENGINE or self.n_classes != v.shape[-1] or not len(v):
             return False
-        plain_labels = self.labels.is_cpu and not self.labels.requires_grad
-        return plain_labels and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
+        return self.labels.is_cpu and not self.labels.requires_grad
 
     def of_potentials(self, v: np.ndarray) -> tuple[Tensor, Callable[[float], np.ndarray]]:
         """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number, [1, B, C] where

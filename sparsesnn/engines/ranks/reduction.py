@@ -45,6 +45,7 @@ class Reduction:
     def __init__(self, replicas: Communicator) -> None:
         self.comm = replicas
         self.memory = HostMemory(replicas)
+        self.memory.group.share_memory()
         self.batch: _Batch | None = None
         self.open: list[_Sum] = []
 
