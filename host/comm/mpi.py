@@ -177,15 +177,10 @@ class Mpi(Communicator):
     def all_gather(self, array: Array) -> list[Array]:
         if self.neighbors is None:
             return self._gather(array.copy())  # the caller's own may change
-        return [part.copy() for part in self.gather_parts(array, "", np.empty)]
+        return [part.copy() for part in self._gather(array)]
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
-        own = np.ascontiguousarray(own).reshape(-1)
-        if self.neighbors is None:
-            return self._gather(own)
-        parts = self.neighbors.swap([[own] * self.size])[0]
-        self.count_traffic()
-        return [part.view(own.dtype) for part in parts]
+        return self._gather(own)
 
     def swap_parts(
         self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
@@ -205,6 +200,10 @@ class Mpi(Communicator):
 
     def _gather(self, own: Array) -> list[Array]:
         own = np.ascontiguousarray(own).reshape(-1)
+        if self.neighbors is not None:
+            parts = self.neighbors.swap([[own] * self.size])[0]
+            self.count_traffic()
+            return [part.view(own.dtype) for part in parts]
         if self.size <= FEW:  # one message each way, which says how long it is
             requests = [self.send(own, r, GATHER) for r in range(self.size) if r != self.rank]
             parts = [own if r == self.rank else self.take(r, GATHER).view(own.dtype) for r in range(self.size)]

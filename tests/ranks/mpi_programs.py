@@ -25,6 +25,8 @@ def communicator() -> None:
 
 
 def networks() -> None:
+    from test_sharded import learn_with_hooks_of_rank_0
+
     from sparsesnn.host.comm import mpi
     from sparsesnn.host.shared_memory import CommonWeights, HostMemory
     from sparsesnn.network import parse_net
@@ -43,6 +45,8 @@ def networks() -> None:
             assert traffic_of(case, world) == by_engine
         with patch.object(mpi.Mpi, "share_memory", lambda self: None):  # as ranks on several hosts
             compare(case, alone(case), world)
+    hooked = Case(parse_net("30-140-70-10"), 1, world.size)
+    learn_with_hooks_of_rank_0(world, hooked, alone(hooked))
     world.ranks_on_host, mpi.LARGE = 1, 0  # as on hosts of their own, with messages that the engine looks at
     for n_samples in (19, 129):
         case = Case(parse_net("30-130-75r-10", bias=True), world.size, 1, n_samples=n_samples, silent=10)

@@ -358,19 +358,20 @@ def test_hooks_of_one_rank_alone_hold_nobody_up(grid):
     """It goes layer by layer then, the others in one call."""
     case = Case(parse_net("30-140-70-10"), *grid)
     expected = alone(case)
+    simulate(case.ranks, lambda world: learn_with_hooks_of_rank_0(world, case, expected))
 
-    def run(world: Communicator) -> None:
-        own, seen = case.model(grid=make_grid(world, *grid)), []
-        if world.rank == 0:
-            own.layers["hidden1"].register_forward_hook(lambda *_: seen.append(1))
-        first, last = samples_of(own.parts.grid.replicas.rank, case.replicas, case.n_samples)
-        spikes = case.spikes()[first:last]
-        _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
-        own.finish_backward()
-        assert (own.one_call is None) == bool(seen) == (world.rank == 0)
-        compare_step(case, expected, own, spikes, first, output)
 
-    simulate(case.ranks, run)
+def learn_with_hooks_of_rank_0(world: Communicator, case: Case, expected: Any) -> None:
+    """`expected` by one rank alone."""
+    own, seen = case.model(grid=make_grid(world, case.replicas, case.shards)), []
+    if world.rank == 0:
+        own.layers["hidden1"].register_forward_hook(lambda *_: seen.append(1))
+    first, last = samples_of(own.parts.grid.replicas.rank, case.replicas, case.n_samples)
+    spikes = case.spikes()[first:last]
+    _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
+    own.finish_backward()
+    assert (own.one_call is None) == bool(seen) == (world.rank == 0)
+    compare_step(case, expected, own, spikes, first, output)
 
 
 @pytest.mark.parametrize("net", ["30-75r-40-10", "30-75-40-10"])
