@@ -352,7 +352,7 @@ class Neighbors:
 
     def __init__(self, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], boxes: Sequence[int], rank: int, yields: bool) -> None:
         """
-        memory: uint8[n], of every rank as this process maps it; boxes: where theirs begin, of zeros.
+        memory: uint8[n], of every rank as this process maps it, which must stay; boxes: where theirs begin, of zeros.
         """
 
     @staticmethod
