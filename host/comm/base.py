@@ -18,7 +18,8 @@ from sparsesnn import _core
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-#: bytes of a message from which on it takes memory, and time to travel, that are worth a thought
+#: bytes of a message from which on it lies in memory that the engine keeps, and the engine looks at it while it travels; MPIs send
+#: smaller ones in one go
 LARGE = 1 << 16
 
 

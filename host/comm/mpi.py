@@ -185,7 +185,7 @@ class Mpi(Communicator):
     def swap_parts(
         self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
     ) -> list[list[Array]]:
-        if self.neighbors is None:
+        if self.neighbors is None or not given:  # of nothing no rank must wait for another, as messages have it
             return super().swap_parts(given, shapes, tag)
         got = self.neighbors.swap([[np.ascontiguousarray(part) for part in parts] for parts in given])
         self.count_traffic()

@@ -75,9 +75,10 @@ class ChainShards:
         )
 
     def count_traffic(self) -> None:
-        """See `Part.count_traffic`; after each pass."""
+        """Adds what the engine exchanged in a pass by itself."""
         for part in self.parts:
             part.count_traffic()
+        self.comm.count_traffic()
 
     def to_owners(self, k: int, d_values: Sequence[Array | None], edges: Sequence[Sequence[int]]) -> list[list[Array]]:
         """See `lists_to_owners`.

@@ -74,7 +74,6 @@ class Part:
         """Adds what a pass exchanged by itself to what this rank has exchanged."""
         if isinstance(self.exchange, _core.MpiExchange):
             self.grid.shards.traffic.add(*self.exchange.travelled())
-        self.grid.shards.count_traffic()
 
     @property
     def is_shared(self) -> bool:
@@ -258,8 +257,6 @@ def lists_to_owners(part: Part, parts: Sequence[Sequence[Array] | None], n_own: 
     Returns: of each list, what this rank's entries got from every rank that has tiles, [K, n_own].
     """
     comm, owners = part.grid.shards, part.shards.owners
-    if not parts:  # ranks that run all layers in one call exchange nothing either
-        return []
     nothing = [np.empty(0, np.float32)] * comm.size
     n_blocks = [len(part.tile_folds[r]) if part.shards.n_of(r) else 0 for r in range(comm.size)]
     shapes = [[(k, n) for k in n_blocks] for n in n_own]
