@@ -168,6 +168,15 @@ def points(settings: Settings) -> Iterator[Point]:
 _POINT_FIELDS = {f.name for f in fields(Point)}
 
 
+def share_of(settings: Settings, point: Point) -> Point | None:
+    """What each rank of a weak-scaling point has to do, as a network of its own; None where that is not a point to measure."""
+    if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN:
+        return None
+    return replace(
+        point, replicas=1, shards=1, n_layers=settings.n_layers, width=settings.width, batch=settings.batch
+    )  # fmt: skip
+
+
 def network_of(point: Point) -> Network:
     """Hidden layers with lists of `max_activity`, an input of their size, an LI readout; no delays."""
     capacity = max(1, math.ceil(point.max_activity * point.width))
@@ -175,18 +184,24 @@ def network_of(point: Point) -> Network:
     return Network.chain(Input(point.width), *[hidden] * point.n_layers, LI(point.n_classes))
 
 
-def run_point(point: Point, threads: int, launch: Sequence[str] = (), links: Links | None = None) -> Row:
+def run_point(
+    point: Point, threads: int, launch: Sequence[str] = (), links: Links | None = None, apart: Point | None = None
+) -> Row:
     """Starts the ranks of one point by `sparsesnn launch`, of a dry run the one that it plays, and returns their row.
 
     Args:
         launch: more of its options, such as ["--hosts", "a,b"].
         links: between the ranks of a dry run.
+        apart: a network that each rank then trains for itself; the row has its apart_step_ms.
 
     Errors: `SparseSnnError` if a rank fails; what it said is on standard error.
     """
     with tempfile.TemporaryDirectory(dir=".", prefix=".scaling-") as folder:  # where the ranks of all hosts see it
         spec, out = Path(folder) / "point.json", Path(folder) / "row.json"
-        spec.write_text(json.dumps({"point": asdict(point), "links": links and asdict(links)}), encoding="utf-8")
+        spec.write_text(
+            json.dumps({"point": asdict(point), "links": links and asdict(links), "apart": apart and asdict(apart)}),
+            encoding="utf-8",
+        )
         n_ranks = 1 if point.how == DRY_RUN else point.ranks
         command = [sys.executable, "-m", "sparsesnn", "launch", "--ranks", str(n_ranks), "--threads", str(threads)]
         command += [*launch, "--", "-m", "sparsesnn.launch.scaling_worker", str(spec.resolve()), str(out.resolve())]
@@ -218,6 +233,8 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because ranks cannot have exactly as much: the first
         layer passes no gradient on, so twice the layers are more than twice the work, and a network wider by √R has as
         many weights a rank, but fewer neurons.
+    apart_efficiency: of weak scaling, what this machine leaves to as many ranks that exchange nothing, each with a network of its own:
+        the time of one rank alone over that of all at once. Cores share caches, memory and power.
     predicted_step_ms, predicted_efficiency: the same, of times by the plan's cost model with the links that were measured, and
         the rates of this machine (`rates_of`).
     predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
@@ -235,10 +252,17 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     for row, prediction in zip(rows, found, strict=True):
         parts = {what: 1e3 * seconds * rates[what] for what, seconds in _parts_s(prediction).items()}
         row["efficiency"] = work_per_s(row) / row["ranks"] / (work_per_s(first) / first["ranks"])
+        alone, apart = _apart_ms(first), _apart_ms(row)
+        row["apart_efficiency"] = None if alone is None or apart is None else alone / apart
         row["predicted_step_ms"] = sum(parts.values())
         row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / row["predicted_step_ms"]
         row["predicted_sort_ms"] = parts["sort"]
         row["predicted_exchange_ms"] = parts["exchange"]
+
+
+def _apart_ms(row: Row) -> float | None:
+    """The step of one rank's network while all ranks run theirs; None: not measured."""
+    return row["step_ms"] if row["ranks"] == 1 else row.get("apart_step_ms")
 
 
 #: what is measured, and what the plan's model calls the same work; PyTorch's part is what is left of a step
@@ -318,13 +342,13 @@ def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """For people."""
-    head = f"{'ranks':>5} {'how':>8} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
+    head = f"{'ranks':>5} {'how':>8} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'apart':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
     lines = [head]
     for row in rows:
         activity = " ".join(f"{100 * a:.2f}" for name, a in row["layer_activity"].items() if name != "input")
         lines.append(
             f"{row['ranks']:>5} {row['how']:>8} {row['n_layers']:>6} {row['width']:>6} {row['batch']:>6} {row['step_ms']:>9.1f} "
-            f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
+            f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {_ratio(row['apart_efficiency'])} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
             f"{row['bytes_per_time_step'] / 1e3:>9.2f}  {activity}"
         )
     wanted = ", ".join(dict.fromkeys(f"{100 * row['activity']:g}" for row in rows))
@@ -347,6 +371,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"modelled, and the others' messages are made up, as active as the layers of {count(row['played_activity_of_ranks'], 'rank')}: "
             f"{100 * row['played_activity']:.2f} %; waiting for slower ranks is left out"
         )
+    if any(row["apart_efficiency"] is not None and row["ranks"] > 1 for row in rows):
+        lines.append(
+            "apart: efficiency of as many ranks that exchange nothing, each on a network of its own: what this machine leaves"
+        )
     lines.append(f"activity that the prediction takes for every layer: {wanted} %")
     last = [row for row in rows if row["how"] == MEASURED][-1]
     if last["links"]:
@@ -358,6 +386,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _ratio(x: float | None) -> str:
+    return f"{'-':>6}" if x is None else f"{x:>6.3f}"
+
+
 def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Efficiency and activity against what was varied, of dry runs with hollow markers; next to them the prediction for IPUs."""
     from sparsesnn import figures
@@ -367,6 +399,9 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     figure = figures.new_figure(4.6 * (3 if ipus else 2), 4.2)
     panels = list(figure.subplots(1, 3 if ipus else 2))
     panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GREY, label="predicted")
+    apart = [(row[key], row["apart_efficiency"]) for row in rows if row["apart_efficiency"] is not None]
+    if len(apart) > 1:
+        panels[0].plot(*zip(*apart, strict=True), "v:", color=figures.GREEN, label="ranks that exchange nothing")
     for how in dict.fromkeys(row["how"] for row in rows):
         of = [row for row in rows if row["how"] == how]
         at, hollow = [row[key] for row in of], {"markerfacecolor": "none"} if how == DRY_RUN else {}

@@ -22,7 +22,7 @@ from sparsesnn.engines.cpu.engine import gradient_norm
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import gradients_of
 from sparsesnn.engines.ranks.shards import make_shards
-from sparsesnn.host.comm import Communicator, Local, make_grid
+from sparsesnn.host.comm import Communicator, Grid, Local, make_grid
 from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.launch.links import measure_links
@@ -49,6 +49,8 @@ def main(arguments: list[str]) -> int:
         if point.how == DRY_RUN:
             world = DryRun(point.ranks, busiest_rank(point), Links(**spec["links"]))
         row = measure(point, world)
+        if spec.get("apart"):
+            row["apart_step_ms"] = 1e3 * time_apart(Point(**spec["apart"]), world)
         if world.rank == 0 or point.how == DRY_RUN:
             write_atomically(Path(arguments[1]), strict_json(row).encode())
         return 0
@@ -68,27 +70,10 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     grid = make_grid(world, point.replicas, point.shards)
     first, last = samples_of(grid.replicas.rank, point.replicas, point.batch)
     # On one rank the engine as users run it, without any of this: the base of all efficiencies.
-    model = Model(network, grid=grid if world.size > 1 else None)
-    calibrate(model, network, draw_spikes(point, 0, min(N_CALIBRATION, point.batch)), point.activity)
-    spikes = draw_spikes(point, first, last)
-    labels = torch.randint(0, point.n_classes, (point.batch,), generator=torch.Generator().manual_seed(point.seed))
-    loss = CrossEntropy(labels[first:last], "mean", point.n_classes, n_samples=point.batch)
-    # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
-    optimiser = Adam(model.parameters(), lr=0.0)
-
-    def step() -> tuple[Any, dict[str, float]]:
-        """Its output, and the seconds that the norm of the gradients and the update took."""
-        optimiser.zero_grad(set_to_none=True)
-        _, output = model.learn(spikes, loss, first_sample=first)
-        model.finish_backward()
-        start = time.perf_counter()
-        gradient_norm(model, gradients_of(model))
-        normed = time.perf_counter()
-        optimiser.step()
-        return output, {"norm": normed - start, "optimiser": time.perf_counter() - normed}
-
+    training = Training(point, grid if world.size > 1 else None, first, last)
+    step = training.step
     output, _ = step()
-    rates = {"input": spikes.activity(), **output.activity()}
+    rates = {"input": training.spikes.activity(), **output.activity()}
     listed = {name: lists.ids.numel() / _places(lists) for name, lists in _lists(output).items()}
     activity = average(grid.replicas, rates, last - first)
     listed = average(grid.replicas, listed, last - first)
@@ -147,6 +132,50 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         "threads": num_threads(),
         "isa": _core.build_info()["isa"],
     }
+
+
+class Training:
+    """Training steps of a point's network on samples `first` to `last` - 1, with an update that changes nothing.
+
+    Attributes:
+        spikes: the input of these samples.
+    """
+
+    def __init__(self, point: Point, grid: Grid | None, first: int, last: int) -> None:
+        network = network_of(point)
+        self.model = Model(network, grid=grid)
+        calibrate(self.model, network, draw_spikes(point, 0, min(N_CALIBRATION, point.batch)), point.activity)
+        self.first_sample = first
+        self.spikes = draw_spikes(point, first, last)
+        labels = torch.randint(0, point.n_classes, (point.batch,), generator=torch.Generator().manual_seed(point.seed))
+        self.loss = CrossEntropy(labels[first:last], "mean", point.n_classes, n_samples=point.batch)
+        # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
+        self.optimizer = Adam(self.model.parameters(), lr=0.0)
+
+    def step(self) -> tuple[Any, dict[str, float]]:
+        """Its output, and the seconds that the norm of the gradients and the update took."""
+        self.optimizer.zero_grad(set_to_none=True)
+        _, output = self.model.learn(self.spikes, self.loss, first_sample=self.first_sample)
+        self.model.finish_backward()
+        start = time.perf_counter()
+        gradient_norm(self.model, gradients_of(self.model))
+        normed = time.perf_counter()
+        self.optimizer.step()
+        return output, {"norm": normed - start, "optimiser": time.perf_counter() - normed}
+
+
+def time_apart(point: Point, world: Communicator) -> float:
+    """Seconds of a step of a network that each rank has for itself, while all ranks run theirs; of the slowest rank."""
+    step = Training(point, None, 0, point.batch).step
+    for _ in range(point.warm_up):
+        step()
+    seconds = []
+    for _ in range(point.repeats):
+        world.barrier()
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return float(max(took[0] for took in world.all_gather(np.array([median(seconds)]))))
 
 
 def read_clock(world: Communicator) -> tuple[float, float]:

@@ -33,9 +33,10 @@ each point is started by `sparsesnn launch`, which takes what stands in --launch
   ranks of one host take from one another; layers should have 64 neurons a rank, or the rank that is played has none of some.
   With --grow layers there must be more --steps than layers; --grow width has no such limit.
 efficiency: synaptic events a second and rank, over those of the first row; where all ranks have as much to do, the ratio
-  of times. The input is as wide and as active as a layer. Beside it what the plan's cost model gives with the latency
+  of times. The input is as wide and as active as a layer. Next to it what the plan's cost model gives with the latency
   and the bandwidth that were measured at the start (sparsesnn plan --target mpi:RxT --link GB/s,us), and predictions
-  for IPUs."""
+  for IPUs. Of weak scaling also "apart": the efficiency of as many ranks that exchange nothing, each with a network of its
+  own. Cores share caches, memory and power, so this is below 1 on most machines, and it is the most that ranks can reach."""
 
 
 def run(kind: str, arguments: Sequence[str]) -> int:
@@ -53,7 +54,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
         point = scaling.Point(**{k: v for k, v in row.items() if k != "ranks"})
         if point.how == scaling.DRY_RUN:
             return scaling.run_dry(point, settings, measured.rows, launch)
-        return scaling.run_point(point, settings.threads, launch)
+        return scaling.run_point(point, settings.threads, launch, apart=scaling.share_of(settings, point))
 
     points = [{"ranks": point.ranks, **asdict(point)} for point in scaling.points(settings)]
     rows = measured.run(json.loads(json.dumps(points)), measure)

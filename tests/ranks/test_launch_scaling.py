@@ -15,13 +15,13 @@ import pytest
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError, SparseSnnError
 from sparsesnn.host import shared_memory
-from sparsesnn.host.comm import Local, simulate
+from sparsesnn.host.comm import Communicator, Local, simulate
 from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.launch import scaling
 from sparsesnn.launch.finding import find_launcher
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.scaling import DRY_RUN, MEASURED, Point, Settings, points
-from sparsesnn.launch.scaling_worker import busiest_rank, draw_spikes, events_of, measure, samples_of
+from sparsesnn.launch.scaling_worker import busiest_rank, draw_spikes, events_of, measure, samples_of, time_apart
 from sparsesnn.layers import LIF
 from sparsesnn.partition.cpu.cost import predict_cpu
 from sparsesnn.partition.planner import make_plan
@@ -51,6 +51,15 @@ def test_dry_runs_follow_what_is_measured() -> None:
     settings = Settings(ranks=(1, 2), dry_run_ranks=(2, 64), grow="width", width=512)
     found = [(point.ranks, point.how, point.width) for point in points(settings)]
     assert found == [(1, MEASURED, 512), (2, MEASURED, 704), (2, DRY_RUN, 704), (64, DRY_RUN, 4096)]
+
+
+@pytest.mark.parametrize("grow", ["layers", "width", "batch"])
+def test_ranks_apart_have_the_network_of_one_rank(grow: str) -> None:
+    settings = Settings(ranks=(1, 2), dry_run_ranks=(8,), grow=grow, n_layers=2, width=512, batch=10)
+    one, two, played = points(settings)
+    assert scaling.share_of(settings, two) == one
+    assert scaling.share_of(settings, one) is scaling.share_of(settings, played) is None
+    assert scaling.share_of(replace(settings, kind="strong-scaling", grow="layers"), two) is None
 
 
 @pytest.mark.parametrize(
@@ -126,6 +135,18 @@ def test_ranks_do_the_same_network(grid: tuple[int, int], recurrent: bool) -> No
         assert row["waiting_ms"] >= 0
         assert row["sort_ms"] == row["phases_ms"]["sort"] > 0
         assert all(ms > 0 for ms in row["phases_ms"].values())
+
+
+def test_ranks_apart_exchange_nothing() -> None:
+    def work(world: Communicator) -> tuple[float, float]:
+        before = world.traffic.copy()
+        seconds = time_apart(SMALL, world)
+        return seconds, world.traffic.since(before).bytes_sent
+
+    found = simulate(2, work)
+    assert found[0] == found[1]
+    assert found[0][0] > 0
+    assert found[0][1] <= 16  # of its time
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 8])
@@ -255,6 +276,12 @@ def test_efficiency() -> None:
     assert rows[0]["predicted_exchange_ms"] == 0
     assert rows[1]["predicted_exchange_ms"] > 0
     assert 0 < rows[0]["predicted_sort_ms"] < rows[1]["predicted_sort_ms"]  # every rank sorts the lists of all
+    assert [row["apart_efficiency"] for row in rows] == [1.0, None]  # saved before ranks were timed apart, too
+    rows[1]["apart_step_ms"] = 11.0
+    scaling.finish(settings, rows)
+    assert rows[1]["apart_efficiency"] == pytest.approx(10 / 11)
+    scaling.finish(settings, rows[1:])
+    assert rows[1]["apart_efficiency"] == 1.0
     strong = Settings(kind="strong-scaling", ranks=(1, 4), n_layers=2, width=512)
     rows = rows_of(strong, [10.0, 5.0])  # half the time on four times the ranks
     scaling.finish(strong, rows)
@@ -357,6 +384,10 @@ def test_table_and_plot(tmp_path: Path) -> None:
     assert activity.endswith("every layer: 2 %")
     assert row.endswith("2.00 2.00 2.00 2.00")  # of every layer
     assert links.endswith("--target mpi:2x1 --link 1,1.5")
+    assert "apart:" not in scaling.table(rows)
+    rows[1]["apart_efficiency"] = 0.875
+    assert " 0.800  0.875 " in scaling.table(rows)
+    assert "\napart: " in scaling.table(rows)
     ipus = scaling.ipu_rows([1, 2])
     assert {row["x"] for row in ipus} == {1, 2}
     assert all(row["efficiency"] == 1.0 for row in ipus if row["x"] == 1)
@@ -430,6 +461,7 @@ def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert two["latency_us"] > 0
     assert two["bandwidth_gb_per_s"] > 0
     assert math.isfinite(two["predicted_efficiency"])
+    assert two["apart_efficiency"] == one["step_ms"] / two["apart_step_ms"] > 0
     assert Path("out/scaling.csv").read_text().count("\n") == 3
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert main([*arguments, "--json"]) == 0  # nothing is measured again
