@@ -30,7 +30,7 @@ class HostMemory:
 
     Attributes:
         ranks: of the group, those whose memory is at hand, this one among them; they agree on it.
-        group: these ranks by themselves.
+        group: these ranks by themselves; the given one where it is all of them.
         is_shared: whether any of the group are at hand for one another.
     """
 
@@ -44,7 +44,7 @@ class HostMemory:
         alike = sees & (kinds[:, None] == kinds)  # [rank, rank]: both see the same ranks, one another among them
         first = np.where(alike.diagonal(), alike.argmax(1), np.arange(comm.size))
         self.ranks = tuple(np.flatnonzero(first == first[self.rank]).tolist())
-        self.group = comm.split(first.tolist())
+        self.group = comm if len(self.ranks) == comm.size else comm.split(first.tolist())
         self.is_shared = len(np.unique(first)) < comm.size
 
     def place(self, array: Array) -> int:

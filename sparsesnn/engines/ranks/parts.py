@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class Parts:
             if group.size > 1:
                 group.share_memory()
         self.orders = self._orders(network) if grid.n_shards > 1 else {}
+        self._places: dict[tuple[str, ...], tuple[list[int], npt.NDArray[np.int64], list[int]]] = {}
 
     def part(self, name: str) -> Part:
         """This rank's part of a population; all ranks call it together."""
@@ -152,20 +154,23 @@ class Parts:
         the other ranks: [N]."""
         if self.grid.n_shards == 1 or not named:
             return dict(named)
+        names = tuple(named)
+        if names not in self._places:
+            self._places[names] = self._places_of(names)
+        sizes, places, ends = self._places[names]
         own = np.concatenate(list(named.values()))
-        edges = {
-            name: self.edges(name)[1] if self._is_cut_apart(name) else self.shards_of(name).first for name in named
-        }
-        sizes = np.sum([np.diff(first) for first in edges.values()], axis=0)
         parts = self.grid.shards.gather_parts(own, "numbers", lambda r: np.zeros(sizes[r]))
-        whole: dict[str, list[Any]] = {name: [] for name in named}
-        for r, part in enumerate(parts):
-            start = 0
-            for name, first in edges.items():
-                n = first[r + 1] - first[r]
-                whole[name].append(part[start : start + n])
-                start += n
-        return {name: np.concatenate(found) for name, found in whole.items()}
+        whole = np.concatenate(parts)[places]
+        return {name: whole[begin:end] for name, (begin, end) in zip(names, itertools.pairwise(ends), strict=True)}
+
+    def _places_of(self, names: Sequence[str]) -> tuple[list[int], npt.NDArray[np.int64], list[int]]:
+        """Of numbers that ranks give for these parameters, one parameter's after the other's: how many each rank gives; where, in
+        those of all ranks, the numbers of each parameter's neurons stand; and how many there are up to each parameter."""
+        edges = np.array([self.edges(x)[1] if self._is_cut_apart(x) else self.shards_of(x).first for x in names])
+        n = np.diff(edges)  # [parameter, rank]
+        begin = n.sum(0).cumsum() - n.sum(0) + n.cumsum(0) - n
+        runs = [np.arange(a, a + size) for a, size in zip(begin.reshape(-1), n.reshape(-1), strict=True)]
+        return n.sum(0).tolist(), np.concatenate(runs), [0, *n.sum(1).cumsum().tolist()]
 
     def _is_cut_apart(self, name: str) -> bool:
         """Whether a parameter has numbers per receiver, but not one for each neuron."""
