@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError, SparseSnnError
@@ -227,7 +228,7 @@ def run_dry(point: Point, settings: Settings, rows: Sequence[Row], launch: Seque
 
 
 def finish(settings: Settings, rows: Sequence[Row]) -> None:
-    """Adds efficiencies and predictions to rows that were measured; both are relative to the first.
+    """Adds efficiencies and predictions to rows that were measured; both are relative to the first of the same round.
 
     efficiency: work a second and rank, over that of the first row. Where every rank has as much to do it is t₁/t_R; of a
         fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because ranks cannot have exactly as much: the first
@@ -240,8 +241,11 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
         least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of lists by sender.
     """
-    if not rows:
-        return
+    for k in dict.fromkeys(row["round"] for row in rows):
+        _finish_round(settings, [row for row in rows if row["round"] == k])
+
+
+def _finish_round(settings: Settings, rows: Sequence[Row]) -> None:
     measured = next((row["links"] for row in rows if row["links"] and row["how"] == MEASURED), None)
     found = []
     for row in rows:
@@ -258,6 +262,20 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / row["predicted_step_ms"]
         row["predicted_sort_ms"] = parts["sort"]
         row["predicted_exchange_ms"] = parts["exchange"]
+
+
+def medians(rows: Sequence[Row]) -> list[Row]:
+    """A row for each point: of every number the median of all rounds, the rest as in the first."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[k] for k in sorted(_POINT_FIELDS)), []).append(row)
+    return [
+        {
+            k: median(row[k] for row in same) if type(x) is float and k not in _POINT_FIELDS else x
+            for k, x in same[0].items()
+        }
+        for same in found.values()
+    ]
 
 
 def _apart_ms(row: Row) -> float | None:

@@ -26,7 +26,8 @@ examples:
   sparsesnn launch weak-scaling --ranks 1,4,16,64 --threads 16 --launch '--hosts a,b,c,d'
 
 each point is started by `sparsesnn launch`, which takes what stands in --launch; one thread a rank unless said otherwise.
---out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped.
+--out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped, and more --rounds add
+  to those that are there. Where other work comes and goes (virtual machines), --rounds 5: one run of a point says little there.
 --dry-run-ranks: one rank of so many, that with the most neurons, runs alone on this machine. What it computes and holds is real;
   the others' messages are made up and take the time of --link, else of the links that --ranks measured. Layers are as active as
   in the last measured row. Rows say "dry run", the plot has hollow markers. Waiting for slower ranks is not in it, nor what
@@ -46,28 +47,34 @@ def run(kind: str, arguments: Sequence[str]) -> int:
 
     options = _parser(kind).parse_args(arguments)
     settings = _settings(kind, options)
+    if options.rounds < 1:
+        raise ConfigError(f"--rounds: is {options.rounds}; give at least 1")
     saved = json.loads(json.dumps({**asdict(settings), "launch": options.launch}))
     measured = Rows(options.out, "scaling", saved, sys.stderr)
     launch = _words(options.launch)
 
     def measure(row: scaling.Row) -> scaling.Row:
-        point = scaling.Point(**{k: v for k, v in row.items() if k != "ranks"})
+        point = scaling.Point(**{k: v for k, v in row.items() if k not in ("ranks", "round")})
         if point.how == scaling.DRY_RUN:
             return scaling.run_dry(point, settings, measured.rows, launch)
         return scaling.run_point(point, settings.threads, launch, apart=scaling.share_of(settings, point))
 
-    points = [{"ranks": point.ranks, **asdict(point)} for point in scaling.points(settings)]
+    points = [
+        {"ranks": point.ranks, **asdict(point), "round": k + 1}
+        for k in range(options.rounds)
+        for point in scaling.points(settings)
+    ]
     rows = measured.run(json.loads(json.dumps(points)), measure)
     scaling.finish(settings, rows)
     measured.write()
     if not options.json:
-        print(scaling.table(rows), flush=True)
+        print(scaling.table(scaling.medians(rows)), flush=True)
     ipus = []
     if kind == "weak-scaling" and options.ipus and (options.json or not options.no_plot):
         print(f"predicting {options.ipus} IPUs; --ipus '' leaves that out", file=sys.stderr)
         ipus = scaling.ipu_rows(_integers("--ipus", options.ipus))
     if not options.no_plot:
-        scaling.plot(settings, rows, ipus, options.out / "scaling.png")
+        scaling.plot(settings, scaling.medians(rows), ipus, options.out / "scaling.png")
     if options.json:
         print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": ipus}, allow_nan=False))
     else:
@@ -114,7 +121,14 @@ def _parser(kind: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--activity", type=float, default=0.02, metavar="A", help="natural activity (default: 0.02)")
     parser.add_argument("--max-activity", type=float, default=0.05, metavar="A", help="room in lists (default: 0.05)")
-    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps (default: 9)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps of a run (default: 9)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs of each point, in turns; shown are medians (default: 1)",
+    )
     parser.add_argument(
         "--launch", default="", metavar="TEXT", help="more options of sparsesnn launch, such as '--hosts a,b'"
     )

@@ -260,7 +260,7 @@ def rows_of(settings: Settings, step_ms: list[float]) -> list[dict[str, Any]]:
         work = point.batch * point.n_layers * point.width**2
         layers = {f"hidden{k + 1}": point.activity for k in range(point.n_layers)}
         found.append(
-            {"ranks": point.ranks, **asdict(point), "n_neurons": point.n_layers * point.width, "step_ms": ms, "samples_per_s": 1e3 * point.batch / ms,
+            {"ranks": point.ranks, **asdict(point), "round": 1, "n_neurons": point.n_layers * point.width, "step_ms": ms, "samples_per_s": 1e3 * point.batch / ms,
              "events_per_s": 1e3 * work / ms, "layer_activity": {"input": 0.02, **layers}, "comm_share": 0.1,
              "exchange_ms": 0.25, "waiting_ms": 0.75, "sort_ms": 1.5, "bytes_per_time_step": 5e3, "links": None if point.ranks == 1 else {"bytes_per_s": 1e9, "latency_s": 1e-6}}
         )  # fmt: skip
@@ -287,6 +287,19 @@ def test_efficiency() -> None:
     scaling.finish(strong, rows)
     assert [row["efficiency"] for row in rows] == pytest.approx([1.0, 0.5])
     assert 0.3 < rows[1]["predicted_efficiency"] < 1.2
+
+
+def test_rounds_are_compared_by_themselves_and_shown_as_medians() -> None:
+    settings = Settings(ranks=(1, 2), n_layers=2, width=512)
+    rounds = [rows_of(settings, [10.0 * slow, 12.5 * slow * late]) for slow, late in [(1, 1), (3, 1), (0.5, 1.25)]]
+    rows = [row | {"round": k + 1} for k, of in enumerate(rounds) for row in of]
+    scaling.finish(settings, rows)
+    assert [row["efficiency"] for row in rows] == pytest.approx([1.0, 0.8, 1.0, 0.8, 1.0, 0.64])
+    one, two = scaling.medians(rows)
+    assert (one["ranks"], one["step_ms"], two["ranks"], two["step_ms"]) == (1, 10.0, 2, 12.5)
+    assert two["efficiency"] == pytest.approx(0.8)
+    assert two["layer_activity"] == rows[1]["layer_activity"]
+    assert scaling.medians(rows[:2]) == rows[:2]
 
 
 def test_the_prediction_has_the_rates_of_the_first_row() -> None:
@@ -464,9 +477,13 @@ def test_weak_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert two["apart_efficiency"] == one["step_ms"] / two["apart_step_ms"] > 0
     assert Path("out/scaling.csv").read_text().count("\n") == 3
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert main([*arguments, "--json"]) == 0  # nothing is measured again
-    again = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["step_ms"] for row in again] == [one["step_ms"], two["step_ms"]]
+    assert main([*arguments, "--rounds", "2", "--json"]) == 0  # the first round is not measured again
+    said = capsys.readouterr()
+    again = json.loads(said.out)["rows"]
+    assert [(row["ranks"], row["round"]) for row in again] == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    assert [row["step_ms"] for row in again[:2]] == [one["step_ms"], two["step_ms"]]
+    assert again[2]["efficiency"] == 1.0
+    assert "[4/4] ranks 2, shards 2, n_layers 2, round 2\n" in said.err
 
 
 @pytest.mark.usefixtures("_mpirun")
