@@ -236,7 +236,7 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         many weights a rank, but fewer neurons.
     apart_efficiency: of weak scaling, what this machine leaves to as many ranks that exchange nothing, each with a network of its own:
         the time of one rank alone over that of all at once. Cores share caches, memory and power.
-    predicted_step_ms, predicted_efficiency: the same, of times by the plan's cost model with the links that were measured, and
+    predicted_step_ms, predicted_efficiency: step and efficiency by the plan's cost model with the links that were measured, and
         the rates of this machine (`rates_of`).
     predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
         least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of lists by sender.

@@ -334,6 +334,8 @@ class Model(Loadable):
         Returns: the loss, detached; and the output, for counts and measures.
         """
         self._check_input(spikes)
+        if self.parts and self.parts.reduction:
+            self.parts.reduction.begin(spikes.n_samples, first_sample)
         call = self._one_call(spikes, self) if isinstance(spikes, SpikeBatch) and not heard else None
         if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
             return call.learn(spikes, loss, self.depth, first_sample)

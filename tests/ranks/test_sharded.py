@@ -267,6 +267,34 @@ def test_even_replicas_of_which_some_share_a_host(monkeypatch):
     check(Network.chain(Input(30), LIF(75), LI(10)), 4, 1, n_steps=5, n_samples=256)
 
 
+@pytest.mark.parametrize("net", ["30-40-10", "30-40r-10"])
+def test_a_pass_that_failed_does_not_count(net):
+    """The next one may have other samples; wrong ones are found before anything runs."""
+    spikes = random_spikes(5, 3 * GROUP, 30)
+
+    def learn(model: Model, first: int, last: int, n_samples: int) -> list[torch.Tensor]:
+        model.learn(spikes[first:last], lambda out: loss_of(out, first, n_samples), first_sample=first)
+        model.finish_backward()
+        return [x.grad for x in model.parameters()]
+
+    def fails(output: Any) -> torch.Tensor:
+        raise ValueError("no loss")
+
+    expected = learn(Model(parse_net(net), seed=1), 0, 3 * GROUP, 3 * GROUP)
+
+    def run(world: Communicator) -> None:
+        model, r = Model(parse_net(net), grid=make_grid(world, 2, 1), seed=1), world.rank
+        with pytest.raises(ValueError, match="no loss"):
+            model.learn(spikes[r * GROUP : (r + 1) * GROUP], fails, first_sample=r * GROUP)
+        first, last = (0, 2 * GROUP) if r == 0 else (2 * GROUP, 3 * GROUP)
+        for grad, wanted in zip(learn(model, first, last, 3 * GROUP), expected, strict=True):
+            assert torch.equal(grad, wanted)
+        with pytest.raises(ShapeError, match=f"replica 1: first_sample is {GROUP + 1}" if r else "replica 0"):
+            model.learn(spikes[:GROUP], fails, first_sample=r * (GROUP + 1) or 1)
+
+    simulate(2, run)
+
+
 def test_which_replicas_make_a_tree():
     assert is_halved([1, 1], [0, 1])
     assert is_halved([1, 1, 1, 1], [0, 1, 0, 2])

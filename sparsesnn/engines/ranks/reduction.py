@@ -49,6 +49,13 @@ class Reduction:
         self.batch: _Batch | None = None
         self.open: list[_Sum] = []
 
+    def begin(self, n_samples: int, first_sample: int) -> None:
+        """Before a pass that all replicas take forward and back: they wait for one another (`n_batch`) now, not in its middle, where
+        what one was behind on the way there and another on the way back would add up."""
+        if not self.open:
+            self.batch = None  # of a pass that did not come back
+        self.n_batch(n_samples, first_sample)
+
     def n_batch(self, n_samples: int, first_sample: int) -> int:
         """Samples of all replicas in this pass, of which this one has `n_samples`, `first_sample` come before them.
 
