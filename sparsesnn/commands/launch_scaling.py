@@ -51,6 +51,8 @@ def run(kind: str, arguments: Sequence[str]) -> int:
         raise ConfigError(f"--rounds: is {options.rounds}; give at least 1")
     saved = json.loads(json.dumps({**asdict(settings), "launch": options.launch}))
     measured = Rows(options.out, "scaling", saved, sys.stderr)
+    for row in measured.rows:
+        row.setdefault("round", 1)  # of a series that was saved before there were rounds
     launch = _words(options.launch)
 
     def measure(row: scaling.Row) -> scaling.Row:

@@ -500,6 +500,10 @@ def test_a_series_goes_on_with_dry_runs(
     assert [(row["ranks"], row["how"]) for row in rows] == [(1, MEASURED), (3, DRY_RUN), (1024, DRY_RUN)]
     assert rows[2]["links"] == {"bytes_per_s": 2e9, "latency_s": 3e-6}
     assert Path("out/scaling.csv").read_text().count(",dry run,") == 2
+    saved = json.loads(Path("out/scaling.json").read_text())
+    for row in saved["rows"]:
+        del row["round"]  # as before there were rounds
+    Path("out/scaling.json").write_text(json.dumps(saved))
     assert main([*arguments, "--json"]) == 0  # nothing is measured again
     assert [row["step_ms"] for row in json.loads(capsys.readouterr().out)["rows"]] == [row["step_ms"] for row in rows]
 
