@@ -265,7 +265,7 @@ def _finish_round(settings: Settings, rows: Sequence[Row]) -> None:
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """A row for each point: of every number the median of all rounds, the rest as in the first."""
+    """A row for each point: of every number the median of all rounds, the rest as in the first; and how many rounds there are."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[k] for k in sorted(_POINT_FIELDS)), []).append(row)
@@ -274,6 +274,7 @@ def medians(rows: Sequence[Row]) -> list[Row]:
             k: median(row[k] for row in same) if type(x) is float and k not in _POINT_FIELDS else x
             for k, x in same[0].items()
         }
+        | {"rounds": len(same)}
         for same in found.values()
     ]
 
@@ -393,6 +394,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         lines.append(
             "apart: efficiency of as many ranks that exchange nothing, each on a network of its own: what this machine leaves"
         )
+    if (rounds := max(row.get("rounds", 1) for row in rows)) > 1:
+        lines.append(f"medians of {rounds} rounds")
     lines.append(f"activity that the prediction takes for every layer: {wanted} %")
     last = [row for row in rows if row["how"] == MEASURED][-1]
     if last["links"]:

@@ -299,7 +299,9 @@ def test_rounds_are_compared_by_themselves_and_shown_as_medians() -> None:
     assert (one["ranks"], one["step_ms"], two["ranks"], two["step_ms"]) == (1, 10.0, 2, 12.5)
     assert two["efficiency"] == pytest.approx(0.8)
     assert two["layer_activity"] == rows[1]["layer_activity"]
-    assert scaling.medians(rows[:2]) == rows[:2]
+    assert scaling.medians(rows[:2]) == [row | {"rounds": 1} for row in rows[:2]]
+    two |= {"threads": 1, "bandwidth_gb_per_s": 1.0, "latency_us": 1.5}
+    assert "\nmedians of 3 rounds\n" in scaling.table([one, two])
 
 
 def test_the_prediction_has_the_rates_of_the_first_row() -> None:
