@@ -173,9 +173,7 @@ def share_of(settings: Settings, point: Point) -> Point | None:
     """What each rank of a weak-scaling point has to do, as a network of its own; None where that is not a point to measure."""
     if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN:
         return None
-    return replace(
-        point, replicas=1, shards=1, n_layers=settings.n_layers, width=settings.width, batch=settings.batch
-    )  # fmt: skip
+    return replace(point, replicas=1, shards=1, n_layers=settings.n_layers, width=settings.width, batch=settings.batch)
 
 
 def network_of(point: Point) -> Network:
@@ -238,7 +236,7 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         the time of one rank alone over that of all at once. Cores share caches, memory and power.
     predicted_step_ms, predicted_efficiency: step and efficiency by the plan's cost model with the links that were measured, and
         the rates of this machine (`rates_of`).
-    predicted_exchange_ms, predicted_sort_ms: of that model; beside exchange_ms, the time in communication of the rank that waits
+    predicted_exchange_ms, predicted_sort_ms: of that model; next to exchange_ms, the time in communication of the rank that waits
         least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of lists by sender.
     """
     for k in dict.fromkeys(row["round"] for row in rows):

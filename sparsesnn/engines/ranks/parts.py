@@ -72,9 +72,8 @@ class Parts:
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
-        for group in (grid.shards, grid.replicas):
-            if group.size > 1:
-                group.share_memory()
+        if grid.n_shards > 1:
+            grid.shards.share_memory()
         self.orders = self._orders(network) if grid.n_shards > 1 else {}
         self._places: dict[tuple[str, ...], tuple[list[int], npt.NDArray[np.int64], list[int]]] = {}
 
