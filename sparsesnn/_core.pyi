@@ -301,14 +301,11 @@ def find_branches(n_groups: int, edges: Sequence[int]) -> list:
     branch; folds: how many of the sums that wait it is added to, the latest first.
     """
 
-def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], folds: Sequence[int], total: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], active: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu', writable=False)] | None = ...) -> None:
+def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], folds: Sequence[int], total: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], active: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu', writable=False)] | None = ..., copies: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')]] = ...) -> None:
     """
     Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape; of a matrix [M, N] only
-    the rows that are active, bool[M], if that is given.
+    the rows that are active, bool[M], if that is given, and writes these rows to `copies` too.
     """
-
-def copy_rows(source: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], active: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')]) -> None:
-    """Copies the rows of a matrix [M, N] that are active, bool[M]."""
 
 def split_values(population: Lists, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], first: Sequence[int]) -> list:
     """

@@ -84,21 +84,6 @@ void copy_past_caches(const float* from, std::size_t n, float* to) {
   std::copy_n(from + k, n - k, to + k);
 }
 
-// Calls visit(begin, end) for runs of active rows.
-template <class Visit>
-void for_active_rows(const bool* active, std::size_t n_rows, Visit&& visit) {
-  constexpr std::size_t piece = 64;
-  parallel_for(static_cast<int>((n_rows + piece - 1) / piece), [&](int item, int) {
-    const std::size_t to = std::min(n_rows, (item + 1) * piece);
-    for (std::size_t begin = item * piece; begin < to;) {
-      std::size_t end = begin;
-      while (end < to && active[end]) ++end;
-      if (end > begin) visit(begin, end);
-      begin = end + 1;
-    }
-  });
-}
-
 }  // namespace
 
 std::vector<Branch> find_branches(int n_groups, const std::vector<int>& edges) {
@@ -126,15 +111,18 @@ void add_branches(const std::vector<const float*>& branches, const std::vector<i
 }
 
 void add_active_rows(const std::vector<const float*>& branches, const std::vector<int>& folds, const bool* active,
-                     std::size_t n_rows, std::size_t length, float* total) {
-  for_active_rows(active, n_rows, [&](std::size_t begin, std::size_t end) {
-    add_range(branches, folds, begin * length, end * length, total);
-  });
-}
-
-void copy_active_rows(const float* from, const bool* active, std::size_t n_rows, std::size_t length, float* to) {
-  for_active_rows(active, n_rows, [&](std::size_t begin, std::size_t end) {
-    copy_past_caches(from + begin * length, (end - begin) * length, to + begin * length);
+                     std::size_t n_rows, std::size_t length, float* total, const std::vector<float*>& copies) {
+  constexpr std::size_t piece = 64;
+  parallel_for(static_cast<int>((n_rows + piece - 1) / piece), [&](int item, int) {
+    const std::size_t to = std::min(n_rows, (item + 1) * piece);
+    for (std::size_t begin = item * piece; begin < to;) {
+      std::size_t end = begin;
+      while (end < to && active[end]) ++end;
+      add_range(branches, folds, begin * length, end * length, total);
+      for (float* copy : copies)
+        copy_past_caches(total + begin * length, (end - begin) * length, copy + begin * length);
+      begin = end + 1;
+    }
   });
 }
 

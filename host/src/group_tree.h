@@ -29,11 +29,9 @@ std::vector<Branch> find_leaves(int lo, int hi);
 void add_branches(const std::vector<const float*>& branches, const std::vector<int>& folds, std::size_t n,
                   float* total);
 
-// The same for the active ones among rows of `length`; `total` keeps the others.
+// The same for the active ones among rows of `length`, which are then copied to each of `copies`, where other processes
+// may have read them; `total` and the copies keep the other rows.
 void add_active_rows(const std::vector<const float*>& branches, const std::vector<int>& folds, const bool* active,
-                     std::size_t n_rows, std::size_t length, float* total);
-
-// to[row] = from[row] for active rows.
-void copy_active_rows(const float* from, const bool* active, std::size_t n_rows, std::size_t length, float* to);
+                     std::size_t n_rows, std::size_t length, float* total, const std::vector<float*>& copies);
 
 }  // namespace sparsesnn

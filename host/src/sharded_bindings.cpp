@@ -198,7 +198,7 @@ nb::list branches_of(int n_groups, const std::vector<int>& edges) {
 }
 
 void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<int>& folds, const Out& total,
-                     const std::optional<In<bool>>& active) {
+                     const std::optional<In<bool>>& active, const std::vector<Out>& copies) {
   std::vector<const float*> data;
   int waiting = 0;
   bool good = branches.size() == folds.size() && !branches.empty();
@@ -212,19 +212,17 @@ void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<i
                      "add_branches: give as many sums as folds, which leave one, all of the total's size");
   if (active && (total.ndim() != 2 || active->size() != total.shape(0)))
     throw InputError("ShapeError", "add_branches: give a matrix and whether each of its rows is active");
+  std::vector<float*> others;
+  for (const Out& copy : copies) {
+    if (!active || copy.size() != total.size())
+      throw InputError("ShapeError", "add_branches: give active rows with copies, which are as large as the total");
+    others.push_back(copy.data());
+  }
   nb::gil_scoped_release release;
   if (active)
-    add_active_rows(data, folds, active->data(), total.shape(0), total.shape(1), total.data());
+    add_active_rows(data, folds, active->data(), total.shape(0), total.shape(1), total.data(), others);
   else
     add_branches(data, folds, total.size(), total.data());
-}
-
-void copy_rows(const In<float>& from, const In<bool>& active, const Out& to) {
-  if (to.ndim() != 2 || from.ndim() != 2 || from.shape(0) != to.shape(0) || from.shape(1) != to.shape(1) ||
-      active.size() != to.shape(0))
-    throw InputError("ShapeError", "copy_rows: give two equal matrices and whether each of their rows is active");
-  nb::gil_scoped_release release;
-  copy_active_rows(from.data(), active.data(), to.shape(0), to.shape(1), to.data());
 }
 
 // Values of the entries of a population's lists, for the owner of each: neurons first[r]..first[r + 1]-1 are rank r's.
@@ -334,11 +332,10 @@ void register_sharded(nb::module_& m) {
         "branch; folds: how many of the sums that wait it is added to, the latest first.");
   m.def(
       "add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a, "active"_a.none() = nb::none(),
+      "copies"_a = std::vector<Out>(),
       "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape; of a matrix [M, N] "
       "only\n"
-      "the rows that are active, bool[M], if that is given.");
-  m.def("copy_rows", &copy_rows, "source"_a, "active"_a, "out"_a,
-        "Copies the rows of a matrix [M, N] that are active, bool[M].");
+      "the rows that are active, bool[M], if that is given, and writes these rows to `copies` too.");
   m.def("split_values", &values_by_owner, "population"_a, "values"_a, "first"_a,
         "Of values [K, entries] of lists those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.");
   m.def("tile_folds", &folds_of_tiles, "edges"_a,

@@ -192,17 +192,16 @@ def test_rows():
     active[60:75] = False
     for folds in ([0, 1], [0, 0, 2], [0, 1, 1], [0]):
         some = branches[: len(folds)]
-        whole, rows = np.empty_like(some[0]), np.full_like(some[0], 9)
+        whole, *rows = np.empty_like(some[0]), *np.full((3, *some[0].shape), 9, np.float32)
         _core.add_branches(some, folds, whole)
-        _core.add_branches(some, folds, rows, active)
-        assert np.array_equal(rows, np.where(active[:, None], whole, np.float32(9)))
-    copied = np.full_like(whole, 9)
-    _core.copy_rows(whole, active, copied)
-    assert np.array_equal(copied, np.where(active[:, None], whole, np.float32(9)))
+        _core.add_branches(some, folds, rows[0], active, rows[1:])
+        for each in rows:
+            assert np.array_equal(each, np.where(active[:, None], whole, np.float32(9)))
     with pytest.raises(ShapeError, match="add_branches: give a matrix and whether each of its rows is active"):
         _core.add_branches(branches[:2], [0, 1], whole, active[1:])
-    with pytest.raises(ShapeError, match="copy_rows: give two equal matrices"):
-        _core.copy_rows(whole[1:], active, copied)
+    for mask, copy in ((active, whole[1:].copy()), (None, rows[1])):
+        with pytest.raises(ShapeError, match="add_branches: give active rows with copies"):
+            _core.add_branches(branches[:2], [0, 1], whole, mask, [copy])
 
 
 @pytest.mark.parametrize("recurrent", [True, False])

@@ -8,8 +8,9 @@ backwards; sums in the memory of a host wait for the end, where all of them take
 Where 2, 4, 8, … replicas, each on a host of its own, have one branch each, sums go through that tree in 2·log2(R) messages
 (`halving.py`); else each replica sends rows to each.
 
-Replicas on one host read one another's branches and totals where they lie (`shared_memory.py`) and say only where that is;
-others send them. Rows whose source neuron did not fire in any sample hold zeros: they stay behind where that saves bytes.
+Replicas on one host say only where their branches lie (`shared_memory.py`): the others read them there, and write the totals
+there; replicas on different hosts send them. Rows whose source neuron did not fire in any sample hold zeros: they stay behind
+where that saves bytes.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Reduction:
         self.comm = replicas
         self.memory = HostMemory(replicas)
         self.memory.group.share_memory()
+        self.beside = [r for r in self.memory.ranks if r != replicas.rank]  # the others on this host
+        self.remote = [r for r in range(replicas.size) if r not in self.memory.ranks]
         self.batch: _Batch | None = None
         self.open: list[_Sum] = []
 
@@ -79,9 +82,9 @@ class Reduction:
             branches: float32[K, M, n], this replica's sums; they are overwritten.
             active: [M], rows that may differ from zero.
         """
-        this = _Sum(parameter, self._placed(branches), active.copy())
+        this = _Sum(parameter, *self._placed(branches), active.copy())
         assert self.batch is not None
-        halved = self.batch.is_halved and not self.memory.is_shared
+        halved = not self.memory.is_shared and self.batch.is_halved
         this.steps = halve(self.comm, this.total, this.active) if halved else self._sum(this, len(branches))
         next(this.steps, None)
         if not self.memory.is_shared:
@@ -130,30 +133,18 @@ class Reduction:
     def finish(self) -> None:
         """Sets the gradients of all weights; the order of `add` was the same on every replica."""
         if self.open:
-            if self._beside:
+            if self.beside:
                 self._say_where()
             for this in self.open:
                 next(this.steps, None)
-            self.memory.group.barrier()  # the totals are there
+            self.memory.group.barrier()  # each has given all its totals
         going = list(self.open)
         while going:
             going = [this for this in going if next(this.steps, this) is not this]
         for this in self.open:
-            self._copy_totals(this)
-            this.parameter.grad = torch.from_numpy(this.total).view_as(this.parameter)
-        if self.open:
-            self.memory.group.barrier()  # they are read: whoever has them may change them
+            this.parameter.grad = torch.from_numpy(this.total.reshape(this.parameter.shape))
         self.open.clear()
         self.batch = None
-
-    @property
-    def _others(self) -> list[int]:
-        return [r for r in range(self.comm.size) if r != self.comm.rank]
-
-    @property
-    def _beside(self) -> list[int]:
-        """The others on this host."""
-        return [r for r in self.memory.ranks if r != self.comm.rank]
 
     def _rows(self, this: _Sum, replica: int) -> slice:
         """The rows that a replica adds up."""
@@ -163,63 +154,58 @@ class Reduction:
     def _sum(self, this: _Sum, n_own: int) -> Iterator[None]:
         """Makes the sum of this replica's n_own branches and of those of others, by rows; as `halve`."""
         assert self.batch is not None
-        remote = [r for r in self._others if r not in self.memory.ranks]
         rows = self._rows(this, self.comm.rank)
-        shape = rows.stop - rows.start, this.total.shape[1]
         forth: list[Sent] = []
         arriving: dict[int, Arriving] = {}
-        for r in remote:
+        for r in self.remote:
             given = self._rows(this, r)
             forth += send_rows(self.comm, this.branches[:n_own, given], this.active[given], r, FORTH)
             if n := self.batch.n_branches[r]:
-                out = [np.asarray(_core.empty_matrix(*shape)) for _ in range(n)]
+                out = [np.asarray(_core.empty_matrix(*this.total[rows].shape)) for _ in range(n)]
                 arriving[r] = Arriving(self.comm, out, r, FORTH)
         yield
         parts: list[Array] = []
+        copies: list[Array] = []
         for r, n in enumerate(self.batch.n_branches):
             if r == self.comm.rank:
                 parts += list(this.branches[:n, rows])
             elif r in self.memory.ranks:
-                parts += list(self._look(this, r, n)[:, rows])
+                theirs = self._look(this, r)[:, rows]
+                parts += list(theirs[:n])
+                copies.append(theirs[0])  # nobody else reads or writes these rows there
             elif n:
                 this.active[rows] |= arriving[r].take()
                 parts += arriving.pop(r).out
-        _core.add_branches(parts, self.batch.folds, this.total[rows], this.active[rows])
+        _core.add_branches(parts, self.batch.folds, this.total[rows], this.active[rows], copies)
         del parts
         back: list[Sent] = []
-        for r in remote:
+        for r in self.remote:
             back += send_rows(self.comm, this.total[None, rows], this.active[rows], r, BACK)
         wait(forth)  # where this replica's branches lie the totals are to come
-        arriving = {r: Arriving(self.comm, [this.total[self._rows(this, r)]], r, BACK) for r in remote}
+        arriving = {r: Arriving(self.comm, [this.total[self._rows(this, r)]], r, BACK) for r in self.remote}
         yield
-        for r in remote:
+        for r in self.remote:
             arriving[r].take()
         yield
         wait(back)
 
     # ---- between replicas on one host --------------------------------------------------------------------------
 
-    def _copy_totals(self, this: _Sum) -> None:
-        """The rows that the others have added up."""
-        if len(self.memory.ranks) < self.comm.size:
-            this.active[:] = True  # nobody has heard of all rows
-        for r in self._beside:
-            rows = self._rows(this, r)
-            _core.copy_rows(self._look(this, r, 1)[0, rows], this.active[rows], this.total[rows])
-
-    def _placed(self, branches: Array) -> Array:
-        """The same [K, M, n], one of zeros where there are none, for the total; others can read them."""
+    def _placed(self, branches: Array) -> tuple[Array, int]:
+        """The same [K, M, n], one of zeros where there are none, for the total, and where others on this host find it."""
         if not len(branches):
             branches = np.zeros((1, *branches.shape[1:]), np.float32)
-        if len(self.memory.ranks) == 1 or self.memory.place(branches) >= 0:  # where the engine has laid them
-            return branches
+        if not self.beside:
+            return branches, -1
+        if (place := self.memory.place(branches)) >= 0:  # where the engine has laid them
+            return branches, place
         placed = room(branches.shape, np.float32, shared=True)
         placed[:] = branches
-        return placed
+        return placed, self.memory.place(placed)
 
     def _say_where(self) -> None:
         """Replicas on this host tell one another where the branches of all sums lie, and which rows are active."""
-        places = np.array([self.memory.place(this.branches) for this in self.open], np.int64)
+        places = np.array([this.place for this in self.open], np.int64)
         active = [this.active for this in self.open]
         told = np.concatenate([places.view(np.uint8), *(one.view(np.uint8) for one in active)])
         for r, heard in zip(self.memory.ranks, self.memory.group.all_gather(told), strict=True):
@@ -230,9 +216,11 @@ class Reduction:
                 own |= heard[start : start + len(own)].view(np.bool_)
                 start += len(own)
 
-    def _look(self, this: _Sum, source: int, n: int) -> Array:
-        """A replica's n sums [n, M, N]; of one, the total is the first."""
-        return self.memory.at(source, this.places[source], (n, *this.total.shape))
+    def _look(self, this: _Sum, replica: int) -> Array:
+        """A replica's branches [K, M, n], one of zeros where it has none; the first becomes its total."""
+        assert self.batch is not None
+        n = max(1, self.batch.n_branches[replica])
+        return self.memory.at(replica, this.places[replica], (n, *this.total.shape))
 
 
 @dataclass(frozen=True)
@@ -270,6 +258,7 @@ class _Sum:
 
     Args:
         branches: this replica's; the first becomes the total.
+        place: where others on this host find them.
         active: rows that may differ from zero, at first of this replica's, in the end of all on this host.
         places: of others' branches in their memory.
         steps: of the sum, between which messages travel.
@@ -277,6 +266,7 @@ class _Sum:
 
     parameter: nn.Parameter
     branches: Array
+    place: int
     active: Rows
     places: dict[int, int] = field(default_factory=dict)
     steps: Iterator[None] = field(init=False)
