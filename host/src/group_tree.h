@@ -29,8 +29,8 @@ std::vector<Branch> find_leaves(int lo, int hi);
 void add_branches(const std::vector<const float*>& branches, const std::vector<int>& folds, std::size_t n,
                   float* total);
 
-// The same for the active ones among rows of `length`, which are then copied to each of `copies`, where other processes
-// may have read them; `total` and the copies keep the other rows.
+// The same for the active ones among rows of `length`, which are then copied to each of `copies`, in the memory of
+// other processes; `total` and the copies keep the other rows.
 void add_active_rows(const std::vector<const float*>& branches, const std::vector<int>& folds, const bool* active,
                      std::size_t n_rows, std::size_t length, float* total, const std::vector<float*>& copies);
 

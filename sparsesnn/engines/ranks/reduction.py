@@ -82,7 +82,8 @@ class Reduction:
             branches: float32[K, M, n], this replica's sums; they are overwritten.
             active: [M], rows that may differ from zero.
         """
-        this = _Sum(parameter, *self._placed(branches), active.copy())
+        branches, place = self._placed(branches)
+        this = _Sum(parameter, branches, active.copy(), {self.comm.rank: place})
         assert self.batch is not None
         halved = not self.memory.is_shared and self.batch.is_halved
         this.steps = halve(self.comm, this.total, this.active) if halved else self._sum(this, len(branches))
@@ -205,7 +206,7 @@ class Reduction:
 
     def _say_where(self) -> None:
         """Replicas on this host tell one another where the branches of all sums lie, and which rows are active."""
-        places = np.array([this.place for this in self.open], np.int64)
+        places = np.array([this.places[self.comm.rank] for this in self.open], np.int64)
         active = [this.active for this in self.open]
         told = np.concatenate([places.view(np.uint8), *(one.view(np.uint8) for one in active)])
         for r, heard in zip(self.memory.ranks, self.memory.group.all_gather(told), strict=True):
@@ -258,17 +259,15 @@ class _Sum:
 
     Args:
         branches: this replica's; the first becomes the total.
-        place: where others on this host find them.
         active: rows that may differ from zero, at first of this replica's, in the end of all on this host.
-        places: of others' branches in their memory.
+        places: where in the memory of each replica on this host its branches lie.
         steps: of the sum, between which messages travel.
     """
 
     parameter: nn.Parameter
     branches: Array
-    place: int
     active: Rows
-    places: dict[int, int] = field(default_factory=dict)
+    places: dict[int, int]
     steps: Iterator[None] = field(init=False)
 
     @property
