@@ -25,12 +25,6 @@
 namespace sparsesnn {
 namespace {
 
-ChunkPlan plan_of(const LayerSpec& spec, const LayerInput& input, bool by_tile) {
-  std::size_t n_pre = 0;
-  for (const SourceInput& source : input.sources) n_pre += static_cast<std::size_t>(source.n_pre);
-  return chunk_plan(n_pre, input.sources.size(), spec.tile_width, by_tile);
-}
-
 // What the tiles' shares of a sender's events add up to: a sum for each of the blocks or, not `by_blocks`, one of all;
 // they take the place of the first shares. Returns where each begins.
 std::vector<const float*> add_shares(const Kernels& kernels, std::size_t n_events, float* shares,
@@ -97,6 +91,7 @@ class Backward {
     Array<float> by_sample = {};          // [samples of the chunk][M, N + slack]
     const float* dense_weight = nullptr;  // [M, N] where list gradients come from a product; `weight` is null then
     const SortedLists* sorted = nullptr;  // where these hold its events
+    const std::vector<SenderChunk>* events = nullptr;  // or these
   };
 
   void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
@@ -176,14 +171,14 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.model->fires()),
       recurrent_(!input.loops.empty()),
-      by_tile_(spiking_ && !recurrent_ && !input.reads_rows() && n_tiles_ >= num_threads()),
+      by_tile_(runs_by_tile(spec, input)),
       n_parts_(by_tile_ ? 1 : (2 * num_threads() - 1 + n_tiles_) / n_tiles_),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       loops_(spec, input),
       delay_grads_(spec, input, wanted.delays),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
-      chunks_(make_chunks(plan_of(spec, input, by_tile_), n_steps_, n_samples_, leaves_)) {
+      chunks_(make_chunks(spec, input, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
   const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows, const Windows* windows = nullptr) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
@@ -214,6 +209,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                out_.d_weight[k].data(), from.windows);
     if (dense) senders_.back().dense_weight = weight;
     if (sorted) senders_.back().sorted = from.sorted;
+    if (!wanted.value[k] && !from.windows) senders_.back().events = from.events;
     dense_ = dense_ || dense;
     if (!from.windows) continue;
     packed_.push_back(pack_windows(*from.windows, from.weight, spec.bf16));
@@ -284,7 +280,7 @@ void Backward::sort() {
   listed_.resize(n_chunks);
   parallel_for(n_chunks * n_sorts, [&](int item, int) {
     const int c = item / n_sorts, k = item % n_sorts;
-    if (k < n_senders() && (senders_[k].windows || senders_[k].sorted)) return;
+    if (k < n_senders() && (senders_[k].windows || senders_[k].sorted || senders_[k].events)) return;
     if (k < n_senders())
       events_[at(c, k)] = sort_by_sender(senders_[k].input, chunks_[c], n_samples_);
     else
@@ -292,6 +288,10 @@ void Backward::sort() {
   });
   for (int c = 0; c < n_chunks; ++c)
     for (int k = 0; k < n_senders(); ++k) {
+      if (senders_[k].events) {
+        arrived_.push_back((*senders_[k].events)[c]);
+        continue;
+      }
       const Events& e = events(c, k);
       arrived_.push_back({e.starts.data(), e.rows.data(), e.n, e.values.data(), nullptr});
     }

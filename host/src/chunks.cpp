@@ -31,4 +31,15 @@ std::vector<Chunk> make_chunks(const ChunkPlan& plan, int n_steps, int n_samples
   return chunks;
 }
 
+bool runs_by_tile(const LayerSpec& spec, const LayerInput& input) {
+  return spec.model->fires() && input.loops.empty() && !input.reads_rows() && spec.n_tiles() >= num_threads();
+}
+
+std::vector<Chunk> make_chunks(const LayerSpec& spec, const LayerInput& input, const std::vector<Leaf>& leaves) {
+  std::size_t n_pre = 0;
+  for (const SourceInput& source : input.sources) n_pre += static_cast<std::size_t>(source.n_pre);
+  const ChunkPlan plan = chunk_plan(n_pre, input.sources.size(), spec.tile_width, runs_by_tile(spec, input));
+  return make_chunks(plan, input.n_steps, input.n_samples, leaves);
+}
+
 }  // namespace sparsesnn

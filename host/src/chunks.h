@@ -16,8 +16,13 @@ struct ChunkPlan {
 // Of a layer that hears `n_sources` populations of `n_pre` neurons in all; `by_tile`: ∂L/∂i runs tile by tile.
 ChunkPlan chunk_plan(std::size_t n_pre, std::size_t n_sources, int tile_width, bool by_tile);
 
+// Whether the backward pass of a layer runs tile by tile: neurons do not hear one another, nor is a row of weights read
+// whole, and there is a tile for every thread.
+bool runs_by_tile(const LayerSpec& spec, const LayerInput& input);
+
 // The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
 // descending.
 std::vector<Chunk> make_chunks(const ChunkPlan& plan, int n_steps, int n_samples, const std::vector<Leaf>& leaves);
+std::vector<Chunk> make_chunks(const LayerSpec& spec, const LayerInput& input, const std::vector<Leaf>& leaves);
 
 }  // namespace sparsesnn

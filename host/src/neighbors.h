@@ -42,6 +42,12 @@ class Neighbors {
   // The parts of all ranks.
   std::vector<Message> gather(Message own, Lent lent);
 
+  // Tells all ranks of a part with the next swap. It must stay as it is, and `lent` is held, until this rank has
+  // offered another one and swapped: who swaps then has read the last one. What is not in shared memory is not told.
+  void offer(Message part, Lent lent);
+  // What each rank offered with the last swap, [R].
+  const std::vector<Message>& offered() const { return offered_; }
+
   Travelled travelled() { return std::exchange(travelled_, {}); }
 
  private:
@@ -54,6 +60,9 @@ class Neighbors {
   std::vector<Box*> boxes_;  // [R]
   std::uint64_t n_told_ = 0;
   Lent lent_;
+  Message offer_{};
+  Lent offer_lent_, offered_lent_;
+  std::vector<Message> offered_;
   std::vector<Array<unsigned char>> copies_;  // of what was lent
   Travelled travelled_;
 };

@@ -117,6 +117,12 @@ struct PyLayer {
     return *checked;
   }
 
+  // For its backward pass, up to which `events` stay.
+  void hear_sorted(std::size_t source, const std::vector<SenderChunk>* events) {
+    input();
+    checked->sources[source].events = events;
+  }
+
   LayerInput checked_input() const {
     const std::size_t n = static_cast<std::size_t>(spec.n), samples = static_cast<std::size_t>(n_samples);
     LayerInput in;

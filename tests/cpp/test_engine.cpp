@@ -12,40 +12,11 @@
 #include "host/src/isa.h"
 #include "host/src/thread_pool.h"
 #include "tests/cpp/check.h"
+#include "tests/cpp/lists.h"
 
 using namespace sparsesnn;
 
 namespace {
-
-struct OwnedLists {
-  std::vector<std::int64_t> offsets{0};
-  std::vector<std::uint16_t> ids;
-  std::vector<std::int32_t> n_spikes;
-
-  Lists view() const { return {offsets.data(), ids.data(), n_spikes.data(), false}; }
-};
-
-OwnedLists random_lists(std::mt19937& random, int n_lists, int n_neurons, double rate, bool near_spikes) {
-  OwnedLists lists;
-  std::bernoulli_distribution fires(rate);
-  for (int i = 0; i < n_lists; ++i) {
-    std::vector<std::uint16_t> near;
-    int n_spikes = 0;
-    for (int n = 0; n < n_neurons; ++n) {
-      if (!fires(random)) continue;
-      if (near_spikes && n % 3 == 0) {
-        near.push_back(static_cast<std::uint16_t>(n));
-      } else {
-        lists.ids.push_back(static_cast<std::uint16_t>(n));
-        ++n_spikes;
-      }
-    }
-    lists.ids.insert(lists.ids.end(), near.begin(), near.end());
-    lists.n_spikes.push_back(n_spikes);
-    lists.offsets.push_back(static_cast<std::int64_t>(lists.ids.size()));
-  }
-  return lists;
-}
 
 std::vector<float> random_floats(std::mt19937& random, std::size_t n, float low, float high) {
   std::uniform_real_distribution<float> uniform(low, high);
@@ -69,9 +40,9 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   std::mt19937 random(seed);
   const std::size_t n = shape.n;
   const int n_lists = shape.n_steps * shape.n_samples;
-  const OwnedLists first = random_lists(random, n_lists, shape.n_pre, 0.3, false),
-                   second = random_lists(random, n_lists, 5, 0.4, true),
-                   own = random_lists(random, 3 * shape.n_samples, shape.n, 0.2, false);
+  const check::OwnedLists first = check::random_lists(random, n_lists, shape.n_pre, 0.3, false),
+                          second = check::random_lists(random, n_lists, 5, 0.4, true),
+                          own = check::random_lists(random, 3 * shape.n_samples, shape.n, 0.2, false);
   const auto weight0 = random_floats(random, shape.n_pre * n, -0.4f, 0.8f),
              weight1 = random_floats(random, 5 * n, -1, 1),
              recurrent_weight = random_floats(random, n * n, -0.5f, 0.5f),
@@ -231,7 +202,7 @@ void fingerprints() {
 
 void weights_that_are_not_finite() {
   std::mt19937 random(0);
-  const OwnedLists lists = random_lists(random, 4, 3, 0.5, false);
+  const check::OwnedLists lists = check::random_lists(random, 4, 3, 0.5, false);
   std::vector<float> weight(3 * 20, 0.1f), ones(20, 1.0f);
   weight[2 * 20 + 17] = std::nanf("");
   LayerSpec spec;
