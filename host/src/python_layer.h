@@ -117,7 +117,7 @@ struct PyLayer {
     return *checked;
   }
 
-  // For its backward pass, up to which `events` stay.
+  // For the backward pass that follows; null: it sorts for itself.
   void hear_sorted(std::size_t source, const std::vector<SenderChunk>* events) {
     input();
     checked->sources[source].events = events;
