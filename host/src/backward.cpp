@@ -25,50 +25,25 @@
 namespace sparsesnn {
 namespace {
 
-// What the tiles' shares of a sender's events add up to: a sum for each of the blocks or, not `by_blocks`, one of all;
-// they take the place of the first shares. Returns where each begins.
-std::vector<const float*> add_shares(const Kernels& kernels, std::size_t n_events, float* shares,
-                                     const std::vector<TileBlock>& blocks, bool by_blocks) {
+// What the tiles' shares of a sender's events add up to: a sum for each of the blocks or, not `by_blocks`, one of all.
+// Calls put(k, first, sums, n) with those of block k for n events from `first` on.
+template <class Put>
+void add_shares(const Kernels& kernels, std::size_t n_events, const float* shares, const std::vector<TileBlock>& blocks,
+                bool by_blocks, Put&& put) {
   const PhaseTimer timer(Phase::sum_shares);
-  const std::size_t n_blocks = blocks.size();
   parallel_for(static_cast<int>((n_events + share_piece - 1) / share_piece), [&](int item, int) {
-    const std::size_t from = item * share_piece, n = std::min(share_piece, n_events - from);
+    const std::size_t first = item * share_piece, n = std::min(share_piece, n_events - first);
     float sum[share_piece], block[share_piece];
-    float* tiles = shares + from;
+    const float* tiles = shares + first;
     for (const TileBlock& of : blocks) tiles += of.n * n_events;
-    for (std::size_t k = n_blocks; k-- > 0;) {
+    for (std::size_t k = blocks.size(); k-- > 0;) {
       tiles -= blocks[k].n * n_events;
-      const bool begins = by_blocks || k + 1 == n_blocks;
+      const bool begins = by_blocks || k + 1 == blocks.size();
       kernels.add_tiles(tiles, n_events, blocks[k].n, n, begins ? sum : block);
       if (!begins)
         for (std::size_t j = 0; j < n; ++j) sum[j] = block[j] + sum[j];
-      if (by_blocks || !k) std::copy_n(sum, n, tiles);
+      if (by_blocks || !k) put(k, first, sum, n);
     }
-  });
-  std::vector<const float*> sums;
-  for (std::size_t k = 0; k < (by_blocks ? n_blocks : 1); shares += blocks[k++].n * n_events) sums.push_back(shares);
-  return sums;
-}
-
-// Brings sums from the order of events to that of the lists, [sums][n_values]: list by list, since threads that wrote
-// to places all over them would wait for one another's cache lines.
-void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
-                  float* d_value, std::size_t n_values) {
-  const PhaseTimer timer(Phase::sum_shares);
-  constexpr std::size_t piece = 64;  // lists
-  const std::size_t n_lists = events.lists.size() - 1;
-  parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int item, int) {
-    for (std::size_t k = 0; k < sums.size(); ++k)
-      for (std::size_t l = item * piece; l < std::min(n_lists, (item + 1) * piece); ++l) {
-        const Events::List& list = events.lists[l];
-        const std::uint32_t* order = events.order.data() + list.first;
-        const std::size_t n = events.lists[l + 1].first - list.first;
-        float* const to = d_value + k * n_values;
-        if (places)
-          for (std::size_t j = 0; j < n; ++j) to[places[list.slot + j]] = sums[k][order[j]];
-        else
-          for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[k][order[j]];
-      }
   });
 }
 
@@ -427,13 +402,21 @@ void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
                          {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
       if (!senders_[k].weight) continue;
       const Events& heard = events(c, k);
-      const auto sums = add_shares(kernels_, heard.n, arrived_[at(c, k)].shares, share_blocks(senders_[k]), by_blocks_);
-      if (!senders_[k].sorted) {
-        put_in_lists(heard, sums, input_.sources[k].places, out_.d_value[k].data(), n_values);
-        continue;
-      }
-      for (std::size_t j = 0; j < sums.size(); ++j)
-        senders_[k].sorted->put(c, sums[j], out_.d_value[k].data() + j * n_values);
+      const SortedLists* const sorted = senders_[k].sorted;
+      const std::vector<TileBlock>& blocks = share_blocks(senders_[k]);
+      float *const shares = arrived_[at(c, k)].shares, *const d_value = out_.d_value[k].data();
+      std::vector<const float*> sums;  // of each block, in the place of its first shares
+      const float* next = shares;
+      for (const TileBlock& block : blocks) sums.push_back(std::exchange(next, next + block.n * heard.n));
+      add_shares(kernels_, heard.n, shares, blocks, by_blocks_,
+                 [&](std::size_t j, std::size_t first, const float* sum, std::size_t n) {
+                   if (sorted)
+                     sorted->put(c, first, sum, n, d_value + j * n_values);
+                   else
+                     std::copy_n(sum, n, shares + (sums[j] - shares) + first);
+                 });
+      sums.resize(n_value_blocks());
+      if (!sorted) put_in_lists(heard, sums, input_.sources[k].places, d_value, n_values);
     }
   }
 }

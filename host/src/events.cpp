@@ -8,6 +8,7 @@
 #include "../../codelets/records.h"
 #include "phases.h"
 #include "sorted_lists.h"
+#include "thread_pool.h"
 
 namespace sparsesnn {
 namespace {
@@ -181,6 +182,26 @@ Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, st
   for (std::size_t k = 0; k < n_blocks; ++k)
     for (std::int64_t j = begin; j < end; ++j) grads[k * end + (places ? places[j] : j)] = 0.0f;
   return grads;
+}
+
+void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
+                  float* d_value, std::size_t n_values) {
+  const PhaseTimer timer(Phase::sum_shares);
+  constexpr std::size_t piece = 64;  // lists
+  const std::size_t n_lists = events.lists.size() - 1;
+  parallel_for(static_cast<int>((n_lists + piece - 1) / piece), [&](int item, int) {
+    for (std::size_t k = 0; k < sums.size(); ++k)
+      for (std::size_t l = item * piece; l < std::min(n_lists, (item + 1) * piece); ++l) {
+        const Events::List& list = events.lists[l];
+        const std::uint32_t* order = events.order.data() + list.first;
+        const std::size_t n = events.lists[l + 1].first - list.first;
+        float* const to = d_value + k * n_values;
+        if (places)
+          for (std::size_t j = 0; j < n; ++j) to[places[list.slot + j]] = sums[k][order[j]];
+        else
+          for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[k][order[j]];
+      }
+  });
 }
 
 void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads) {

@@ -38,6 +38,10 @@ struct SenderInput {
 Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
                          const std::uint32_t* places);
 
+// Brings sums from the order of events to that of the lists, [sums][n_values], or to `places`.
+void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
+                  float* d_value, std::size_t n_values);
+
 // Brings gradients of list values, [K, values] of each source, from where the values are to their places, or into the
 // order of the sorted lists.
 void place_value_grads(const LayerInput& input, std::vector<Array<float>>& grads);

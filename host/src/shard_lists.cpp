@@ -76,29 +76,31 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
   return out;
 }
 
-// Calls body(k, m) for blocks k..k + m - 1 of 0..n - 1, m being a constant. Runs are short: the last block is the last
-// `few` or `many`, some of which had their turn before.
-template <class Body>
-inline void in_blocks(std::int64_t n, Body&& body) {
+// Puts number(k) for each k of 0..n - 1 to `to`, in blocks of which all are made before any is written, so that they go
+// in a vector. Runs are short: the last block is the last `few` or `many`, some of which had their turn before.
+template <class T, class Number>
+inline void fill_run(T* to, std::int64_t n, Number&& number) {
+  const auto fill = [&](std::int64_t k, auto m) {
+    T block[m];
+    for (int j = 0; j < m; ++j) block[j] = static_cast<T>(number(k + j));
+    std::memcpy(to + k, block, sizeof(block));
+  };
   constexpr std::integral_constant<int, 8> many;
   constexpr std::integral_constant<int, 4> few;
-  constexpr std::integral_constant<int, 1> one;
   if (n >= many) {
-    for (std::int64_t k = 0; k < n - many; k += many) body(k, many);
-    body(n - many, many);
+    for (std::int64_t k = 0; k < n - many; k += many) fill(k, many);
+    fill(n - many, many);
   } else if (n >= few) {
-    body(std::int64_t{0}, few);
-    body(n - few, few);
+    fill(0, few);
+    fill(n - few, few);
   } else {
-    for (std::int64_t k = 0; k < n; ++k) body(k, one);
+    for (std::int64_t k = 0; k < n; ++k) to[k] = static_cast<T>(number(k));
   }
 }
 
 // Copies n numbers; returns out + n.
 inline float* copy_run(const float* from, std::int64_t n, float* out) {
-  in_blocks(n, [&](std::int64_t k, auto m) {
-    for (int j = 0; j < m; ++j) out[k + j] = from[k + j];
-  });
+  fill_run(out, n, [=](std::int64_t k) { return from[k]; });
   return out + n;
 }
 
@@ -114,13 +116,11 @@ void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uin
   std::uint32_t* const places = lists.places.data();
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const ShardLists& shard = shards[r];
-    const auto copy = [&](auto* next) {
+    const auto copy = [&, first_id = first[r]](const auto* next) {
       std::uint32_t place = static_cast<std::uint32_t>(lists.edges[r] + from[r]);
       const auto append = [&](std::int64_t& to, std::int64_t n) {
-        in_blocks(n, [&](std::int64_t k, auto m) {
-          for (int j = 0; j < m; ++j) ids[to + k + j] = static_cast<Id>(next[k + j] + first[r]);
-          for (int j = 0; places && j < m; ++j) places[to + k + j] = place + static_cast<std::uint32_t>(k + j);
-        });
+        fill_run(ids + to, n, [=](std::int64_t k) { return next[k] + first_id; });
+        if (places) fill_run(places + to, n, [=](std::int64_t k) { return place + static_cast<std::uint32_t>(k); });
         next += n;
         to += n;
         place += static_cast<std::uint32_t>(n);
@@ -186,7 +186,7 @@ Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std
   const std::size_t n = static_cast<std::size_t>(n_lists), n_bytes = count_bytes(n_neurons);
   const std::size_t before = events ? events->n_bytes() : 0;
   const std::size_t ids = static_cast<std::size_t>(lists.offsets[n_lists]) * (lists.wide ? 4 : 2);
-  std::vector<std::int32_t> counts(2 * n);
+  const Array<std::int32_t> counts(2 * n);
   std::copy_n(lists.n_spikes, n, counts.data());
   for (std::size_t i = 0; i < n; ++i)
     counts[n + i] = static_cast<std::int32_t>(lists.offsets[i + 1] - lists.offsets[i]);

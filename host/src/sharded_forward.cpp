@@ -15,13 +15,13 @@ namespace {
 
 // Applies the capacity to lists i0..i1-1; others: of each list the fired and near candidates of the other shards, all
 // and before this one, [n][4].
-void select_lists(const Kernels& kernels, const ForwardPass& pass, const std::vector<std::int32_t>& others,
-                  std::int64_t i0, std::int64_t i1, std::int32_t* dropped) {
+void select_lists(const Kernels& kernels, const ForwardPass& pass, const std::int32_t* others, std::int64_t i0,
+                  std::int64_t i1, std::int32_t* dropped) {
   constexpr std::int64_t piece = 64;
   parallel_for(static_cast<int>((i1 - i0 + piece - 1) / piece), [&](int item, int) {
     for (std::int64_t i = i0 + item * piece; i < std::min(i1, i0 + (item + 1) * piece); ++i)
       dropped[i] = kernels.select(pass, static_cast<int>(i / pass.n_samples), static_cast<int>(i % pass.n_samples),
-                                  others.data() + 4 * (i - i0));
+                                  others + 4 * (i - i0));
   });
 }
 
@@ -29,7 +29,7 @@ void select_lists(const Kernels& kernels, const ForwardPass& pass, const std::ve
 void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int64_t i0,
                       std::int64_t i1, std::int32_t* dropped) {
   const std::size_t n = static_cast<std::size_t>(i1 - i0);
-  std::vector<std::int32_t> own(2 * n), total(2 * n), before(2 * n), others(4 * n);
+  const Array<std::int32_t> own(2 * n), total(2 * n), before(2 * n), others(4 * n);
   constexpr std::int64_t piece = 1024;
   parallel_for(static_cast<int>((i1 - i0 + piece - 1) / piece), [&](int item, int) {
     const std::int64_t from = i0 + item * piece;
@@ -41,7 +41,7 @@ void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange&
       others[4 * i + kind] = total[2 * i + kind] - own[2 * i + kind];
       others[4 * i + 2 + kind] = before[2 * i + kind];
     }
-  select_lists(kernels, pass, others, i0, i1, dropped);
+  select_lists(kernels, pass, others.data(), i0, i1, dropped);
 }
 
 // The steps of a shard, in two halves of the samples: while one half's spikes travel the other half is computed. Ids of
@@ -212,7 +212,7 @@ class Steps {
     for (int t = t0; t < t1; ++t) {
       const std::int32_t* of_first = counts.data() + of_step * static_cast<std::size_t>(t - t0);
       if (selects_late_)
-        select_lists(kernels_, pass_, others_of(of_first, n, half.size()), list(t, half.b0), list(t, half.b1),
+        select_lists(kernels_, pass_, others_of(of_first, n, half.size()).data(), list(t, half.b0), list(t, half.b1),
                      dropped_);
       merge(t, h, of_first, n, ids);
     }

@@ -67,19 +67,10 @@ void OwnEvents::pack(unsigned char* to) const {
 }
 
 Array<float> OwnEvents::to_slots(const float* values, std::size_t n_slots) const {
-  const PhaseTimer timer(Phase::sum_shares);
-  Array<float> slots = Array<float>::zeros(n_slots);
-  std::vector<const float*> of_chunk;
-  for (const Events& events : chunks_) of_chunk.push_back(std::exchange(values, values + events.n));
-  parallel_for(static_cast<int>(chunks_.size()), [&](int c, int) {
-    const Events& events = chunks_[c];
-    for (std::size_t l = 0; l + 1 < events.lists.size(); ++l) {
-      const Events::List& list = events.lists[l];
-      const std::uint32_t* const order = events.order.data() + list.first;
-      const std::size_t n = events.lists[l + 1].first - list.first;
-      for (std::size_t j = 0; j < n; ++j) slots[list.slot + j] = of_chunk[c][order[j]];
-    }
-  });
+  Array<float> slots(n_slots);
+  std::fill(slots.data() + size_, slots.data() + n_slots, 0.0f);  // the last steps' lists, which nobody hears
+  for (const Events& events : chunks_)
+    put_in_lists(events, {std::exchange(values, values + events.n)}, nullptr, slots.data(), n_slots);
   return slots;
 }
 
@@ -147,12 +138,13 @@ bool SortedLists::serves(int delay, const std::vector<Chunk>& chunks) const {
                                        [](const Chunk& a, const Sorted& b) { return same(a, b.chunk); });
 }
 
-void SortedLists::put(int chunk, const float* sums, float* values) const {
+void SortedLists::put(int chunk, std::size_t begin, const float* sums, std::size_t n, float* values) const {
   const Sorted& of = chunks_[chunk];
-  for (std::size_t r = 0; r + 1 < first_.size(); ++r) {
-    const std::int32_t from = of.events.starts[2 * std::size_t{first_[r]}],
-                       to = of.events.starts[2 * std::size_t{first_[r + 1]}];
-    std::copy(sums + from, sums + to, values + of.begin[r]);
+  for (std::size_t r = 0; r + 1 < first_.size(); ++r) {  // each rank's lie one behind the other
+    const std::size_t edge = static_cast<std::size_t>(of.events.starts[2 * std::size_t{first_[r]}]),
+                      end = static_cast<std::size_t>(of.events.starts[2 * std::size_t{first_[r + 1]}]);
+    const std::size_t from = std::max(begin, edge), to = std::min(begin + n, end);
+    if (from < to) std::copy(sums + (from - begin), sums + (to - begin), values + of.begin[r] + (from - edge));
   }
 }
 

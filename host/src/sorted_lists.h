@@ -62,8 +62,8 @@ class SortedLists {
   std::size_t size() const { return edges_.back(); }
   std::uint32_t n_neurons() const { return first_.back(); }
   std::size_t n_lists() const { return static_cast<std::size_t>(n_steps_) * n_samples_; }
-  // From the order of a chunk's events to that of all events.
-  void put(int chunk, const float* sums, float* values) const;
+  // Brings sums of n events of a chunk, from its event `begin` on, to the order of all events.
+  void put(int chunk, std::size_t begin, const float* sums, std::size_t n, float* values) const;
   // From the slots of the population's lists, [n_rows][slots], to [n_rows][events].
   Array<float> from_slots(const Lists& population, std::int64_t n_slots, const float* values, std::size_t n_rows) const;
 
