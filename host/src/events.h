@@ -38,7 +38,8 @@ struct SenderInput {
 Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
                          const std::uint32_t* places);
 
-// Brings sums from the order of events to that of the lists, [sums][n_values], or to `places`.
+// Brings sums from the order of events to that of the lists, [sums][n_values], or to `places`: list by list, since
+// threads that wrote to places all over them would wait for one another's cache lines.
 void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
                   float* d_value, std::size_t n_values);
 
