@@ -405,18 +405,18 @@ void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
       const SortedLists* const sorted = senders_[k].sorted;
       const std::vector<TileBlock>& blocks = share_blocks(senders_[k]);
       float *const shares = arrived_[at(c, k)].shares, *const d_value = out_.d_value[k].data();
-      std::vector<const float*> sums;  // of each block, in the place of its first shares
-      const float* next = shares;
+      std::vector<float*> sums;  // of each block, in the place of its first shares
+      float* next = shares;
       for (const TileBlock& block : blocks) sums.push_back(std::exchange(next, next + block.n * heard.n));
       add_shares(kernels_, heard.n, shares, blocks, by_blocks_,
                  [&](std::size_t j, std::size_t first, const float* sum, std::size_t n) {
                    if (sorted)
                      sorted->put(c, first, sum, n, d_value + j * n_values);
                    else
-                     std::copy_n(sum, n, shares + (sums[j] - shares) + first);
+                     std::copy_n(sum, n, sums[j] + first);
                  });
       sums.resize(n_value_blocks());
-      if (!sorted) put_in_lists(heard, sums, input_.sources[k].places, d_value, n_values);
+      if (!sorted) put_in_lists(heard, {sums.begin(), sums.end()}, input_.sources[k].places, d_value, n_values);
     }
   }
 }
