@@ -194,19 +194,14 @@ class Run:
 def forward(layer: LayerCall) -> Run:
     """Runs a layer over a sequence."""
 
-def backward(layer: LayerCall, run: Run, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ...) -> dict:
+def backward(layer: LayerCall, run: Run, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ..., population: Lists | None = ...) -> dict:
     """
     Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a
     readout its potentials, [1, B, N] where it is the same at all steps. n_batch: samples of a batch of which these
     are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...], of
     neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients of
-    list values come as one sum a block of its tiles (tile_folds), [K, slots].
-    """
-
-def recurrent_value_grads(layer: LayerCall, run: Run, population: Lists, d_values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: Sequence[bool], n_batch: int) -> tuple:
-    """
-    The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,
-    and those of its axonal delays.
+    list values come as one sum a block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of its
+    population.
     """
 
 class Chain:

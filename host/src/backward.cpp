@@ -16,6 +16,7 @@
 #include "packing.h"
 #include "phases.h"
 #include "readout_backward.h"
+#include "sharded.h"
 #include "sorted_lists.h"
 #include "sparse_rows.h"
 #include "thread_pool.h"
@@ -469,6 +470,7 @@ void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                               const OutputGrads& d_out, const Wanted& wanted) {
   check_layer(spec, input);
+  if (input.exchange && !input.loops.empty()) return recurrent_backward(spec, input, saved, d_out, wanted);
   const bool by_row = runs_by_row(spec, input);
   if (!by_row && !goes_by_list(spec, input, wanted)) return Backward(spec, input, saved, d_out, wanted).run();
   LayerGradients out = by_row ? window_backward(spec, input, saved, d_out.data, wanted)

@@ -190,7 +190,7 @@ void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<st
       wanted.n_batch = n_batch;
       if (!k && !sorted.empty()) events = heard_sorted(layer, sorted, n_batch);
       if (!events.empty()) layer.hear_sorted(0, &events);
-      of = gradients(layer, *run, arrived[k].sum(), wanted);
+      of = gradients(layer, *run, arrived[k].sum(), wanted, layer.exchange ? runs[k]->lists().get() : nullptr);
       if (!events.empty()) layer.hear_sorted(0, nullptr);
       own = own_gradients(link, layer, of, n_batch);
     } else if (k + 1 == n && runs[0]->own_run()) {

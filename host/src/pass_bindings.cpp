@@ -38,9 +38,16 @@ OutputGrads output_grads(const PyRun& run, const In<float>& d_out) {
   return {d_out.data(), once ? 0 : shape[1] * shape[2]};
 }
 
-LayerGradients gradients(PyLayer& layer, const PyRun& run, const OutputGrads& d_out, const Wanted& wanted) {
-  const LayerInput& input = layer.input();
+LayerGradients gradients(PyLayer& layer, const PyRun& run, const OutputGrads& d_out, const Wanted& wanted,
+                         PyLists* population) {
+  LayerInput input = layer.input();
   const LayerSaved saved = run.saved(layer);
+  if (population) {
+    int n_steps = 0;
+    input.population = checked_lists(*population, layer.spec.n_all(), layer.n_samples, &n_steps, "population");
+    if (layer.n_samples && n_steps != layer.n_steps)
+      throw InputError("ShapeError", "backward: the population's lists must cover all steps");
+  }
   nb::gil_scoped_release release;
   return layer_backward(layer.spec, input, saved, d_out, wanted);
 }
@@ -68,14 +75,15 @@ std::shared_ptr<PyRun> forward(const nb::handle_t<PyLayer>& call) {
 
 nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, const std::vector<bool>& wanted_weight,
                   const std::vector<bool>& wanted_value, const std::vector<bool>& wanted_loops, bool wanted_bias,
-                  int n_batch, const std::vector<bool>& wanted_delays) {
+                  int n_batch, const std::vector<bool>& wanted_delays, PyLists* population) {
   const LayerInput& input = layer.input();
   const LayerSpec& spec = layer.spec;
   if (wanted_weight.size() != input.sources.size() || wanted_value.size() != input.sources.size() ||
       wanted_loops.size() != input.loops.size())
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
   LayerGradients out = gradients(layer, run, output_grads(run, d_out),
-                                 {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch});
+                                 {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch},
+                                 population);
   const std::size_t n_blocks = tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles()).size();
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
@@ -103,30 +111,6 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
   return result;
 }
 
-nb::tuple recurrent_value_grads_of(PyLayer& layer, const PyRun& run, PyLists& population, const In<float>& d_values,
-                                   const std::vector<bool>& wanted_delays, int n_batch) {
-  const LayerInput& input = layer.input();
-  if (!input.exchange || input.loops.empty() || !layer.spec.model->fires())
-    throw InputError("ShapeError", "recurrent_value_grads: give a recurrent shard and its exchange");
-  const LayerSaved saved = run.saved(layer);
-  int n_steps = 0;
-  const Lists all = checked_lists(population, layer.spec.n_all(), layer.n_samples, &n_steps, "population");
-  if (layer.n_samples && n_steps != layer.n_steps)
-    throw InputError("ShapeError", "recurrent_value_grads: the population's lists must cover all steps");
-  check_shape(d_values, {run.n_slots()}, "d_values");
-  Wanted wanted;
-  wanted.delays = wanted_delays;
-  wanted.n_batch = n_batch;
-  RecurrentGrads found;
-  {
-    nb::gil_scoped_release release;
-    found = recurrent_value_grads(layer.spec, input, saved, all, d_values.data(), wanted, *input.exchange);
-  }
-  nb::list d_delays;
-  for (Array<float>& one : found.d_delays) d_delays.append(by_group(one, layer.spec.n, n_batch));
-  return nb::make_tuple(to_numpy(found.d_values, {run.n_slots()}), d_delays);
-}
-
 }  // namespace
 
 void register_passes(nb::module_& m) {
@@ -145,18 +129,16 @@ void register_passes(nb::module_& m) {
       .def_prop_ro("state", &PyRun::state, "[B, N] each, in the order of the model.");
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence.");
   m.def("backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,
-        "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(),
+        "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(), "population"_a.none() = nb::none(),
         "Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a\n"
         "readout its potentials, [1, B, N] where it is the same at all steps. n_batch: samples of a batch of which "
         "these\n"
         "are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...], of\n"
         "neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients "
         "of\n"
-        "list values come as one sum a block of its tiles (tile_folds), [K, slots].");
-  m.def("recurrent_value_grads", &recurrent_value_grads_of, "layer"_a, "run"_a, "population"_a, "d_values"_a,
-        "wanted_delays"_a, "n_batch"_a,
-        "The gradient of a recurrent shard's list values with what its population's neurons send back, step by step,\n"
-        "and those of its axonal delays.");
+        "list values come as one sum a block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of "
+        "its\n"
+        "population.");
 }
 
 }  // namespace sparsesnn

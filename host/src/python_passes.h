@@ -15,7 +15,9 @@ std::shared_ptr<PyRun> run_layer(nb::object call, bool watched);
 // ∂L/∂(list values) [slots] of a spiking layer; of a readout ∂L/∂v [T, B, N], or [1, B, N] for all steps.
 OutputGrads output_grads(const PyRun& run, const In<float>& d_out);
 
-LayerGradients gradients(PyLayer& layer, const PyRun& run, const OutputGrads& d_out, const Wanted& wanted);
+// population: of a shard with loops, the lists that all ranks made; else null.
+LayerGradients gradients(PyLayer& layer, const PyRun& run, const OutputGrads& d_out, const Wanted& wanted,
+                         PyLists* population);
 
 // A gradient of one number per neuron, [N], or of a part of a batch [G, N].
 nb::object by_group(Array<float>& gradient, int n, int n_batch);

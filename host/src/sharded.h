@@ -62,16 +62,8 @@ void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* c
 // Capacity of a shard of a layer that ran tile by tile.
 void select_shards(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped);
 
-// Of a recurrent shard.
-struct RecurrentGrads {
-  Array<float> d_values;               // of its list values, [own slots]
-  std::vector<Array<float>> d_delays;  // per loop, of the axonal delays of its neurons, as LayerGradients
-};
-
-// ∂L/∂(list values) of a recurrent shard, with what reaches them through the recurrent weights added to `d_values`.
-// `all`: the lists of the whole population; wanted: delays and n_batch alone. With these the rest of the backward pass
-// is that of a layer without recurrent weights whose own lists are one source more.
-RecurrentGrads recurrent_value_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                     const Lists& all, const float* d_values, const Wanted& wanted, Exchange& exchange);
+// The backward pass of a recurrent shard, step by step and then the rest; as layer_backward, which calls it.
+LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                                  const OutputGrads& d_out, const Wanted& wanted);
 
 }  // namespace sparsesnn

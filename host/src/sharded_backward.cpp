@@ -34,6 +34,11 @@ struct Ranks {
   }
 };
 
+struct OwnGrads {
+  Array<float> d_values;               // of this rank's list values, with what reaches them through the loops
+  std::vector<Array<float>> d_delays;  // as LayerGradients
+};
+
 // The steps of a shard from the last to the first. ∂L/∂i of a rank's neurons at step t gives, through the rank's
 // columns of the loops, a share of ∂L/∂(list values) of the steps t - delay of every neuron of the population:
 // summed over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks. Shares
@@ -42,7 +47,7 @@ class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
             const float* d_values, const Wanted& wanted, Exchange& exchange);
-  RecurrentGrads run();
+  OwnGrads run();
 
  private:
   // A loop that carries a step's lists; of fractional axonal delays, one of the two parts.
@@ -137,7 +142,7 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
   delay_grads_.give(pass_);
 }
 
-RecurrentGrads StepsBack::run() {
+OwnGrads StepsBack::run() {
   const int n_halves = static_cast<int>(halves_.size());
   int n_slab = n_steps_;
   for (const Loop& loop : loops_.loops) n_slab = std::min(n_slab, loop.delay);
@@ -286,11 +291,50 @@ void StepsBack::add_parts(int t, Half half, const Loop& loop, const float* earli
 
 }  // namespace
 
-RecurrentGrads recurrent_value_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                     const Lists& all, const float* d_values, const Wanted& wanted,
-                                     Exchange& exchange) {
-  const PhaseTimer timer(Phase::step_grad);
-  return StepsBack(spec, input, saved, all, d_values, wanted, exchange).run();
+// With ∂L/∂(list values) whole, the rest is the backward pass of a layer without loops that hears its population's lists as
+// one source more for each of them.
+LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
+                                  const OutputGrads& d_out, const Wanted& wanted) {
+  const Lists& all = input.population;
+  if (!all.offsets) throw InputError("ShapeError", "backward: a recurrent shard needs its population's lists");
+  OwnGrads own;
+  {
+    const PhaseTimer timer(Phase::step_grad);
+    own = StepsBack(spec, input, saved, all, d_out.data, wanted, *input.exchange).run();
+  }
+  LayerInput heard = input;
+  heard.loops.clear();
+  Wanted rest = wanted;
+  rest.loops.clear();
+  rest.delays.clear();
+  std::vector<DelayedLists> moved;
+  for (std::size_t k = 0; k < input.loops.size(); ++k) {
+    if (!wanted.loops[k]) continue;
+    const LoopInput& loop = input.loops[k];
+    SourceInput from;
+    from.lists = all;
+    from.n_list_steps = input.n_steps;
+    from.n_pre = spec.n_all();
+    from.delay = loop.delay;
+    from.weight = loop.weight;
+    from.rows = loop.rows;
+    if (loop.axonal) {
+      moved.push_back(heard_lists({}, 0, all, input.n_steps, input.n_samples, spec.n_all(), loop));
+      from.lists = moved.back().view(all.wide);
+      from.delay = 0;
+    }
+    heard.sources.push_back(from);
+    rest.weight.push_back(true);
+    rest.value.push_back(false);
+  }
+  LayerGradients found = layer_backward(spec, heard, saved, {own.d_values.data()}, rest);
+  std::size_t next = input.sources.size();
+  for (std::size_t k = 0; k < input.loops.size(); ++k)
+    found.d_loops.push_back(wanted.loops[k] ? std::move(found.d_weight[next++]) : Array<float>());
+  found.d_weight.resize(input.sources.size());
+  found.d_value.resize(input.sources.size());
+  found.d_delays = std::move(own.d_delays);
+  return found;
 }
 
 }  // namespace sparsesnn

@@ -124,7 +124,7 @@ class Pass:
 
     def gradients(self, d_out: np.ndarray, wanted_values: list[bool]) -> tuple[dict[str, Any], list[Any]]:
         """Of the tensors that learn, by name, and of the values of every source's lists."""
-        return self.run_backward(self.result.call, d_out, self.wiring.senders, self.wiring.loops, wanted_values)
+        return self.run_backward(d_out, wanted_values)
 
     # ---- what differs where ranks share the neurons --------------------------------------------------------------
 
@@ -139,19 +139,11 @@ class Pass:
     def pack(self) -> None:
         """Sets `packed`: weights in the engine's order that are there already."""
 
-    def make_call(self, lists: Sequence[_core.Lists], own: _core.Lists | None = None) -> _core.LayerCall:
-        """The engine's view.
-
-        Args:
-            lists: of every source.
-            own: the population's lists, which then are a source more in place of each loop.
-        """
+    def make_call(self, lists: Sequence[_core.Lists]) -> _core.LayerCall:
+        """The engine's view; `lists`: of every source."""
         layer, wiring, rows, arrays, packed = self.layer, self.wiring, self.wiring.rows, self.arrays, self.packed
         are_sorted = map(self.sorted_lists, range(len(lists)))
-        read = list(zip(wiring.senders, lists, wiring.n_pre, self.delays, are_sorted, strict=True))
-        loops = list(zip(wiring.loops, layer.loop_delays, strict=True))
-        if own is not None:
-            read += [(name, *self.own_source(name, own, delay), None) for name, delay in loops]
+        read = zip(wiring.senders, lists, wiring.n_pre, self.delays, are_sorted, strict=True)
         return _core.LayerCall(
             self.spec,
             n_steps=self.n_steps,
@@ -167,7 +159,7 @@ class Pass:
             bias=arrays.get("bias"),
             loops=[
                 _core.Loop(arrays[name], delay, packed.get(name), rows.get(name), *self.axonal(name))
-                for name, delay in (loops if own is None else ())
+                for name, delay in zip(wiring.loops, layer.loop_delays, strict=True)
             ],
             state=None if self.state is None else states_of(layer, self.state),
             own_before=own_before(layer, self.state),
@@ -183,27 +175,13 @@ class Pass:
         between = self.layer.between_steps(self.wiring.connections[loop])
         return steps.astype(np.int32), delays - steps if between else None
 
-    def own_source(self, loop: str, own: _core.Lists, delay: int) -> tuple[_core.Lists, int, int]:
-        """The population's own lists as a source: as a loop brings them, with their neurons and their delay."""
-        n = self.layer.population.n
-        steps, fraction = self.axonal(loop)
-        if steps is None:
-            return own, n, delay
-        moved = _core.delayed(own, self.n_samples, n, steps + np.int32(delay), fraction, 0)
-        return _core.Lists(moved["offsets"], moved["ids"], moved["n_spikes"], moved["values"]), n, 0
-
     def run_backward(
-        self,
-        call: Any,
-        d_out: np.ndarray,
-        senders: Sequence[str],
-        loops: Sequence[str],
-        wanted_values: list[bool],
-        n_batch: int = 0,
+        self, d_out: np.ndarray, wanted_values: list[bool], n_batch: int = 0, population: _core.Lists | None = None
     ) -> tuple[dict[str, Any], list[Any]]:
-        """As `gradients`; `senders` and `loops` name the weights as `call` has them."""
+        """As `gradients`; n_batch, population: as of `_core.backward`."""
+        senders, loops = self.wiring.senders, self.wiring.loops
         grads = _core.backward(
-            call,
+            self.result.call,
             self.result,
             d_out,
             [name in self.learnt for name in senders],
@@ -211,17 +189,14 @@ class Pass:
             [name in self.learnt for name in loops],
             "bias" in self.learnt,
             n_batch=n_batch,
-            wanted_delays=self.wanted_delays(loops),
+            wanted_delays=[name + DELAYS in self.learnt for name in loops],
+            population=population,
         )
         found = dict(zip(senders, grads["weight"], strict=True))
         found.update(zip(loops, grads["loops"], strict=True), bias=grads["bias"])
         found.update(zip([name + DELAYS for name in loops], grads["delays"], strict=True))
         found.update(zip(self.wiring.parameters, grads["parameters"], strict=True))
         return found, list(grads["value"])
-
-    def wanted_delays(self, loops: Sequence[str]) -> list[bool]:
-        """Of which loops the axonal delays learn."""
-        return [name + DELAYS in self.learnt for name in loops]
 
 
 @dataclass(frozen=True)

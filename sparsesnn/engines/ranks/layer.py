@@ -189,29 +189,19 @@ class _ShardPass(Pass):
     def gradients(self, d_out: np.ndarray, wanted_values: list[bool]) -> tuple[dict[str, Any], list[Any]]:
         """Of this rank's parameters, and of the values that this rank owns of every source's lists."""
         part, reduction = self.part, self.part.reduction
-        senders, loops = self.wiring.senders, self.wiring.loops
         n_batch = reduction.n_batch(self.n_samples, self.first_sample) if reduction and part.shards.n else 0
-        d_values: list[Any] = [None] * len(senders)
+        d_values: list[Any] = [None] * len(self.sources)
         if not part.shards.n:  # empty ones: the other ranks count on this one where they sum over all neurons
             found: dict[str, Any] = {name: np.zeros(x.shape, np.float32) for name, x in self.learnt.items()}
-        elif self.own is None:
-            found, d_values = self.run_backward(self.result.call, d_out, senders, loops, wanted_values, n_batch)
         else:
-            d_own, d_delays = _core.recurrent_value_grads(
-                self.result.call, self.result, self.own, d_out, self.wanted_delays(loops), n_batch
-            )
+            found, d_values = self.run_backward(d_out, wanted_values, n_batch, self.own)
             part.count_traffic()
-            call = self.make_call(self.lists_read, self.own)
-            wanted = [*wanted_values, *(False for _ in loops)]
-            found, d_values = self.run_backward(call, d_own, [*senders, *loops], [], wanted, n_batch)
-            found.update(zip([name + DELAYS for name in loops], d_delays, strict=True))
-        behind = zip(d_values[: len(senders)], self.pools, strict=True)
-        d_values = [d if d is None else pools.pull(d) for d, pools in behind]
+        d_values = [d if d is None else pools.pull(d) for d, pools in zip(d_values, self.pools, strict=True)]
         if part.is_shared:
             d_values = self._to_owners(d_values, wanted_values)
         if reduction and part.shards.n:
             found = reduction.add_layer(self.layer, self.learnt, found, self._listed)
-        for name in (loop + DELAYS for loop in loops):
+        for name in (loop + DELAYS for loop in self.wiring.loops):
             if name in self.learnt:  # every rank has the delays of all neurons
                 own = torch.from_numpy(found[name][: part.shards.n])
                 found[name] = part.whole_neurons(own).numpy()
