@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import _core
+from sparsesnn.errors import NumericError
 from sparsesnn.host.comm.base import Array, Bytes, Communicator, room
 
 
@@ -111,7 +112,7 @@ def _open(text: str) -> mmap.mmap | None:
 
 
 class CommonWeights:
-    """Weights of a layer that runs sample by sample, as its forward pass reads them, one copy for all replicas of a host.
+    """Weights of layers that run sample by sample, as their forward passes read them, one copy for all replicas of a host.
 
     Each packs some of the rows, which takes as long as memory takes to hold still. They are read in an order that spikes
     decide, from a cache that is the host's: a copy for each rank would leave each a part of it.
@@ -121,31 +122,43 @@ class CommonWeights:
     LEAST = 1 << 20
 
     def __init__(self, memory: HostMemory) -> None:
-        self.memory, self.rooms = memory, dict[str, Bytes]()
+        self.memory = memory
+        self.rooms: dict[tuple[str, str], Bytes] = {}
 
-    def pack(self, spec: _core.LayerSpec, weights: Mapping[str, Array]) -> Mapping[str, Bytes]:
-        """The weights [M, n] by name, packed; all ranks of the host call it together, with the same weights."""
-        group = self.memory.group
-        sizes = {name: int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
-        if group.size == 1 or sum(sizes.values()) < self.LEAST:
+    def pack(
+        self, layers: Mapping[str, tuple[_core.LayerSpec, Mapping[str, Array]]]
+    ) -> Mapping[str, Mapping[str, Bytes]]:
+        """The weights [M, n] of layers by name, packed; all ranks of the host call it together, with the same weights."""
+        group, sizes = self.memory.group, dict[tuple[str, str], int]()
+        for layer, (spec, weights) in layers.items():
+            of_layer = {(layer, name): int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
+            if sum(of_layer.values()) >= self.LEAST:
+                sizes.update(of_layer)
+        if group.size == 1 or not sizes:
             return {}
-        if {name: mine.nbytes for name, mine in self.rooms.items()} != sizes:
+        if {key: mine.nbytes for key, mine in self.rooms.items()} != sizes:
             self._make_rooms(sizes)
+        found: dict[str, dict[str, Bytes]] = {}
         group.barrier()  # nobody reads what they held before
-        for name, weight in weights.items():
-            begin, end = (len(weight) * r // group.size for r in (group.rank, group.rank + 1))
+        for (layer, name), mine in self.rooms.items():
+            spec, weights = layers[layer]
+            begin, end = (len(weights[name]) * r // group.size for r in (group.rank, group.rank + 1))
             said = "recurrent_weight" if name.startswith("loop") else "weight"  # as where each packs for itself
-            _core.pack_rows(spec, True, weight, begin, end, self.rooms[name], said)
+            try:
+                _core.pack_rows(spec, True, weights[name], begin, end, mine, said)
+            except NumericError as error:
+                raise NumericError(f"{layer}: {error}") from None
+            found.setdefault(layer, {})[name] = mine
         group.barrier()
-        return self.rooms
+        return found
 
-    def _make_rooms(self, sizes: Mapping[str, int]) -> None:
+    def _make_rooms(self, sizes: Mapping[tuple[str, str], int]) -> None:
         """In the memory of the first rank."""
-        rooms = {name: room((-(-n // 4),), np.float32, shared=True) for name, n in sizes.items()}
+        rooms = {key: room((-(-n // 4),), np.float32, shared=True) for key, n in sizes.items()}
         first = self.memory.ranks[0]
         places = self.memory.group.all_gather(np.array([*map(self.memory.place, rooms.values())], np.int64))
         if self.memory.rank != first:
             rooms = {
-                name: self.memory.at(first, int(p), rooms[name].shape) for name, p in zip(rooms, places[0], strict=True)
+                key: self.memory.at(first, int(p), rooms[key].shape) for key, p in zip(rooms, places[0], strict=True)
             }
-        self.rooms = {name: mine.view(np.uint8)[: sizes[name]] for name, mine in rooms.items()}
+        self.rooms = {key: mine.view(np.uint8)[: sizes[key]] for key, mine in rooms.items()}

@@ -56,6 +56,7 @@ std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const s
   layer.spec.first_step = nb::cast<std::uint64_t>(told[1]);
   if (!told[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(told[2]);
   if (!told[3].is_none()) layer.own_before = nb::cast<std::shared_ptr<PyLists>>(told[3]);
+  if (!told[4].is_none()) layer.take_packed(nb::cast<PackedWeights>(told[4]));
   try {
     std::shared_ptr<PyRun> own = layer.spec.n ? run_layer(call, watched) : nullptr;
     return chain.shards ? chain.shards->whole(k, layer, std::move(own), watched) : own;
@@ -167,6 +168,11 @@ std::vector<SenderChunk> heard_sorted(PyLayer& layer, const std::vector<Message>
   return sorted_input(sorted, chunks, input.sources[0].n_pre);
 }
 
+// The lists that a layer's loops brought, where ranks share its neurons.
+PyLists* whole_of_loops(const PyLayer& layer, const PyRun& whole) {
+  return layer.exchange && !layer.loops.empty() ? whole.lists().get() : nullptr;
+}
+
 void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<std::optional<In<float>>>& d_out,
                     const nb::object& take, int n_batch) {
   const std::size_t n = chain.links.size();
@@ -190,7 +196,7 @@ void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<st
       wanted.n_batch = n_batch;
       if (!k && !sorted.empty()) events = heard_sorted(layer, sorted, n_batch);
       if (!events.empty()) layer.hear_sorted(0, &events);
-      of = gradients(layer, *run, arrived[k].sum(), wanted, layer.exchange ? runs[k]->lists().get() : nullptr);
+      of = gradients(layer, *run, arrived[k].sum(), wanted, whole_of_loops(layer, *runs[k]));
       if (!events.empty()) layer.hear_sorted(0, nullptr);
       own = own_gradients(link, layer, of, n_batch);
     } else if (k + 1 == n && runs[0]->own_run()) {
@@ -247,10 +253,11 @@ void register_chain(nb::module_& m) {
              const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted,
              nb::object shards) { new (self) PyChain(make_chain(links, wanted, std::move(shards))); },
           "links"_a, "wanted"_a, "shards"_a.none() = nb::none())
-      .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
-           "first_sample"_a = 0,
-           "As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. "
-           "hidden:\nnobody writes to the input before `backward`, or `show` of it.")
+      .def(
+          "forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
+          "first_sample"_a = 0,
+          "As `forward` of each layer; told: of each its seed, first step, states, own lists before and packed weights "
+          "of\nsources and loops, or None. hidden: nobody writes to the input before `backward`, or `show` of it.")
       .def(
           "backward", &backward_chain, "runs"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
           "After `forward`, once: take(k, gradients) is called with the gradients of layer k that are wanted, from "

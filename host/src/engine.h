@@ -106,7 +106,7 @@ struct LayerInput {
   const float* state[max_states] = {};   // initial states [B, N], null: zeros
   Lists own_before;                      // own lists of the last steps before the sequence: at least as many as
   int n_before = 0;                      // the longest delay of a loop, or none
-  Lists population;                      // of a shard with loops, backwards: those of all neurons, as the layer made them
+  Lists population;  // of a shard with loops, backwards: those of all neurons, as the layer made them
 
   // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
   bool reads_rows() const {

@@ -81,9 +81,9 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
   if (wanted_weight.size() != input.sources.size() || wanted_value.size() != input.sources.size() ||
       wanted_loops.size() != input.loops.size())
     throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
-  LayerGradients out = gradients(layer, run, output_grads(run, d_out),
-                                 {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch},
-                                 population);
+  LayerGradients out =
+      gradients(layer, run, output_grads(run, d_out),
+                {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch}, population);
   const std::size_t n_blocks = tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles()).size();
   nb::list d_weight, d_value;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {

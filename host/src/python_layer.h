@@ -21,6 +21,8 @@
 
 namespace sparsesnn {
 
+using PackedWeights = std::vector<std::optional<In<unsigned char>>>;
+
 struct PySource {
   std::shared_ptr<PyLists> lists;
   int n_pre;
@@ -115,6 +117,14 @@ struct PyLayer {
       checked = checked_input();
     }
     return *checked;
+  }
+
+  // Of every source and every loop; before the engine is given the call.
+  void take_packed(PackedWeights packed) {
+    if (packed.size() != sources.size() + loops.size())
+      throw InputError("ShapeError", "LayerCall: give a packed weight, or None, for every source and loop");
+    for (std::size_t k = 0; k < packed.size(); ++k)
+      (k < sources.size() ? sources[k].packed : loops[k - sources.size()].packed) = std::move(packed[k]);
   }
 
   // For the backward pass that follows; null: it sorts for itself.

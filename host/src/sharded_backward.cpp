@@ -291,8 +291,8 @@ void StepsBack::add_parts(int t, Half half, const Loop& loop, const float* earli
 
 }  // namespace
 
-// With ∂L/∂(list values) whole, the rest is the backward pass of a layer without loops that hears its population's lists as
-// one source more for each of them.
+// With ∂L/∂(list values) whole, the rest is the backward pass of a layer without loops that hears its population's
+// lists as one source more for each of them.
 LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                                   const OutputGrads& d_out, const Wanted& wanted) {
   const Lists& all = input.population;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -251,11 +252,7 @@ class Model(Loadable):
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
-        # Of layers that run sample by sample replicas read one copy of the weights, for which their passes wait for one another:
-        # all must come there, also those whose hooks want to see single layers. And ranks that share the neurons of a layer
-        # with loops do both of its passes step by step.
-        apart = grid and any(Wiring.of(layer).by_sample for layer in self.layers.values())
-        self.fits_one_call = backend == "cpu" and not apart and fits_one_call(network)
+        self.fits_one_call = backend == "cpu" and fits_one_call(network)
         self.one_call: OneCall | None = None
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
@@ -308,7 +305,8 @@ class Model(Loadable):
         if plain and isinstance(data, SpikeBatch) and (call := self._one_call(data)):
             outputs, states = call.run(data)
         else:
-            outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
+            with self.parts.packed(self.layers) if self.parts else nullcontext():
+                outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         return self._output(outputs, states, past, traces)
 
     def learn(
@@ -323,8 +321,7 @@ class Model(Loadable):
 
         What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
         small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn, on the backend dense, and over ranks that run a layer sample by sample (recurrent, sparse,
-        convolutional), it is just that.
+        thresholds or delays learn, and on the backend dense, it is just that.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.

@@ -381,10 +381,11 @@ def test_without_gradients_nothing_is_kept():
     simulate(2, run)
 
 
+@pytest.mark.parametrize("net", ["30-140-70-10", "30-140r-70p0.2-10"])
 @pytest.mark.parametrize("grid", [(2, 1), (1, 2), (2, 2)])
-def test_hooks_of_one_rank_alone_hold_nobody_up(grid):
+def test_hooks_of_one_rank_alone_hold_nobody_up(grid, net):
     """It goes layer by layer then, the others in one call."""
-    case = Case(parse_net("30-140-70-10"), *grid)
+    case = Case(parse_net(net), *grid)
     expected = alone(case)
     simulate(case.ranks, lambda world: learn_with_hooks_of_rank_0(world, case, expected))
 
@@ -402,17 +403,19 @@ def learn_with_hooks_of_rank_0(world: Communicator, case: Case, expected: Any) -
     compare_step(case, expected, own, spikes, first, output)
 
 
+@pytest.mark.parametrize("one_call", [True, False])
 @pytest.mark.parametrize("net", ["30-75r-40-10", "30-75-40-10"])
 @pytest.mark.parametrize("grid", [(1, 2), (2, 1)])
-def test_a_step_is_freed_without_a_search_for_circles(grid, net):
+def test_a_step_is_freed_without_a_search_for_circles(grid, net, one_call):
     """Or the next steps get fresh pages from the system, which take longer than many a kernel."""
     spikes = random_spikes(9, GROUP, 30)
 
     def run(world: Communicator) -> list[Any]:
         own = Model(parse_net(net), grid=make_grid(world, *grid), seed=1)
-        assert own.fits_one_call == ("r" not in net)
+        own.fits_one_call = own.fits_one_call and one_call
         first = GROUP * own.parts.grid.replicas.rank
         _, output = own.learn(spikes, lambda out: out.potentials.sum(), first_sample=first)
+        assert (own.one_call is not None) == one_call
         own.finish_backward()
         return [weakref.ref(lists.ids) for lists in dict(output.spikes).values()]
 

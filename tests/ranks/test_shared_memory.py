@@ -131,7 +131,8 @@ def test_gradients_are_the_callers_own():
     simulate(2, run)
 
 
-def test_weights_change_between_passes():
+@pytest.mark.parametrize("learns", [True, False])
+def test_weights_change_between_passes(learns):
     """The copy that all replicas read is that of the weights at hand."""
 
     def run(comm: Communicator) -> None:
@@ -142,13 +143,19 @@ def test_weights_change_between_passes():
                 parameter.mul_(2)
             expected = model(spikes_of(comm.rank)).potentials  # without gradients every replica packs its own
         assert torch.equal(model(spikes_of(comm.rank), first_sample=GROUP * comm.rank).potentials, expected)
-        layer = next(iter(model.layers.values()))
-        assert list(layer.part.common_weights.rooms) == ["weight0", "loop0"]
+        assert list(model.parts.common.rooms) == [("hidden", "weight0"), ("hidden", "loop0")]
+        _, output = model.learn(spikes_of(comm.rank), lambda out: out.potentials.sum(), first_sample=GROUP * comm.rank)
+        model.finish_backward()
+        assert model.one_call is not None
+        assert torch.equal(output.potentials, expected)
         with torch.no_grad():
-            layer.weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
-        model(spikes_of(comm.rank), first_sample=GROUP * comm.rank)
+            model.layers["hidden"].weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
+        if learns:
+            model.learn(spikes_of(comm.rank), lambda out: out.potentials.sum(), first_sample=GROUP * comm.rank)
+        else:
+            model(spikes_of(comm.rank), first_sample=GROUP * comm.rank)
 
-    with pytest.raises(NumericError, match=r"weight holds NaN at \[20, 3\]"):
+    with pytest.raises(NumericError, match=r"hidden: weight holds NaN at \[20, 3\]"):
         simulate(2, run)
 
 
@@ -158,7 +165,7 @@ def test_small_weights_stay_with_each_replica(monkeypatch):
     def run(comm: Communicator) -> None:
         model = Model(parse_net("30-70r-10"), grid=make_grid(comm, 2, 1))
         step(model)
-        assert not model.layers["hidden"].part.common_weights.rooms
+        assert not model.parts.common.rooms
 
     simulate(2, run)
 

@@ -43,9 +43,9 @@ class Chain:
             before = past.get(name)
             seed = list_seed(layer.rotation_seed, before.training_step if before else 0)
             if before is None:
-                told.append((seed, 0, None, None))
+                told.append((seed, 0, None, None, None))
             else:
-                told.append((seed, before.step, states_of(layer, before), own_before(layer, before)))
+                told.append((seed, before.step, states_of(layer, before), own_before(layer, before), None))
         found = self.chain.forward(engine_lists(spikes), spikes.n_steps, spikes.n_samples, told)
         potentials, sent, after = None, {}, {}
         for (name, layer), result in zip(self.layers.items(), found, strict=True):

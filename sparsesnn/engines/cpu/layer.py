@@ -110,7 +110,7 @@ class Pass:
 
     def prepare(self, lists: Sequence[_core.Lists] | None = None) -> _core.LayerCall:
         """The engine's view of the pass; `lists`: of every source, if not those of `sources`."""
-        self.arrays = {name: _array(x, name) for name, x in self.tensors.items()}
+        self.arrays = {name: to_array(x, name) for name, x in self.tensors.items()}
         seed = list_seed(self.layer.rotation_seed, self.training_step)
         first_step = self.state.step if self.state else 0
         self.spec = self.wiring.spec(self.layer, self.save, self.learnt).at(seed, first_step, self.first_sample)
@@ -217,11 +217,22 @@ class Snapshot:
             tensors = {name: x.detach() for name, x in layer_tensors(layer).items()}
         wiring = Wiring.of(layer)
         spec, packed = wiring.spec(layer, False, ()), {}
-        for name, c in wiring.connections.items():
-            if name not in wiring.rows and name not in wiring.windows:
-                packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
-                _core.pack_rows(spec, wiring.by_sample, _array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
+        for name in wiring.matrices:
+            c = wiring.connections[name]
+            packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
+            _core.pack_rows(spec, wiring.by_sample, to_array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
         return cls({name: x if name in packed else x.clone() for name, x in tensors.items()}, packed)
+
+
+def matrices(layer: Any) -> dict[str, np.ndarray]:
+    """The weights [M, n] that the engine reads as they are or packed, by its names."""
+    wiring = Wiring.of(layer)
+    with torch.no_grad():
+        return {
+            name: to_array(layer.matrix(wiring.connections[name]), name)
+            for name in wiring.matrices
+            if name not in wiring.pools
+        }
 
 
 class _RunLayer(torch.autograd.Function):
@@ -241,7 +252,7 @@ class _RunLayer(torch.autograd.Function):
         wanted_values = list(ctx.needs_input_grad[1 : 1 + len(this.sources)])
         if this.is_readout and d_out.stride(0) == 0:
             d_out = d_out[:1]  # the same at all steps
-        found, d_values = this.gradients(_array(d_out, "gradient"), wanted_values)
+        found, d_values = this.gradients(to_array(d_out, "gradient"), wanted_values)
         return (None, *(None if g is None else torch.from_numpy(g) for g in (*d_values, *map(found.get, this.learnt))))
 
 
@@ -281,7 +292,7 @@ def state_after(
 def states_of(layer: PopulationModule, state: LayerState) -> list[np.ndarray]:
     """The states of the neuron model, in its order."""
     names = layer.population.states
-    return [_array(z, f"state {x}") for x, z in zip(names, state.of(names), strict=True)]
+    return [to_array(z, f"state {x}") for x, z in zip(names, state.of(names), strict=True)]
 
 
 def own_before(layer: Any, state: LayerState | None) -> _core.Lists | None:
@@ -304,12 +315,12 @@ def engine_lists(spikes: SpikeBatch) -> _core.Lists:
         raise ShapeError(
             f"input: spike lists are on {spikes.device}; the cpu engine reads main memory: give spikes.to('cpu')"
         )
-    values = _array(spikes.values, "values") if spikes.graded and spikes.values is not None else None
+    values = to_array(spikes.values, "values") if spikes.graded and spikes.values is not None else None
     offsets, ids, n_spikes = (x.detach().numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes))
     return _core.Lists(offsets, ids, n_spikes, values)
 
 
-def _array(x: Tensor, name: str) -> np.ndarray:
+def to_array(x: Tensor, name: str) -> np.ndarray:
     """The tensor's memory as a contiguous float32 array; copied only where it is not contiguous."""
     if x.dtype != torch.float32 or not x.is_cpu:
         raise ShapeError(

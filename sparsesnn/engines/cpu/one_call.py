@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import NO_LISTS, NOTHING, Pass, engine_lists, spikes_of, state_after
 from sparsesnn.engines.cpu.wiring import Wiring, in_lists
 from sparsesnn.errors import NumericError
+from sparsesnn.host.comm.base import Bytes
 from sparsesnn.layers import Population
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
@@ -160,7 +162,8 @@ class OneCall:
         """
         training_steps = self._training_steps()
         lists_read = engine_lists(spikes)
-        runs = self._forward(lists_read, spikes, training_steps, hidden=True, first_sample=first_sample)
+        with self.parts.packed(self.layers) if self.parts else nullcontext():
+            runs = self._forward(lists_read, spikes, training_steps, hidden=True, first_sample=first_sample)
         of = dict(zip(self.layers, runs, strict=True))
         last = self.network.output
         leaves: dict[str, Tensor] = {}
@@ -217,7 +220,7 @@ class OneCall:
         self, runs: list[_core.Run], spikes: SpikeBatch, lists_read: _core.Lists
     ) -> Callable[[int, list[np.ndarray]], None]:
         """Called with the number of a layer and its gradients, once they are there; while sums over replicas travel, the layers
-        before it run backwards. No layer has loops over ranks: see `Model.fits_one_call`."""
+        before it run backwards."""
         names = list(self.layers)
         of = dict(zip(names, runs, strict=True))
 
@@ -227,7 +230,11 @@ class OneCall:
             if self.parts is None:
                 _add_gradients(learnt.values(), gradients)
                 return
-            senders = dict(zip(Wiring.of(layer).senders, self.senders[name], strict=True))
+            wiring = Wiring.of(layer)
+            senders = {
+                **dict(zip(wiring.senders, self.senders[name], strict=True)),
+                **dict.fromkeys(wiring.loops, name),
+            }
 
             def listed(weight: str) -> Any:
                 sender = senders[weight]
@@ -245,6 +252,13 @@ class OneCall:
 
         return take
 
+    def _packed(self, layer: Any) -> list[Bytes | None] | None:
+        """Weights of a layer's sources and loops that are in the engine's order already."""
+        if not layer.part or not layer.part.packed:
+            return None
+        wiring = Wiring.of(layer)
+        return [layer.part.packed.get(name) for name in (*wiring.senders, *wiring.loops)]
+
     def _training_steps(self) -> Mapping[str, int]:
         """By layer, counted on where a layer counts."""
         return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
@@ -259,7 +273,8 @@ class OneCall:
         first_sample: int = 0,
     ) -> list[_core.Run]:
         told: list[Any] = [
-            (list_seed(layer.rotation_seed, training_steps[name]), 0, None, None) for name, layer in self.layers.items()
+            (list_seed(layer.rotation_seed, training_steps[name]), 0, None, None, self._packed(layer))
+            for name, layer in self.layers.items()
         ]
         runs = self.chain.forward(lists, spikes.n_steps, spikes.n_samples, told, hidden, first_sample)
         if self.shards:

@@ -55,6 +55,7 @@ class Wiring:
         windows: convolutions, by the names of their weights.
         parameters: of the neuron model, names in the order of the C++ model.
         rows: compressed rows, by the names of the weights that have some.
+        matrices: names of the weights that have neither rows nor windows.
         read_as_they_are: names of the parameters that the engine reads where they lie, unless weights are rounded to integers.
     """
 
@@ -81,11 +82,8 @@ class Wiring:
                 offsets, senders = columns
                 width, first = tile_width(layer), layer.neurons[0]
                 self.rows[name] = _core.SparseRows(c.n_pre, offsets, senders, width, first, by_blocks)
-        read = [
-            c
-            for name, c in self.connections.items()
-            if name in {**self.rows, **self.windows} or layer.columns(c) is None
-        ]
+        self.matrices = [name for name in self.connections if name not in {**self.rows, **self.windows}]
+        read = [c for name, c in self.connections.items() if name not in self.matrices or layer.columns(c) is None]
         self.read_as_they_are = {"bias", *(c.name for c in read)}
         self.by_sample = bool(self.rows) or bool(self.loops) or bool(self.windows)
         self.specs: dict[Any, _core.LayerSpec] = {}

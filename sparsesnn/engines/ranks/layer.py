@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,9 +25,8 @@ from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.rows import Rows
 from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, gather_lists
 from sparsesnn.host.comm import Communicator, Grid
-from sparsesnn.host.comm.base import LIST_GRADIENTS, Array
+from sparsesnn.host.comm.base import LIST_GRADIENTS, Array, Bytes
 from sparsesnn.host.comm.layer_exchange import make_exchange
-from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.output import LayerState
 from sparsesnn.parameters import DELAYS, delays_edge
 from sparsesnn.spikes import SpikeBatch
@@ -41,6 +40,9 @@ class Part:
         grid: the ranks.
         reduction: sums the gradients over replicas; None: there is one.
         order: for whom its ranks sort the population's lists where it learns; None: they do not.
+
+    Attributes:
+        packed: weights by the engine's names, in its order, during a pass that learns; see `Parts.packed`.
     """
 
     def __init__(self, shards: Shards, grid: Grid, reduction: Reduction | None, order: Order | None = None) -> None:
@@ -57,7 +59,7 @@ class Part:
         n_blocks = [len(self.tile_folds[r]) for r in owners]
         exchanges = spans_ranks and shards.n > 0
         self.exchange = make_exchange(of_owners, first, n_blocks) if exchanges else None
-        self.common_weights: CommonWeights | None = None
+        self.packed: Mapping[str, Bytes] = {}
 
     def run_layer(
         self, layer: Any, sources: Sequence[SpikeBatch], training_step: int, first_sample: int
@@ -169,15 +171,7 @@ class _ShardPass(Pass):
         return out
 
     def pack(self) -> None:
-        """Weights of which a training pass reads whole rows, in the one copy that replicas on this host read."""
-        part = self.part
-        if not self.save or part.reduction is None or not self.wiring.by_sample:
-            return
-        if part.common_weights is None:
-            part.common_weights = CommonWeights(part.reduction.memory)
-        not_matrices = {*self.wiring.rows, *self.wiring.windows}
-        weights = {name: self.arrays[name] for name in self.wiring.connections if name not in not_matrices}
-        self.packed = part.common_weights.pack(self.spec, weights)
+        self.packed = self.part.packed or self.packed
 
     def lists(self, values: Tensor | None) -> SpikeBatch:
         if self.result is not None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from sparsesnn import _core
+from sparsesnn.engines.cpu.layer import matrices
+from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.ranks.chain_shards import ChainShards
 from sparsesnn.engines.ranks.layer import Part
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, make_shards, whole_values
 from sparsesnn.errors import DescriptionError
 from sparsesnn.host.comm import Grid
+from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
@@ -72,6 +77,7 @@ class Parts:
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
+        self.common = CommonWeights(self.reduction.memory) if self.reduction else None
         if grid.n_shards > 1:
             grid.shards.share_memory()
         self.orders = self._orders(network) if grid.n_shards > 1 else {}
@@ -97,6 +103,27 @@ class Parts:
             name: (int(delay), int(n_rows), int(n_groups))
             for name, (delay, n_rows, n_groups) in zip(found, first_rank.reshape(-1, 3), strict=True)
         }
+
+    @contextmanager
+    def packed(self, layers: Mapping[str, Any]) -> Iterator[None]:
+        """While layers run forward in a pass that learns: replicas on this host read one copy of the weights of those that run sample
+        by sample. All of them call it together."""
+        if self.common is None or not torch.is_grad_enabled():
+            yield
+            return
+        weights = {}
+        for name, layer in layers.items():
+            wiring = Wiring.of(layer)
+            if wiring.by_sample and layer.part.shards.n:
+                weights[name] = wiring.spec(layer, True, ()), matrices(layer)
+        found = self.common.pack(weights)
+        for name, of_layer in found.items():
+            layers[name].part.packed = of_layer
+        try:
+            yield
+        finally:
+            for name in found:
+                layers[name].part.packed = {}
 
     def between(self, layers: Iterable[Any]) -> ChainShards | None:
         """What the ranks of a replica tell one another between layers that run in one call; None: they share no neurons."""
