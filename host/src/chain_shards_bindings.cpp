@@ -23,10 +23,6 @@ Array<float> columns(const float* rows, std::size_t n_rows, std::size_t n, std::
   return out;
 }
 
-Message bytes_of(const float* numbers, std::size_t n) {
-  return {reinterpret_cast<const unsigned char*>(numbers), n * sizeof(float)};
-}
-
 // Of `size` numbers, n a row.
 void append_rows(std::vector<const float*>& rows, const float* numbers, std::size_t size, std::size_t n) {
   for (std::size_t row = 0; n && row < size / n; ++row) rows.push_back(numbers + row * n);
@@ -46,7 +42,7 @@ std::optional<ListOrder> list_order(nb::handle python) {
 
 ChainShards::ChainShards(nb::object python)
     : python_(std::move(python)),
-      neighbors_(python_.attr("neighbors").is_none() ? nullptr : nb::cast<Neighbors*>(python_.attr("neighbors"))),
+      neighbors_(nb::cast<Neighbors*>(python_.attr("neighbors"))),
       rank_(nb::cast<std::size_t>(python_.attr("rank"))),
       first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
       folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
@@ -115,7 +111,7 @@ Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
   if (neighbors_) {
     const nb::gil_scoped_release release;
     const std::size_t n_own = own ? n_rows * (first[rank_ + 1] - first[rank_]) : 0;
-    parts = neighbors_->gather(own ? bytes_of(own->made_potentials(), n_own) : Message{}, nullptr);
+    parts = neighbors_->gather(own ? Message::of(own->made_potentials(), n_own) : Message{}, nullptr);
   } else {
     for (nb::handle part : nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows))) {
       held.push_back(nb::cast<In<float>>(part));
@@ -260,10 +256,10 @@ ChainShards::Rows ChainShards::swap_rows(const Edges& edges, std::vector<Array<f
       if (lent->empty() || first == last) {
         given.push_back({});
       } else if ((*lent)[j].size() == n_all) {
-        given.push_back(bytes_of((*lent)[j].data() + first, last - first));
+        given.push_back(Message::of((*lent)[j].data() + first, last - first));
       } else {
         lent->push_back(columns((*lent)[j].data(), (*lent)[j].size() / n_all, n_all, first, last));
-        given.push_back(bytes_of(lent->back().data(), lent->back().size()));
+        given.push_back(Message::of(lent->back().data(), lent->back().size()));
       }
     }
   }

@@ -32,24 +32,34 @@ int count_of(std::size_t n_bytes) {
 
 }  // namespace
 
-MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls) : PyExchange(std::move(python)), calls_(calls) {
+MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls)
+    : PyExchange(python), calls_(calls), neighbors_(nb::cast<Neighbors*>(python.attr("comm").attr("neighbors"))) {
   for (Slot& slot : slots_) {
     slot.received.resize(size());
     slot.sends.resize(size());
   }
 }
 
-void MpiExchange::start(int slot, const std::vector<Bytes>& to, std::size_t, std::size_t) {
+void MpiExchange::start(int slot, const std::vector<Message>& to, std::size_t, std::size_t) {
   const Stopwatch stopwatch(travelled_.seconds);
+  if (neighbors_) neighbors_->post(slot, to);
   for (int r = 0; r < size(); ++r) {
-    if (r != rank()) send(to[r].data, to[r].size, r, calls_.tag + slot, slots_[slot].sends[r]);
+    if (r == rank()) continue;
+    if (neighbors_)
+      count_sent(to[r].size);
+    else
+      send(to[r].data, to[r].size, r, calls_.tag + slot, slots_[slot].sends[r]);
   }
+}
+
+void MpiExchange::count_sent(std::size_t n_bytes) {
+  travelled_.sent += n_bytes;
+  ++travelled_.n_messages;
 }
 
 void MpiExchange::send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request) {
   check(calls_.isend(data, count_of(n_bytes), calls_.byte, to, tag, calls_.comm, &request), "MPI_Isend");
-  travelled_.sent += n_bytes;
-  ++travelled_.n_messages;
+  count_sent(n_bytes);
 }
 
 // Returns how many bytes it has.
@@ -69,7 +79,7 @@ std::size_t MpiExchange::await_message(int from, int tag, Handle& message) {
 }
 
 // The next message, in `room` until that is used again.
-Bytes MpiExchange::receive(int from, int tag, Array<unsigned char>& room) {
+Message MpiExchange::receive(int from, int tag, Array<unsigned char>& room) {
   Handle message = 0, request = 0;
   const std::size_t n = await_message(from, tag, message);
   if (room.size() < n) room = Array<unsigned char>(n + n / 2);
@@ -84,11 +94,11 @@ void MpiExchange::send_numbers(const std::int32_t* numbers, std::size_t n, int t
 }
 
 const std::int32_t* MpiExchange::receive_numbers(int from, std::size_t n) {
-  const Bytes got = receive(from, calls_.tag + 2, scanned_);
+  const Message got = receive(from, calls_.tag + 2, scanned_);
   if (got.size != n * sizeof(std::int32_t))
     throw InputError("ShapeError", "rank " + std::to_string(from) + " of a layer sent " + std::to_string(got.size) +
                                        " bytes of counts, not " + std::to_string(n * sizeof(std::int32_t)));
-  return static_cast<const std::int32_t*>(got.data);
+  return reinterpret_cast<const std::int32_t*>(got.data);
 }
 
 // As `scan` of host/comm/base.py, which says how.
@@ -136,9 +146,14 @@ void MpiExchange::wait(Handle& request) {
   }
 }
 
-std::vector<Bytes> MpiExchange::finish(int slot) {
+std::vector<Message> MpiExchange::finish(int slot) {
   const Stopwatch stopwatch(travelled_.seconds);
-  std::vector<Bytes> from(size());
+  if (neighbors_) {
+    const std::vector<Message> from = neighbors_->take(slot);
+    for (const Message& one : from) travelled_.received += one.size;
+    return from;
+  }
+  std::vector<Message> from(size());
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) from[r] = receive(r, calls_.tag + slot, slots_[slot].received[r]);
   }
@@ -150,8 +165,8 @@ std::vector<Bytes> MpiExchange::finish(int slot) {
 Travelled MpiExchange::travelled() { return std::exchange(travelled_, {}); }
 
 std::vector<double> MpiExchange::time_exchanges(int n) {
-  const double number = 0.0;
-  const std::vector<Bytes> to(size(), {&number, sizeof(number)});
+  const float numbers[2] = {};
+  const std::vector<Message> to(size(), Message::of(numbers, 2));
   std::vector<double> seconds;
   for (int k = 0; k < n; ++k) {
     double& took = seconds.emplace_back(0.0);

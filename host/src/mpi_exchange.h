@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "neighbors.h"
 #include "python_exchange.h"
 #include "travelled.h"
 
@@ -27,14 +28,15 @@ struct MpiCalls {
 };
 
 // Recurrent layers exchange thousands of small messages in a training step, for which Python takes several times as
-// long as MPI. `python`: a host/comm/layer_exchange.py.
+// long as MPI, and MPI several times as long as ranks of one host that look into one another's memory. `python`: a
+// host/comm/layer_exchange.py.
 class MpiExchange final : public PyExchange {
  public:
   MpiExchange(nanobind::object python, const MpiCalls& calls);
   MpiExchange(const MpiExchange&) = delete;
   void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
-  void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) override;
-  std::vector<Bytes> finish(int slot) override;
+  void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) override;
+  std::vector<Message> finish(int slot) override;
   Travelled travelled();
   // Seconds of each of n exchanges of 8 bytes with all others, who call it too; nothing of that has `travelled`.
   std::vector<double> time_exchanges(int n);
@@ -49,15 +51,17 @@ class MpiExchange final : public PyExchange {
     std::vector<Array<unsigned char>> received;  // [R]
     std::vector<Handle> sends;                   // [R], that of this rank unused
   };
+  void count_sent(std::size_t n_bytes);
   void send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request);
   std::size_t await_message(int from, int tag, Handle& message);
-  Bytes receive(int from, int tag, Array<unsigned char>& room);
+  Message receive(int from, int tag, Array<unsigned char>& room);
   // Of a scan.
   void send_numbers(const std::int32_t* numbers, std::size_t n, int to, Handle& request);
   const std::int32_t* receive_numbers(int from, std::size_t n);
   void wait(Handle& request);
 
   const MpiCalls calls_;
+  Neighbors* const neighbors_;  // of the communicator; null where not all ranks are on this host
   Slot slots_[2];
   Array<unsigned char> scanned_;
   Travelled travelled_;

@@ -14,7 +14,21 @@ struct Neighbors::Box {
   static constexpr std::size_t n_most = 256;  // numbers; more are told one part after the other
   std::atomic<std::uint64_t> n_told;
   alignas(64) std::int64_t numbers[2][n_most];
+  struct alignas(64) Slot {
+    std::atomic<std::uint64_t> n_posted;
+    std::int64_t place[2], size[2];  // of the last two parcels
+  } slots[2];
 };
+
+namespace {
+
+// Of a part in a parcel.
+struct Span {
+  std::uint64_t begin, size;
+};
+
+}  // namespace
+
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share it");
 
 std::size_t Neighbors::box_bytes() { return sizeof(Box); }
@@ -41,13 +55,67 @@ std::vector<std::int64_t> Neighbors::tell(const std::vector<std::int64_t>& own) 
     boxes_[rank_]->n_told.store(n_told_, std::memory_order_release);
     for (std::size_t r = 0; r < size(); ++r) {
       const Box& box = *boxes_[r];
-      for (unsigned turn = 0; box.n_told.load(std::memory_order_acquire) < n_told_; ++turn)
-        wait_a_little(turn, yields_);
+      await(box.n_told, n_told_);
       std::copy_n(box.numbers[n_told_ % 2], n, all.data() + r * own.size() + from);
     }
     from += n;
   } while (from < own.size());
   return all;
+}
+
+void Neighbors::await(const std::atomic<std::uint64_t>& count, std::uint64_t n) const {
+  for (unsigned turn = 0; count.load(std::memory_order_acquire) < n; ++turn) wait_a_little(turn, yields_);
+}
+
+Message Neighbors::given_by(std::size_t r, std::int64_t place, std::int64_t n_bytes) const {
+  const std::size_t begin = static_cast<std::size_t>(place), size = static_cast<std::size_t>(n_bytes);
+  if (!size) return {};
+  if (begin > memory_[r].size || memory_[r].size - begin < size)
+    throw InputError("ShapeError", "Neighbors: rank " + std::to_string(r) + " gave a part outside its memory");
+  return {memory_[r].data + begin, size};
+}
+
+void Neighbors::post(int slot, const std::vector<Message>& to) {
+  Posted& own = posted_[slot];
+  const std::size_t turn = ++own.n % 2;
+  std::vector<Span> spans(size());
+  std::size_t end = size() * sizeof(Span), last = rank_;
+  for (std::size_t r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    if (last != rank_ && to[r].data == to[last].data && to[r].size == to[last].size) {
+      spans[r] = spans[last];  // the same for all
+      continue;
+    }
+    spans[r] = {end, to[r].size};
+    end += (to[r].size + 7) / 8 * 8;
+    last = r;
+  }
+  Array<unsigned char>& parcel = own.parcels[turn];
+  if (parcel.size() < end) parcel = Array<unsigned char>::shared(end + end / 2);
+  std::memcpy(parcel.data(), spans.data(), size() * sizeof(Span));
+  for (std::size_t r = 0; r < size(); ++r)
+    if (spans[r].size) std::memcpy(parcel.data() + spans[r].begin, to[r].data, spans[r].size);
+  Box::Slot& box = boxes_[rank_]->slots[slot];
+  box.place[turn] = place_in_shared(parcel.data());
+  box.size[turn] = static_cast<std::int64_t>(end);
+  box.n_posted.store(own.n, std::memory_order_release);
+}
+
+std::vector<Message> Neighbors::take(int slot) {
+  const std::uint64_t n = posted_[slot].n;
+  std::vector<Message> got(size());
+  for (std::size_t r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    const Box::Slot& box = boxes_[r]->slots[slot];
+    await(box.n_posted, n);
+    const Message parcel = given_by(r, box.place[n % 2], box.size[n % 2]);
+    Span span{};
+    if (parcel.size >= size() * sizeof(Span)) std::memcpy(&span, parcel.data + rank_ * sizeof(Span), sizeof(Span));
+    if (!span.begin || span.begin > parcel.size || parcel.size - span.begin < span.size)
+      throw InputError("ShapeError", "Neighbors: rank " + std::to_string(r) + " gave a part outside its parcel");
+    got[r] = {parcel.data + span.begin, span.size};
+  }
+  return got;
 }
 
 void Neighbors::offer(Message part, Lent lent) {
@@ -92,10 +160,7 @@ std::vector<Message> Neighbors::swap(const std::vector<Message>& given, Lent len
   // What rank r told of its k-th part.
   const auto part_of = [&](std::size_t r, std::size_t k) -> Message {
     const std::int64_t* const from = told.data() + r * places.size() + 2 * k;
-    const std::size_t place = static_cast<std::size_t>(from[0]), n_bytes = static_cast<std::size_t>(from[1]);
-    if (n_bytes && (place > memory_[r].size || memory_[r].size - place < n_bytes))
-      throw InputError("ShapeError", "Neighbors: rank " + std::to_string(r) + " gave a part outside its memory");
-    return {n_bytes ? memory_[r].data + place : nullptr, n_bytes};
+    return given_by(r, from[0], from[1]);
   };
   std::vector<Message> got = given;
   for (std::size_t k = 0; k < given.size(); ++k) {

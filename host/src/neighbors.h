@@ -5,8 +5,12 @@
 // A rank writes to its own box alone, and waits until all others have told as often. There are two sets of numbers,
 // used in turn: who tells the numbers after next has heard the next ones of all, who have read those before. Nobody
 // knows when the others have read what came last: an object must stay until its process ends, or all have agreed.
+//
+// Small messages by the thousand, from which ranks compute something else meanwhile, are posted: a parcel holds a copy
+// of those for all ranks, and the box says where it lies. There are two parcels, used in turn likewise.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,17 +52,30 @@ class Neighbors {
   // What each rank offered with the last swap, [R].
   const std::vector<Message>& offered() const { return offered_; }
 
+  // All ranks post and take in turns, in each of two slots. What is taken stays until the next post in the slot; of
+  // this rank it is nothing. Whoever calls counts what travels.
+  void post(int slot, const std::vector<Message>& to);
+  std::vector<Message> take(int slot);
+
   Travelled travelled() { return std::exchange(travelled_, {}); }
 
  private:
   struct Box;
+  struct Posted {
+    std::uint64_t n = 0;
+    Array<unsigned char> parcels[2];  // where the part of each rank lies, [R], then the parts
+  };
   std::vector<std::int64_t> tell(const std::vector<std::int64_t>& own);
+  void await(const std::atomic<std::uint64_t>& count, std::uint64_t n) const;
+  // What rank r says that it gave.
+  Message given_by(std::size_t r, std::int64_t place, std::int64_t n_bytes) const;
 
   const std::vector<Memory> memory_;
   const std::size_t rank_;
   const bool yields_;
   std::vector<Box*> boxes_;  // [R]
   std::uint64_t n_told_ = 0;
+  Posted posted_[2];  // by slot
   Lent lent_;
   Message offer_{};
   Lent offer_lent_, offered_lent_;

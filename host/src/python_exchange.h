@@ -17,8 +17,8 @@ class PyExchange : public Exchange {
   int size() const override { return size_; }
   const std::vector<std::uint32_t>& first() const override { return first_; }
   void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
-  void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) override;
-  std::vector<Bytes> finish(int slot) override;
+  void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) override;
+  std::vector<Message> finish(int slot) override;
 
  private:
   nanobind::object python_;

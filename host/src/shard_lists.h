@@ -13,6 +13,16 @@ inline std::size_t count_bytes(std::uint32_t most) { return most < 256 ? 1 : mos
 void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to);
 void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts);
 
+// Bytes that a rank tells another.
+struct Message {
+  const unsigned char* data = nullptr;
+  std::size_t size = 0;
+
+  static Message of(const float* numbers, std::size_t n) {
+    return {reinterpret_cast<const unsigned char*>(numbers), n * sizeof(float)};
+  }
+};
+
 class OwnEvents;
 
 // What a shard of `n_neurons` tells the others of its lists: its sorted events, unless null; the ids, from the shard's
@@ -32,10 +42,6 @@ struct MergedLists {
   bool wide = false;
   Array<std::uint32_t> places;
   std::vector<std::size_t> edges;  // [R + 1]
-};
-struct Message {
-  const unsigned char* data;
-  std::size_t size;
 };
 MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
                            const std::vector<std::uint32_t>& first, bool wants_places = false);

@@ -13,16 +13,12 @@
 #include <vector>
 
 #include "engine.h"
+#include "shard_lists.h"
 
 namespace sparsesnn {
 
 struct Kernels;
 class TileColumns;
-
-struct Bytes {
-  const void* data = nullptr;
-  std::size_t size = 0;
-};
 
 // Implemented over Python's communicators (sharded_bindings.cpp). Called by the thread that runs the pass, no other.
 // Ranks ascend with the neurons that they own.
@@ -39,8 +35,8 @@ class Exchange {
   // Starts to send `to[r]` to each rank r but this one; `finish` waits for what the others sent, [R], which stays valid
   // until the next start. Two exchanges may be under way, in slots 0 and 1. Spikes end with n_kinds counts of each of
   // n_lists lists; of sums n_lists is 0, and to[rank()] is what this rank has for itself.
-  virtual void start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) = 0;
-  virtual std::vector<Bytes> finish(int slot) = 0;
+  virtual void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) = 0;
+  virtual std::vector<Message> finish(int slot) = 0;
 };
 
 // Two halves of the samples, so that one can be computed while what the other one sent is on its way.

@@ -178,7 +178,7 @@ void StepsBack::send(int t0, int t1, int h) {
       stride(static_cast<std::size_t>(t1 - t0) * n_ranks);
   std::vector<std::vector<Tap>> taps;
   for (int t = t0; t < t1; ++t) taps.push_back(heard(t));
-  std::vector<Bytes> to(n_ranks);
+  std::vector<Message> to(n_ranks);
   for (int r = 0; r < n_ranks; ++r) {
     std::size_t end = 0;
     for (int t = t0; t < t1; ++t) {
@@ -191,7 +191,7 @@ void StepsBack::send(int t0, int t1, int h) {
       end += n * taps[t - t0].size() * blocks_.size();
     }
     sums_[h][r].resize(end);
-    to[r] = {sums_[h][r].data(), sizeof(float) * end};
+    to[r] = Message::of(sums_[h][r].data(), end);
   }
   rooms_.resize(num_threads());
   parallel_for(n_lists, [&](int i, int worker) {
@@ -235,9 +235,9 @@ void StepsBack::shares(int t, int b, const std::vector<Tap>& taps, const std::si
 // Adds to ∂L/∂(own list values) of steps t0..t1-1 what all ranks' neurons sent.
 void StepsBack::arrive(int t0, int t1, int h) {
   const Half half = halves_[h];
-  std::vector<Bytes> from = exchange_.finish(h);
+  std::vector<Message> from = exchange_.finish(h);
   const std::vector<float>& own = sums_[h][exchange_.rank()];
-  from[exchange_.rank()] = {own.data(), sizeof(float) * own.size()};
+  from[exchange_.rank()] = Message::of(own.data(), own.size());
   std::size_t n = 0;  // of each block of tiles
   for (int t = t0; t < t1; ++t) n += heard(t).size() * n_own(t, half);
   std::vector<const float*> next;
@@ -246,7 +246,7 @@ void StepsBack::arrive(int t0, int t1, int h) {
     if (from[r].size != size)
       throw InputError("ShapeError", "rank " + std::to_string(r) + " of a layer sent " + std::to_string(from[r].size) +
                                          " bytes of gradients, not " + std::to_string(size));
-    next.push_back(static_cast<const float*>(from[r].data));
+    next.push_back(reinterpret_cast<const float*>(from[r].data));
   }
   for (int t = t0; t < t1; ++t) add(t, half, next);
 }

@@ -55,17 +55,17 @@ void PyExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* tota
   python_.attr("scan")(view(own, {n}), view(total, {n}), view(before, {n}));
 }
 
-void PyExchange::start(int slot, const std::vector<Bytes>& to, std::size_t n_lists, std::size_t n_kinds) {
+void PyExchange::start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) {
   const nb::gil_scoped_acquire held;
   nb::list parts;
-  for (const Bytes& part : to) parts.append(view(static_cast<const unsigned char*>(part.data), {part.size}));
+  for (const Message& part : to) parts.append(view(part.data, {part.size}));
   python_.attr("start")(slot, parts, n_lists, n_kinds);
 }
 
-std::vector<Bytes> PyExchange::finish(int slot) {
+std::vector<Message> PyExchange::finish(int slot) {
   const nb::gil_scoped_acquire held;
   received_[slot] = nb::cast<nb::list>(python_.attr("finish")(slot));
-  std::vector<Bytes> from;
+  std::vector<Message> from;
   for (nb::handle part : received_[slot]) {
     const auto array = nb::cast<In<unsigned char>>(part);
     from.push_back({array.data(), array.size()});

@@ -73,7 +73,7 @@ class Steps {
         heard_(static_cast<std::size_t>(pass.n_loops) * pass.n_samples),
         messages_(halves_.size()) {
     of_loops_.sources_wait = columns != nullptr;
-    for (Message& message : messages_) message.merged.resize(n_kept_);
+    for (HalfSpikes& message : messages_) message.merged.resize(n_kept_);
     for (int b = 0; b < pass.n_samples; ++b) under_way_.emplace_back(pass);
   }
 
@@ -96,7 +96,7 @@ class Steps {
   }
 
  private:
-  struct Message {
+  struct HalfSpikes {
     Array<unsigned char> own;  // room for all neurons
     std::size_t size = 0;
     std::vector<std::vector<Id>> merged;  // [D], the population's spikes of a step, sample after sample
@@ -161,7 +161,7 @@ class Steps {
     const LayerSpec& spec = *pass_.spec;
     const std::size_t n_bytes = count_bytes(static_cast<std::uint32_t>(spec.n));
     const std::size_t n = n_counts(half) * static_cast<std::size_t>(t1 - t0);
-    Message& message = messages_[h];
+    HalfSpikes& message = messages_[h];
     if (!message.own) {
       const std::size_t n_lists = static_cast<std::size_t>(n_slab_) * half.size();
       message.own = Array<unsigned char>(n_lists * (kinds() * n_bytes + sizeof(Id) * spec.n));
@@ -184,13 +184,14 @@ class Steps {
     }
     pack_counts(counts.data(), n, n_bytes, reinterpret_cast<unsigned char*>(to));
     message.size = sizeof(Id) * static_cast<std::size_t>(to - ids) + n * n_bytes;
-    exchange_.start(h, std::vector<Bytes>(exchange_.size(), {message.own.data(), message.size}), n / kinds(), kinds());
+    exchange_.start(h, std::vector<Message>(exchange_.size(), {message.own.data(), message.size}), n / kinds(),
+                    kinds());
   }
 
   // Ends steps t0..t1-1 of half h: capacity, and the spikes of the whole population.
   void arrive(int t0, int t1, int h) {
     const Half half = halves_[h];
-    std::vector<Bytes> from = exchange_.finish(h);
+    std::vector<Message> from = exchange_.finish(h);
     from[exchange_.rank()] = {messages_[h].own.data(), messages_[h].size};
     const int n_ranks = exchange_.size();
     const std::size_t of_step = n_counts(half), n = of_step * static_cast<std::size_t>(t1 - t0);
@@ -200,14 +201,13 @@ class Steps {
       std::int32_t* of_rank = counts.data() + n * r;
       const std::size_t n_bytes = count_bytes(exchange_.n_neurons(r)), tail = n * n_bytes;
       std::size_t n_ids = 0;
-      const unsigned char* const data = static_cast<const unsigned char*>(from[r].data);
-      if (from[r].size >= tail) unpack_counts(data + from[r].size - tail, n, n_bytes, of_rank);
+      if (from[r].size >= tail) unpack_counts(from[r].data + from[r].size - tail, n, n_bytes, of_rank);
       for (std::size_t k = 0; k < n; k += kinds()) n_ids += static_cast<std::size_t>(of_rank[k]);
       if (from[r].size != tail + n_ids * sizeof(Id))
         throw InputError("SpikeListError", "rank " + std::to_string(r) + " of a layer sent " +
                                                std::to_string(from[r].size) + " bytes of spikes, not " +
                                                std::to_string(tail + n_ids * sizeof(Id)));
-      ids[r] = reinterpret_cast<const Id*>(data);
+      ids[r] = reinterpret_cast<const Id*>(from[r].data);
     }
     for (int t = t0; t < t1; ++t) {
       const std::int32_t* of_first = counts.data() + of_step * static_cast<std::size_t>(t - t0);
@@ -277,14 +277,14 @@ class Steps {
   std::int32_t* const dropped_;
   const std::vector<Half> halves_;
   const bool recurrent_, selects_late_;
-  const int n_kept_;                 // D, the longest delay of a loop
-  const int n_slab_;                 // steps between two exchanges, the shortest delay of a loop
-  std::vector<OwnSpikes> arrived_;   // [D][B], the population's spikes of the last D steps
-  std::vector<OwnSpikes> heard_;     // [B][loops], of the step at hand
-  std::vector<UnderWay> under_way_;  // [B]
-  std::vector<Message> messages_;    // by half
-  int n_waiting_ = 1;                // steps whose currents wait
-  Array<float> current_;             // [B][n_waiting_][row]
+  const int n_kept_;                  // D, the longest delay of a loop
+  const int n_slab_;                  // steps between two exchanges, the shortest delay of a loop
+  std::vector<OwnSpikes> arrived_;    // [D][B], the population's spikes of the last D steps
+  std::vector<OwnSpikes> heard_;      // [B][loops], of the step at hand
+  std::vector<UnderWay> under_way_;   // [B]
+  std::vector<HalfSpikes> messages_;  // by half
+  int n_waiting_ = 1;                 // steps whose currents wait
+  Array<float> current_;              // [B][n_waiting_][row]
 };
 
 }  // namespace

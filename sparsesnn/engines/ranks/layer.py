@@ -58,6 +58,8 @@ class Part:
         first = [*(shards.first[r] for r in owners), shards.n_all]
         n_blocks = [len(self.tile_folds[r]) for r in owners]
         exchanges = spans_ranks and shards.n > 0
+        if exchanges:
+            of_owners.share_memory()
         self.exchange = make_exchange(of_owners, first, n_blocks) if exchanges else None
         self.packed: Mapping[str, Bytes] = {}
 
