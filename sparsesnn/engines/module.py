@@ -305,7 +305,7 @@ class Model(Loadable):
         if plain and isinstance(data, SpikeBatch) and (call := self._one_call(data)):
             outputs, states = call.run(data)
         else:
-            with self.parts.packed(self.layers) if self.parts else nullcontext():
+            with self.parts.packed(self.layers._modules) if self.parts else nullcontext():
                 outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         return self._output(outputs, states, past, traces)
 
