@@ -62,14 +62,6 @@ class StepsBack {
   std::size_t n_own(int t, Half half) const {  // this rank's entries of a step
     return static_cast<std::size_t>(saved_.lists.offsets[list(t, half.b1)] - saved_.lists.offsets[list(t, half.b0)]);
   }
-  // What carries the lists of step t to later steps of this pass.
-  std::vector<Tap> heard(int t) const {
-    std::vector<Tap> found;
-    for (const Loop& loop : loops_.loops)
-      for (int part = 0; part < loop.axonal.n_parts() && t + loop.delay < n_steps_; ++part)
-        found.push_back({&loop, part});
-    return found;
-  }
   void state_grads(int t, Half half);
   void send(int t0, int t1, int h);
   void arrive(int t0, int t1, int h);
@@ -78,8 +70,7 @@ class StepsBack {
     std::vector<float> whole;
     std::vector<const float*> d_each;
   };
-  void shares(int t, int b, const std::vector<Tap>& taps, const std::size_t* at, const std::size_t* stride, Sums& to,
-              Room& room);
+  void shares(int t, int b, const std::size_t* at, const std::size_t* stride, Sums& to, Room& room);
   void add(int t, Half half, std::vector<const float*>& from);
   void add_parts(int t, Half half, const Loop& loop, const float* earlier, const float* later);
 
@@ -98,9 +89,13 @@ class StepsBack {
   const PackedLoops loops_;
   const DelayGrads delay_grads_;
   const std::vector<Half> halves_;
-  std::vector<Sums> sums_;   // by half
-  std::vector<Room> rooms_;  // by worker
-  Array<float> total_;       // [own slots]
+  std::vector<std::vector<Tap>> heard_;  // [T], what carries the lists of a step to later steps of this pass
+  std::vector<Sums> sums_;               // by half
+  std::vector<Room> rooms_;              // by worker
+  // Of the step at hand, of each tap the sums of all blocks; of both parts of a loop, their sums.
+  std::vector<std::vector<const float*>> blocks_of_;
+  std::vector<float> parts_[2];
+  Array<float> total_;  // [own slots]
   const Array<float> d_slots_, d_currents_, d_current_;
   std::vector<Array<float>> d_state_;
   BackwardPass pass_{};
@@ -123,11 +118,16 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
       loops_(spec, input),
       delay_grads_(spec, input, wanted.delays),
       halves_(halves(n_samples_)),
+      heard_(n_steps_),
       sums_(halves_.size(), Sums(exchange.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),
       d_slots_(total_.size()),
       d_currents_(loops_.n_kept(n_steps_) * n_samples_ * row_),
       d_current_(n_samples_ * group_samples * row_) {
+  for (int t = 0; t < n_steps_; ++t)
+    for (const Loop& loop : loops_.loops)
+      for (int part = 0; part < loop.axonal.n_parts() && t + loop.delay < n_steps_; ++part)
+        heard_[t].push_back({&loop, part});
   if (total_.size()) std::memcpy(total_.data(), d_values, sizeof(float) * total_.size());
   pass_ = backward_pass(spec, input, saved, neuron_, loops_.loops);
   pass_.n_slots = static_cast<std::int64_t>(total_.size());
@@ -176,8 +176,6 @@ void StepsBack::send(int t0, int t1, int h) {
   // Of every list and rank, where the first sum goes, and how far the next one is from it.
   std::vector<std::size_t> at(static_cast<std::size_t>(n_lists) * n_ranks),
       stride(static_cast<std::size_t>(t1 - t0) * n_ranks);
-  std::vector<std::vector<Tap>> taps;
-  for (int t = t0; t < t1; ++t) taps.push_back(heard(t));
   std::vector<Message> to(n_ranks);
   for (int r = 0; r < n_ranks; ++r) {
     std::size_t end = 0;
@@ -188,7 +186,7 @@ void StepsBack::send(int t0, int t1, int h) {
         n += static_cast<std::size_t>(owners_.runs(list(t, half.b0 + k), r).size());
       }
       stride[static_cast<std::size_t>(t - t0) * n_ranks + r] = n;
-      end += n * taps[t - t0].size() * blocks_.size();
+      end += n * heard_[t].size() * blocks_.size();
     }
     sums_[h][r].resize(end);
     to[r] = Message::of(sums_[h][r].data(), end);
@@ -196,7 +194,7 @@ void StepsBack::send(int t0, int t1, int h) {
   rooms_.resize(num_threads());
   parallel_for(n_lists, [&](int i, int worker) {
     const int step = i / half.size();
-    shares(t0 + step, half.b0 + i % half.size(), taps[step], &at[static_cast<std::size_t>(i) * n_ranks],
+    shares(t0 + step, half.b0 + i % half.size(), &at[static_cast<std::size_t>(i) * n_ranks],
            &stride[static_cast<std::size_t>(step) * n_ranks], sums_[h], rooms_[worker]);
   });
   exchange_.start(h, to, 0, 0);
@@ -204,8 +202,8 @@ void StepsBack::send(int t0, int t1, int h) {
 
 // Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it, which
 // goes to at[r] of its sums, those of the next tap or block `stride[r]` on.
-void StepsBack::shares(int t, int b, const std::vector<Tap>& taps, const std::size_t* at, const std::size_t* stride,
-                       Sums& to, Room& room) {
+void StepsBack::shares(int t, int b, const std::size_t* at, const std::size_t* stride, Sums& to, Room& room) {
+  const std::vector<Tap>& taps = heard_[t];
   const std::size_t n_sums = taps.size() * blocks_.size();
   const std::int64_t i = list(t, b), begin = all_.offsets[i];
   const std::size_t n = static_cast<std::size_t>(all_.offsets[i + 1] - begin);
@@ -239,7 +237,7 @@ void StepsBack::arrive(int t0, int t1, int h) {
   const std::vector<float>& own = sums_[h][exchange_.rank()];
   from[exchange_.rank()] = Message::of(own.data(), own.size());
   std::size_t n = 0;  // of each block of tiles
-  for (int t = t0; t < t1; ++t) n += heard(t).size() * n_own(t, half);
+  for (int t = t0; t < t1; ++t) n += heard_[t].size() * n_own(t, half);
   std::vector<const float*> next;
   for (int r = 0; r < exchange_.size(); ++r) {
     const std::size_t size = sizeof(float) * n * ranks_.blocks[r].size();
@@ -255,19 +253,21 @@ void StepsBack::arrive(int t0, int t1, int h) {
 void StepsBack::add(int t, Half half, std::vector<const float*>& from) {
   const std::int64_t begin = saved_.lists.offsets[list(t, half.b0)];
   const std::size_t n = n_own(t, half);
-  const std::vector<Tap> taps = heard(t);
-  std::vector<std::vector<const float*>> blocks(taps.size());  // of each tap
+  const std::vector<Tap>& taps = heard_[t];
+  blocks_of_.resize(taps.size());
+  for (std::vector<const float*>& of_tap : blocks_of_) of_tap.clear();
   for (int r = 0; r < exchange_.size(); ++r)
-    for (std::vector<const float*>& of_tap : blocks)
+    for (std::vector<const float*>& of_tap : blocks_of_)
       for (std::size_t k = 0; k < ranks_.blocks[r].size(); ++k) of_tap.push_back(std::exchange(from[r], from[r] + n));
-  std::vector<float> sums[2] = {std::vector<float>(n), std::vector<float>(n)};
+  for (std::vector<float>& part : parts_) part.resize(std::max(part.size(), n));
   for (std::size_t k = 0; k < taps.size(); ++k) {
     const Loop& loop = *taps[k].loop;
-    add_branches(blocks[k], ranks_.folds, n, sums[taps[k].part].data());
+    float* const sums = parts_[taps[k].part].data();
+    add_branches(blocks_of_[k], ranks_.folds, n, sums);
     if (!loop.axonal)
-      for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sums[0][j];
+      for (std::size_t j = 0; j < n; ++j) total_[begin + j] += sums[j];
     else if (taps[k].part + 1 == loop.axonal.n_parts())
-      add_parts(t, half, loop, sums[0].data(), sums[1].data());
+      add_parts(t, half, loop, parts_[0].data(), parts_[1].data());
   }
 }
 

@@ -168,8 +168,8 @@ class Steps {
     }
     Id* const ids = reinterpret_cast<Id*>(message.own.data());
     Id* to = ids;
-    std::vector<std::int32_t> counts(n);
-    std::int32_t* count = counts.data();
+    counts_.assign(n, 0);
+    std::int32_t* count = counts_.data();
     const std::size_t stride = static_cast<std::size_t>(pass_.n_steps) * pass_.n_samples;
     const std::uint64_t* words = selects_late_ ? pass_.fired : pass_.sent;
     for (int t = t0; t < t1; ++t, count += n_counts(half)) {
@@ -182,7 +182,7 @@ class Steps {
       }
       if (selects_late_) kernels_.count_candidates(pass_, list(t, half.b0), list(t, half.b1), count);
     }
-    pack_counts(counts.data(), n, n_bytes, reinterpret_cast<unsigned char*>(to));
+    pack_counts(counts_.data(), n, n_bytes, reinterpret_cast<unsigned char*>(to));
     message.size = sizeof(Id) * static_cast<std::size_t>(to - ids) + n * n_bytes;
     exchange_.start(h, std::vector<Message>(exchange_.size(), {message.own.data(), message.size}), n / kinds(),
                     kinds());
@@ -195,10 +195,10 @@ class Steps {
     from[exchange_.rank()] = {messages_[h].own.data(), messages_[h].size};
     const int n_ranks = exchange_.size();
     const std::size_t of_step = n_counts(half), n = of_step * static_cast<std::size_t>(t1 - t0);
-    std::vector<std::int32_t> counts(n * n_ranks);
-    std::vector<const Id*> ids(n_ranks);
+    counts_.assign(n * n_ranks, 0);
+    ids_.resize(n_ranks);
     for (int r = 0; r < n_ranks; ++r) {
-      std::int32_t* of_rank = counts.data() + n * r;
+      std::int32_t* of_rank = counts_.data() + n * r;
       const std::size_t n_bytes = count_bytes(exchange_.n_neurons(r)), tail = n * n_bytes;
       std::size_t n_ids = 0;
       if (from[r].size >= tail) unpack_counts(from[r].data + from[r].size - tail, n, n_bytes, of_rank);
@@ -207,14 +207,14 @@ class Steps {
         throw InputError("SpikeListError", "rank " + std::to_string(r) + " of a layer sent " +
                                                std::to_string(from[r].size) + " bytes of spikes, not " +
                                                std::to_string(tail + n_ids * sizeof(Id)));
-      ids[r] = reinterpret_cast<const Id*>(from[r].data);
+      ids_[r] = reinterpret_cast<const Id*>(from[r].data);
     }
     for (int t = t0; t < t1; ++t) {
-      const std::int32_t* of_first = counts.data() + of_step * static_cast<std::size_t>(t - t0);
+      const std::int32_t* of_first = counts_.data() + of_step * static_cast<std::size_t>(t - t0);
       if (selects_late_)
         select_lists(kernels_, pass_, others_of(of_first, n, half.size()).data(), list(t, half.b0), list(t, half.b1),
                      dropped_);
-      merge(t, h, of_first, n, ids);
+      merge(t, h, of_first, n);
     }
   }
 
@@ -234,8 +234,8 @@ class Steps {
     return others;
   }
 
-  // The population's spikes of one step; ids: where those of each rank go on.
-  void merge(int t, int h, const std::int32_t* of_first, std::size_t stride, std::vector<const Id*>& ids) {
+  // The population's spikes of one step.
+  void merge(int t, int h, const std::int32_t* of_first, std::size_t stride) {
     const Half half = halves_[h];
     std::size_t n_ids = 0;
     for (int r = 0; r < exchange_.size(); ++r)
@@ -247,8 +247,8 @@ class Steps {
       Id* const begin = to;
       for (int r = 0; r < exchange_.size(); ++r) {
         const std::int32_t n = of_first[stride * r + k * kinds()];
-        to = std::copy_n(ids[r], n, to);
-        ids[r] += n;
+        to = std::copy_n(ids_[r], n, to);
+        ids_[r] += n;
       }
       const std::int64_t n = to - begin;
       const int b = half.b0 + k;
@@ -283,6 +283,8 @@ class Steps {
   std::vector<OwnSpikes> heard_;      // [B][loops], of the step at hand
   std::vector<UnderWay> under_way_;   // [B]
   std::vector<HalfSpikes> messages_;  // by half
+  std::vector<std::int32_t> counts_;  // of the messages at hand
+  std::vector<const Id*> ids_;        // [R], where those of each rank go on, likewise
   int n_waiting_ = 1;                 // steps whose currents wait
   Array<float> current_;              // [B][n_waiting_][row]
 };
