@@ -217,8 +217,8 @@ class Chain:
 
     def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ..., first_sample: int = ...) -> list[Run]:
         """
-        As `forward` of each layer; told: of each its seed, first step, states and own lists before, or None. hidden:
-        nobody writes to the input before `backward`, or `show` of it.
+        As `forward` of each layer; told: of each its seed, first step, states, own lists before and packed weights of
+        sources and loops, or None. hidden: nobody writes to the input before `backward`, or `show` of it.
         """
 
     def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:

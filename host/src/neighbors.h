@@ -6,8 +6,8 @@
 // used in turn: who tells the numbers after next has heard the next ones of all, who have read those before. Nobody
 // knows when the others have read what came last: an object must stay until its process ends, or all have agreed.
 //
-// Small messages by the thousand, from which ranks compute something else meanwhile, are posted: a parcel holds a copy
-// of those for all ranks, and the box says where it lies. There are two parcels, used in turn likewise.
+// Small messages by the thousand are posted, and ranks compute while they are under way: a parcel holds copies of those
+// that a rank has for all others, and the box says where it lies. There are two parcels, used in turn likewise.
 #pragma once
 
 #include <atomic>
