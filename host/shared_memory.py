@@ -134,7 +134,7 @@ class CommonWeights:
             of_layer = {(layer, name): int(_core.packed_bytes(spec, len(weight))) for name, weight in weights.items()}
             if sum(of_layer.values()) >= self.LEAST:
                 sizes.update(of_layer)
-        if group.size == 1 or not sizes:
+        if not sizes:
             return {}
         if {key: mine.nbytes for key, mine in self.rooms.items()} != sizes:
             self._make_rooms(sizes)

@@ -236,8 +236,11 @@ class Mpi(Communicator):
                 self.wait(self.comm.Ibarrier())
 
     def split(self, colors: Sequence[int]) -> Mpi:
-        group = self.comm.Split(colors[self.rank], self.rank)
-        return Mpi(self.mpi, group, self.traffic, self.large, yields=self.yields, ranks_on_host=self.ranks_on_host)
+        comm = self.comm.Split(colors[self.rank], self.rank)
+        group = Mpi(self.mpi, comm, self.traffic, self.large, yields=self.yields, ranks_on_host=self.ranks_on_host)
+        if group.size == self.size:  # the same ranks in the same order
+            group.neighbors = self.neighbors
+        return group
 
     def wait(self, request: Any, status: Any = None) -> None:
         if self.yields:

@@ -9,6 +9,14 @@
 #include "thread_pool.h"
 
 namespace sparsesnn {
+namespace {
+
+// Of a part in a parcel.
+struct Span {
+  std::uint64_t begin, size;
+};
+
+}  // namespace
 
 struct Neighbors::Box {
   static constexpr std::size_t n_most = 256;  // numbers; more are told one part after the other
@@ -19,15 +27,6 @@ struct Neighbors::Box {
     std::int64_t place[2], size[2];  // of the last two parcels
   } slots[2];
 };
-
-namespace {
-
-// Of a part in a parcel.
-struct Span {
-  std::uint64_t begin, size;
-};
-
-}  // namespace
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share it");
 
@@ -76,8 +75,8 @@ Message Neighbors::given_by(std::size_t r, std::int64_t place, std::int64_t n_by
 }
 
 void Neighbors::post(int slot, const std::vector<Message>& to) {
-  Posted& own = posted_[slot];
-  const std::size_t turn = ++own.n % 2;
+  Box::Slot& box = boxes_[rank_]->slots[slot];
+  const std::uint64_t n = box.n_posted.load(std::memory_order_relaxed) + 1;
   std::vector<Span> spans(size());
   std::size_t end = size() * sizeof(Span), last = rank_;
   for (std::size_t r = 0; r < size(); ++r) {
@@ -90,19 +89,18 @@ void Neighbors::post(int slot, const std::vector<Message>& to) {
     end += (to[r].size + 7) / 8 * 8;
     last = r;
   }
-  Array<unsigned char>& parcel = own.parcels[turn];
+  Array<unsigned char>& parcel = parcels_[slot][n % 2];
   if (parcel.size() < end) parcel = Array<unsigned char>::shared(end + end / 2);
   std::memcpy(parcel.data(), spans.data(), size() * sizeof(Span));
   for (std::size_t r = 0; r < size(); ++r)
     if (spans[r].size) std::memcpy(parcel.data() + spans[r].begin, to[r].data, spans[r].size);
-  Box::Slot& box = boxes_[rank_]->slots[slot];
-  box.place[turn] = place_in_shared(parcel.data());
-  box.size[turn] = static_cast<std::int64_t>(end);
-  box.n_posted.store(own.n, std::memory_order_release);
+  box.place[n % 2] = place_in_shared(parcel.data());
+  box.size[n % 2] = static_cast<std::int64_t>(end);
+  box.n_posted.store(n, std::memory_order_release);
 }
 
 std::vector<Message> Neighbors::take(int slot) {
-  const std::uint64_t n = posted_[slot].n;
+  const std::uint64_t n = boxes_[rank_]->slots[slot].n_posted.load(std::memory_order_relaxed);
   std::vector<Message> got(size());
   for (std::size_t r = 0; r < size(); ++r) {
     if (r == rank_) continue;

@@ -61,10 +61,6 @@ class Neighbors {
 
  private:
   struct Box;
-  struct Posted {
-    std::uint64_t n = 0;
-    Array<unsigned char> parcels[2];  // where the part of each rank lies, [R], then the parts
-  };
   std::vector<std::int64_t> tell(const std::vector<std::int64_t>& own);
   void await(const std::atomic<std::uint64_t>& count, std::uint64_t n) const;
   // What rank r says that it gave.
@@ -75,7 +71,7 @@ class Neighbors {
   const bool yields_;
   std::vector<Box*> boxes_;  // [R]
   std::uint64_t n_told_ = 0;
-  Posted posted_[2];  // by slot
+  Array<unsigned char> parcels_[2][2];  // [slot][turn], where the part of each rank lies, [R], then the parts
   Lent lent_;
   Message offer_{};
   Lent offer_lent_, offered_lent_;

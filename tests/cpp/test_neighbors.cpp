@@ -86,13 +86,17 @@ void every_message_arrives() {
 }
 
 void the_same_for_all_is_copied_once() {
-  on_ranks(3, [](Neighbors& neighbors, int rank) {
+  const unsigned char* seen[3][3] = {};  // [rank][from]; of one process, so copies of one message lie in one place
+  on_ranks(3, [&seen](Neighbors& neighbors, int rank) {
     const std::vector<unsigned char> own = message(59, 0, rank, 0);
     neighbors.post(0, std::vector<Message>(3, {own.data(), own.size()}));
     const std::vector<Message> got = neighbors.take(0);
-    for (int from = 0; from < 3; ++from)
+    for (int from = 0; from < 3; ++from) {
       if (from != rank) CHECK(equal(got[from], message(59, 0, from, 0)));
+      seen[rank][from] = got[from].data;
+    }
   });
+  for (int from = 0; from < 3; ++from) CHECK(seen[(from + 1) % 3][from] == seen[(from + 2) % 3][from]);
 }
 
 void what_cannot_be_is_refused() {

@@ -25,7 +25,9 @@ def check_communicator(comm: Communicator) -> None:
         assert [p.tolist() for p in comm.all_to_all(given)] == [[10 * k + r] * (k + r) for k in range(size)]
     sent = check_parts(comm)
     comm.share_memory()
-    assert check_parts(comm) == sent
+    everyone = comm.split([0] * size)
+    assert everyone.neighbors is comm.neighbors
+    assert check_parts(comm) == check_parts(everyone) == sent
     number = np.array([[r, 1.5], [2.5, r]], np.float32)
     comm.broadcast(number, size - 1)
     assert number.tolist() == [[size - 1, 1.5], [2.5, size - 1]]

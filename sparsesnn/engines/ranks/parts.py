@@ -77,7 +77,7 @@ class Parts:
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
-        self.common = CommonWeights(self.reduction.memory) if self.reduction else None
+        self.common = CommonWeights(self.reduction.memory) if self.reduction and self.reduction.beside else None
         if grid.n_shards > 1:
             grid.shards.share_memory()
         self.orders = self._orders(network) if grid.n_shards > 1 else {}
