@@ -30,7 +30,8 @@ EXAMPLES = """\
 examples:
   ./dev bench rivals                                  the whole run, some 15 minutes; writes benchmarks/results/
   ./dev bench rivals --quick --out build/race          a look, in a few minutes
-  ./dev bench rivals --only sparsesnn,fused,snntorch --workloads W1 --no-sweep --out build/race"""
+  ./dev bench rivals --only sparsesnn,fused,snntorch --workloads W1 --no-sweep --out build/race
+  ./dev bench rivals --device cuda:0 --out build/race  the dense ones on a GPU"""
 
 
 class Race:
@@ -39,7 +40,7 @@ class Race:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options = options
         self.folder = folder
-        self.rivals = chosen(options.only)
+        self.rivals = [rival for rival in chosen(options.only) if rival.runs_on(options.device)]
         self.missing: dict[str, str] = {}
         self.places = self._places()
         self.started = time.monotonic()
@@ -95,7 +96,14 @@ class Race:
             logs.mkdir(exist_ok=True)
             workers.append(
                 stack.enter_context(
-                    Worker(rival, place.python, rival.threads or self.options.threads, logs, ENVIRONMENTS / "inductor")
+                    Worker(
+                        rival,
+                        place.python,
+                        rival.threads or self.options.threads,
+                        logs,
+                        ENVIRONMENTS / "inductor",
+                        self.options.device,
+                    )
                 )
             )
         return workers
@@ -199,7 +207,7 @@ def main() -> int:
     command = " ".join(["./dev bench rivals", *sys.argv[1:]])
     if options.quick:
         options.repeats, options.sweep_repeats, options.seconds = 2, 1, 0.1
-    facts = report.about(options.threads, command, ROOT)
+    facts = report.about(options.threads, command, ROOT, options.device)
     facts |= {"n_steps": N_STEPS, "n_samples": N_SAMPLES, "input_activity": 0.015, "hidden_activity": HIDDEN_ACTIVITY}
     out: Path = options.out
     stolen = stolen_seconds()
@@ -277,6 +285,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--seconds", type=float, default=0.4, metavar="S", help="of timed steps a turn, at least one step"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="default: all cores")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda:0, …: a GPU takes those of PyTorch")
     parser.add_argument("--quick", action="store_true", help="two rounds of short turns, three points of the sweep")
     parser.add_argument(
         "--sweep", action=argparse.BooleanOptionalAction, default=True, help="samples/s against hidden activity, on W1"

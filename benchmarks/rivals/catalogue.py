@@ -68,6 +68,10 @@ class Rival:
             return bool(course.recording and self.cameras) or workload in self.only
         return self.delays or not course.delays
 
+    def runs_on(self, device: str) -> bool:
+        """Whether it can race there: on a GPU those of PyTorch can, but not the event-sparse engine."""
+        return device == "cpu" or (self.environment != "jax" and self.kind != "sparsesnn")
+
     def contestant(self, *, cameras: bool) -> tuple[str, dict[str, Any]]:
         """The file that has it, and the options of its `make`."""
         return (

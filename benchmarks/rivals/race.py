@@ -60,7 +60,9 @@ class Loaded:
 class Worker:
     """A contestant's process. Between its turns it is stopped, so that no idle thread of it takes time from others."""
 
-    def __init__(self, rival: Rival, python: Path, threads: int, folder: Path, cache: Path) -> None:
+    def __init__(
+        self, rival: Rival, python: Path, threads: int, folder: Path, cache: Path, device: str = "cpu"
+    ) -> None:
         """Starts it; its log goes to `folder`, what PyTorch compiles to `cache`."""
         self.rival = rival
         self.log = folder / f"{rival.name}.log"
@@ -77,7 +79,7 @@ class Worker:
         }
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [str(python), "-m", "rivals.worker", rival.name, "--threads", n],
+                [str(python), "-m", "rivals.worker", rival.name, "--threads", n, "--device", device],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -18,15 +18,19 @@ from sparsesnn.bench.roofline import cache_sizes
 from sparsesnn.wording import count
 
 
-def about(threads: int, command: str, root: Path) -> dict[str, Any]:
-    """What ran where and when."""
+def about(threads: int, command: str, root: Path, device: str = "cpu") -> dict[str, Any]:
+    """What ran where and when; `ConfigError` for a device that is not there."""
     import sparsesnn
+    from sparsesnn.engines.dense.device import device_name, find_device
+
+    place = find_device(device, "dense")
 
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(root),
         "command": command,
         "machine": _processor(),
+        "device": device_name(place),
         "cores": os.cpu_count(),
         "mhz": _megahertz(),
         "caches": cache_sizes(),
@@ -90,10 +94,11 @@ def markdown(
     guide: str = "../README.md",
 ) -> str:
     """The whole page; `guide` is the way from its folder to the page that says how it is measured."""
+    gpu = "" if facts["device"] == "cpu" else f"{facts['device']} beside "
     lines = [
         "# One training step, everyone in one run",
         "",
-        f"{facts['date']}, commit {facts['commit']}, {facts['machine']}, {count(facts['threads'], 'thread')} ({facts['isa']}): "
+        f"{facts['date']}, commit {facts['commit']}, {gpu}{facts['machine']}, {count(facts['threads'], 'thread')} ({facts['isa']}): "
         f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
         f"T = {facts['n_steps']}, batch {facts['n_samples']}, float32, the same spikes and weights for all. "
         f"Medians over interleaved turns; [how it is measured]({guide}).",

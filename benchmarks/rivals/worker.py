@@ -31,12 +31,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints goes to the log
     _die_with_parent()
     (rival,) = chosen([options.name])
-    contestant = Contestant(rival, options.threads)
+    contestant = Contestant(rival, options.threads, options.device)
     with contextlib.suppress(Exception):  # imports take seconds: all workers do them while the first ones load
         importlib.import_module(contestant.module)
     for line in sys.stdin:
@@ -61,8 +62,9 @@ def _say(answers: TextIO, answer: dict[str, Any]) -> None:
 
 
 class Contestant:
-    def __init__(self, rival: Rival, threads: int) -> None:
+    def __init__(self, rival: Rival, threads: int, device: str) -> None:
         self.rival = rival
+        self.device = device
         self.module = f"rivals.contestants.{rival.module}"
         self.threads = threads
         self.step: Callable[[], float] | None = None
@@ -75,31 +77,64 @@ class Contestant:
             import torch
 
             torch.set_num_threads(self.threads)
+            torch.set_default_device(self.device)
         loaded = Task.load(Path(task))
         name, options = self.rival.contestant(cameras=loaded.maps is not None)
         self.step = importlib.import_module(f"rivals.contestants.{name}").make(loaded, **options)
         gc.collect()
-        self.at_rest = start_peak()
+        self.at_rest = self._in_use()
         start = time.perf_counter()
         loss = self.step()
         first = time.perf_counter() - start
-        reset_peak()  # what compiling took is no part of a step
+        self._reset_peak()  # what compiling took is no part of a step
         return {"loss": loss, "first_step_s": first, "version": self._version()}
 
     def steps(self, seconds: float) -> dict[str, Any]:
         assert self.step is not None, "load comes first"
         self.step()
+        self._wait()
         times: list[float] = []
         begin, cpu = time.perf_counter(), time.process_time()
         while not times or time.perf_counter() - begin < seconds:
             start = time.perf_counter()
             self.step()
+            self._wait()
             times.append(time.perf_counter() - start)
         return {"times": times, "cpu": (time.process_time() - cpu) / len(times)}
 
     def memory(self) -> dict[str, Any]:
-        peak = _status("VmHWM")
+        peak = self._peak()
         return {"growth": None if peak is None or self.at_rest is None else peak - self.at_rest}
+
+    # what a GPU is still doing, and its memory; a processor's work is done when a call returns
+
+    def _wait(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _in_use(self) -> int | None:
+        if self.device == "cpu":
+            return start_peak()
+        import torch
+
+        return torch.cuda.memory_allocated()
+
+    def _reset_peak(self) -> None:
+        if self.device == "cpu":
+            reset_peak()
+        else:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+
+    def _peak(self) -> int | None:
+        if self.device == "cpu":
+            return _status("VmHWM")
+        import torch
+
+        return torch.cuda.max_memory_allocated()
 
     def _version(self) -> str | None:
         return None if self.rival.package is None else metadata.version(self.rival.package)

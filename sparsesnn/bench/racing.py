@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
 from sparsesnn.engines import Options, set_threads
+from sparsesnn.engines.dense.device import use_precision
 from sparsesnn.engines.module import Model
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -28,6 +29,7 @@ class Trainee:
         self.model: Model = model if device is None else model.to(device)
         self.device = device or torch.device("cpu")
         self.precision = precision
+        use_precision(self.device, precision)
         self.n_threads = n_threads
         self.optimiser = still_adam(self.model)
 

@@ -27,6 +27,7 @@ from sparsesnn.engines.dense.device import (
     joules,
     peak_memory,
     synchronise,
+    use_precision,
 )
 from sparsesnn.engines.module import Model
 from sparsesnn.layers import LI
@@ -148,6 +149,7 @@ def bench_step(
     """
     place = find_device(device, backend)
     check_precision(precision, backend)
+    use_precision(place, precision)
     spikes, labels = workload.spikes(), workload.labels()
     model = workload.model(backend, spikes).to(place)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())

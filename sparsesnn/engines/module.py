@@ -449,7 +449,7 @@ class Model(Loadable):
         weight = next(iter(self.layers.values())).weights[0]  # type: ignore[index]
         if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
-        return spikes.to_dense()
+        return spikes.to(weight.device).to_dense()
 
 
 def _extend(before: LayerOutput, x: LayerInput, delay: int) -> LayerOutput:

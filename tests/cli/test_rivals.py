@@ -333,6 +333,7 @@ FACTS = {
     "date": "2026-01-01 00:00 UTC",
     "commit": "abc",
     "machine": "a processor",
+    "device": "cpu",
     "mhz": 2595.1,
     "caches": {"L1": 32 << 10, "L2": 1 << 20, "L3": 32 << 20},
     "stolen": 0.0123,

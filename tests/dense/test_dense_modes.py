@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference, set_num_threads
-from sparsesnn.engines.dense import DenseSpikes, SpikesByName, choose_mode, layer, on_cpu
+from sparsesnn.engines.dense import DenseSpikes, SpikesByName, choose_mode, fused, layer
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
@@ -19,14 +19,22 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 
 EAGER = ["step", "hoist", "fused"]
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three steps, so that short sequences cross their borders."""
-    monkeypatch.setattr(on_cpu, "ROWS", 1)
-    monkeypatch.setattr(on_cpu, "MIN_STEPS", 3)
+    for device in DEVICES:
+        monkeypatch.setattr(fused.kit_of(torch.device(device)), "ROWS", 1)
+        monkeypatch.setattr(fused.kit_of(torch.device(device)), "MIN_STEPS", 3)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """The processor, and a GPU where there is one."""
+    return str(request.param)
 
 
 def random_spikes(n_steps: int, n_samples: int, n: int, seed: int = 0, rate: float = 0.3) -> torch.Tensor:
@@ -46,17 +54,20 @@ def learning_layer(population: LI | Population, mode: str, delays: tuple[int, ..
     return layer
 
 
-def check_against_reference(layer: Layer, n_steps: int = 11, n_samples: int = 3, tolerance: float = 1e-9) -> None:
+def check_against_reference(
+    layer: Layer, n_steps: int = 11, n_samples: int = 3, tolerance: float = 1e-9, device: str = "cpu"
+) -> None:
     """Output and all gradients; with delays 0 and 2 the second source arrives late."""
     sources = [random_spikes(n_steps, n_samples, m, seed=m).requires_grad_() for m in (7, 5)]
-    p = reference.Parameters.from_layer(layer)
+    p = reference.Parameters.from_layer(layer.cpu())
+    layer.to(device)
     record = reference.layer_forward(p, [x.detach().numpy() for x in sources])
     d_out = torch.randn(n_steps, n_samples, layer.population.n, dtype=torch.float64)
     out, state = layer(sources)
     want_out = record.v if isinstance(layer.population, LI) else record.spikes
-    np.testing.assert_allclose(out.detach().numpy(), want_out[:-1], rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(state.v.numpy(), record.v[n_steps - 1], rtol=1e-12, atol=1e-13)
-    out.backward(d_out)
+    np.testing.assert_allclose(out.detach().cpu().numpy(), want_out[:-1], rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(state.v.cpu().numpy(), record.v[n_steps - 1], rtol=1e-12, atol=1e-13)
+    out.backward(d_out.to(device))
     want = reference.layer_backward(p, record, d_out.numpy())
     pairs = {
         **{f"weight {k}": (w.grad, g) for k, (w, g) in enumerate(zip(layer.sender_weights, want.weights, strict=True))},
@@ -70,14 +81,14 @@ def check_against_reference(layer: Layer, n_steps: int = 11, n_samples: int = 3,
     for name, (got, gradient) in pairs.items():
         assert np.abs(gradient).max() > 0 or n_steps <= 2, name
         scale = max(np.abs(gradient).max(), 1e-12)
-        assert np.abs(got.numpy() - gradient).max() <= tolerance * scale, (name, layer.population)
+        assert np.abs(got.cpu().numpy() - gradient).max() <= tolerance * scale, (name, layer.population)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
 @pytest.mark.parametrize("mode", EAGER)
 @pytest.mark.usefixtures("short_chunks")
-def test_every_model_is_the_reference(mode: str, reset: str, reset_decays: bool, kind: str) -> None:
+def test_every_model_is_the_reference(mode: str, reset: str, reset_decays: bool, kind: str, device: str) -> None:
     slope = {"fast_sigmoid": 3.0, "straight_through": 1.0, "triangle": 0.4, "boxcar": 0.3}.get(kind, 2.0)
     for model, recurrent, detach, grad_threshold, bias in [
         (LIF, False, True, 0.4, True),
@@ -102,7 +113,7 @@ def test_every_model_is_the_reference(mode: str, reset: str, reset_decays: bool,
             learn_threshold=True,
             **more,
         )
-        check_against_reference(learning_layer(population, mode))
+        check_against_reference(learning_layer(population, mode), device=device)
 
 
 def negative_thresholds(layer: Layer) -> Layer:
@@ -115,7 +126,7 @@ def negative_thresholds(layer: Layer) -> Layer:
 @pytest.mark.parametrize("mode", EAGER)
 @pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
 @pytest.mark.usefixtures("short_chunks")
-def test_nobody_has_fired_before_the_first_step(mode: str, reset: str, reset_decays: bool) -> None:
+def test_nobody_has_fired_before_the_first_step(mode: str, reset: str, reset_decays: bool, device: str) -> None:
     """Outputs and gradients of the reference, of short sequences too, and of one fed in parts."""
     for model, recurrent, detach in [(LIF, False, True), (LIF, True, False), (CubaLIF, False, False)]:
         population = model(
@@ -123,18 +134,19 @@ def test_nobody_has_fired_before_the_first_step(mode: str, reset: str, reset_dec
             recurrent=recurrent, learn_beta=True, learn_threshold=True,
         )  # fmt: skip
         layer = negative_thresholds(learning_layer(population, mode))
-        check_against_reference(layer)
+        check_against_reference(layer, device=device)
         for parameter in layer.parameters():
             parameter.grad = None
-        check_against_reference(layer, n_steps=3 if mode == "step" else 1)  # the loop has no graph without an arrival
+        # the loop has no graph without an arrival
+        check_against_reference(layer, n_steps=3 if mode == "step" else 1, device=device)
         sources = [random_spikes(11, 3, m, seed=m) for m in (7, 5)]
         with torch.no_grad():
             whole, end = layer(sources)
             late = torch.cat([torch.zeros_like(sources[1][:2]), sources[1]])
             first, state = layer([sources[0][:1], sources[1][:1]])
             second, state = layer([sources[0][1:], late[1:13]], state)
-        np.testing.assert_allclose(torch.cat([first, second]), whole, rtol=1e-12)
-        np.testing.assert_allclose(state.v, end.v, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(torch.cat([first, second]), whole, rtol=1e-12, atol=0)
+        torch.testing.assert_close(state.v, end.v, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("mode", EAGER)
@@ -157,17 +169,17 @@ def test_the_engine_agrees_where_a_threshold_is_negative(mode: str) -> None:
 @pytest.mark.parametrize("mode", EAGER)
 @pytest.mark.parametrize("learn_beta", [True, False])
 @pytest.mark.usefixtures("short_chunks")
-def test_readout_is_the_reference(mode: str, learn_beta: bool) -> None:
-    check_against_reference(learning_layer(LI(4, bias=True, gain=1.3, learn_beta=learn_beta), mode))
+def test_readout_is_the_reference(mode: str, learn_beta: bool, device: str) -> None:
+    check_against_reference(learning_layer(LI(4, bias=True, gain=1.3, learn_beta=learn_beta), mode), device=device)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (3, 1), (30, 2)])
 @pytest.mark.usefixtures("short_chunks")
-def test_fused_at_odd_lengths(shape: tuple[int, int]) -> None:
+def test_fused_at_odd_lengths(shape: tuple[int, int], device: str) -> None:
     """One step, a chunk less one, a chunk exactly, many; fewer steps than the delay."""
     for recurrent in (False, True):
         population = CubaLIF(9, alpha=0.5, grad_threshold=0.2, threshold=0.6, recurrent=recurrent, learn_beta=True)
-        check_against_reference(learning_layer(population, "fused"), *shape)
+        check_against_reference(learning_layer(population, "fused"), *shape, device=device)
 
 
 def deep_network() -> Network:
@@ -194,7 +206,7 @@ def loss_and_gradients(model: Model, spikes: SpikeBatch) -> tuple[float, dict[st
     output = model(spikes)
     loss = output.potentials.square().mean() + (output.counts("a") - 2).square().mean() + output.spikes["b"].mean()
     loss.backward()
-    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
+    return loss.item(), {name: p.grad.cpu() for name, p in model.named_parameters()}
 
 
 def strong(network: Network, mode: str, dtype: torch.dtype) -> Model:
@@ -209,11 +221,11 @@ def strong(network: Network, mode: str, dtype: torch.dtype) -> Model:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mode", ["hoist", "fused"])
 @pytest.mark.usefixtures("short_chunks")
-def test_networks_agree(mode: str, dtype: torch.dtype) -> None:
+def test_networks_agree(mode: str, dtype: torch.dtype, device: str) -> None:
     """Loss and gradients within 1e-5, relative to the largest, of the plain loop's."""
     spikes = SpikeBatch.from_dense(random_spikes(23, 5, 13))
     want_loss, want = loss_and_gradients(strong(deep_network(), "step", dtype), spikes)
-    loss, got = loss_and_gradients(strong(deep_network(), mode, dtype), spikes)
+    loss, got = loss_and_gradients(strong(deep_network(), mode, dtype).to(device), spikes)
     assert loss == pytest.approx(want_loss, rel=1e-5)
     for name, gradient in want.items():
         assert gradient.abs().max() > 0, name
@@ -222,13 +234,13 @@ def test_networks_agree(mode: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about itself
-def test_compiled_is_the_reference() -> None:
+def test_compiled_is_the_reference(device: str) -> None:
     """Eleven steps: one compiled block, three steps left over."""
     torch._dynamo.reset()
     learns = {"learn_alpha": True, "learn_beta": True, "learn_threshold": True}
     spiking = learning_layer(CubaLIF(9, alpha=0.6, grad_threshold=-1.0, recurrent=True, **learns), "compile")
-    check_against_reference(negative_thresholds(spiking))
-    check_against_reference(learning_layer(LI(4, learn_beta=True), "compile"))
+    check_against_reference(negative_thresholds(spiking), device=device)
+    check_against_reference(learning_layer(LI(4, learn_beta=True), "compile"), device=device)
 
 
 # ---- fused -----------------------------------------------------------------------------------------------------------

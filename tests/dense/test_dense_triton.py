@@ -1,4 +1,5 @@
-"""The Triton kernels of the mode "fused", interpreted on the CPU: against the C++ ones, and in whole networks."""
+"""The Triton kernels of the mode "fused", on a GPU where there is one, else interpreted on the CPU: against the C++ ones, and
+in whole networks."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsesnn.engines.dense import fused, on_cpu
+from sparsesnn.engines.dense import fused, graphs, on_cpu
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
@@ -27,24 +28,27 @@ from sparsesnn.surrogate import KINDS, Surrogate
 
 pytest.importorskip("triton")
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
+#: where the kernels run
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture(scope="module")
 def on_cuda() -> ModuleType:
-    """The module whose kernels are interpreted; Triton decides that when they are defined."""
+    """The module whose kernels are compiled for a GPU, or interpreted; Triton decides that when they are defined."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
+        if DEVICE.type == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
         module = importlib.import_module("sparsesnn.engines.dense.on_cuda")
     from sparsesnn.engines.dense import triton_kernels
 
-    if type(triton_kernels.forward_kernel).__name__ != "InterpretedFunction":
+    if DEVICE.type == "cpu" and type(triton_kernels.forward_kernel).__name__ != "InterpretedFunction":
         pytest.skip("the kernels were imported before, to be compiled")
     return module
 
 
 @pytest.fixture
 def triton_kit(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPU tensors take the way of CUDA tensors, in chunks of three steps."""
+    """Tensors of any device take the way of CUDA tensors, in chunks of three steps."""
     monkeypatch.setattr(on_cuda, "ROWS", 1)
     monkeypatch.setattr(on_cuda, "MIN_STEPS", 3)
     monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
@@ -56,10 +60,10 @@ def run_kernels(
     """Forward and backward of one chunk: everything that the kernels write. `fresh`: of the first one of a sequence,
     with some thresholds below 0."""
     n_steps, n_samples, n = 6, 3, 61
-    rng = np.random.default_rng(0)
+    rng, device = np.random.default_rng(0), torch.device("cpu") if kit is on_cpu else DEVICE
 
     def numbers(*shape: int, low: float = -1, high: float = 1) -> torch.Tensor:
-        return torch.from_numpy(rng.uniform(low, high, shape)).to(dtype)
+        return torch.from_numpy(rng.uniform(low, high, shape)).to(device, dtype)
 
     fires = not isinstance(population, LI)
     ranges = {"alpha": 0.5, "beta": 0.5, "threshold": -0.2 if fresh else 0.4}
@@ -69,7 +73,7 @@ def run_kernels(
     )
     current, d_out = numbers(n_steps, n_samples, n, high=1.5), numbers(n_steps, n_samples, n)
     state = tuple(numbers(n_samples, n) * (not fresh) for _ in population.states)
-    rows = tuple(torch.empty(n_steps + 1, n_samples, n, dtype=dtype) for _ in population.states)
+    rows = tuple(torch.empty(n_steps + 1, n_samples, n, dtype=dtype, device=device) for _ in population.states)
     out = torch.empty_like(current)
     fired = torch.empty_like(current, dtype=torch.bool) if fires else None
     dynamics = Dynamics.of(population)
@@ -94,7 +98,7 @@ def run_kernels(
     for name, one, kept, gradient in zip(population.states, state, rows, d_state, strict=True):
         found |= {name: one, f"{name}_rows": kept, f"d_{name}": gradient}
     found |= {f"d_{p.name}": total for p, total in zip(population.parameters, d_parameters, strict=True)}
-    return {name: x for name, x in found.items() if x is not None}
+    return {name: x.cpu() for name, x in found.items() if x is not None}
 
 
 def populations() -> list[Any]:
@@ -144,25 +148,27 @@ def deep_network() -> Network:
     )
 
 
-def loss_and_gradients(dtype: torch.dtype, precision: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+def loss_and_gradients(
+    dtype: torch.dtype, precision: torch.dtype | None = None, device: torch.device = DEVICE
+) -> dict[str, torch.Tensor]:
     """Of a loss on potentials and on hidden spikes, all random, with weights large enough that both layers fire."""
-    model = Model(deep_network(), backend="dense", dense_mode="fused", seed=1).to(dtype)
+    model = Model(deep_network(), backend="dense", dense_mode="fused", seed=1).to(device, dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "->" in name:
                 parameter.mul_(2)
     generator = torch.Generator().manual_seed(0)
     spikes = SpikeBatch.from_dense((torch.rand(17, 5, 13, generator=generator) < 0.3).to(dtype))
-    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+    with torch.autocast(device.type, precision or torch.bfloat16, enabled=precision is not None):
         output = model(spikes)
         loss = output.potentials.square().mean() + (output.counts("a") - 2).square().mean() + output.spikes["b"].mean()
     loss.backward()
     assert min(output.activity().values()) > 0.05
-    return {"loss": loss.detach(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
+    return {"loss": loss.detach().cpu(), **{name: p.grad.cpu() for name, p in model.named_parameters()}}
 
 
 def test_a_network_is_that_of_the_cpu(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    want = loss_and_gradients(torch.float64)
+    want = loss_and_gradients(torch.float64, device=torch.device("cpu"))
     monkeypatch.setattr(on_cuda, "ROWS", 1)
     monkeypatch.setattr(on_cuda, "MIN_STEPS", 3)
     monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
@@ -184,12 +190,12 @@ def test_nobody_has_fired_before_the_first_step(
     found = []
     for _ in range(2):
         layer = Layer(population, 7, backend="dense", dense_mode="fused", generator=torch.Generator().manual_seed(1))
-        layer.double()
+        layer.to(DEVICE if found else "cpu", torch.float64)
         with torch.no_grad():
             layer.threshold.fill_(-0.3)
         out, _ = layer(spikes)
         (out.cumsum(0) / 9).square().sum().backward()
-        found.append([out.detach(), *(p.grad for p in layer.parameters())])
+        found.append([out.detach().cpu(), *(p.grad.cpu() for p in layer.parameters())])
         monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
     for want, got in zip(*found, strict=True):
         assert want.abs().max() > 0
@@ -198,11 +204,61 @@ def test_nobody_has_fired_before_the_first_step(
 
 @pytest.mark.usefixtures("triton_kit")
 def test_a_graph_can_be_used_twice() -> None:
-    layer = Layer(LIF(7, recurrent=True, grad_threshold=0.2), 9, backend="dense", dense_mode="fused")
+    layer = Layer(LIF(7, recurrent=True, grad_threshold=0.2), 9, backend="dense", dense_mode="fused").to(DEVICE)
     out, _ = layer((torch.rand(8, 2, 9, generator=torch.Generator().manual_seed(0)) < 0.5).float())
     first, second = (torch.autograd.grad(out.sum(), layer.weights[0], retain_graph=True)[0] for _ in range(2))
     assert first.abs().max() > 0
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_loop_that_is_recorded_does_the_same(
+    detach: bool, on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On other data at each call; a stand-in does not record, but works on the tensors of the graph."""
+    monkeypatch.setattr(on_cuda, "LOOP_STEPS", 4)
+    monkeypatch.setattr(on_cuda, "_graphs", kept := graphs.Graphs())
+    monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(graphs, "stream", lambda: 0)
+        monkeypatch.setattr(graphs, "record", lambda work: work)
+    found: dict[str, list[torch.Tensor]] = {"hoist": [], "fused": []}
+    population = CubaLIF(9, alpha=0.6, recurrent=True, bias=True, detach_reset=detach, grad_threshold=0.1, learn_beta=True,
+                         learn_alpha=True, learn_threshold=True)  # fmt: skip
+    layers = {
+        mode: Layer(population, 7, backend="dense", dense_mode=mode, generator=torch.Generator().manual_seed(1))
+        for mode in found
+    }
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        spikes = (torch.rand(11, 3, 7, generator=generator) < 0.5).double()
+        for mode, layer in layers.items():
+            layer.to(DEVICE, torch.float64).zero_grad()
+            out, state = layer(spikes)
+            (out.cumsum(0) / 9).square().sum().backward()
+            found[mode] += [out.detach(), *state.states.values(), *(p.grad.clone() for p in layer.parameters())]
+            with torch.no_grad():
+                for parameter in layer.parameters():
+                    parameter.mul_(1.01)
+    for want, got in zip(found["hoist"], found["fused"], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+    assert sum(kind is not None for kind in kept.found.values()) >= 2
+
+
+def test_recorded_loops_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was used last goes last."""
+    monkeypatch.setattr(graphs, "stream", lambda: 0)
+    monkeypatch.setattr(graphs, "record", lambda work: work)
+    kept, total = graphs.Graphs(limit=2), torch.zeros(1)
+
+    def add(read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        written[0] += read[0].sum()
+
+    for n in (1, 2, 1, 3, 1, 2):
+        kept.run(add, "add", [torch.ones(n), None], [total])
+    assert total.item() == 10
+    assert [key[3][0] for key in kept.found] == [(1,), (2,)]
+    assert [kind is not None for kind in kept.found.values()] == [True, False]
 
 
 @pytest.mark.usefixtures("triton_kit")
@@ -219,7 +275,7 @@ def test_mixed_precision(precision: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("triton_kit")
 def test_nobody_there() -> None:
-    layer = Layer(LIF(4), 3, backend="dense", dense_mode="fused")
+    layer = Layer(LIF(4), 3, backend="dense", dense_mode="fused").to(DEVICE)
     out, state = layer(torch.zeros(5, 0, 3))
     assert tuple(out.shape) == (5, 0, 4)
     assert tuple(state.v.shape) == (0, 4)
@@ -227,16 +283,17 @@ def test_nobody_there() -> None:
 
 def test_operators_keep_what_they_promise(on_cuda: ModuleType) -> None:
     """PyTorch's own checks: what is written is declared, and shapes are known without memory."""
-    current, row, v = torch.rand(4, 2, 3), torch.full((3,), 0.9), torch.zeros(2, 3)
+    current, row, v = (x.to(DEVICE) for x in (torch.rand(4, 2, 3), torch.full((3,), 0.9), torch.zeros(2, 3)))
+    rows = torch.rand(5, 2, 3, device=DEVICE)
     torch.library.opcheck(
         torch.ops.sparsesnn.dense_forward.default,
-        (current, None, row, row, v, None, torch.empty_like(current), None, torch.empty(5, 2, 3), None, 0, 0, 1.0),
+        (current, None, row, row, v, None, torch.empty_like(current), None, rows.clone(), None, 0, 0, 1.0),
         test_utils=("test_schema", "test_faketensor"),
     )
     torch.library.opcheck(
         torch.ops.sparsesnn.dense_backward.default,
         (
-            *(torch.rand(5, 2, 3), None, current, None, row, row, row, v, None, torch.empty_like(current)),
+            *(rows, None, current, None, row, row, row, v, None, torch.empty_like(current)),
             *(v.clone(), None, None, None, 0, 0, True, 0, 10.0, 1.0),
         ),
         test_utils=("test_schema", "test_faketensor"),
@@ -245,11 +302,11 @@ def test_operators_keep_what_they_promise(on_cuda: ModuleType) -> None:
 
 def test_listed_means_fired_or_above(on_cuda: ModuleType) -> None:
     """With θ_grad above θ a neuron that fired still gets its gradient."""
-    neuron = Numbers((torch.ones(1), torch.ones(1)), torch.full((1,), 9.0))
-    rows, d_current = torch.tensor([0.0, 2.0]).view(2, 1, 1), torch.empty(1, 1, 1)
+    one, rows = torch.ones(1, device=DEVICE), torch.tensor([0.0, 2.0], device=DEVICE).view(2, 1, 1)
+    neuron, d_current = Numbers((one, one), 9 * one), torch.empty(1, 1, 1, device=DEVICE)
     dynamics = Dynamics.of(LIF(1, grad_threshold=-math.inf))
     on_cuda.backward(
-        dynamics, neuron, torch.ones(1, 1, 1), rows=(rows,), d_state=(torch.zeros(1, 1),), d_current=d_current
+        dynamics, neuron, one.view(1, 1, 1), rows=(rows,), d_state=(0 * one.view(1, 1),), d_current=d_current
     )
     assert d_current.item() == pytest.approx(1 / (10 * 1 + 1) ** 2)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rivals.contestants.torch_tools import integrate, linear, mean_of_potentials, step_of
+from rivals.contestants.torch_tools import integrate, linear, mean_of_potentials, step_of, tensor
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
 #: spikes of currents, both [T, B, …], or [B, T, …] of those that have the batch first
@@ -30,7 +30,7 @@ def make(task: Task, library: str) -> Callable[[], float]:
         if kind != "pool":
             stages.append((before, LIBRARIES[library]() if weights else None))
             before = []
-    spikes = torch.from_numpy(task.dense()).unflatten(-1, task.maps.shape)
+    spikes = tensor(task.dense()).unflatten(-1, task.maps.shape)
     spikes = spikes.transpose(0, 1).contiguous() if batch_first else spikes
 
     def logits() -> Tensor:

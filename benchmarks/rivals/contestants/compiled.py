@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rivals.contestants.torch_tools import FastSigmoid, all_of, mean_of_potentials, parameters_of, step_of
+from rivals.contestants.torch_tools import FastSigmoid, all_of, mean_of_potentials, parameters_of, step_of, tensor
 from rivals.task import BETA, THRESHOLD, Task
 
 
 def make(task: Task) -> Callable[[], float]:
     weights, recurrent = parameters_of(task)
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
     compiled = torch.compile(logits, fullgraph=True, dynamic=False)
     return step_of(lambda: compiled(spikes, weights, recurrent), all_of(weights, recurrent), task.labels)
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from rivals.contestants.fused import fire, go_back
-from rivals.contestants.torch_tools import mean_of_potentials, parameters_of, step_of
+from rivals.contestants.torch_tools import mean_of_potentials, parameters_of, step_of, tensor
 from rivals.task import Task
 
 
 def make(task: Task) -> Callable[[], float]:
     weights, _ = parameters_of(task)
     kernels = [torch.nn.Parameter(kernel(weight.detach())) for weight in weights[:-1]]
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
 
     def step() -> Tensor:
         return logits(spikes, [*kernels, weights[-1]], task.delays)

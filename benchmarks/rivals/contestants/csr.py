@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from rivals.contestants.fused import fire, go_back
-from rivals.contestants.torch_tools import all_of, mean_of_potentials, parameters_of, step_of
+from rivals.contestants.torch_tools import all_of, mean_of_potentials, parameters_of, step_of, tensor
 from rivals.task import Task
 
 
 def make(task: Task) -> Callable[[], float]:
     weights, recurrent = parameters_of(task)
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
     events = Events(spikes.flatten(0, 1))
     return step_of(lambda: logits(spikes, events, weights, recurrent), all_of(weights, recurrent), task.labels)
 
@@ -48,7 +48,7 @@ class Events:
 def _csr(row: Tensor, column: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     ends = torch.bincount(row, minlength=shape[0]).cumsum(0)
     starts = torch.cat([ends.new_zeros(1), ends]).to(torch.int32)
-    ones = torch.ones(len(column), dtype=dtype)
+    ones = torch.ones(len(column), dtype=dtype, device=column.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(starts, column.to(torch.int32), ones, shape, check_invariants=False)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rivals.contestants.torch_tools import all_of, mean_of_potentials, parameters_of, step_of
+from rivals.contestants.torch_tools import all_of, mean_of_potentials, parameters_of, step_of, tensor
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
 
 def make(task: Task) -> Callable[[], float]:
     weights, recurrent = parameters_of(task)
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
     return step_of(lambda: logits(spikes, weights, recurrent, task.delays), all_of(weights, recurrent), task.labels)
 
 

@@ -8,7 +8,7 @@ import torch
 from norse.torch import LIFBoxCell, LIFBoxParameters
 from torch import Tensor, nn
 
-from rivals.contestants.torch_tools import integrate, linear, step_of
+from rivals.contestants.torch_tools import integrate, linear, step_of, tensor
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
 DT = 1e-3
@@ -22,7 +22,7 @@ def make(task: Task) -> Callable[[], float]:
         tau_mem_inv=torch.tensor((1 - BETA) / DT), v_th=torch.tensor(THRESHOLD), method="super", alpha=SLOPE
     )
     cells = [LIFBoxCell(parameters, dt=DT) for _ in task.recurrent]
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
 
     def logits() -> Tensor:
         x = spikes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import sparsesnn as ss
 from rivals import cameras
-from rivals.contestants.torch_tools import fused_adam, step_of
+from rivals.contestants.torch_tools import fused_adam, step_of, tensor
 from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
 from sparsesnn.engines import Training, set_threads
@@ -24,7 +24,8 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
     described = network(task, grad_threshold) if task.maps is None else cameras.network(task.maps.net, grad_threshold)
     if axonal:
         described = described.with_axonal_delays(LONGEST, learn=axonal == "trained")
-    model = ss.Model(described, backend=backend)
+    with torch.device("cpu"):
+        model = ss.Model(described, backend=backend)
     if task.maps is not None:
         cameras.put(task, model)
     with torch.no_grad():
@@ -34,7 +35,8 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
             given = [*(weight for _, weight in task.taps(k)), *([] if own is None else [own])]
             for parameter, weight in zip(layer.weights, given, strict=True):  # type: ignore[arg-type]
                 parameter.copy_(torch.from_numpy(weight))
-    spikes = ss.SpikeBatch.from_dense(torch.from_numpy(task.dense()))
+    model.to(torch.get_default_device())
+    spikes = ss.SpikeBatch.from_dense(tensor(task.dense()))
     adam = own_adam if backend == "cpu" else fused_adam
     switch = (
         Switch.of(model, Training(n_classes=1 + int(task.labels.max()), decoding="mean")) if backend == "cpu" else None

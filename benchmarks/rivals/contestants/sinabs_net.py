@@ -10,7 +10,7 @@ from sinabs.activation import MembraneSubtract, SingleExponential, SingleSpike
 from sinabs.layers import LIF, ExpLeak, LIFRecurrent
 from torch import Tensor, nn
 
-from rivals.contestants.torch_tools import linear, step_of
+from rivals.contestants.torch_tools import linear, step_of, tensor
 from rivals.task import BETA, THRESHOLD, Task
 
 
@@ -32,7 +32,7 @@ def make(task: Task) -> Callable[[], float]:
     stateful = [layer for layer in net if isinstance(layer, LIF)]
     for layer in stateful:
         layer.tau_mem.requires_grad_(False)
-    spikes = torch.from_numpy(task.dense()).transpose(0, 1).contiguous()
+    spikes = tensor(task.dense()).transpose(0, 1).contiguous()
 
     def logits() -> Tensor:
         for layer in stateful:

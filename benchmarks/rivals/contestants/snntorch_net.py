@@ -13,7 +13,7 @@ import torch
 from snntorch import surrogate
 from torch import Tensor, nn
 
-from rivals.contestants.torch_tools import delayed, integrate, linear, step_of
+from rivals.contestants.torch_tools import delayed, integrate, linear, step_of, tensor
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
 
@@ -30,7 +30,7 @@ def make(task: Task) -> Callable[[], float]:
         )
         for _ in task.recurrent
     ]
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
 
     def logits() -> Tensor:
         x = spikes

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
 
-from rivals.contestants.torch_tools import integrate, linear, step_of
+from rivals.contestants.torch_tools import integrate, linear, step_of, tensor
 from rivals.task import BETA, THRESHOLD, Task
 
 
@@ -25,7 +25,7 @@ def make(task: Task) -> Callable[[], float]:
     own = nn.ModuleList(nn.Identity() if w is None else linear(w) for w in task.recurrent)
     neurons = nn.ModuleList(_lif("m" if w is None else "s") for w in task.recurrent)
     layers = nn.ModuleList([*inputs, readout, own, neurons])
-    spikes = torch.from_numpy(task.dense())
+    spikes = tensor(task.dense())
 
     def logits() -> Tensor:
         functional.reset_net(layers)

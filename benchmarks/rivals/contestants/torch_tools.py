@@ -14,6 +14,11 @@ from torch.nn import functional
 from rivals.task import BETA, LEARNING_RATE, SLOPE, Task
 
 
+def tensor(array: NDArray[Any]) -> Tensor:
+    """An array where PyTorch makes new tensors: on the device of the race."""
+    return torch.from_numpy(array).to(torch.get_default_device())
+
+
 def fused_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
     """PyTorch's fastest."""
     return torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
@@ -26,7 +31,7 @@ def step_of(
     adam: Callable[[list[Tensor]], torch.optim.Optimizer] = fused_adam,
 ) -> Callable[[], float]:
     """Forward, loss, backward, Adam."""
-    parameters, targets = list(parameters), torch.from_numpy(labels)
+    parameters, targets = list(parameters), tensor(labels)
     optimiser = adam(parameters)
     for parameter in parameters:  # Adam's state is there before the first step, so memory is counted without it
         parameter.grad = torch.zeros_like(parameter)
@@ -45,8 +50,8 @@ def step_of(
 
 def parameters_of(task: Task) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter | None]]:
     """Weights [n_pre, n_post] and recurrent weights."""
-    weights = [torch.nn.Parameter(torch.from_numpy(w.copy())) for w in task.weights]
-    recurrent = [None if w is None else torch.nn.Parameter(torch.from_numpy(w.copy())) for w in task.recurrent]
+    weights = [torch.nn.Parameter(tensor(w.copy())) for w in task.weights]
+    recurrent = [None if w is None else torch.nn.Parameter(tensor(w.copy())) for w in task.recurrent]
     return weights, recurrent
 
 

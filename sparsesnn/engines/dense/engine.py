@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sparsesnn.engines.base import Batch, Options, Training
 from sparsesnn.engines.dense import MODES, products_are_ours
-from sparsesnn.engines.dense.device import PRECISIONS, autocast, find_device
+from sparsesnn.engines.dense.device import PRECISIONS, autocast, find_device, use_precision
 from sparsesnn.engines.dense.replicas import Replicated
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
@@ -38,6 +38,7 @@ class DenseEngine(TorchEngine):
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         self.device = find_device(training.options.device)
+        use_precision(self.device, training.options.precision)
         super().__init__(name, network, training, grid)
         self.replicated: Replicated | None = None
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn.engines.dense import first_step, on_cpu
+from sparsesnn.engines.dense import first_step, loops, on_cpu
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.dense.layer import Call, Result, arriving
 from sparsesnn.engines.dense.pieces import Made, in_pieces
@@ -168,6 +168,8 @@ class _Run:
         """First and last step of each chunk, of about equal length."""
         n_steps, n_samples, _ = self.shape
         longest = max(self.kit.MIN_STEPS, math.ceil(self.kit.ROWS / max(1, n_samples)))
+        if self.own is not None:
+            longest = min(longest, self.kit.LOOP_STEPS)
         if maps := [n_samples * kind.widest(0, self.shape[2]) for kind in self.synapses if not kind.is_matrix]:
             longest = min(longest, max(1, self.kit.MAP_NUMBERS // max(1, *maps)))
         edges = np.linspace(0, n_steps, math.ceil(n_steps / longest) + 1).round().astype(int).tolist()
@@ -189,13 +191,12 @@ class _Run:
 
     def forward(self, x: _Inputs, *, keep: bool) -> Tensor:
         """Spikes (LI: potentials) [T, B, N] or a gradient's place; keeps the current and the starts if asked to."""
-        dynamics, chunks, own = Dynamics.of(self.population), self.chunks(), self.own
+        dynamics, chunks = Dynamics.of(self.population), self.chunks()
+        own = None if self.own is None else self.own.clone()
         n_steps = self.shape[0]
         longest = max((stop - start for start, stop in chunks), default=0)
         current = self.empty(n_steps if keep else longest)
         out = self.empty(n_steps, self.v.dtype) if self.fired is None else None
-        spikes = out if self.fired is None else self.fired
-        assert spikes is not None
         weights = [self.factor(*of) for of in zip(x.weights, self.synapses, strict=True)]
         recurrent_weight = self.factor(x.recurrent_weight)
         for start, stop in chunks:
@@ -203,21 +204,13 @@ class _Run:
             self.input_current(i, x, weights, start, stop)
             if keep:
                 self.starts.append(tuple(x.clone() for x in self.state))
-            # a recurrent population's current depends on the step before, so its chunk goes step by step
-            for t0, t1 in [(start, stop)] if own is None else [(t, t + 1) for t in range(start, stop)]:
-                here = i[t0 - start : t1 - start]
-                if own is not None and recurrent_weight is not None:
-                    recurrent_weight.product(own, here[0], accumulate=True)
-                    own = spikes[t0]
-                self.kit.forward(
-                    dynamics,
-                    x.neuron,
-                    here,
-                    fresh=self.fresh and t0 == 0,
-                    state=self.state,
-                    out=None if out is None else out[t0:t1],
-                    fired=None if self.fired is None else self.fired[t0:t1],
-                )
+            given: dict[str, Any] = {"fresh": self.fresh and start == 0, "state": self.state}
+            made = {"out": out, "fired": self.fired}
+            given |= {name: None if one is None else one[start:stop] for name, one in made.items()}
+            if own is None:
+                self.kit.forward(dynamics, x.neuron, i, **given)
+            else:
+                loops.forward(self.kit, dynamics, x.neuron, i, weight=recurrent_weight, own=own, **given)
         self.current = current if keep else None
         return no_memory(self.shape, self.dtype, self.v.device) if out is None else out
 
@@ -257,7 +250,7 @@ class _Run:
         state = self.v.dtype
         keeps = fires or any(needs.parameters)
         rows = tuple(self.empty(longest + 1, state) for _ in self.state) if keeps else ()
-        d_current, d_one = self.empty(longest), None if out is None else self.empty(1, state)
+        d_current = self.empty(longest)
         weights = [
             self.factor(w if wanted or not kind.is_matrix else None, kind, transposed=True)
             for w, kind, wanted in zip(x.weights, self.synapses, needs.spikes, strict=True)
@@ -278,28 +271,20 @@ class _Run:
                     state=tuple(one.clone() for one in before),
                     rows=tuple(one[: n + 1] for one in rows),
                 )
-            for t0, t1 in [(0, n)] if out is None else [(t, t + 1) for t in reversed(range(n))]:
-                d_here = d_out[start + t0 : start + t1]
-                if d_one is not None and d_next is not None and recurrent_weight is not None:
-                    d_one.copy_(d_here)
-                    recurrent_weight.product(d_next, d_one[0], accumulate=True)
-                    d_here = d_one
-                self.kit.backward(
-                    dynamics,
-                    x.neuron,
-                    d_here,
-                    fresh=self.fresh and start + t0 == 0,
-                    rows=tuple(one[t0 : t1 + 1] for one in rows),
-                    d_state=d_state,
-                    d_current=d_current[t0:t1],
-                    d_bias=d_bias,
-                    d_parameters=d_parameters,
-                    current=current[start + t0 : start + t1],
-                )
-                if out is not None:
-                    d_next = d_current[t0]
-            if d_next is not None:
-                d_next = d_next.clone()  # the next chunk writes where it lies
+            given: dict[str, Any] = {
+                "fresh": self.fresh and start == 0,
+                "rows": tuple(one[: n + 1] for one in rows),
+                "d_state": d_state,
+                "d_current": d_current[:n],
+                "d_bias": d_bias,
+                "d_parameters": d_parameters,
+                "current": current[start:stop],
+            }
+            if d_next is None:
+                self.kit.backward(dynamics, x.neuron, d_out[start:stop], **given)
+            else:
+                weight = recurrent_weight
+                loops.backward(self.kit, dynamics, x.neuron, d_out[start:stop], weight=weight, d_next=d_next, **given)
             self.products(x, g, weights, d_current[:n], out, start, stop)
         g.sums = [None if total is None else total.sum(0) for total in (d_bias, *d_parameters)]
         return g

@@ -8,7 +8,7 @@ Measured beside PyTorch's, see docs/baselines.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from sparsesnn.engines.dense.pieces import in_pieces
 #: stay small beside what is kept
 ROWS = 768
 MIN_STEPS = 8
+#: steps of a chunk at most, of a recurrent population
+LOOP_STEPS = 1 << 30
 #: numbers of a chunk's largest maps: those that a convolution reads or makes
 MAP_NUMBERS = 1 << 20
 
@@ -128,6 +130,17 @@ def backward(
         fresh=fresh,
         **_arrays(given),
     )
+
+
+def loop(
+    work: Callable[..., None],
+    name: Hashable,
+    weight: Factor,
+    read: Sequence[Tensor | None],
+    written: Sequence[Tensor | None],
+) -> None:
+    """`work(weight, read, written)`, a loop over steps; `name` is for kits that keep it."""
+    work(weight, read, written)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -6,13 +6,14 @@ learn in float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from sparsesnn.engines.dense import triton_ops
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
+from sparsesnn.engines.dense.graphs import Graphs
 from sparsesnn.errors import DescriptionError
 from sparsesnn.surrogate import KINDS
 
@@ -26,8 +27,12 @@ STEPS, STATES = ("out", "fired", "d_current"), ("v_rows", "i_syn_rows")
 #: rows of a chunk: potentials of one chunk are kept besides the currents; a launch costs microseconds
 ROWS = 16384
 MIN_STEPS = 8
+#: steps of a chunk at most, of a recurrent population: a graph of so many is kept, with its tensors
+LOOP_STEPS = 32
 #: numbers of a chunk's largest maps: those that a convolution reads or makes
 MAP_NUMBERS = 1 << 26
+
+_graphs = Graphs()
 
 
 class Factor:
@@ -132,6 +137,23 @@ def backward(
             slope=dynamics.slope,
             gain=dynamics.constants[0],
         )
+
+
+def loop(
+    work: Callable[..., None],
+    name: Hashable,
+    weight: Factor,
+    read: Sequence[Tensor | None],
+    written: Sequence[Tensor | None],
+) -> None:
+    """`work(weight, read, written)`, a loop over steps, as a CUDA graph; `name` tells it from other loops on such tensors."""
+
+    def on(read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
+        matrix = read[0]
+        assert matrix is not None
+        work(Factor(matrix, matrix.dtype), read[1:], written)
+
+    _graphs.run(on, name, [weight.matrix, *read], written)
 
 
 def _numbers_of(dynamics: Dynamics) -> tuple[int, int]:

@@ -29,12 +29,12 @@ class DenseSpikes:
     @classmethod
     def from_lists(cls, spikes: SpikeBatch, dtype: torch.dtype, device: torch.device) -> DenseSpikes:
         """From lists of a data set, which carry no gradient."""
-        shape = spikes.validate().shape
-        fired = torch.zeros(shape, dtype=torch.bool, device=spikes.device)
+        spikes = spikes.validate().to(device)  # a hundredth of what they become
+        fired = torch.zeros(spikes.shape, dtype=torch.bool, device=device)
         entries = spikes.fired()
         where = spikes.list_index() * spikes.n_neurons + spikes.ids.long()
         fired.view(-1)[where[entries]] = True
-        return cls(fired.to(device), no_memory(shape, dtype, device))
+        return cls(fired, no_memory(spikes.shape, dtype, device))
 
     @property
     def shape(self) -> torch.Size:

@@ -1,0 +1,96 @@
+"""Loops over steps as CUDA graphs: a recurrent population launches some small kernels a step, and a launch from Python takes
+longer than its kernel.
+
+A loop reads some tensors, writes others in place, and does the same for all tensors of the same shapes. The first time it runs
+as it is, which compiles what it needs; the second time it is recorded, with tensors of its own; from then on it is replayed: what
+it reads is copied in, what it wrote is copied out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+#: reads the first tensors and writes the second; None where the caller has none
+Work = Callable[[Sequence[Tensor | None], Sequence[Tensor | None]], None]
+
+#: recorded loops, the one that was used last at the end; each holds as much memory as the tensors of one call
+LIMIT = 32
+
+
+class Graph:
+    """One recorded loop, and the tensors that it works on."""
+
+    def __init__(self, work: Work, read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
+        self.read, self.written = _copies(read), _copies(written)
+        self.again = record(lambda: work(self.read, self.written))
+
+    def replay(self, read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
+        """What `work(read, written)` does."""
+        _copy([*self.read, *self.written], [*read, *written])
+        self.again()
+        _copy(written, self.written)
+
+
+class Graphs:
+    """Loops by what tells them apart; None was seen once."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
+        self.found: OrderedDict[Hashable, Graph | None] = OrderedDict()
+
+    def run(self, work: Work, name: Hashable, read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
+        """`work(read, written)`; loops of the same `name`, on tensors of the same shapes, are taken to be the same."""
+        if (place := stream()) is None:
+            work(read, written)
+            return
+        # two threads, or two streams, would share a graph's tensors
+        key = (name, threading.get_ident(), place, *(_kind(x) for x in (*read, *written)))
+        if key not in self.found:
+            self.found[key] = None
+            work(read, written)
+        else:
+            graph = self.found[key] or Graph(work, read, written)
+            self.found[key] = graph
+            graph.replay(read, written)
+        self.found.move_to_end(key)
+        while len(self.found) > self.limit:
+            self.found.popitem(last=False)
+
+
+def stream() -> int | None:
+    """The current stream of CUDA; None where nothing can be recorded: without CUDA, or while somebody records the whole."""
+    if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
+        return None
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def record(work: Callable[[], None]) -> Callable[[], None]:
+    """What does on the device what `work` does there, in one launch."""
+    beside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        work()  # what libraries set up once for a stream is no part of the graph
+    torch.cuda.current_stream().wait_stream(beside)
+    # other threads may copy batches meanwhile
+    with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+def _kind(x: Tensor | None) -> Hashable:
+    return None if x is None else (x.shape, x.stride(), x.dtype, x.device)
+
+
+def _copies(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    return [None if x is None else x.clone() for x in tensors]
+
+
+def _copy(to: Sequence[Tensor | None], of: Sequence[Tensor | None]) -> None:
+    for mine, given in zip(to, of, strict=True):
+        if mine is not None and given is not None:
+            mine.copy_(given)
