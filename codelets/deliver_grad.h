@@ -150,6 +150,11 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
         first = false;
       }
     }
+    // before near-spikes are looked at, whose products need the registers
+    if (total && !to.ends)
+      store_columns<W>(part, sum, n_columns);
+    else if (total && (first || near > begin || !to.begins))
+      fold<W>(total, first, sum, n_columns);
     if (weight)
       for (; j < end; ++j) {
         const float* row = next_row<W>(d_current, rows + j, events_ahead);
@@ -157,11 +162,6 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         dots.add(dot<W>(w, d));
       }
-    if (!total) continue;
-    if (!to.ends)
-      store_columns<W>(part, sum, n_columns);
-    else if (first || near > begin || !to.begins)
-      fold<W>(total, first, sum, n_columns);
   }
   if (weight) dots.finish();
 }

@@ -244,7 +244,19 @@ inline void fold_rows(Vector* rows) {
 
 // Lane r of the result is sum_lanes(rows[r]), to the bit; `rows` is used up. Two shuffles a row instead of a chain.
 inline Vector sum_rows(Vector (&rows)[vector_width]) {
+#if SPARSESNN_VECTOR_BYTES == 32
+  // Rows r and r + 4 first: then all shuffles but the first ones stay within blocks of four lanes, as AVX2 likes them.
+  for (int r = 0; r < 4; ++r)
+    rows[r] = __builtin_shufflevector(rows[r], rows[r + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
+              __builtin_shufflevector(rows[r], rows[r + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  for (int r = 0; r < 4; r += 2)
+    rows[r] = __builtin_shufflevector(rows[r], rows[r + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+              __builtin_shufflevector(rows[r], rows[r + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  rows[0] = __builtin_shufflevector(rows[0], rows[2], 0, 2, 8, 10, 4, 6, 12, 14) +
+            __builtin_shufflevector(rows[0], rows[2], 1, 3, 9, 11, 5, 7, 13, 15);
+#else
   fold_rows<vector_width>(rows);
+#endif
   return rows[0];
 }
 
