@@ -2,6 +2,7 @@
 #
 # Each copy is told its namespace (SPARSESNN_ISA = base, avx2 or avx512) and the bytes of a vector
 # (SPARSESNN_VECTOR_BYTES). The library's users see SPARSESNN_HAS_AVX2 and SPARSESNN_HAS_AVX512 where that copy exists.
+# SPARSESNN_ISAS says which are made beside the baseline.
 # No -mfma: a contracted multiply-add rounds once where the baseline rounds twice.
 include(CheckCXXCompilerFlag)
 include(CheckCXXSourceCompiles)
@@ -26,7 +27,7 @@ function(sparsesnn_add_isa_variants library)
   # The compiler says what it compiles for: CMAKE_SYSTEM_PROCESSOR names the machine, not always the target.
   check_cxx_source_compiles("#if !defined(__x86_64__)\n#error other\n#endif\nint main() {}" SPARSESNN_TARGET_X86_64)
   if(SPARSESNN_TARGET_X86_64)
-    foreach(isa IN ITEMS avx2 avx512)
+    foreach(isa IN LISTS SPARSESNN_ISAS)
       list(JOIN sparsesnn_${isa}_flags " " flags)
       string(TOUPPER ${isa} name)
       check_cxx_compiler_flag("${flags}" SPARSESNN_COMPILER_HAS_${name})

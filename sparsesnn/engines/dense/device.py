@@ -54,8 +54,8 @@ def autocast(device: torch.device, precision: str) -> Any:
 
 def use_precision(device: torch.device, precision: str) -> None:
     """Lets convolutions in float32 on CUDA be that, in the whole process: PyTorch takes TF32 for them, with 10 bits of 23."""
-    if device.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = precision != "float32"
+    if device.type == "cuda" and precision == "float32":
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def synchronise(device: torch.device) -> None:

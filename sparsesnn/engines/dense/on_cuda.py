@@ -153,7 +153,8 @@ def loop(
         assert matrix is not None
         work(Factor(matrix, matrix.dtype), read[1:], written)
 
-    _graphs.run(on, name, [weight.matrix, *read], written)
+    with triton_ops.device_of(weight.matrix):
+        _graphs.run(on, name, [weight.matrix, *read], written)
 
 
 def _numbers_of(dynamics: Dynamics) -> tuple[int, int]:

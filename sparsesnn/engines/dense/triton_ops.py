@@ -49,7 +49,7 @@ def forward(
     size = n_samples * n
     if size == 0:
         return
-    with _device(current):
+    with device_of(current):
         kernels.forward_kernel[(triton.cdiv(size, BLOCK),)](
             current,
             alpha,
@@ -99,7 +99,7 @@ def backward(
     size = n_samples * n
     if size == 0:
         return
-    with _device(d_out):
+    with device_of(d_out):
         kernels.backward_kernel[(triton.cdiv(size, BLOCK),)](
             v_rows,
             i_syn_rows,
@@ -139,6 +139,6 @@ for name, function in (("dense_forward", forward), ("dense_backward", backward))
     _library.impl(name, _nothing, "Meta")
 
 
-def _device(x: Tensor) -> torch.cuda.device:
+def device_of(x: Tensor) -> torch.cuda.device:
     """The kernels launch on the device of their tensors."""
     return torch.cuda.device(x.device if x.is_cuda else -1)  # -1: leaves all as it is
