@@ -77,10 +77,11 @@ class Contestant:
             import torch
 
             torch.set_num_threads(self.threads)
-            torch.set_default_device(self.device)
         loaded = Task.load(Path(task))
         name, options = self.rival.contestant(cameras=loaded.maps is not None)
-        self.step = importlib.import_module(f"rivals.contestants.{name}").make(loaded, **options)
+        module = importlib.import_module(f"rivals.contestants.{name}")
+        with self._on_device():  # while it is made alone: a default device costs each call of PyTorch some microseconds
+            self.step = module.make(loaded, **options)
         gc.collect()
         self.at_rest = self._in_use()
         start = time.perf_counter()
@@ -106,7 +107,14 @@ class Contestant:
         peak = self._peak()
         return {"growth": None if peak is None or self.at_rest is None else peak - self.at_rest}
 
-    # what a GPU is still doing, and its memory; a processor's work is done when a call returns
+    # where it runs, what a GPU is still doing, and its memory; a processor's work is done when a call returns
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        if self.device == "cpu":
+            return contextlib.nullcontext()
+        import torch
+
+        return torch.device(self.device)
 
     def _wait(self) -> None:
         if self.device != "cpu":

@@ -15,7 +15,7 @@ from rivals.task import BETA, LEARNING_RATE, SLOPE, Task
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
-    """An array where PyTorch makes new tensors: on the device of the race."""
+    """An array where PyTorch makes new tensors: on the device of the race, while a contestant is made."""
     return torch.from_numpy(array).to(torch.get_default_device())
 
 
@@ -80,7 +80,7 @@ def mean_of_potentials(currents: Tensor) -> Tensor:
     The mean is linear in the currents: i[t] counts 1 + β + … + β^(T-1-t) times.
     """
     n_steps = len(currents)
-    left = torch.arange(n_steps, 0, -1, dtype=torch.float64)
+    left = torch.arange(n_steps, 0, -1, dtype=torch.float64, device=currents.device)
     share = ((1 - BETA**left) / (1 - BETA) / n_steps).to(currents.dtype)
     mean: Tensor = torch.tensordot(share, currents, dims=([0], [0]))
     return mean

@@ -204,9 +204,12 @@ class _Run:
             self.input_current(i, x, weights, start, stop)
             if keep:
                 self.starts.append(tuple(x.clone() for x in self.state))
-            given: dict[str, Any] = {"fresh": self.fresh and start == 0, "state": self.state}
-            made = {"out": out, "fired": self.fired}
-            given |= {name: None if one is None else one[start:stop] for name, one in made.items()}
+            given: dict[str, Any] = {
+                "fresh": self.fresh and start == 0,
+                "state": self.state,
+                "out": None if out is None else out[start:stop],
+                "fired": None if self.fired is None else self.fired[start:stop],
+            }
             if own is None:
                 self.kit.forward(dynamics, x.neuron, i, **given)
             else:
