@@ -2,7 +2,8 @@
 # Installs what tests/cluster needs, on Debian and Ubuntu, as root: real Slurm and real Open MPI. No service is started:
 # tests/cluster/run.sh starts its own.
 set -euo pipefail
-wanted=(slurmctld slurmd slurm-client munge openmpi-bin iproute2)
+# libpmix-dev: Slurm looks for libpmix.so by the name that only this package gives it.
+wanted=(slurmctld slurmd slurm-client munge openmpi-bin libpmix-dev iproute2)
 missing=()
 for package in "${wanted[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")
