@@ -56,8 +56,9 @@ def count_training_step(layer: Any) -> int:
     """
     if layer.training_steps is None:
         return 0
-    layer.training_steps += 1
-    return int(layer.training_steps)
+    step = int(layer.training_steps) + 1
+    layer.training_steps.fill_(step)
+    return step
 
 
 def rotation(seed: int, step: int, sample: int) -> int:

@@ -11,12 +11,13 @@ spikes of this very step require, once each, as if all else were free:
     step_grad      ∂L/∂v and ∂L/∂i, 4·N bytes in and out each a step and sample               update, L2
                    recurrent: a row of weights for each listed neuron                         read, likewise
     deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
+                   of a spike that has both: its additions that this transfer does not hide   read, L1
                    weights, read, and their gradient, in and out, once a chunk                where the weights lie
     optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
 
-W neurons a tile, N neurons of a population. Additions are not counted, as one needs four bytes; with two vector units a core,
-as on Intel, they and not bytes limit deliver_grad (docs/speed.md). Source: Williams, Waterman, Patterson,
-"Roofline" (2009), with one roof a memory level.
+W neurons a tile, N neurons of a population. An addition takes as long as its four bytes from L1, for processors add as fast as they
+load; so additions count only where there are more of them than numbers that are read: both gradients of deliver_grad add each.
+Source: Williams, Waterman, Patterson, "Roofline" (2009), with one roof a memory level.
 """
 
 from __future__ import annotations
@@ -130,7 +131,11 @@ def _layer_streams(
     if own is not None:
         n_bytes = weight_bytes * n * own.ids.numel() * n_loops
         yield from _rows("step_grad", n_bytes, weight_bytes * n * n * n_loops, machine)
-    yield Stream("deliver_grad", "L2", False, 4 * n * (sum(n_events) + own_spikes))
+    n_bytes = 4 * n * (sum(n_events) + own_spikes)
+    n_additions = n * (sum(n_events) + own_spikes + sum(k for k, w in zip(n_spikes, wanted, strict=True) if w))
+    yield Stream("deliver_grad", "L2", False, n_bytes)
+    hidden = n_bytes * machine.read["L1"] / machine.read["L2"]
+    yield Stream("deliver_grad", "L1", False, max(0.0, 4 * n_additions - hidden))
     all_weights = machine.level_of(8 * n_pre * n)
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * chunks)
     n_read = sum(n_rows for n_rows, w in zip(layer.n_pre, wanted, strict=True) if w)

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:init_activity")
 MACHINE = Machine({"L1": 1 << 10, "L2": 1 << 15, "L3": 1 << 20}, dict.fromkeys(LEVELS, 1e9), dict.fromkeys(LEVELS, 2e9))
 
 
-def streams_of(net: str, weight_dtype: str = "float32") -> tuple[list[Stream], int, int, int]:
+def streams_of(
+    net: str, weight_dtype: str = "float32", machine: Machine = MACHINE
+) -> tuple[list[Stream], int, int, int]:
     """Streams of a small step; input spikes, hidden spikes, hidden listed."""
     workload = Workload(
         net, 7, 3, input_activity=0.2, hidden_activity=0.2, grad_threshold=0.5, weight_dtype=weight_dtype
@@ -26,7 +28,7 @@ def streams_of(net: str, weight_dtype: str = "float32") -> tuple[list[Stream], i
     model = workload.model("cpu", spikes)
     output = model(spikes)
     hidden = output.spikes["hidden"]
-    found = list(roofline.streams(model, spikes, output, MACHINE))
+    found = list(roofline.streams(model, spikes, output, machine))
     return found, int(spikes.n_spikes.sum()), int(hidden.n_spikes.sum()), hidden.ids.numel()
 
 
@@ -41,7 +43,10 @@ def test_bytes_of_a_feed_forward_step() -> None:
     assert total(found, "step") == 8 * 7 * 3 * (20 + 10)
     events = 4 * (20 * n_input + 10 * n_listed)  # the input's values need no gradient, the hidden ones do
     weights = 8 * (30 * 20 + 20 * 10) + 4 * 20 * 10
-    assert total(found, "deliver_grad") == events + weights
+    additions = (
+        4 * 10 * n_spikes
+    )  # of the second gradient that a hidden spike has; the first is hidden by reading its row
+    assert total(found, "deliver_grad") == events + weights + additions
     assert total(found, "optimiser") == 28 * (30 * 20 + 20 * 10)
 
 
@@ -51,6 +56,13 @@ def test_bytes_of_a_recurrent_step_and_of_short_weights() -> None:
     assert total(found, "step_grad") == 16 * 7 * 3 * (20 + 10) + 4 * 20 * n_listed
     half, n_input, n_spikes, _ = streams_of("30-20r-10", "bfloat16")
     assert total(half, "deliver") == 2 * (20 * (n_input + n_spikes) + 10 * n_spikes)
+
+
+def test_additions_that_the_transfer_of_rows_hides_take_no_time() -> None:
+    rates = {"L1": 2e9, "L2": 1e9, "L3": 1e9, "memory": 1e9}
+    found, n_input, _, n_listed = streams_of("30-20-10", machine=Machine(MACHINE.caches, rates, rates))
+    events = 4 * (20 * n_input + 10 * n_listed)
+    assert total(found, "deliver_grad") == events + 8 * (30 * 20 + 20 * 10) + 4 * 20 * 10
 
 
 def test_levels_and_floor() -> None:
