@@ -48,7 +48,7 @@ class StepResult:
         forward_ms, backward_ms, optimiser_ms: medians of its parts.
         phases_ms: median time in each phase of the engine (cpu backend; `sparsesnn.bench.roofline` says what they are);
             "pack" copies weights into tiles, "other" is Python, PyTorch, allocation and waiting for the last thread.
-        floor_ms: the least time of each phase on this machine, by the bytes it has to move (cpu backend).
+        floor_ms: the least time of each phase on this machine, by what it has to move and to add (cpu backend).
         roofline_share: floor over time, per phase; "total" over the whole step.
         floor_1_thread_ms: the floor of the whole step on one thread of the same machine; None where one thread ran, or no engine.
         bandwidth: bytes per second that were measured, "read" and "update" of each memory level.
