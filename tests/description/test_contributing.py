@@ -252,8 +252,7 @@ def test_a_neuron_model_in_the_engine(tree: Path) -> None:
     defined = {
         "nanobind_DIR": nanobind.cmake_dir(),
         "Python_EXECUTABLE": sys.executable,
-        "SPARSESNN_COMPILER_HAS_AVX2": "OFF",
-        "SPARSESNN_COMPILER_HAS_AVX512": "OFF",
+        "SPARSESNN_ISAS": "",
         "CMAKE_BUILD_TYPE": "Debug",
     }
     build = tree / "build"
