@@ -1,7 +1,7 @@
 """What a training step has to move at least, what this machine's caches can move, and the share of that which is reached.
 
-Floor of a phase = Σ over its streams of bytes / bandwidth of the level that holds them. Counted are the bytes that the
-spikes of this very step require, once each, as if all else were free:
+Floor of a phase = Σ over its streams of bytes / bandwidth of the level that holds them, or of the additions of what is read,
+where those take longer. Counted is what the spikes of this very step require, once each, as if all else were free:
 
     deliver        a weight row piece of 4·W bytes for each delivered spike and tile          read, where the columns lie
                    recurrent: a row of weights for each spike of the layer's own              read, L2 as much as fits, else beyond
@@ -11,12 +11,12 @@ spikes of this very step require, once each, as if all else were free:
     step_grad      ∂L/∂v and ∂L/∂i, 4·N bytes in and out each a step and sample               update, L2
                    recurrent: a row of weights for each listed neuron                         read, likewise
     deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
-                   of a spike that has both: its additions that this transfer does not hide   read, L1
+                   and W additions for each of the two
                    weights, read, and their gradient, in and out, once a chunk                where the weights lie
     optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
 
-W neurons a tile, N neurons of a population. An addition takes as long as its four bytes from L1, for processors add as fast as they
-load; so additions count only where there are more of them than numbers that are read: both gradients of deliver_grad add each.
+W neurons a tile, N neurons of a population. An addition takes as long as four bytes from L1, for processors add as fast as they load;
+so additions are counted only where there are more of them than numbers that are read.
 Source: Williams, Waterman, Patterson, "Roofline" (2009), with one roof a memory level.
 """
 
@@ -38,12 +38,14 @@ PHASES = ("deliver", "step", "select", "select_grad", "step_grad", "deliver_grad
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes that a phase moves through one level: `update` if they are read and written (both counted), else read."""
+    """Bytes that a phase moves through one level: `update` if they are read and written (both counted), else read; and what is added
+    meanwhile."""
 
     phase: str
     level: str
     update: bool
     n_bytes: float
+    n_additions: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,12 @@ def _layer_streams(
     if own is not None:
         n_bytes = weight_bytes * n * own.ids.numel() * n_loops
         yield from _rows("step_grad", n_bytes, weight_bytes * n * n * n_loops, machine)
-    n_bytes = 4 * n * (sum(n_events) + own_spikes)
-    n_additions = n * (sum(n_events) + own_spikes + sum(k for k, w in zip(n_spikes, wanted, strict=True) if w))
-    yield Stream("deliver_grad", "L2", False, n_bytes)
-    hidden = n_bytes * machine.read["L1"] / machine.read["L2"]
-    yield Stream("deliver_grad", "L1", False, max(0.0, 4 * n_additions - hidden))
+    n_rows = sum(n_events) + own_spikes
+    n_shared = sum(k for k, w in zip(n_spikes, wanted, strict=True) if w)  # spikes that have both gradients
+    yield Stream("deliver_grad", "L2", False, 4 * n * n_rows, n_additions=n * (n_rows + n_shared))
     all_weights = machine.level_of(8 * n_pre * n)
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * chunks)
-    n_read = sum(n_rows for n_rows, w in zip(layer.n_pre, wanted, strict=True) if w)
+    n_read = sum(k for k, w in zip(layer.n_pre, wanted, strict=True) if w)
     yield Stream("deliver_grad", all_weights, False, 4 * n_read * n * chunks)
 
 
@@ -154,7 +154,8 @@ def floor_ms(all_streams: list[Stream], machine: Machine) -> dict[str, float]:
     """Least time of each phase, ms."""
     floor = dict.fromkeys(PHASES, 0.0)
     for s in all_streams:
-        floor[s.phase] += 1e3 * s.n_bytes / (machine.update if s.update else machine.read)[s.level]
+        moving = s.n_bytes / (machine.update if s.update else machine.read)[s.level]
+        floor[s.phase] += 1e3 * max(moving, 4 * s.n_additions / machine.read["L1"])
     return floor
 
 
