@@ -3,39 +3,36 @@
 //   current[n] += Σ_{m in ids} weight[m, n]          for the W neurons of one tile
 //
 // weight: [M, W], the tile's columns, packed, so that one id reads one contiguous row; owned by the tile. float or
-// Bf16, summed as float32. ids: ascending; the sum runs in their order. current: W floats, kept in registers over the
-// whole list. Cost: 4·W bytes (2·W as Bf16) read and W additions an id. Graded lists add value·weight[m, n].
+// Bf16, summed as float32. ids: [n_ids + ids_ahead], ascending; the sum runs in their order. current: W floats, kept in
+// registers over the whole list. Cost: 4·W bytes (2·W as Bf16) read and W additions an id. Graded lists add
+// value·weight[m, n]: products are rounded, then added.
+//
+// Where a row lies is known two rows before it is read: behind the loads of those, its id would wait for all of them.
 #pragma once
 
+#include "records.h"
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-template <int W, class Weight, class Id>
-inline void deliver(float* current, const Weight* weight, const Id* ids, std::int64_t n_ids) {
-  constexpr int n_vectors = W / vector_width;
-  Vector sum[n_vectors];
-  for (int k = 0; k < n_vectors; ++k) sum[k] = load(current + k * vector_width);
+// values: of each id where `graded`, else null.
+template <int W, bool graded, class Weight, class Id>
+[[gnu::always_inline]] inline void deliver(Columns<W>& current, const Weight* weight, const Id* ids,
+                                           const float* values, std::int64_t n_ids) {
+  static_assert(ids_ahead == 2);
+  const auto row_of = [&](Id id) { return weight + static_cast<std::size_t>(id) * W; };
+  const Weight *row = row_of(ids[0]), *next = row_of(ids[1]);
   for (std::int64_t j = 0; j < n_ids; ++j) {
-    const Weight* row = weight + static_cast<std::size_t>(ids[j]) * W;
-    for (int k = 0; k < n_vectors; ++k) sum[k] += load(row + k * vector_width);
+    const Weight* const next_but_one = row_of(ids[j + 2]);
+    for (int k = 0; k < W / vector_width; ++k) {
+      if constexpr (graded)
+        current.x[k] += broadcast(values[j]) * load(row + k * vector_width);
+      else
+        current.x[k] += load(row + k * vector_width);
+    }
+    row = next;
+    next = next_but_one;
   }
-  for (int k = 0; k < n_vectors; ++k) store(current + k * vector_width, sum[k]);
-}
-
-// The same for spikes that carry a value each: products are rounded, then added.
-template <int W, class Weight, class Id>
-[[gnu::noinline]] void deliver_graded(float* current, const Weight* weight, const Id* ids, const float* values,
-                                      std::int64_t n_ids) {
-  constexpr int n_vectors = W / vector_width;
-  Vector sum[n_vectors];
-  for (int k = 0; k < n_vectors; ++k) sum[k] = load(current + k * vector_width);
-  for (std::int64_t j = 0; j < n_ids; ++j) {
-    const Weight* row = weight + static_cast<std::size_t>(ids[j]) * W;
-    const Vector value = broadcast(values[j]);
-    for (int k = 0; k < n_vectors; ++k) sum[k] += value * load(row + k * vector_width);
-  }
-  for (int k = 0; k < n_vectors; ++k) store(current + k * vector_width, sum[k]);
 }
 
 // The same as `deliver` for whole rows of a weight [M, n] that lies beyond L2: a row is read from end to end, as the

@@ -73,13 +73,30 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
   return fold_lanes(lanes);
 }
 
-// The row of an event; asks for that of a later one, since no prefetcher foresees a gather.
+// The rows of events, in turn. Where the next one lies is known before this one is read: behind this one's loads, its
+// number would wait for all of them. A later one is asked for, since no prefetcher foresees a gather.
 template <int W>
-inline const float* next_row(const float* d_current, const std::uint32_t* event, std::size_t events_ahead) {
-  const float* later = d_current + static_cast<std::size_t>(event[events_ahead]) * W;
-  for (int k = 0; k < W; k += 16) __builtin_prefetch(later + k);
-  return d_current + static_cast<std::size_t>(*event) * W;
-}
+class RowsInTurn {
+ public:
+  RowsInTurn(const float* d_current, const SenderEvents& events)
+      : d_current_(d_current), rows_(events.rows), ahead_(events.events_ahead) {}
+
+  void begin_at(std::int32_t event) { next_ = row(rows_[event]); }
+
+  const float* take(std::int32_t event) {
+    const float *const here = next_, *const later = row(rows_[event + ahead_]);
+    next_ = row(rows_[event + 1]);
+    for (int k = 0; k < W; k += 16) __builtin_prefetch(later + k);
+    return here;
+  }
+
+ private:
+  const float* row(std::uint32_t r) const { return d_current_ + static_cast<std::size_t>(r) * W; }
+
+  const float *d_current_, *next_ = nullptr;
+  const std::uint32_t* rows_;
+  std::size_t ahead_;
+};
 
 // Asks for the first `n` columns of a row that a later sender needs: rows lie a whole row of the weight apart, which no
 // prefetcher follows.
@@ -109,8 +126,9 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
   const std::int32_t* const starts = events.starts;
   const std::uint32_t* const rows = events.rows;
   const std::uint32_t group_rows = events.group_rows;
-  const std::size_t events_ahead = events.events_ahead;
   const int senders_ahead = events.senders_ahead;
+  RowsInTurn<W> in_turn(d_current, events);
+  in_turn.begin_at(starts[2 * m0]);
   PendingDots dots(share ? share + starts[2 * m0] : nullptr);
   for (int m = m0; m < m1; ++m) {
     const std::int32_t begin = starts[2 * m], near = starts[2 * m + 1], end = starts[2 * m + 2];
@@ -134,7 +152,7 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
     for (std::uint32_t limit = group_rows; j < near; limit += group_rows) {
       const std::int32_t group_begin = j;
       for (; j < near && rows[j] < limit; ++j) {
-        const float* row = next_row<W>(d_current, rows + j, events_ahead);
+        const float* row = in_turn.take(j);
         Vector d[n_vectors];
         for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
         if constexpr (graded) {
@@ -155,13 +173,16 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
       store_columns<W>(part, sum, n_columns);
     else if (total && (first || near > begin || !to.begins))
       fold<W>(total, first, sum, n_columns);
-    if (weight)
-      for (; j < end; ++j) {
-        const float* row = next_row<W>(d_current, rows + j, events_ahead);
-        Vector d[n_vectors];
-        for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
-        dots.add(dot<W>(w, d));
-      }
+    if (!weight) {
+      if (j < end) in_turn.begin_at(end);
+      continue;
+    }
+    for (; j < end; ++j) {
+      const float* row = in_turn.take(j);
+      Vector d[n_vectors];
+      for (int k = 0; k < n_vectors; ++k) d[k] = load(row + k * vector_width);
+      dots.add(dot<W>(w, d));
+    }
   }
   if (weight) dots.finish();
 }

@@ -25,6 +25,9 @@ struct SparseRows {
 // So many events behind its last one a list of events has, in bounds of what they point at: asked for early.
 inline constexpr int most_events_ahead = 32;
 
+// So many ids behind its last one a list has that deliver reads, whatever they say.
+inline constexpr int ids_ahead = 2;
+
 // The numbers of one optimiser step; see adam.h. step_size = √c2·lr/c1, eps = √c2·ε.
 struct AdamStep {
   float lr, one_minus_beta1, beta2, one_minus_beta2;  // of the doubles: 1 - 0.999f is off by 5e-5 of itself

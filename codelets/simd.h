@@ -106,6 +106,12 @@ inline int lanes_of(int n, int k) {
   return left < 0 ? 0 : left < vector_width ? left : vector_width;
 }
 
+// A number of each of W neurons.
+template <int W>
+struct Columns {
+  Vector x[W / vector_width];
+};
+
 // The first `n` of W columns of a row, the others 0.
 template <int W>
 inline void load_columns(Vector (&x)[W / vector_width], const float* row, int n) {

@@ -41,14 +41,14 @@ struct Masks {
 
 // Of a readout: θ_grad is not read, and nobody fires. `n_columns` of its neurons exist; their potentials go to `out`.
 template <class M, int W>
-inline void step_readout(const TileNeurons<M>& n, const float* current, int n_columns, float* out) {
+inline void step_readout(const TileNeurons<M>& n, const Columns<W>& current, int n_columns, float* out) {
   constexpr Fired<Vector> nobody{};
   Vector potentials[W / vector_width];
   for (int k = 0; k < W; k += vector_width) {
     Vector z[M::n_states], p[M::n_parameters];
     n.load_states(z, k);
     n.load_parameters(p, k);
-    M::step(z, p, n.constant, nobody, nobody, load(current + k));
+    M::step(z, p, n.constant, nobody, nobody, current.x[k / vector_width]);
     n.store_states(z, k);
     potentials[k / vector_width] = z[0];
   }
@@ -78,8 +78,8 @@ inline Masks step(const TileNeurons<M>& n, const float* grad_threshold, const fl
 // The same of a model that is `fused`, with the usual record, x - θ of each listed neuron, in the same pass. Returns
 // where the next record goes.
 template <class M, int W>
-inline float* step_and_record(const TileNeurons<M>& n, const float* grad_threshold, const float* current, Masks& masks,
-                              float* record) {
+inline float* step_and_record(const TileNeurons<M>& n, const float* grad_threshold, const Columns<W>& current,
+                              Masks& masks, float* record) {
   masks = {};
   for (int k = 0; k < W; k += vector_width) {
     Vector z[M::n_states], p[M::n_parameters];
@@ -87,7 +87,7 @@ inline float* step_and_record(const TileNeurons<M>& n, const float* grad_thresho
     n.load_parameters(p, k);
     const Vector theta = p[M::threshold];
     const Fired<Vector> fired = Fired<Vector>::of(z[0], theta);
-    M::step(z, p, n.constant, fired, fired, load(current + k));
+    M::step(z, p, n.constant, fired, fired, current.x[k / vector_width]);
     n.store_states(z, k);
     const std::uint32_t fires = mask_greater(z[0], theta), lists = fires | mask_greater(z[0], load(grad_threshold + k));
     if constexpr (compresses) record = store_selected(record, z[0] - theta, lists);

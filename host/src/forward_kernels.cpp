@@ -27,26 +27,40 @@ inline bool any_graded(const ForwardPass& pass) {
 
 // Adds what source `k` brings to the currents of one tile, one step, one sample. `graded`: some list may be.
 template <int W, class Weight, bool graded>
-[[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, int t, int b, float* current) {
+[[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, int t, int b, Columns<W>& current) {
   const Source& source = pass.sources[k];
   if (t < source.delay) return;
   const std::int64_t list = static_cast<std::int64_t>(t - source.delay) * pass.n_samples + b;
-  const void* ids = source.lists.at(source.lists.offsets[list]);
+  const std::int64_t slot = source.lists.offsets[list];
   const Weight* columns = static_cast<const Weight*>(source.weight);
   const std::int32_t n_spikes = source.lists.n_spikes[list];
-  const float* values = graded ? source.lists.values : nullptr;
-  with_ids(source.lists.wide, ids, [&](auto* id) {
-    if (values)
-      deliver_graded<W>(current, columns, id, values + source.lists.offsets[list], n_spikes);
-    else
-      deliver<W>(current, columns, id, n_spikes);
+  const float* values = graded && source.lists.values ? source.lists.values + slot : nullptr;
+  with_ids(source.lists.wide, source.ids_at(slot), [&](auto* ids) {
+    if constexpr (!graded && std::is_same_v<Weight, float>) {
+      deliver<W, false>(current, columns, ids, nullptr, n_spikes);
+    } else {  // a longer loop, for which GCC would leave `current` in memory
+      Columns<W> sum = current;
+      if (values)
+        deliver<W, true>(sum, columns, ids, values, n_spikes);
+      else
+        deliver<W, false>(sum, columns, ids, nullptr, n_spikes);
+      current = sum;
+    }
   });
+}
+
+// The bias of a tile's neurons, with which their currents begin.
+template <int W>
+inline void load_bias(const ForwardPass& pass, std::size_t first, Columns<W>& current) {
+  for (int k = 0; k < W / vector_width; ++k)
+    current.x[k] = pass.neuron.bias ? load(pass.neuron.bias + first + k * vector_width) : Vector{};
 }
 
 // The currents of one tile, one step, one sample.
 template <int W, class Weight, bool graded>
-inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b, float* current) {
-  begin_current(pass, first, W, current);
+[[gnu::always_inline]] inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b,
+                                                Columns<W>& current) {
+  load_bias<W>(pass, first, current);
   for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, t, b, current);
 }
 
@@ -66,11 +80,16 @@ template <int W, class Weight, bool graded>
 [[gnu::noinline]] void wait_for_sources(const ForwardPass& pass, std::size_t first, int t0, int t1, int b0, int b1,
                                         float* waiting) {
   for (int k = 0; k < pass.n_sources; ++k) {
-    float* current = waiting;
+    float* row = waiting;
     for (int t = t0; t < t1; ++t)
-      for (int b = b0; b < b1; ++b, current += W) {
-        if (k == 0) begin_current(pass, first, W, current);
+      for (int b = b0; b < b1; ++b, row += W) {
+        Columns<W> current;
+        if (k == 0)
+          load_bias<W>(pass, first, current);
+        else
+          load_columns<W>(current.x, row, W);
         hear<W, Weight, graded>(pass, k, t, b, current);
+        store_columns<W>(row, current.x, W);
       }
   }
 }
@@ -79,9 +98,9 @@ template <int W, class Weight, bool graded>
 // `advance(t, b, current)` moves the neurons on.
 template <int W, class Weight, bool graded, class Advance>
 inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
-  alignas(64) float current[W];
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
+      Columns<W> current;
       tile_current<W, Weight, graded>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
       advance(t, b, current);
     }
@@ -95,9 +114,13 @@ inline void each_block(const ForwardPass& pass, int tile, int b0, int b1, Advanc
   for (int t0 = 0; t0 < pass.n_steps; t0 += n_together) {
     const int t1 = t0 + n_together < pass.n_steps ? t0 + n_together : pass.n_steps;
     wait_for_sources<W, Weight, graded>(pass, static_cast<std::size_t>(tile) * W, t0, t1, b0, b1, waiting);
-    const float* current = waiting;
+    const float* row = waiting;
     for (int t = t0; t < t1; ++t)
-      for (int b = b0; b < b1; ++b, current += W) advance(t, b, current);
+      for (int b = b0; b < b1; ++b, row += W) {
+        Columns<W> current;
+        load_columns<W>(current.x, row, W);
+        advance(t, b, current);
+      }
   }
 }
 
@@ -118,7 +141,7 @@ template <class M, int W, class Weight, bool in_blocks>
   std::uint64_t* const listed = fires ? pass.listed + of.words : nullptr;
   SlotBuffer& slots = *of.slots;
   const int n_columns = __builtin_popcountll(of.valid);
-  const auto advance = [&](int t, int b, const float* current) {
+  const auto advance = [&](int t, int b, const Columns<W>& current) {
     const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
     TileNeurons<M> here = neurons;
     for (int s = 0; s < M::n_states; ++s) here.state[s] += static_cast<std::size_t>(b) * W;
@@ -162,7 +185,11 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
     });
   if (done) return;
   const auto advance = neuron_kernels(spec).advance;
-  const auto move_on = [&](int t, int b, const float* current) { advance(pass, spec, of, t, b, current); };
+  const auto move_on = [&](int t, int b, const Columns<W>& current) {
+    alignas(64) float row[W];
+    store_columns<W>(row, current.x, W);
+    advance(pass, spec, of, t, b, row);
+  };
   if (in_blocks)
     each_block<W, Weight, true>(pass, tile, b0, b1, move_on);
   else
@@ -173,8 +200,8 @@ template <int W, class Weight>
 float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
   const ForwardPass pass = shared;
   float sum = 0.0f;
-  const auto add = [&](int, int, const float* current) {
-    for (int k = 0; k < W; k += vector_width) sum += current[k];
+  const auto add = [&](int, int, const Columns<W>& current) {
+    for (const Vector& x : current.x) sum += x[0];
   };
   if (by_source<Weight>(pass, W, b1 - b0))
     each_block<W, Weight, true>(pass, tile, b0, b1, add);
@@ -188,12 +215,12 @@ void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, i
   const ForwardPass pass = shared;
   const std::size_t first = static_cast<std::size_t>(tile) * W, row = static_cast<std::size_t>(pass.spec->n_padded());
   const auto run = [&](auto some_graded) {
-    alignas(64) float current[W];
     for (int t = t0; t < t1; ++t)
       for (int b = b0; b < b1; ++b) {
+        Columns<W> current;
         tile_current<W, Weight, some_graded()>(pass, first, t, b, current);
-        std::memcpy(currents + (static_cast<std::size_t>(b - b0) * (t1 - t0) + (t - t0)) * row + first, current,
-                    sizeof(current));
+        store_columns<W>(currents + (static_cast<std::size_t>(b - b0) * (t1 - t0) + (t - t0)) * row + first, current.x,
+                         W);
       }
   };
   any_graded(pass) ? run(std::true_type()) : run(std::false_type());

@@ -66,7 +66,7 @@ struct LayerSpec {
 
 // Calls body with ids as what they are: uint32 where they are `wide`, else uint16.
 template <class Body>
-inline auto with_ids(bool wide, const void* ids, Body&& body) {
+[[gnu::always_inline]] inline auto with_ids(bool wide, const void* ids, Body&& body) {
   return wide ? body(static_cast<const std::uint32_t*>(ids)) : body(static_cast<const std::uint16_t*>(ids));
 }
 template <class Body>
@@ -100,6 +100,13 @@ struct Source {
   const void* weight = nullptr;      // float or Bf16; tile by tile the columns [M, W] of one, sample by sample [M, P·W]
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` is float, in the order of the rows
   const Windows* windows = nullptr;  // of a convolution: `weight` is float, packed (windows.h)
+  // Of lists whose tiles are summed: the ids from slot `last` on, a copy with `ids_ahead` more behind them.
+  const void* last_ids = nullptr;
+  std::int64_t last = 0;
+
+  const void* ids_at(std::int64_t slot) const {
+    return slot < last ? lists.at(slot) : Lists{nullptr, last_ids, nullptr, lists.wide}.at(slot - last);
+  }
 };
 
 // Delays of the M senders of a connection, in addition to its own; see axonal_delays.h.

@@ -79,8 +79,10 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
   const std::size_t state = (static_cast<std::size_t>(tile.index) * pass.n_samples + b) * W;
   const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
   const TileNeurons<M> neurons = tile_neurons<M>(pass, spec, tile, state);
+  Columns<W> columns;
   if constexpr (M::threshold < 0) {
-    step_readout<M, W>(neurons, current, __builtin_popcountll(tile.valid),
+    load_columns<W>(columns.x, current, W);
+    step_readout<M, W>(neurons, columns, __builtin_popcountll(tile.valid),
                        pass.potentials + list * spec.n + tile.first);
   } else {
     const bool fresh = t == 0 && pass.starts_above_threshold;
@@ -91,8 +93,9 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
         slots.reserve(W + vector_width);  // store_selected writes whole vectors
         float* const record = slots.data + slots.size;
         Masks masks;
+        load_columns<W>(columns.x, current, W);
         slots.size +=
-            static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, current, masks, record) - record);
+            static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, columns, masks, record) - record);
         pass.fired[tile.words + list] = masks.fired;
         pass.listed[tile.words + list] = masks.listed;
         return;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "../../codelets/records.h"
 #include "phases.h"
 #include "thread_pool.h"
 
@@ -106,6 +107,24 @@ void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width,
   refuse_changed(name);
 }
 
+namespace {
+
+// Of the lists that have not `ids_ahead` ids behind their spikes, which are the last ones: a copy that has.
+Array<unsigned char> copy_last(Source& source, std::int64_t n_lists) {
+  const Lists& lists = source.lists;
+  const std::int64_t end = lists.offsets[n_lists];
+  std::int64_t first = n_lists;
+  while (first && lists.offsets[first - 1] + lists.n_spikes[first - 1] + ids_ahead > end) --first;
+  source.last = lists.offsets[first];
+  const std::size_t id_bytes = lists.wide ? 4 : 2, n_bytes = static_cast<std::size_t>(end - source.last) * id_bytes;
+  Array<unsigned char> ids = Array<unsigned char>::zeros(n_bytes + ids_ahead * id_bytes);
+  std::copy_n(static_cast<const unsigned char*>(lists.at(source.last)), n_bytes, ids.data());
+  source.last_ids = ids.data();
+  return ids;
+}
+
+}  // namespace
+
 TileColumns::TileColumns(const LayerSpec& spec, const LayerInput& input, bool before)
     : spec_(spec), input_(input), workers_(num_threads()) {
   const bool tiles_for_all = !before && spec.n_tiles() >= 2 * num_threads();
@@ -117,6 +136,7 @@ TileColumns::TileColumns(const LayerSpec& spec, const LayerInput& input, bool be
       packed_.push_back(pack_unless(from.packed, from.weight, from.n_pre, spec, spec.tile_width, "weight"));
     by_worker |= !packed_.back().data;
     sources.push_back({from.lists, from.n_pre, from.delay});
+    last_ids_.push_back(copy_last(sources.back(), static_cast<std::int64_t>(from.n_list_steps) * input.n_samples));
   }
   for (Worker& worker : workers_) worker.sources = sources;
 }

@@ -51,6 +51,7 @@ class TileColumns {
   const LayerSpec& spec_;
   const LayerInput& input_;
   std::vector<Packed> packed_;  // per source; null where a worker packs it
+  std::vector<Array<unsigned char>> last_ids_;
   std::vector<Worker> workers_;
 };
 
