@@ -19,11 +19,11 @@ namespace sparsesnn::SPARSESNN_ISA {
 template <int W, bool graded, class Weight, class Id>
 [[gnu::always_inline]] inline void deliver(Columns<W>& current, const Weight* weight, const Id* ids,
                                            const float* values, std::int64_t n_ids) {
-  static_assert(ids_ahead == 2);
+  static_assert(ids_ahead == 2, "as many rows as are at hand here");
   const auto row_of = [&](Id id) { return weight + static_cast<std::size_t>(id) * W; };
   const Weight *row = row_of(ids[0]), *next = row_of(ids[1]);
   for (std::int64_t j = 0; j < n_ids; ++j) {
-    const Weight* const next_but_one = row_of(ids[j + 2]);
+    const Weight* const next_but_one = row_of(ids[j + ids_ahead]);
     for (int k = 0; k < W / vector_width; ++k) {
       if constexpr (graded)
         current.x[k] += broadcast(values[j]) * load(row + k * vector_width);
