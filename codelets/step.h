@@ -7,8 +7,8 @@
 // they pass at neurons that were listed, times σ'. Source: the chain rule along one neuron; the same traces as e-prop's
 // eligibility vectors (Bellec et al. 2020).
 //
-// W neurons; pointers to W floats of the tile and sample, no aliasing. Cost: that of the model, and no memory but the
-// states (and, of each parameter that learns, as much again).
+// W neurons; pointers to W floats of the tile and sample, no aliasing; in the usual step currents in registers. Cost:
+// that of the model, and no memory but the states (and, of each parameter that learns, as much again).
 #pragma once
 
 #include "dual.h"

@@ -12,13 +12,6 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-inline void begin_current(const ForwardPass& pass, std::size_t first, int n, float* current) {
-  if (pass.neuron.bias)
-    std::memcpy(current, pass.neuron.bias + first, sizeof(float) * n);
-  else
-    std::memset(current, 0, sizeof(float) * n);
-}
-
 inline bool any_graded(const ForwardPass& pass) {
   bool graded = false;
   for (int k = 0; k < pass.n_sources; ++k) graded |= pass.sources[k].lists.values != nullptr;
@@ -246,7 +239,12 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
       });
     });
   };
-  if (!pass.sources_wait) begin_current(pass, 0, n, current);
+  if (!pass.sources_wait) {
+    if (pass.neuron.bias)
+      std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
+    else
+      std::memset(current, 0, sizeof(float) * n);
+  }
   for (int k = 0; k < (pass.sources_wait ? 0 : pass.n_sources); ++k) {
     const Source& source = pass.sources[k];
     if (t < source.delay) continue;
