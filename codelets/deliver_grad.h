@@ -46,7 +46,7 @@ class PendingDots {
   void add(Vector lanes) {
     rows_[n_] = lanes;
     if (++n_ < vector_width) return;
-    store(out_, sum_rows(rows_));
+    store_sums(out_, rows_);
     out_ += vector_width;
     n_ = 0;
   }
@@ -74,7 +74,9 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 }
 
 // The rows of events, in turn. Where the next one lies is known before this one is read: behind this one's loads, its
-// number would wait for all of them. A later one is asked for, since no prefetcher foresees a gather.
+// number would wait for all of them. A later one is asked for, since no prefetcher foresees a gather: line by line
+// where a load takes a whole line; elsewhere loads bound the loop, and a request takes the place of one, so that the
+// first line is asked for and the others are left to the prefetcher.
 template <int W>
 class RowsInTurn {
  public:
@@ -86,11 +88,13 @@ class RowsInTurn {
   const float* take(std::int32_t event) {
     const float *const here = next_, *const later = row(rows_[event + ahead_]);
     next_ = row(rows_[event + 1]);
-    for (int k = 0; k < W; k += 16) __builtin_prefetch(later + k);
+    for (int k = 0; k < n_asked; k += 16) __builtin_prefetch(later + k);
     return here;
   }
 
  private:
+  static constexpr int n_asked = vector_width == 16 ? W : 16;
+
   const float* row(std::uint32_t r) const { return d_current_ + static_cast<std::size_t>(r) * W; }
 
   const float *d_current_, *next_ = nullptr;

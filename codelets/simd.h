@@ -248,22 +248,45 @@ inline void fold_rows(Vector* rows) {
   }
 }
 
+#if SPARSESNN_VECTOR_BYTES == 32
+typedef float Half __attribute__((vector_size(16)));
+
+inline Half add_halves(const Vector& x) {
+  Half low, high;
+  std::memcpy(&low, &x, sizeof(low));
+  std::memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof(low), sizeof(high));
+  return low + high;
+}
+
+// Of four rows, in registers of half the width: shuffles across the halves of a whole one are slow.
+inline Half sum_four(const Vector* rows) {
+  const Half a = add_halves(rows[0]), b = add_halves(rows[1]), c = add_halves(rows[2]), d = add_halves(rows[3]);
+  const Half ab = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  const Half cd = __builtin_shufflevector(c, d, 0, 1, 4, 5) + __builtin_shufflevector(c, d, 2, 3, 6, 7);
+  return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
+}
+#endif
+
 // Lane r of the result is sum_lanes(rows[r]), to the bit; `rows` is used up. Two shuffles a row instead of a chain.
 inline Vector sum_rows(Vector (&rows)[vector_width]) {
 #if SPARSESNN_VECTOR_BYTES == 32
-  // Rows r and r + 4 first: then all shuffles but the first ones stay within blocks of four lanes, as AVX2 likes them.
-  for (int r = 0; r < 4; ++r)
-    rows[r] = __builtin_shufflevector(rows[r], rows[r + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
-              __builtin_shufflevector(rows[r], rows[r + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  for (int r = 0; r < 4; r += 2)
-    rows[r] = __builtin_shufflevector(rows[r], rows[r + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-              __builtin_shufflevector(rows[r], rows[r + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-  rows[0] = __builtin_shufflevector(rows[0], rows[2], 0, 2, 8, 10, 4, 6, 12, 14) +
-            __builtin_shufflevector(rows[0], rows[2], 1, 3, 9, 11, 5, 7, 13, 15);
+  return __builtin_shufflevector(sum_four(rows), sum_four(rows + 4), 0, 1, 2, 3, 4, 5, 6, 7);
 #else
   fold_rows<vector_width>(rows);
-#endif
   return rows[0];
+#endif
+}
+
+// The same, written to memory, where halves need not be joined.
+inline void store_sums(float* out, Vector (&rows)[vector_width]) {
+#if SPARSESNN_VECTOR_BYTES == 32
+  for (int r = 0; r < vector_width; r += 4) {
+    const Half sums = sum_four(rows + r);
+    std::memcpy(out + r, &sums, sizeof(sums));
+  }
+#else
+  store(out, sum_rows(rows));
+#endif
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

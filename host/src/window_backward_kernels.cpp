@@ -223,7 +223,7 @@ class BackwardRow {
   void add_shares() {
     if (!n_waiting_) return;
     float sums[vector_width];
-    store(sums, sum_rows(lanes_));
+    store_sums(sums, lanes_);
     for (int k = 0; k < n_waiting_; ++k) *waiting_[k] += sums[k];
     n_waiting_ = 0;
   }
