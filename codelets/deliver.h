@@ -8,6 +8,7 @@
 // value·weight[m, n]: products are rounded, then added.
 //
 // Where a row lies is known two rows before it is read: behind the loads of those, its id would wait for all of them.
+// Without AVX-512, whose loads take a whole line each, the first line of a row is asked for some rows before that.
 #pragma once
 
 #include "records.h"
@@ -19,11 +20,12 @@ namespace sparsesnn::SPARSESNN_ISA {
 template <int W, bool graded, class Weight, class Id>
 [[gnu::always_inline]] inline void deliver(Columns<W>& current, const Weight* weight, const Id* ids,
                                            const float* values, std::int64_t n_ids) {
-  static_assert(ids_ahead == 2, "as many rows as are at hand here");
+  static_assert(ids_ahead > 2, "a row is asked for before it is known");
   const auto row_of = [&](Id id) { return weight + static_cast<std::size_t>(id) * W; };
   const Weight *row = row_of(ids[0]), *next = row_of(ids[1]);
   for (std::int64_t j = 0; j < n_ids; ++j) {
-    const Weight* const next_but_one = row_of(ids[j + ids_ahead]);
+    const Weight* const next_but_one = row_of(ids[j + 2]);
+    if constexpr (vector_width < 16) __builtin_prefetch(row_of(ids[j + ids_ahead]));
     for (int k = 0; k < W / vector_width; ++k) {
       if constexpr (graded)
         current.x[k] += broadcast(values[j]) * load(row + k * vector_width);

@@ -26,7 +26,7 @@ struct SparseRows {
 inline constexpr int most_events_ahead = 32;
 
 // So many ids behind its last one a list has that deliver reads, whatever they say.
-inline constexpr int ids_ahead = 2;
+inline constexpr int ids_ahead = 6;
 
 // The numbers of one optimiser step; see adam.h. step_size = √c2·lr/c1, eps = √c2·ε.
 struct AdamStep {
