@@ -74,9 +74,7 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 }
 
 // The rows of events, in turn. Where the next one lies is known before this one is read: behind this one's loads, its
-// number would wait for all of them. A later one is asked for, since no prefetcher foresees a gather: line by line
-// where a load takes a whole line; elsewhere loads bound the loop, and a request takes the place of one, so that the
-// first line is asked for and the others are left to the prefetcher.
+// number would wait for all of them. A later one is asked for, since no prefetcher foresees a gather.
 template <int W>
 class RowsInTurn {
  public:
@@ -93,7 +91,7 @@ class RowsInTurn {
   }
 
  private:
-  static constexpr int n_asked = vector_width == 16 ? W : 16;
+  static constexpr int n_asked = loads_lines ? W : 16;
 
   const float* row(std::uint32_t r) const { return d_current_ + static_cast<std::size_t>(r) * W; }
 
