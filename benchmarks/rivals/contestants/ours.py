@@ -1,4 +1,4 @@
-"""sparsesnn through its public interface; `cpu` goes over to dense products where a training run would."""
+"""sparsesnn through its public interface, as training runs it: in one call a step, and with dense products where training would."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 
 import sparsesnn as ss
 from rivals import cameras
-from rivals.contestants.torch_tools import fused_adam, step_of, tensor
+from rivals.contestants.torch_tools import fused_adam, learning_step, tensor
 from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
 from sparsesnn.engines import Training, set_threads
 from sparsesnn.engines.cpu.switch import Switch
+from sparsesnn.loss import CrossEntropy
 
 #: delay of the slowest of the senders that have delays of their own, steps: as far back as the workloads with delays reach
 LONGEST = 24
@@ -38,19 +39,17 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
     model.to(torch.get_default_device())
     spikes = ss.SpikeBatch.from_dense(tensor(task.dense()))
     adam = own_adam if backend == "cpu" else fused_adam
-    switch = (
-        Switch.of(model, Training(n_classes=1 + int(task.labels.max()), decoding="mean")) if backend == "cpu" else None
-    )
+    n_classes = described.populations[described.output].n
+    switch = Switch.of(model, Training(n_classes=n_classes, decoding="mean")) if backend == "cpu" else None
+    loss_of = CrossEntropy(tensor(task.labels), "mean", n_classes)
 
-    def logits() -> Tensor:
-        output = (switch.model_for(spikes) if switch else model)(spikes)
+    def learn() -> Tensor:
+        loss, output = (switch.model_for(spikes) if switch else model).learn(spikes, loss_of)
         if switch:
             switch.count(spikes, output)
-        potentials = output.potentials
-        assert potentials is not None, "the last population is a readout"
-        return potentials.mean(0)
+        return loss
 
-    return step_of(logits, model.parameters(), task.labels, adam)
+    return learning_step(learn, model.parameters(), adam)
 
 
 def own_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:

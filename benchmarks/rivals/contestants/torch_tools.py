@@ -28,10 +28,25 @@ def step_of(
     logits: Callable[[], Tensor],
     parameters: Iterable[Tensor],
     labels: NDArray[np.int64],
-    adam: Callable[[list[Tensor]], torch.optim.Optimizer] = fused_adam,
 ) -> Callable[[], float]:
     """Forward, loss, backward, Adam."""
-    parameters, targets = list(parameters), tensor(labels)
+    targets = tensor(labels)
+
+    def learn() -> Tensor:
+        loss = functional.cross_entropy(logits(), targets)
+        loss.backward()
+        return loss
+
+    return learning_step(learn, parameters, fused_adam)
+
+
+def learning_step(
+    learn: Callable[[], Tensor],
+    parameters: Iterable[Tensor],
+    adam: Callable[[list[Tensor]], torch.optim.Optimizer],
+) -> Callable[[], float]:
+    """`learn`, which adds gradients to the parameters and returns the loss, and Adam."""
+    parameters = list(parameters)
     optimiser = adam(parameters)
     for parameter in parameters:  # Adam's state is there before the first step, so memory is counted without it
         parameter.grad = torch.zeros_like(parameter)
@@ -40,8 +55,7 @@ def step_of(
 
     def step() -> float:
         optimiser.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(logits(), targets)
-        loss.backward()
+        loss = learn()
         optimiser.step()
         return loss.item()
 
