@@ -27,7 +27,7 @@ struct SenderEvents {
   std::uint32_t group_rows = 0;          // rows of one group of samples
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
   std::size_t events_ahead = 8;          // so many events early its row is asked for
-  int senders_ahead = 2;                 // so many senders early theirs
+  int senders_ahead = 2;                 // so many senders early theirs, or fewer: see senders_early
 };
 
 // Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
@@ -106,6 +106,16 @@ inline void ask_for_columns(const float* row, int n) {
   for (int k = 0; k < n; k += 16) __builtin_prefetch(row + k);
 }
 
+// How many senders early: the rows of the events in between must not push out of L1 what was asked for.
+template <int W>
+inline int senders_early(const SenderEvents& events, int m0, int m1) {
+  constexpr std::int64_t row_bytes = W * sizeof(float), half_of_l1 = 16 << 10;
+  const std::int64_t n_bytes = (std::int64_t{events.starts[2 * m1]} - events.starts[2 * m0]) * row_bytes;
+  int early = events.senders_ahead;
+  while (early > 1 && early * n_bytes > half_of_l1 * (m1 - m0)) --early;
+  return early;
+}
+
 // total += sum, or total = sum; sum = 0.
 template <int W>
 inline void fold(float* total, bool first, Vector (&sum)[W / vector_width], int n_columns) {
@@ -128,7 +138,7 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
   const std::int32_t* const starts = events.starts;
   const std::uint32_t* const rows = events.rows;
   const std::uint32_t group_rows = events.group_rows;
-  const int senders_ahead = events.senders_ahead;
+  const int senders_ahead = senders_early<W>(events, m0, m1);
   RowsInTurn<W> in_turn(d_current, events);
   in_turn.begin_at(starts[2 * m0]);
   PendingDots dots(share ? share + starts[2 * m0] : nullptr);

@@ -273,10 +273,9 @@ class SortedLists:
         float32[K, events]: from values [K, entries] of the population's lists.
         """
 
-def chunk_plan(n_pre: int, n_sources: int, tile_width: int, n_tiles: int) -> tuple[int, int]:
+def chunk_plan(n_tiles: int) -> tuple[int, int]:
     """
-    Rows at most, and groups of samples at least, of a chunk of the backward pass of a layer of n_tiles tiles that
-    hears n_sources populations of n_pre neurons in all.
+    Rows and groups of samples of a chunk of the backward pass of a layer of n_tiles tiles: see ChunkPlan.
     """
 
 def shard_message(lists: Lists, n_neurons: int, dropped: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, events: OwnEvents | None = ...) -> object:

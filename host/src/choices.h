@@ -9,7 +9,7 @@
 namespace sparsesnn {
 
 struct Choices {
-  int backward_rows = 1024;  // see `known_choices`
+  int backward_rows = 2048;  // see `known_choices`
   int events_ahead = 8;
   int senders_ahead = 2;
   int columns_kb = 512;

@@ -8,13 +8,14 @@
 
 namespace sparsesnn {
 
-// Rows of a chunk at most, and groups of samples at least, where all steps of one fit into a chunk.
+// Rows (t, b) of a chunk of several groups of samples at most, of one group twice as many; and groups at least, where
+// all steps of one fit into a chunk.
 struct ChunkPlan {
   int n_rows, n_groups;
 };
 
-// Of a layer that hears `n_sources` populations of `n_pre` neurons in all; `by_tile`: ∂L/∂i runs tile by tile.
-ChunkPlan chunk_plan(std::size_t n_pre, std::size_t n_sources, int tile_width, bool by_tile);
+// Of a layer whose ∂L/∂i runs tile by tile, or not.
+ChunkPlan chunk_plan(bool by_tile);
 
 // Whether the backward pass of a layer runs tile by tile: neurons do not hear one another, nor is a row of weights read
 // whole, and there is a tile for every thread.

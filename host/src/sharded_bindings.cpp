@@ -312,13 +312,12 @@ void register_sharded(nb::module_& m) {
            "float32[K, events]: from values [K, entries] of the population's lists.");
   m.def(
       "chunk_plan",
-      [](std::size_t n_pre, std::size_t n_sources, int tile_width, int n_tiles) {
-        const ChunkPlan plan = chunk_plan(n_pre, n_sources, tile_width, n_tiles >= num_threads());
+      [](int n_tiles) {
+        const ChunkPlan plan = chunk_plan(n_tiles >= num_threads());
         return std::make_tuple(plan.n_rows, plan.n_groups);
       },
-      "n_pre"_a, "n_sources"_a, "tile_width"_a, "n_tiles"_a,
-      "Rows at most, and groups of samples at least, of a chunk of the backward pass of a layer of n_tiles tiles that\n"
-      "hears n_sources populations of n_pre neurons in all.");
+      "n_tiles"_a,
+      "Rows and groups of samples of a chunk of the backward pass of a layer of n_tiles tiles: see ChunkPlan.");
   m.def("shard_message", &message_of_shard, "lists"_a, "n_neurons"_a, "dropped"_a.none(),
         "events"_a.none() = nb::none(),
         "uint8[n]: lists of one shard, of n_neurons, for `merge_messages`, and its sorted events, if given.");

@@ -115,7 +115,7 @@ def _layer_streams(
     layer: Layer, senders: list[SpikeBatch], wanted: list[bool], own: SpikeBatch | None, machine: Machine
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
-    chunks = n_chunks(senders[0].n_steps, senders[0].n_samples)
+    chunks = n_chunks(senders[0].n_steps, senders[0].n_samples, _core.num_threads())
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(c.n_pre for c in layer.incoming)
     columns = machine.level_of(weight_bytes * sum(layer.n_pre) * min(n, 64))  # of one tile

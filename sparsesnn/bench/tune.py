@@ -17,7 +17,7 @@ from sparsesnn.wording import count
 
 #: values that are tried; of others one may know better
 TRIED = {
-    "backward_rows": (256, 512, 2048, 4096),
+    "backward_rows": (512, 1024, 4096),
     "events_ahead": (0, 4, 16),
     "senders_ahead": (0, 1, 4),
     "columns_kb": (128, 2048),

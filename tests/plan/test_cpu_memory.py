@@ -29,8 +29,12 @@ from sparsesnn.spikes import SpikeBatch
 )
 def test_sums_that_wait(n_samples: int, sums: int) -> None:
     assert _core.group_samples == GROUP_SAMPLES
-    assert waiting_sums(n_samples, 128) == sums
-    assert waiting_sums(n_samples, 129) == sums + 1  # a group of samples then takes two chunks
+
+    def waiting(n_steps: int) -> int:
+        return waiting_sums(make_plan(parse_net("3-4-2"), n_samples, n_steps, parse_target("cpu:1"), max_activity=1))
+
+    assert waiting(512) == sums
+    assert waiting(513) == sums + 1  # a group of samples then takes two chunks
 
 
 def test_only_the_largest_layer_at_hand_has_them() -> None:

@@ -95,9 +95,8 @@ class Parts:
             first = first_reader(network, name)
             if first is None or len(shards.owners) < 2:
                 continue
-            post, senders = self.shards[first.post], [c.pre for c in network.connections if c.post == first.post]
-            n_pre, n_tiles = sum(network.populations[pre].n for pre in senders), -(-post.n_of(0) // post.tile_width)
-            found[name] = (first.delay, *_core.chunk_plan(n_pre, len(senders), post.tile_width, n_tiles))
+            post = self.shards[first.post]
+            found[name] = (first.delay, *_core.chunk_plan(-(-post.n_of(0) // post.tile_width)))
         first_rank = self.grid.shards.all_gather(np.array(list(found.values()), np.int64).reshape(-1))[0]
         return {
             name: (int(delay), int(n_rows), int(n_groups))

@@ -39,7 +39,7 @@ from types import MappingProxyType
 
 from sparsesnn.layers import LI
 from sparsesnn.layers.declaration import n_learnt
-from sparsesnn.partition.cpu.sorting import chunk_rows, chunk_shape, n_chunks, sorts_for_all
+from sparsesnn.partition.cpu.sorting import chunk_of, n_chunks, sorts_for_all
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, n_blocks, tile_width
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan
@@ -165,10 +165,12 @@ def _exchanges(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> list[tu
     sizes[owners[0]] += 4 * rows * limited
     for c in plan.outgoing(name):
         if plan.trains and sorts_for_all(plan, c):
-            batch = plan.n_steps, plan.n_samples, chunk_rows(plan, c.post)
-            n_rows = math.prod(chunk_shape(*batch)) * GROUP_SAMPLES
+            n_rows = math.prod(chunk_of(plan))
             arrive = ids * max(0, plan.n_steps - c.delay) / plan.n_steps
-            each = 2 * count_bytes(n_rows) * n_chunks(*batch) + (2 if n_rows <= 65536 else 4) * arrive
+            each = (
+                2 * count_bytes(n_rows) * n_chunks(plan.n_steps, plan.n_samples, plan.target.tiles)
+                + (2 if n_rows <= 65536 else 4) * arrive
+            )
             sizes = [size + n * each for size, n in zip(sizes, own, strict=True)]
     found = [(_gather(plan, f"{name} lists", sizes), 1)]
     loops = [c for c in plan.outgoing(name) if c.recurrent]

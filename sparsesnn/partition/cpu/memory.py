@@ -22,9 +22,10 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | masks | of one layer at a time: 16 B per tile and list |
 | state | the states of all layers; while a layer runs, its own once more and ∂L/∂i of as many steps as a loop's delay; B·n·4 each |
 | waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
-|  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 128 |
-| state gradient | ∂L/∂i of a chunk of 1,024 rows, 4·W·P a row; of recurrent layers of one process whose weights do not stay in L2 |
-|  | the currents of 512 rows on each core, where those are more |
+|  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 512 |
+| state gradient | ∂L/∂i of a chunk (sorting.py), 4·W a row and core; where all tiles of a layer wait for one another, as those of a |
+|  | recurrent one, 4·W·P a row; of recurrent layers of one process whose weights do not stay in L2 the currents of 512 rows |
+|  | on each core, where those are more |
 |  | maps that hear convolutions alone keep what a row receives of one sample on each core, 32 B a run of weights (sorting), a weight gradient a sample |
 |  | (waiting sums), records before they are in order (masks), and no currents of several steps |
 | sorting | of one layer: all it received, sorted by sender, 4 B a spike, 8 B where gradients flow back; of lists that ranks |
@@ -34,9 +35,9 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
 
 The engine keeps what one layer needed for the next one (`host/src/memory.h`), so the largest of each item counts, and
-the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured in eight runs
-of 700-1024-1024-20, 64-2048-2048-10 and 64-2048r-10, T = 4 to 140 and batches of 16 to 520, the sum above weights and optimiser
-was 0.94 to 1.11 times the measured memory.
+the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured in nine runs
+of 700-1024-1024-20, 64-2048-2048-10, 700-1024r-20 and 64-2048r-10, T = 20 to 500 and batches of 16 to 520, the sum above
+weights and optimiser was 0.96 to 1.13 times the measured memory, of the recurrent ones 0.90 to 1.41.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ import numpy as np
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.cost import tile_blocks
-from sparsesnn.partition.cpu.sorting import CHUNK_ROWS, chunk_rows, chunk_shape, n_chunks, sorts_for_all
+from sparsesnn.partition.cpu.sorting import chunk_of, n_chunks, sorts_for_all
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
@@ -146,13 +147,17 @@ def _rank(
                 + min(plan.n_steps, max((plan.reach(c) for c in incoming if c.recurrent), default=0)) * plan.trains
             ),
             "masks": 0 if isinstance(population, LI) else 16 * tiles[name] * rows,
-            "state gradient": 4 * max(min(CHUNK_ROWS, rows) * train, _waiting_rows(plan, name, lengths)) * padded,
+            "state gradient": 4
+            * max(
+                math.prod(chunk_of(plan)) * train * _grad_columns(plan, name, tiles[name], lengths),
+                _waiting_rows(plan, name, lengths) * padded,
+            ),
             "shares": sum(_shares(plan, c, tiles[name], lengths[c.pre]) for c in incoming) * train,
-            "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan.n_samples, plan.n_steps) * train,
+            "waiting sums": 4 * sum(n_read.values()) * waiting_sums(plan) * train,
             "sorting": sum(_sorting(plan, c, lengths[c.pre]) for c in incoming) * train,
         }
         peak["waiting sums"] += sum(
-            4 * w * _chunk_samples(plan) * train for c, w in n_weights.items() if plan.is_windows(c)
+            4 * w * chunk_of(plan)[0] * train for c, w in n_weights.items() if plan.is_windows(c)
         )
         if plan.runs_by_row(name):
             peak = _windows(plan, name, sum(n_weights.values()), lengths)
@@ -179,7 +184,7 @@ def _rank(
             out["lists"] += ids * wide + 4 * mine * train + 12 * rows
             for c in plan.outgoing(name):
                 if train and sorts_for_all(plan, c):
-                    n_starts = 2 * n_chunks(plan.n_steps, plan.n_samples, chunk_rows(plan, c.post))
+                    n_starts = 2 * n_chunks(plan.n_steps, plan.n_samples, plan.target.tiles)
                     out["sorting"] += 4 * (ids + 2 * mine + n_starts * (plan.populations[name].n + own[name]))
                 of_ranks = blocks[c.post]
                 sums = 0 if c.recurrent else 4 * (2 * of_ranks[rank] * ids + sum(of_ranks) * mine) * train
@@ -226,11 +231,6 @@ def _windows(plan: Plan, name: str, n_weights: int, lengths: Mapping[str, Length
     }
 
 
-def _chunk_samples(plan: Plan) -> int:
-    """Samples that the backward pass works on at a time: whole groups."""
-    return min(plan.n_samples, chunk_shape(plan.n_steps, plan.n_samples)[0] * GROUP_SAMPLES)
-
-
 def _states(population: Input | LI | Population) -> int:
     """Numbers per neuron that its model carries."""
     return 0 if isinstance(population, Input) else len(population.states)
@@ -240,6 +240,18 @@ def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
     """Senders whose weights are packed where no gradient can lie."""
     read = [c for c in incoming if not plan.is_compressed(c) and not plan.is_windows(c)]
     return sum(plan.populations[c.pre].n for c in read if c.recurrent or not plan.trains)
+
+
+def _grad_columns(plan: Plan, name: str, n_tiles: int, lengths: Mapping[str, Lengths]) -> int:
+    """Neurons whose ∂L/∂i of a chunk is there at a time: of one tile on each core, unless something waits for all of them
+    (`keeps_all` of host/src/backward.cpp)."""
+    incoming, cores = plan.incoming(name), plan.target.tiles
+    by_tile = isinstance(plan.network.populations[name], Population) and n_tiles >= cores
+    waits = any(
+        c.recurrent or plan.is_compressed(c) or plan.is_windows(c) or _is_dense(plan, c, lengths[c.pre])
+        for c in incoming
+    )
+    return tile_width(plan, name) * (cores if by_tile and not waits else n_tiles)
 
 
 def _waiting_rows(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> int:
@@ -254,7 +266,7 @@ def _waiting_rows(plan: Plan, name: str, lengths: Mapping[str, Lengths]) -> int:
     return min(plan.target.tiles * WAITING_ROWS, rows) if n_bytes > WAITING_BYTES and arriving > WAITING_IDS else 0
 
 
-def waiting_sums(n_samples: int, n_steps: int) -> int:
+def waiting_sums(plan: Plan) -> int:
     """Buffers like a weight's gradient, beside it, that its sum over groups of samples takes."""
 
     def waiting(n_groups: int) -> int:
@@ -263,7 +275,7 @@ def waiting_sums(n_samples: int, n_steps: int) -> int:
         first = (n_groups + 1) // 2
         return max(waiting(first), 1 + waiting(n_groups - first))  # the first half waits while the second is added up
 
-    return waiting(-(-n_samples // GROUP_SAMPLES)) + (n_steps * GROUP_SAMPLES > CHUNK_ROWS)
+    return waiting(-(-plan.n_samples // GROUP_SAMPLES)) + (chunk_of(plan)[1] < plan.n_steps)
 
 
 def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> int:
@@ -274,10 +286,11 @@ def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> in
     if _is_dense(plan, c, lengths):
         large = plan.populations[c.post].n ** 2 * 4 > RETURNED_BYTES
         return math.ceil(plan.n_steps * plan.n_samples * lengths.listed * 4) if c.recurrent and large else 0
+    if c.recurrent:
+        return 0  # what comes back through loops is added up sample by sample
     if plan.is_compressed(c):
         n_tiles = 1  # sums over blocks of tiles
-    rows = min(chunk_rows(plan, c.post), plan.n_steps * plan.n_samples)
-    return math.ceil(rows * lengths.listed * 4.5 * n_tiles)
+    return math.ceil(math.prod(chunk_of(plan)) * lengths.listed * 4.5 * n_tiles)
 
 
 def _is_dense(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from sparsesnn.connection import Connection
 from sparsesnn.layers import LI
 from sparsesnn.network import Network
-from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, tile_width
+from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.plan import ConnectionPlan, Plan
 
-#: rows (t, b) that the backward pass works on at a time: `backward_rows` of host/src/choices.h
-CHUNK_ROWS = 1024
-#: bytes of a tile's weights from several connections above which it does more: `columns_kb` of host/src/choices.h
-COLUMNS_BYTES = 1 << 19
+#: rows (t, b) that the backward pass works on at a time, twice as many of one group of samples: `backward_rows` of host/src/choices.h
+CHUNK_ROWS = 2048
+#: with more, as many fewer: `chunk_plan` of host/src/chunks.cpp
+FEW_THREADS = 4
 
 
 def first_reader(network: Network, name: str) -> Connection | None:
@@ -35,25 +35,22 @@ def sorts_for_all(plan: Plan, c: ConnectionPlan) -> bool:
     return first is not None and (first.post, first.delay) == (c.post, c.delay)
 
 
-def chunk_rows(plan: Plan, name: str) -> int:
-    """Twice CHUNK_ROWS where weights do not fit L2: `chunk_plan` of host/src/chunks.cpp."""
-    incoming = plan.incoming(name)
-    columns = 4 * tile_width(plan, name) * sum(plan.in_lists(c).n_pre for c in incoming)
-    many = (
-        len(incoming) > 1
-        and columns > COLUMNS_BYTES
-        and not any(c.recurrent or plan.is_compressed(c) for c in incoming)
-    )
-    return CHUNK_ROWS * (2 if many else 1)
+def chunk_shape(n_steps: int, n_samples: int, n_threads: int) -> tuple[int, int]:
+    """Groups of samples and steps of a chunk at most: `make_chunks` of host/src/chunks.cpp."""
+    rows = max(1, CHUNK_ROWS * FEW_THREADS // max(FEW_THREADS, n_threads))
+    most_steps = max(1, 2 * rows // GROUP_SAMPLES)
+    if n_steps > most_steps:
+        return 1, -(-n_steps // -(-n_steps // most_steps))
+    return min(-(-n_samples // GROUP_SAMPLES), max(1, rows // (max(1, n_steps) * GROUP_SAMPLES))), n_steps
 
 
-def chunk_shape(n_steps: int, n_samples: int, n_rows: int = CHUNK_ROWS) -> tuple[int, int]:
-    """Groups of samples and steps of a chunk of at most so many rows: `make_chunks` of host/src/chunks.cpp."""
-    most = n_rows // GROUP_SAMPLES  # steps of a group
-    return min(-(-n_samples // GROUP_SAMPLES), max(1, most // max(1, n_steps))), min(n_steps, most)
-
-
-def n_chunks(n_steps: int, n_samples: int, n_rows: int = CHUNK_ROWS) -> int:
+def n_chunks(n_steps: int, n_samples: int, n_threads: int) -> int:
     """Chunks of a backward pass."""
-    groups, steps = chunk_shape(n_steps, n_samples, n_rows)
+    groups, steps = chunk_shape(n_steps, n_samples, n_threads)
     return -(-n_samples // max(1, groups * GROUP_SAMPLES)) * -(-n_steps // max(1, steps))
+
+
+def chunk_of(plan: Plan) -> tuple[int, int]:
+    """Samples and steps of a chunk."""
+    groups, steps = chunk_shape(plan.n_steps, plan.n_samples, plan.target.tiles)
+    return min(plan.n_samples, groups * GROUP_SAMPLES), steps
