@@ -18,13 +18,12 @@ namespace {
 
 constexpr Choice known[] = {
     {"backward_rows", &Choices::backward_rows, 8, 1 << 20,
-     "steps times samples whose current gradients the backward pass keeps between its two halves; twice as many of "
-     "eight "
-     "samples alone"},
+     "steps times samples whose current gradients the backward pass keeps between its two halves; twice as many where "
+     "they are those of eight samples"},
     {"events_ahead", &Choices::events_ahead, 0, most_events_ahead,
      "so many events early deliver_grad asks for a row of current gradients"},
     {"senders_ahead", &Choices::senders_ahead, 0, 64,
-     "so many senders early deliver_grad asks for a row of weights and of their gradient"},
+     "so many senders early, at most, deliver_grad asks for a row of weights and of their gradient"},
     {"columns_kb", &Choices::columns_kb, 0, 1 << 20,
      "kilobytes of a tile's weights from several connections, above which deliver takes one connection at a time"},
     {"dense_share", &Choices::dense_share, 0, 101,

@@ -15,6 +15,7 @@ from sparsesnn.engines import arrival
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import rank_bytes, waiting_sums
+from sparsesnn.partition.cpu.sorting import chunk_rows
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
@@ -35,6 +36,16 @@ def test_sums_that_wait(n_samples: int, sums: int) -> None:
 
     assert waiting(512) == sums
     assert waiting(513) == sums + 1  # a group of samples then takes two chunks
+
+
+@pytest.mark.parametrize("threads", [1, 4, 6, 16, 1024])
+def test_chunks_have_the_rows_that_the_engine_gives_them(threads: int) -> None:
+    before = _core.num_threads()
+    _core.set_num_threads(threads)
+    try:
+        assert _core.chunk_plan(1024) == (chunk_rows(threads), 1)
+    finally:
+        _core.set_num_threads(before)
 
 
 def test_only_the_largest_layer_at_hand_has_them() -> None:

@@ -10,7 +10,7 @@ from sparsesnn.partition.plan import ConnectionPlan, Plan
 
 #: rows (t, b) that the backward pass works on at a time, twice as many of one group of samples: `backward_rows` of host/src/choices.h
 CHUNK_ROWS = 2048
-#: with more, as many fewer: `chunk_plan` of host/src/chunks.cpp
+#: with more threads rows are fewer: `chunk_plan` of host/src/chunks.cpp
 FEW_THREADS = 4
 
 
@@ -35,9 +35,14 @@ def sorts_for_all(plan: Plan, c: ConnectionPlan) -> bool:
     return first is not None and (first.post, first.delay) == (c.post, c.delay)
 
 
+def chunk_rows(n_threads: int) -> int:
+    """Rows of a chunk of several groups at most: `chunk_plan` of host/src/chunks.cpp."""
+    return max(1, CHUNK_ROWS * FEW_THREADS // max(FEW_THREADS, n_threads))
+
+
 def chunk_shape(n_steps: int, n_samples: int, n_threads: int) -> tuple[int, int]:
     """Groups of samples and steps of a chunk at most: `make_chunks` of host/src/chunks.cpp."""
-    rows = max(1, CHUNK_ROWS * FEW_THREADS // max(FEW_THREADS, n_threads))
+    rows = chunk_rows(n_threads)
     most_steps = max(1, 2 * rows // GROUP_SAMPLES)
     if n_steps > most_steps:
         return 1, -(-n_steps // -(-n_steps // most_steps))
