@@ -20,7 +20,7 @@ T, B, M = 37, 19, 71  # several chunks of every number of rows below 703
 STANDARD = {name: standard for name, _, standard, _ in _core.choices()}
 VALUES = {
     **TRIED,
-    "backward_rows": (8, 100, *TRIED["backward_rows"]),
+    "backward_rows": (8, 100, 256, *TRIED["backward_rows"]),
     "columns_kb": (0, *TRIED["columns_kb"]),
     "dense_share": (0, 101),
 }

@@ -35,7 +35,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
 
 The engine keeps what one layer needed for the next one (`host/src/memory.h`), so the largest of each item counts, and
-the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured in nine runs
+the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured in nine runs (Zen 1, commit ed61b31)
 of 700-1024-1024-20, 64-2048-2048-10, 700-1024r-20 and 64-2048r-10, T = 20 to 500 and batches of 16 to 520, the sum above
 weights and optimiser was 0.96 to 1.13 times the measured memory, of the recurrent ones 0.90 to 1.41.
 """

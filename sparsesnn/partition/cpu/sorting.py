@@ -41,21 +41,20 @@ def chunk_rows(n_threads: int) -> int:
 
 
 def chunk_shape(n_steps: int, n_samples: int, n_threads: int) -> tuple[int, int]:
-    """Groups of samples and steps of a chunk at most: `make_chunks` of host/src/chunks.cpp."""
+    """Samples and steps of a chunk at most: `make_chunks` of host/src/chunks.cpp."""
     rows = chunk_rows(n_threads)
     most_steps = max(1, 2 * rows // GROUP_SAMPLES)
-    if n_steps > most_steps:
-        return 1, -(-n_steps // -(-n_steps // most_steps))
-    return min(-(-n_samples // GROUP_SAMPLES), max(1, rows // (max(1, n_steps) * GROUP_SAMPLES))), n_steps
+    n_parts = max(1, -(-n_steps // most_steps))
+    groups = max(1, rows // (max(1, n_steps) * GROUP_SAMPLES))  # 1 where there are several parts
+    return min(n_samples, groups * GROUP_SAMPLES), -(-n_steps // n_parts)
 
 
 def n_chunks(n_steps: int, n_samples: int, n_threads: int) -> int:
     """Chunks of a backward pass."""
-    groups, steps = chunk_shape(n_steps, n_samples, n_threads)
-    return -(-n_samples // max(1, groups * GROUP_SAMPLES)) * -(-n_steps // max(1, steps))
+    samples, steps = chunk_shape(n_steps, n_samples, n_threads)
+    return -(-n_samples // max(1, samples)) * -(-n_steps // max(1, steps))
 
 
 def chunk_of(plan: Plan) -> tuple[int, int]:
     """Samples and steps of a chunk."""
-    groups, steps = chunk_shape(plan.n_steps, plan.n_samples, plan.target.tiles)
-    return min(plan.n_samples, groups * GROUP_SAMPLES), steps
+    return chunk_shape(plan.n_steps, plan.n_samples, plan.target.tiles)
