@@ -22,9 +22,10 @@ Source: Williams, Waterman, Patterson, "Roofline" (2009), with one roof a memory
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer, Model
@@ -61,8 +62,8 @@ class Machine:
         return next((level for level in LEVELS[:3] if n_bytes <= self.caches[level]), "memory")
 
 
-def measure_machine(seconds: float = 0.03) -> Machine:
-    """Bandwidths of this machine with the engine's threads and instruction set; takes about 8·`seconds`."""
+def measure_machine(seconds: float = 0.01) -> Machine:
+    """Bandwidths of this machine with the engine's threads and instruction set; takes about 8·`seconds`, and some memory for a while."""
     caches = cache_sizes()
     threads = _core.num_threads()
     l3 = max(2 * caches["L2"], min(caches["L3"] // (2 * threads), 16 << 20))
@@ -72,14 +73,21 @@ def measure_machine(seconds: float = 0.03) -> Machine:
         "L3": l3,
         "memory": max(4 * caches["L3"] // threads, 64 << 20) if caches["L3"] <= 256 << 20 else 256 << 20,
     }
+    read, update = (
+        {level: _core.measure_bandwidth(n_bytes, update, seconds) for level, n_bytes in footprints.items()}
+        for update in (False, True)
+    )
+    _core.release_memory()
+    return Machine(caches, read, update)
 
-    def measure(update: bool) -> dict[str, float]:
-        return {
-            level: max(_core.measure_bandwidth(n_bytes, update, seconds) for _ in range(2))
-            for level, n_bytes in footprints.items()
-        }
 
-    return Machine(caches, measure(update=False), measure(update=True))
+def typical(machines: Sequence[Machine]) -> Machine:
+    """The medians of several measurements of one machine, whose clock and neighbors change from second to second."""
+
+    def medians(found: list[Mapping[str, float]]) -> dict[str, float]:
+        return {level: median(m[level] for m in found) for level in LEVELS}
+
+    return Machine(machines[0].caches, medians([m.read for m in machines]), medians([m.update for m in machines]))
 
 
 def cache_sizes(described: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:

@@ -36,6 +36,9 @@ from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
+#: times that the machine is measured between the steps of one benchmark
+N_LOOKS = 3
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -56,8 +59,8 @@ class StepResult:
         listed: spikes and near-spikes per neuron and step, likewise.
         dropped: candidates without a slot.
         loss: of the first step.
-        peak_bytes: highest memory of the process over all steps above what it held before the first, with gradients
-            but without weights, Adam's state and data. None where the system does not say.
+        peak_bytes: highest memory of the process in the steps that are not timed above what it held before the first, with
+            gradients but without weights, Adam's state and data. None where the system does not say.
         weight_bytes, optimiser_bytes: of the parameters, and of Adam's two moments.
         backend, isa, threads, machine, device, workload: what ran where.
         samples_per_joule: of the device, by NVML; None where nobody counts.
@@ -145,6 +148,7 @@ def bench_step(
 ) -> StepResult:
     """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted.
 
+    Three times in between the machine's bandwidths are measured: its clock and its neighbors change while it works.
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
     place = find_device(device, backend)
@@ -167,15 +171,20 @@ def bench_step(
     del output
     for _ in range(warm_up):
         train_step(model, optimiser, spikes, labels, precision)
+    peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
     energy = joules(place)
-    times, clocks = [], []
-    for _ in range(repeats):
+    times, clocks, looks = [], [], []
+    for k in range(repeats):
         _core.phase_seconds(reset=True)
         times.append(train_step(model, optimiser, spikes, labels, precision)[2])
         clocks.append(_core.phase_seconds(reset=True))
+        if engine_class(backend).counts_phases and N_LOOKS * (k + 1) // repeats > N_LOOKS * k // repeats:
+            looks.append(_Look.at(model, spikes))
+            train_step(
+                model, optimiser, spikes, labels, precision
+            )  # brings back into the caches what they hold in training
     spent = joules(place)
     per_joule = repeats * workload.n_samples / (spent - energy) if energy is not None and spent else None
-    peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
     if place.type == "cuda":
         with peak_memory(place) as highest:
             train_step(model, optimiser, spikes, labels, precision)
@@ -187,19 +196,19 @@ def bench_step(
     share: dict[str, float] = {}
     bandwidth: dict[str, dict[str, float]] = {}
     floor_1_thread = None
-    if engine_class(backend).counts_phases:
+    if looks:
         seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
-        phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_seconds(model, spikes)).items()}
+        deliver_s = median(look.deliver_s for look in looks)
+        phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_s).items()}
         phases["optimiser"] = optimiser_ms
         phases["other"] = max(0.0, median(totals) - sum(phases.values()))
-        machine = roofline.measure_machine()
+        machine = roofline.typical([look.machine for look in looks])
         streams = list(roofline.streams(model, spikes, model(spikes), machine))
         floor = roofline.floor_ms(streams, machine)
         floor["total"] = sum(floor.values())
-        if (threads := _core.num_threads()) > 1:
-            _core.set_num_threads(1)
-            floor_1_thread = sum(roofline.floor_ms(streams, roofline.measure_machine()).values())
-            _core.set_num_threads(threads)
+        if _core.num_threads() > 1:
+            one_thread = roofline.typical([look.one_thread for look in looks])
+            floor_1_thread = sum(roofline.floor_ms(streams, one_thread).values())
         # step is what deliver, timed apart, leaves of the loop they share: nothing, if the machine was slow just then
         share = {k: ms / phases[k] for k, ms in floor.items() if phases.get(k, 0.0) > 0}
         share["total"] = floor["total"] / median(totals)
@@ -231,6 +240,24 @@ def bench_step(
         samples_per_joule=per_joule,
         workload=asdict(workload),
     )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What can be measured only between steps: the machine with the engine's threads and with one, and delivering alone."""
+
+    machine: roofline.Machine
+    one_thread: roofline.Machine
+    deliver_s: float
+
+    @classmethod
+    def at(cls, model: Model, spikes: SpikeBatch) -> _Look:
+        machine = one_thread = roofline.measure_machine()
+        if (threads := _core.num_threads()) > 1:
+            _core.set_num_threads(1)
+            one_thread = roofline.measure_machine()
+            _core.set_num_threads(threads)
+        return cls(machine, one_thread, deliver_seconds(model, spikes))
 
 
 def deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float:

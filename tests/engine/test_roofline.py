@@ -108,3 +108,11 @@ def test_bandwidths_are_measured() -> None:
     assert _core.measure_bandwidth(1, True, 0.001) > 1e6
     with pytest.raises(TypeError):
         _core.measure_bandwidth(-1, False, 0.001)
+
+
+def test_several_measurements_of_one_machine_count_by_their_medians() -> None:
+    rates = (3e9, 1e9, 2e9)
+    found = roofline.typical(
+        [Machine(MACHINE.caches, dict.fromkeys(LEVELS, r), dict.fromkeys(LEVELS, 2 * r)) for r in rates]
+    )
+    assert found == Machine(MACHINE.caches, dict.fromkeys(LEVELS, 2e9), dict.fromkeys(LEVELS, 4e9))
