@@ -49,7 +49,6 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
         f"Training step of {sweep['net']}, T={facts['n_steps']}, batch {facts['n_samples']}, "
         f"{count(facts['threads'], 'thread')} of {facts['machine']}" + (f"\n{disturbed}" if disturbed else "")
     )
-    figure.legend(
-        fontsize=8, frameon=False, loc="outside right center"
-    )  # beside a title that may be wider than the axes
+    # below the title, which may be wider than the axes
+    figure.legend(fontsize=8, frameon=False, loc="outside right center")
     figures.save(figure, path, title)
