@@ -180,9 +180,8 @@ def bench_step(
         clocks.append(_core.phase_seconds(reset=True))
         if engine_class(backend).counts_phases and N_LOOKS * (k + 1) // repeats > N_LOOKS * k // repeats:
             looks.append(_Look.at(model, spikes))
-            train_step(
-                model, optimiser, spikes, labels, precision
-            )  # brings back into the caches what they hold in training
+            # not timed: brings back into the caches what they hold in training
+            train_step(model, optimiser, spikes, labels, precision)
     spent = joules(place)
     per_joule = repeats * workload.n_samples / (spent - energy) if energy is not None and spent else None
     if place.type == "cuda":
