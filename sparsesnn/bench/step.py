@@ -148,7 +148,7 @@ def bench_step(
 ) -> StepResult:
     """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted.
 
-    Three times in between the machine's bandwidths are measured: its clock and its neighbors change while it works.
+    In between, the machine's bandwidths are measured three times: its clock and its neighbors change while it works.
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
     place = find_device(device, backend)
@@ -175,13 +175,13 @@ def bench_step(
     energy = joules(place)
     times, clocks, looks = [], [], []
     for k in range(repeats):
-        _core.phase_seconds(reset=True)
-        times.append(train_step(model, optimiser, spikes, labels, precision)[2])
-        clocks.append(_core.phase_seconds(reset=True))
-        if engine_class(backend).counts_phases and N_LOOKS * (k + 1) // repeats > N_LOOKS * k // repeats:
+        if engine_class(backend).counts_phases and N_LOOKS * k % repeats < N_LOOKS:
             looks.append(_Look.at(model, spikes))
             # not timed: brings back into the caches what they hold in training
             train_step(model, optimiser, spikes, labels, precision)
+        _core.phase_seconds(reset=True)
+        times.append(train_step(model, optimiser, spikes, labels, precision)[2])
+        clocks.append(_core.phase_seconds(reset=True))
     spent = joules(place)
     per_joule = repeats * workload.n_samples / (spent - energy) if energy is not None and spent else None
     if place.type == "cuda":
