@@ -29,9 +29,9 @@ namespace {
 // A cache line, so that what threads write at once lies apart.
 constexpr int line = 64;
 
-// Looks at a word this often, with a pause in between, before sleeping on it: some tens of microseconds, the time
-// between two passes of one call, and less than waking up takes. Longer would take a processor from somebody else.
-constexpr int n_spins = 2000;
+// Looks at a word for so long before sleeping on it: longer than Python takes between two passes of a training step, as
+// waking up costs both threads tens of microseconds. Longer still would take a processor from somebody else.
+constexpr std::chrono::microseconds longest_look{200};
 
 // -1 outside a parallel_for, else the index of the worker that this thread is.
 thread_local int this_worker = -1;
@@ -70,10 +70,14 @@ inline void pause() {
 // Returns once `word` no longer holds `value`.
 template <class T>
 void wait_while(const std::atomic<T>& word, T value) {
-  for (int k = 0; k < n_spins; ++k) {
-    if (word.load(std::memory_order_acquire) != value) return;
-    pause();
-  }
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + longest_look;
+  do {
+    for (int k = 0; k < 32; ++k) {
+      if (word.load(std::memory_order_acquire) != value) return;
+      pause();
+    }
+  } while (Clock::now() < end);
   word.wait(value, std::memory_order_acquire);
 }
 
