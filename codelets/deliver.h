@@ -8,7 +8,7 @@
 // value·weight[m, n]: products are rounded, then added.
 //
 // Where a row lies is known two rows before it is read: behind the loads of those, its id would wait for all of them.
-// Where loads take less than a line, a row's first line is asked for some rows before that.
+// Its first line is asked for some rows before that.
 #pragma once
 
 #include "records.h"
@@ -25,7 +25,7 @@ template <int W, bool graded, class Weight, class Id>
   const Weight *row = row_of(ids[0]), *next = row_of(ids[1]);
   for (std::int64_t j = 0; j < n_ids; ++j) {
     const Weight* const next_but_one = row_of(ids[j + 2]);
-    if constexpr (!loads_lines) __builtin_prefetch(row_of(ids[j + ids_ahead]));
+    __builtin_prefetch(row_of(ids[j + ids_ahead]));
     for (int k = 0; k < W / vector_width; ++k) {
       if constexpr (graded)
         current.x[k] += broadcast(values[j]) * load(row + k * vector_width);

@@ -26,7 +26,7 @@ struct SenderEvents {
   const std::uint32_t* rows = nullptr;   // [events + most_events_ahead]
   std::uint32_t group_rows = 0;          // rows of one group of samples
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
-  std::size_t events_ahead = 8;          // so many events early its row is asked for
+  std::size_t events_ahead = 16;         // so many events early its row is asked for
   int senders_ahead = 2;                 // so many senders early theirs, or fewer: see senders_early
 };
 
@@ -74,7 +74,8 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 }
 
 // The rows of events, in turn. Where the next one lies is known before this one is read: behind this one's loads, its
-// number would wait for all of them. A later one is asked for, since no prefetcher foresees a gather.
+// number would wait for all of them. The first line of a later one is asked for, since no prefetcher foresees a gather;
+// loads bound it, and a request for a line takes the place of one.
 template <int W>
 class RowsInTurn {
  public:
@@ -86,13 +87,11 @@ class RowsInTurn {
   const float* take(std::int32_t event) {
     const float *const here = next_, *const later = row(rows_[event + ahead_]);
     next_ = row(rows_[event + 1]);
-    for (int k = 0; k < n_asked; k += 16) __builtin_prefetch(later + k);
+    __builtin_prefetch(later);
     return here;
   }
 
  private:
-  static constexpr int n_asked = loads_lines ? W : 16;
-
   const float* row(std::uint32_t r) const { return d_current_ + static_cast<std::size_t>(r) * W; }
 
   const float *d_current_, *next_ = nullptr;

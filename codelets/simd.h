@@ -26,9 +26,6 @@
 namespace sparsesnn::SPARSESNN_ISA {
 
 inline constexpr int vector_width = SPARSESNN_VECTOR_BYTES / 4;
-// Whether a load takes a whole cache line. Elsewhere loads bound a gather, and a request for a line takes the place of
-// one: the first line of a row is asked for at most, and the others are left to the prefetcher.
-inline constexpr bool loads_lines = SPARSESNN_VECTOR_BYTES == 64;
 inline constexpr int dot_lanes = 16;
 inline constexpr int dot_vectors = dot_lanes / vector_width;
 

@@ -10,7 +10,7 @@ namespace sparsesnn {
 
 struct Choices {
   int backward_rows = 2048;  // see `known_choices`
-  int events_ahead = 8;
+  int events_ahead = 16;
   int senders_ahead = 2;
   int columns_kb = 512;
   int dense_share = 45;

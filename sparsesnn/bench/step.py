@@ -50,7 +50,8 @@ class StepResult:
         step_ms_all: every timed step.
         forward_ms, backward_ms, optimiser_ms: medians of its parts.
         phases_ms: median time in each phase of the engine (cpu backend; `sparsesnn.bench.roofline` says what they are);
-            "pack" copies weights into tiles, "other" is Python, PyTorch, allocation and waiting for the last thread.
+            "pack" copies weights into tiles, "other" is what the engine's phases and the optimizer leave of a step: Python,
+            PyTorch, allocation and waiting for the last thread.
         floor_ms: the least time of each phase on this machine, by what it has to move and to add (cpu backend).
         roofline_share: floor over time, per phase; "total" over the whole step.
         floor_1_thread_ms: the floor of the whole step on one thread of the same machine; None where one thread ran, or no engine.
@@ -200,7 +201,10 @@ def bench_step(
         deliver_s = median(look.deliver_s for look in looks)
         phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_s).items()}
         phases["optimiser"] = optimiser_ms
-        phases["other"] = max(0.0, median(totals) - sum(phases.values()))
+        # of each step: where a phase was slow in one step and another in the next, the medians add up to less than a step
+        phases["other"] = 1e3 * median(
+            sum(t) - t[2] - sum(clock.values()) for t, clock in zip(times, clocks, strict=True)
+        )
         machine = roofline.typical([look.machine for look in looks])
         streams = list(roofline.streams(model, spikes, model(spikes), machine))
         floor = roofline.floor_ms(streams, machine)

@@ -18,7 +18,7 @@ from sparsesnn.wording import count
 #: values that are tried; of others one may know better
 TRIED = {
     "backward_rows": (512, 1024, 4096),
-    "events_ahead": (0, 4, 16),
+    "events_ahead": (0, 8, 32),
     "senders_ahead": (0, 1, 4),
     "columns_kb": (128, 2048),
     "dense_share": (30, 60),
