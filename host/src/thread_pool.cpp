@@ -73,7 +73,7 @@ void wait_while(const std::atomic<T>& word, T value) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + longest_look;
   do {
-    for (int k = 0; k < 32; ++k) {
+    for (int k = 0; k < 32; ++k) {  // the clock takes as long as a pause or two
       if (word.load(std::memory_order_acquire) != value) return;
       pause();
     }
