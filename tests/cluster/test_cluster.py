@@ -25,7 +25,8 @@ TRAIN = [
     "train", "digits", "--no-plots", "--no-tensorboard", "--net", "auto-70r-auto", "--resume=auto",
     "--set", "train.checkpoint_batches=2", "--set", "train.prefetch=1", "--threads", "1",
 ]  # fmt: skip
-TWO = ["--epochs", "2"]
+#: more than a fast machine trains before a signal that is sent at the first checkpoint arrives
+SOME = ["--epochs", "20"]
 LONG = ["--epochs", "1000"]
 NODES = "--launcher-args=--nodes=2"
 
@@ -86,7 +87,7 @@ def no_job_is_left() -> object:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("alone") / "run"
-    done = run([sys.executable, "-m", "sparsesnn", *TRAIN, *TWO, "--out", str(out)])
+    done = run([sys.executable, "-m", "sparsesnn", *TRAIN, *SOME, "--out", str(out)])
     assert done.returncode == 0, done.stderr
     return sha256(out)
 
@@ -96,7 +97,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_two_nodes_train_the_weights_of_one_process(mpi: str, grid: str, expected: str, tmp_path: Path) -> None:
     """Launch chooses the plugin of srun that this MPI needs."""
     environ = OPEN_MPI if mpi == "Open MPI" else []
-    program = [*TRAIN, *TWO, "--set", f"parallel.{grid}=2", "--out", str(tmp_path / "run")]
+    program = [*TRAIN, *SOME, "--set", f"parallel.{grid}=2", "--out", str(tmp_path / "run")]
     done = run(launch("--ranks", "2", NODES, *environ, "--", *program))
     assert done.returncode == 0, done.stderr
     assert sha256(tmp_path / "run") == expected
@@ -104,7 +105,7 @@ def test_two_nodes_train_the_weights_of_one_process(mpi: str, grid: str, expecte
 
 def test_open_mpis_own_launcher(expected: str, tmp_path: Path) -> None:
     mpirun = shutil.which("mpirun", path="/usr/bin") or "mpirun"
-    program = [*TRAIN, *TWO, "--set", "parallel.shards=2", "--out", str(tmp_path / "run")]
+    program = [*TRAIN, *SOME, "--set", "parallel.shards=2", "--out", str(tmp_path / "run")]
     arguments = ["--ranks", "2", "--bind", "none", "--oversubscribe", *OPEN_MPI]
     refused = run(launch(*arguments, "--", *program, launcher=mpirun))
     assert refused.returncode != 0
@@ -116,7 +117,7 @@ def test_open_mpis_own_launcher(expected: str, tmp_path: Path) -> None:
 
 def test_a_cancelled_job_writes_its_checkpoint_and_resumes(expected: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    program = launch("--", *TRAIN, *TWO, "--set", "parallel.shards=2", "--out", str(out))
+    program = launch("--", *TRAIN, *SOME, "--set", "parallel.shards=2", "--out", str(out))
     job, output = batch(tmp_path, program)
     wait_for(lambda: has_checkpoint(out) or over(job))
     say("scancel", "--signal=TERM", job)  # as --signal of a batch script does
@@ -141,7 +142,7 @@ def test_a_time_limit(tmp_path: Path) -> None:
 
 def test_a_job_that_is_put_back_in_the_queue(expected: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    program = launch("--", *TRAIN, *TWO, "--set", "parallel.replicas=2", "--out", str(out))
+    program = launch("--", *TRAIN, *SOME, "--set", "parallel.replicas=2", "--out", str(out))
     job, output = batch(tmp_path, program, "--requeue")
     wait_for(lambda: has_checkpoint(out) or over(job))
     say("scontrol", "requeue", job)
@@ -155,7 +156,7 @@ def test_a_job_that_is_put_back_in_the_queue(expected: str, tmp_path: Path) -> N
 def test_a_run_that_goes_on_with_other_ranks(expected: str, tmp_path: Path) -> None:
     """Jobs of 2, 1 and 2 ranks, of which a signal ends two: the weights are those of an undisturbed run."""
     out = tmp_path / "run"
-    program = launch("--", *TRAIN, *TWO, "--out", str(out))
+    program = launch("--", *TRAIN, *SOME, "--out", str(out))
     for n in (2, 1):
         before = newest(out)
         job, output = batch(tmp_path, program, f"--nodes={n}", f"--ntasks={n}")
@@ -202,7 +203,7 @@ def pid_of(rank: int) -> int:
 def test_ranks_without_a_plugin_are_no_jobs_of_one_rank(program: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from mpi4py import MPI\nprint('ran')\n")
     words = {
-        "command": [*TRAIN, *TWO, "--out", str(tmp_path / "run")],
+        "command": [*TRAIN, *SOME, "--out", str(tmp_path / "run")],
         "script": [str(tmp_path / "mine.py")],
         "module": ["-m", "mpi4py.bench", "helloworld"],
     }
