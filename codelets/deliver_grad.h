@@ -26,8 +26,8 @@ struct SenderEvents {
   const std::uint32_t* rows = nullptr;   // [events + most_events_ahead]
   std::uint32_t group_rows = 0;          // rows of one group of samples
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
-  std::size_t events_ahead = 16;         // so many events early its row is asked for
-  int senders_ahead = 2;                 // so many senders early theirs, or fewer: see senders_early
+  std::size_t events_ahead = 0;          // so many events early its row is asked for
+  int senders_ahead = 0;                 // so many senders early theirs, or fewer: see senders_early
 };
 
 // Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum

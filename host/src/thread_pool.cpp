@@ -26,6 +26,8 @@
 namespace sparsesnn {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // A cache line, so that what threads write at once lies apart.
 constexpr int line = 64;
 
@@ -49,7 +51,6 @@ thread_local bool (*this_look)() = nullptr;
 
 // With the mutex open: look() may wait for Python's GIL, whose holder may be about to fork, which waits for the mutex.
 void look_now(std::unique_lock<std::mutex>& calling) {
-  using Clock = std::chrono::steady_clock;
   thread_local Clock::time_point next;
   if (!this_look || Clock::now() < next) return;
   const bool held = calling.owns_lock();
@@ -70,7 +71,6 @@ inline void pause() {
 // Returns once `word` no longer holds `value`.
 template <class T>
 void wait_while(const std::atomic<T>& word, T value) {
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + longest_look;
   do {
     for (int k = 0; k < 32; ++k) {  // the clock takes as long as a pause or two
