@@ -15,6 +15,7 @@ import torch
 import sparsesnn as ss
 from sparsesnn import _core
 from sparsesnn.bench.workload import Workload
+from sparsesnn.errors import SparseSnnError
 
 
 def main() -> None:
@@ -24,10 +25,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--again", action="store_true", help="call the model with its state")
     options = parser.parse_args()
+    if options.steps < 10:
+        parser.error(f"--steps is {options.steps}; give at least 10")
     torch.set_num_threads(1)
     ss.set_num_threads(1)
-    workload = Workload(net=options.net, n_steps=options.steps, n_samples=1, hidden_activity=options.activity)
-    spikes = workload.spikes()
+    try:
+        workload = Workload(net=options.net, n_steps=options.steps, n_samples=1, hidden_activity=options.activity)
+        spikes = workload.spikes()
+    except SparseSnnError as error:
+        parser.error(str(error))
     model = workload.model("cpu", spikes).eval()
     live, state = model.live(), None
     whole, engine = [], []

@@ -89,10 +89,7 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     of C, or there is no step to decode.
     Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; sum of softmax, Bittar & Garner 2022; rate code, Eshraghian et al. 2023.
     """
-    if decoding not in DECODINGS:
-        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")
-    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or n_classes < 1:
-        raise DescriptionError(f"decode: n_classes is {n_classes!r}; give a whole number, at least 1")
+    _check_decoding(decoding, n_classes)
     name = output.output
     if decoding == "count":
         if output.potentials is not None:
@@ -110,6 +107,13 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
         raise ShapeError(f"decoding {decoding!r}: {name!r} has 0 time steps; give a sequence of at least one")
     potentials = _by_class(output.potentials, name, n_classes)
     return OVER_TIME[decoding](potentials if potentials.ndim == 3 else potentials.mean(-1))
+
+
+def _check_decoding(decoding: str, n_classes: int) -> None:
+    if decoding not in DECODINGS:
+        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")
+    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or n_classes < 1:
+        raise DescriptionError(f"decode: n_classes is {n_classes!r}; give a whole number, at least 1")
 
 
 @named
@@ -155,6 +159,7 @@ class CrossEntropy:
             raise ShapeError(
                 f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)"
             )
+        _check_decoding(decoding, n_classes)
         self.labels, self.decoding, self.n_classes = labels, decoding, n_classes
         self.label_smoothing = label_smoothing
         self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else n_samples

@@ -52,6 +52,12 @@ class LayerState:
         return [self.states[name] for name in names]
 
 
+def check_state(state: object) -> None:
+    """`ShapeError` for what cannot be the state of a network."""
+    if state is not None and not isinstance(state, Mapping):
+        raise ShapeError(f"Model: state is {type(state).__name__}; give the state of an output, output.state, or None")
+
+
 class CountedSpikes(Mapping[str, Any]):
     """Spikes per population that are counted without making the tensors or lists that autograd sees."""
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sparsesnn.bounds import bounded
 from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
+from sparsesnn.layers.declaration import fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
@@ -155,14 +156,16 @@ class PopulationModule(nn.Module):
             if c.is_recurrent:
                 self._register(c, weights[c.name])
         self.bias = nn.Parameter(torch.zeros(population.n)[own]) if population.bias else None
-        for name in (*(parameter.name for parameter in population.parameters), "grad_threshold"):
-            if hasattr(population, name):
-                value = torch.tensor(getattr(population, name), dtype=torch.float32)
-                value = value[own].clone() if value.ndim else value
-                if getattr(population, f"learn_{name}", False):
-                    self.register_parameter(name, nn.Parameter(value))
-                else:
-                    self.register_buffer(name, value)
+        numbers = {parameter.name: getattr(population, parameter.name) for parameter in population.parameters}
+        if fires(population):
+            numbers["grad_threshold"] = population.listed_above
+        for name, number in numbers.items():
+            value = torch.tensor(number, dtype=torch.float32)
+            value = value[own].clone() if value.ndim else value
+            if getattr(population, f"learn_{name}", False):
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
         for c in self.incoming:
             if not c.is_recurrent:
                 self._register(c, weights[c.name])

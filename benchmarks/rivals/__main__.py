@@ -201,6 +201,9 @@ def main() -> int:
         chosen(options.only)
     except ValueError as error:
         parser.error(str(error))
+    for name in ("repeats", "sweep_repeats", "threads"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
     if unknown := sorted(set(options.workloads) - set(WORKLOADS) - set(GROUPS)):
         parser.error(f"no workload {', '.join(unknown)}; there are {', '.join([*WORKLOADS, *GROUPS])}")
     workloads = list(dict.fromkeys(one for name in options.workloads for one in GROUPS.get(name, (name,))))

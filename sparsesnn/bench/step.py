@@ -30,6 +30,7 @@ from sparsesnn.engines.dense.device import (
     use_precision,
 )
 from sparsesnn.engines.module import Model
+from sparsesnn.errors import ConfigError
 from sparsesnn.layers import LI
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import Output
@@ -152,9 +153,14 @@ def bench_step(
     In between, the machine's bandwidths are measured three times: its clock and its neighbors change while it works.
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
+    check_repeats(repeats)
     place = find_device(device, backend)
     check_precision(precision, backend)
     use_precision(place, precision)
+    if workload.weight_dtype != "float32" and backend != "cpu":
+        raise ConfigError(
+            f"bench step: weights in {workload.weight_dtype} are of the engine; backend {backend!r} has --precision"
+        )
     spikes, labels = workload.spikes(), workload.labels()
     model = workload.model(backend, spikes).to(place)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -243,6 +249,11 @@ def bench_step(
         samples_per_joule=per_joule,
         workload=asdict(workload),
     )
+
+
+def check_repeats(repeats: int) -> None:
+    if repeats < 1:
+        raise ConfigError(f"bench: repeats is {repeats}; give at least 1")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparsesnn import _core
 from sparsesnn.bench.roofline import cache_sizes
-from sparsesnn.bench.step import machine_name, still_adam, train_step
+from sparsesnn.bench.step import check_repeats, machine_name, still_adam, train_step
 from sparsesnn.bench.workload import Workload
 from sparsesnn.wording import count
 
@@ -34,7 +34,7 @@ class Tried:
 
     Args:
         deliver_ms, deliver_grad_ms, step_ms: medians; a step of one thread in processor time, which other programs disturb less.
-        ratio: step over the step with standard choices of the same turn: lower quartile, median, upper quartile.
+        ratio: step over the faster step with standard choices of the same turn: lower quartile, median, upper quartile.
     """
 
     choice: str
@@ -52,7 +52,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What `bench_tune` measured; `standard` and `again` are the same values measured twice, so that one sees the noise."""
+    """What `bench_tune` measured; `standard` and `again` are the same values measured twice, so that one sees the noise: `again` is
+    compared with `standard`."""
 
     standard: Tried
     again: Tried
@@ -91,7 +92,7 @@ class TuneResult:
             ratio = "" if x is self.standard else f"   {middle} % ({low} to {high}){mark}"
             lines.append(f"{name:<22}{x.deliver_ms:>9.2f}{x.deliver_grad_ms:>14.2f}{x.step_ms:>10.2f}{ratio}")
         lines.append(
-            "A value is chosen where three of four turns are faster than the standard by "
+            "A value is chosen where three of four turns are faster than both standard ones by "
             f"{100 * LEAST_GAIN:.0f} % or more; the rest is within the noise, of which 'standard again' shows how much there is."
         )
         if chosen:
@@ -118,11 +119,12 @@ def choices(**values: int) -> Iterator[None]:
 
 
 def bench_tune(workload: Workload, *, repeats: int = 15) -> TuneResult:
-    """Training steps with the standard choices and with each value of `TRIED`, in turns.
+    """Training steps with the standard choices and with each value of `TRIED`, in turns, each of which begins with another one.
 
     A step that only warms up, and in which delivering is timed, goes before every timed one: caches, kept memory and
     branch predictors still know the choice before.
     """
+    check_repeats(repeats)
     standard = {name: value for name, _, value, _ in _core.choices()}
     variants = [("standard", 0), ("standard again", 0)]
     variants += [(name, value) for name, values in TRIED.items() for value in values]
@@ -134,7 +136,9 @@ def bench_tune(workload: Workload, *, repeats: int = 15) -> TuneResult:
     grad: list[list[float]] = [[] for _ in variants]
     step: list[list[float]] = [[] for _ in variants]
     for turn in range(repeats + 1):
-        for k, (name, value) in enumerate(variants):
+        for place in range(len(variants)):
+            k = (turn + place) % len(variants)
+            name, value = variants[k]
             with choices(**{**standard, **({name: value} if name in standard else {})}):
                 _core.probe_deliver(True)
                 _core.phase_seconds(reset=True)
@@ -151,7 +155,8 @@ def bench_tune(workload: Workload, *, repeats: int = 15) -> TuneResult:
                 step[k].append(1e3 * seconds)
     found = []
     for k, (name, value) in enumerate(variants):
-        ratios = sorted(ms / ms0 for ms, ms0 in zip(step[k], step[0], strict=True))
+        against = step[0] if k < 2 else [min(both) for both in zip(step[0], step[1], strict=True)]
+        ratios = sorted(ms / ms0 for ms, ms0 in zip(step[k], against, strict=True))
         last = len(ratios) - 1
         quartiles = ratios[round(0.25 * last)], median(ratios), ratios[round(0.75 * last)]
         found.append(Tried(name, value, median(deliver[k]), median(grad[k]), median(step[k]), quartiles))

@@ -12,9 +12,10 @@ from torch import nn
 from sparsesnn.engines.cpu.chain import Chain
 from sparsesnn.engines.cpu.layer import Snapshot
 from sparsesnn.engines.dense import DenseSpikes
-from sparsesnn.errors import NumericError
-from sparsesnn.output import LayerState, Output
+from sparsesnn.errors import NumericError, ShapeError
+from sparsesnn.output import LayerState, Output, check_state
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.wording import count
 
 
 class LiveModel:
@@ -30,7 +31,7 @@ class LiveModel:
     """
 
     def __init__(self, model: Any) -> None:
-        self.state: Mapping[str, LayerState] | None = None
+        self.reset()
         self._chain: Chain | None = None
         if model.backend != "cpu":
             self._model = copy.deepcopy(model).eval()
@@ -45,19 +46,42 @@ class LiveModel:
         if not hooked and Chain.fits(model.network, dict(layers)):
             self._chain = Chain(model.network, dict(layers))
 
+    @property
+    def state(self) -> Mapping[str, LayerState] | None:
+        return self._state
+
+    @state.setter
+    def state(self, state: Mapping[str, LayerState] | None) -> None:
+        check_state(state)
+        self._state = state
+        self._n_samples: int | None = None  # whoever sets a state may change it
+
     def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
         """Runs the next T steps of B samples; B is that of the first call."""
+        if isinstance(spikes, (SpikeBatch, DenseSpikes)) and self._n_samples not in (None, spikes.n_samples):
+            raise ShapeError(
+                f"live: {count(spikes.n_samples, 'sample')} cannot go on where {self._n_samples} ended; begin again with reset()"
+            )
         with torch.no_grad():
             if self._chain and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._chain.n_input:
                 output = self._chain(spikes, self.state)
             else:
                 output = self._model(spikes, self.state)
-        self.state = output.state
+        self._state, self._n_samples = output.state, spikes.n_samples
         return output
 
     def reset(self) -> None:
         """Begins again: zero potentials, no past spikes."""
         self.state = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: a copy makes its own chain."""
+        return {**self.__dict__, "_chain": self._chain is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        network, layers = self._model.network, dict(self._model.layers)
+        self._chain = Chain(network, layers) if state["_chain"] else None
 
 
 def _still(name: str, layer: Any) -> Any:

@@ -26,7 +26,16 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
-from sparsesnn.output import LayerOutput, LayerState, Output, join, last_steps, n_steps, steps_from
+from sparsesnn.output import (
+    LayerOutput,
+    LayerState,
+    Output,
+    check_state,
+    join,
+    last_steps,
+    n_steps,
+    steps_from,
+)
 from sparsesnn.parameters import (
     Incoming,
     PopulationModule,
@@ -294,10 +303,7 @@ class Model(Loadable):
                 "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
                 "give the samples that other replicas run as first_sample=…"
             )
-        if not isinstance(state or {}, Mapping):
-            raise ShapeError(
-                f"Model: state is {type(state).__name__}; give the state of an output, output.state, or None"
-            )
+        check_state(state)
         past = state or {}
         data = self._input(spikes)
         traces: dict[str, Traces] = {}
@@ -321,7 +327,7 @@ class Model(Loadable):
 
         What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
         small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn, and on the backend dense, it is just that.
+        thresholds or delays learn or weights are computed of others (parametrizations), and on the backend dense, it is just that.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.
@@ -379,10 +385,10 @@ class Model(Loadable):
         fired: dict[str, Any] = {
             k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)
         }
-        packed = {k: v for k, v in fired.items() if isinstance(v, DenseSpikes)}
+        packed = any(isinstance(x, DenseSpikes) for x in fired.values())
         return Output(
             potentials=last if readout and isinstance(last, Tensor) else None,
-            spikes=WholeSpikes(fired) if self.parts else SpikesByName(packed) if packed else fired,
+            spikes=WholeSpikes(fired) if self.parts else SpikesByName(fired) if packed else fired,
             state={} if self.parts else states,
             output=self.network.output,
             traces=traces,

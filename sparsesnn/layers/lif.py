@@ -67,12 +67,17 @@ class Population(HasDecays):
             )
         if self.activity == "fixed" and self.capacity is None:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
-        given: object = self.grad_threshold
-        if given == "exact":
-            object.__setattr__(self, "grad_threshold", self._exact_grad_threshold())
+        _ = self.listed_above  # its errors
 
-    def _exact_grad_threshold(self) -> float | tuple[float, ...]:
-        """The highest that leaves the gradient whole: below it σ' is 0. Rounding may list a neuron more, with σ' = 0."""
+    @property
+    def listed_above(self) -> float | tuple[float, ...]:
+        """`grad_threshold` in numbers, one for all neurons or one per neuron.
+
+        That of "exact" is the highest that leaves the gradient whole: below it σ' is 0. Rounding may list a neuron more, with σ' = 0.
+        """
+        given: object = self.grad_threshold
+        if given != "exact":
+            return self.grad_threshold
         width = self.surrogate.half_width
         if math.isinf(width) and self.surrogate.kind != "straight_through":
             compact = [kind for kind in KINDS if not math.isinf(Surrogate(kind).half_width)]

@@ -33,7 +33,7 @@ def expected_lengths(plan: Plan, near_per_spike: float = NEAR_PER_SPIKE) -> dict
         population = plan.network.populations[name]
         spikes = min(float(p.capacity), plan.activity[name] * p.n)
         listed = spikes if isinstance(population, Input) else spikes * (1 + near_per_spike)
-        if getattr(population, "grad_threshold", 0.0) == -np.inf:
+        if getattr(population, "listed_above", 0.0) == -np.inf:
             listed = p.n
         if getattr(population, "activity", "natural") == "fixed":
             spikes = listed = p.capacity

@@ -162,7 +162,7 @@ def _capacity(population: AnyPopulation, given: int | None, max_activity: float 
     own = getattr(population, "capacity", None)
     if own is not None:
         return int(own)
-    lists_all = getattr(population, "grad_threshold", 0.0) == -math.inf
+    lists_all = getattr(population, "listed_above", 0.0) == -math.inf
     if lists_all:
         return n
     if max_activity is None:

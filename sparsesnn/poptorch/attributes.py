@@ -91,7 +91,7 @@ def attributes(
 
 def _rows(population: Any) -> list[str]:
     """The parameters of a model, then θ_grad where it fires."""
-    return [*(q.name for q in population.parameters), *(["grad_threshold"] if fires(population) else [])]
+    return [*(q.name for q in population.parameters), *(["listed_above"] if fires(population) else [])]
 
 
 def _per_neuron(population: Any, name: str) -> list[float]:

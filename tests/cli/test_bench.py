@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from sparsesnn.bench import Workload, bench_step
 from sparsesnn.bench.roofline import PHASES
+from sparsesnn.bench.tune import bench_tune
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 
@@ -49,3 +51,11 @@ def test_activities_without_meaning_are_refused() -> None:
         Workload(hidden_activity=0)
     with pytest.raises(ConfigError, match="n_steps is 0"):
         Workload(n_steps=0)
+
+
+def test_nothing_to_time_is_refused() -> None:
+    for bench in (bench_step, bench_tune):
+        with pytest.raises(ConfigError, match="repeats is 0; give at least 1"):
+            bench(SMALL, repeats=0)
+    with pytest.raises(ConfigError, match="weights in bfloat16 are of the engine; backend 'dense' has --precision"):
+        bench_step(replace(SMALL, weight_dtype="bfloat16"), "dense")

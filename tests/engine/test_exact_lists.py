@@ -11,7 +11,7 @@ import torch
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population
-from sparsesnn.network import Network
+from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate, boxcar, fast_sigmoid, straight_through, triangle
 
@@ -77,12 +77,27 @@ def test_the_gradient_is_that_of_all_neurons_listed(seed: int, surrogate: Surrog
 
 
 def test_it_becomes_the_highest_number_below_which_the_derivative_is_zero() -> None:
-    assert LIF(3, threshold=2.0, grad_threshold="exact", surrogate=triangle(4.0)).grad_threshold == pytest.approx(
+    assert LIF(3, threshold=2.0, grad_threshold="exact", surrogate=triangle(4.0)).listed_above == pytest.approx(
         1.75, abs=3e-6
     )
-    each = CubaLIF(2, threshold=(1.0, 3.0), grad_threshold="exact", surrogate=boxcar(2.0)).grad_threshold
+    each = CubaLIF(2, threshold=(1.0, 3.0), grad_threshold="exact", surrogate=boxcar(2.0)).listed_above
     assert each == pytest.approx((0.75, 2.75), abs=4e-6)
-    assert LIF(3, grad_threshold="exact", surrogate=straight_through()).grad_threshold == -math.inf
+    assert LIF(3, grad_threshold="exact", surrogate=straight_through()).listed_above == -math.inf
+    assert LIF(3, grad_threshold=(0.1, 0.2, 0.3)).listed_above == (0.1, 0.2, 0.3)
+
+
+def test_it_follows_a_description_that_changes() -> None:
+    network = parse_net("30-8-5", surrogate=boxcar(2.0), grad_threshold="exact")
+    low = network.with_population("hidden", threshold=0.5)
+    assert Model(low).layers["hidden"].grad_threshold.item() == pytest.approx(0.25, abs=2e-6)
+    each = network.with_population("hidden", threshold=[0.5 + k / 8 for k in range(8)])
+    assert Model(each).layers["hidden"].grad_threshold.tolist() == pytest.approx(
+        [0.25 + k / 8 for k in range(8)], abs=3e-6
+    )
+    with pytest.raises(DescriptionError, match=r"grad_threshold='exact' needs a surrogate"):
+        network.with_population("hidden", surrogate=fast_sigmoid())
+    with pytest.raises(DescriptionError, match=r"does not follow a threshold that learns"):
+        network.with_population("hidden", learn_threshold=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

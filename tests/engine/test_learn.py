@@ -191,6 +191,14 @@ def test_learnt_constants_go_through_autograd(passes):
     assert len(passes) == 12
 
 
+def test_weights_that_are_computed_go_through_autograd(passes):
+    def prepare(model: Model) -> None:
+        torch.nn.utils.parametrizations.weight_norm(model.layers["b"], "in->b")
+
+    check_equal(branches(), prepare)
+    assert len(passes) == 12
+
+
 def test_weights_that_are_replaced_or_moved_are_read_where_they_lie():
     model, spikes = Model(parse_net("37-20-7"), seed=3), spikes_for(37)
     weight = model.layers["hidden"].weights[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +98,18 @@ def test_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _core.phase_seconds(reset=True)["pack"] == 0.0
 
 
+@pytest.mark.parametrize("kind", ["direct-recurrent", "recurrent"])
+def test_a_copy_goes_on_by_itself(kind: str) -> None:
+    live, spikes = model_of(kind).live(), input_of(2)
+    live(spikes)
+    twins = copy.deepcopy(live), pickle.loads(pickle.dumps(live))
+    expected = live(spikes).potentials
+    assert expected is not None
+    for twin in twins:
+        found = twin(spikes).potentials
+        assert torch.equal(found, expected)
+
+
 def test_not_a_number_is_named() -> None:
     model = model_of("plain")
     with torch.no_grad():
@@ -123,8 +138,14 @@ def test_one_call_of_all_layers_checks_what_it_is_given() -> None:
         live(ss.SpikeBatch.from_lists([[[3]]], 29))
     live(spikes)
     before = live.state
+    with pytest.raises(ss.errors.ShapeError, match=r"1 sample cannot go on where 2 ended; begin again with reset\(\)"):
+        live(spikes[0])
+    assert live.state is before
+    live.state = before  # then the number of samples may be another one
     with pytest.raises(ss.errors.ShapeError, match=r"shape \[2, 33\].*\[1, 33\]"):
         live(spikes[0])
+    with pytest.raises(ss.errors.ShapeError, match=r"state is int; give the state of an output"):
+        live.state = 5
     assert live.state is before
     spikes.ids.numpy()[3] = 77
     with pytest.raises(ss.errors.SpikeListError, match="77"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from sparsesnn.engines.cpu.switch import BEGIN, END, MAPS, MATRICES, Shares, Swi
 from sparsesnn.engines.dense import pieces
 from sparsesnn.engines.ranks.engine import RanksEngine
 from sparsesnn.host.comm import Communicator, make_grid, simulate
-from sparsesnn.layers import LI, LIF, Input
-from sparsesnn.network import Network, parse_net
+from sparsesnn.layers import LI, LIF, Input, Population
+from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.runtime import num_threads, set_num_threads
 from sparsesnn.spikes import SpikeBatch
 
@@ -129,6 +130,13 @@ NETWORKS = {
     "every neuron listed": parse_net(MAPS_NET, grad_threshold=-torch.inf, bias=True),
     "parameters that learn": parse_net("13-11-4", learn_beta=True, learn_threshold=True, bias=True),
     "recurrent, delays": parse_net("13-11r-7-4", grad_threshold=0.1).with_delays([0, 2]),
+    "loops with and without delays": Network(
+        {"input": Input(13), "a": LIF(11), "b": LIF(9, recurrent=True), "c": LIF(7), "out": LI(4)},
+        [
+            *(Connection(pre, post) for pre, post in pairwise(("input", "a", "b", "c", "out"))),
+            Connection("a", "a", delay=2),
+        ],
+    ),
     "spiking readout": Network.chain(Input(13), LIF(11), LIF(4)),
     "synaptic current": parse_net("13-11-4", alpha=0.8),
 }
@@ -148,6 +156,7 @@ def test_both_ways_have_the_same_gradients(name: str) -> None:
         found.append((step, {k: p.grad.clone() for k, p in engine.model.named_parameters()}))
     (lists, want), (products, got) = found
     assert min(lists.activity.values()) > 0
+    assert lists.activity.keys() == {k for k, p in network.populations.items() if isinstance(p, Population)}
     assert (products.activity, products.dropped, products.n_correct) == (
         lists.activity,
         lists.dropped,

@@ -132,12 +132,13 @@ class OneCall:
         return outputs, states
 
     def learns_alone(self) -> bool:
-        """Whether `learn` does what autograd would: something learns, and nobody wants to see gradients on their way."""
+        """Whether `learn` does what autograd would: what learns is not computed of something else, and nobody wants to see gradients
+        on their way."""
         return (
             self.is_plain
             and self.saves[self.network.output]
             and not any(
-                x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
+                not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
                 for learnt in self.learnt.values()
                 for x in learnt.values()
             )
