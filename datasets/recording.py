@@ -33,6 +33,8 @@ _TIMES = {"t_us": 1.0, "t_ms": 1e3, "t_s": 1e6}
 _EVENT = ("unit", "x", "y", "p", "sample")
 _SHD = ("spikes/times", "spikes/units", "labels")
 _MAX_SAMPLES = 100_000_000
+#: of what says where an event comes from: units, pixels along one side
+_MAX_PLACES = {"unit": 100_000_000, "x": 10_000, "y": 10_000}
 
 
 def is_known(name: str) -> bool:
@@ -291,6 +293,12 @@ def _from_zero(values: Array, name: str, start: int, source: str) -> npt.NDArray
     if whole.size and int(whole.min()) < 0:
         bad = int(np.argmin(whole))
         raise DataError(f"{source}: {name}[{start + bad}] is {whole[bad]}; allowed: whole numbers from 0")
+    if whole.size and int(whole.max()) >= _MAX_PLACES.get(name, 1 << 63):
+        bad = int(np.argmax(whole))
+        raise DataError(
+            f"{source}: {name}[{start + bad}] is {whole[bad]}; allowed: 0 to {_MAX_PLACES[name] - 1:,}; remove the event, or number "
+            f"{name} without large gaps"
+        )
     return whole
 
 

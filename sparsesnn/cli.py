@@ -37,11 +37,11 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         number = getattr(error, "signal", 0)
         return _fail(error, 128 + number if number else 1, kind="" if number else "error: ")
     except MemoryError as error:
-        return _fail(
-            f"memory ran out{f' ({error})' if str(error) else ''}; use less of it: smaller batches, fewer steps or neurons, fewer "
-            "worker processes",
-            1,
-        )
+        return _out_of_memory(str(error))
+    except RuntimeError as error:
+        if "alloc_cpu" not in str(error):  # what PyTorch raises where memory runs out
+            raise
+        return _out_of_memory()
     except KeyboardInterrupt:
         return _fail("stopped by Ctrl-C", 130, kind="")
     except BrokenPipeError:  # the reader of our output, such as head, has gone
@@ -54,6 +54,11 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
 def _warn(message: Warning | str, *_: Any) -> None:
     """A warning in one line, without the file and line of the source that a user of the command cannot change."""
     print(f"sparsesnn: warning: {message}", file=sys.stderr)
+
+
+def _out_of_memory(what: str = "") -> int:
+    hint = "use less of it: smaller batches, fewer steps or neurons, fewer worker processes"
+    return _fail(f"memory ran out{f' ({what})' if what else ''}; {hint}", 1)
 
 
 def _fail(message: object, code: int, kind: str = "error: ") -> int:
@@ -130,6 +135,8 @@ def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argum
     option = argument.partition("=")[0]
     close = difflib.get_close_matches(option, known, n=1, cutoff=0.75) if option.startswith("-") else []
     meant = f"; did you mean {close[0]}" if close else ""
+    if option.rpartition(".")[0] in known:  # a table's: known are options alone
+        meant = f"; give --set {option.removeprefix('--')}=VALUE"
     return f"{command}: {argument!r} is unknown{meant}; `{command} --help` lists what it takes"
 
 

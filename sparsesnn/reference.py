@@ -321,7 +321,7 @@ def arrive(x: Array, delays: Array | None) -> Array:
         return x
     out = np.zeros(x.shape, delays.dtype)
     for m, (d, f) in enumerate(zip(*_whole_and_rest(delays), strict=True)):
-        out[d:, :, m] += (1 - f) * x[: len(x) - d, :, m]
+        out[d:, :, m] += (1 - f) * x[: max(0, len(x) - d), :, m]
         out[d + 1 :, :, m] += f * x[: max(0, len(x) - d - 1), :, m]
     return out
 

@@ -35,10 +35,12 @@ def register(what: Any) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from sparsesnn.datasets.classes import count_classes
     from sparsesnn.datasets.events import Options, find_files, parts_of, read_files, window_of
 
     place = options.file.expanduser()
     recording = read_files(find_files(place))
+    count_classes(recording.labels, recording.class_names, f"{place}: label")
     dt_us = window_of(recording, Options())
     for line in describe(recording, parts_of(recording)):
         print(line)
@@ -86,6 +88,10 @@ def describe(recording: Recording, parts: list[str]) -> list[str]:
         )
     elif first.size and float(np.median(first)) > float(np.median(length)) > 0:
         lines.append("note     samples begin late: set data.start=first to count their time from their first event")
+    if not recording.t_us.size:
+        lines.append("note     there are no events: nothing to learn from")
+    if "train" not in parts:
+        lines.append("note     no sample is of the part 'train': nothing to learn from")
     if recording.labels.size and np.unique(recording.labels).size < 2:
         lines.append("note     there is one class: nothing to tell apart")
     return lines

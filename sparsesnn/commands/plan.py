@@ -115,7 +115,7 @@ def register(commands: Any) -> None:
         "--activity",
         default="0.02",
         metavar="A",
-        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03, or measured: the folder of a run, "
+        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03, or what was measured: the folder of a run, "
         "or a file of bench step --json (default: %(default)s)",
     )
     spikes.add_argument(

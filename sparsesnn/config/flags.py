@@ -17,7 +17,8 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
     """
     group = parser.add_argument_group(
         "configuration",
-        "Every option of --print-config is a flag, such as --optim.clip_norm 1. These have short ones as well:",
+        "Every option of --print-config is a flag, such as --optim.clip_norm 1; what stands in a table of its own is given by --set. "
+        "These have short ones as well:",
     )
     for name, known in all_options().items():
         if sections and name.partition(".")[0] not in sections:

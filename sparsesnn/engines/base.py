@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -302,9 +302,7 @@ class Engine(ABC):
         Errors: `NotFiniteError` on all ranks, which names the first tensor with NaN. Infinity is fine only in what does not
         learn, such as a threshold of the lists.
         """
-        learns = {f"model/{name}" for name, _ in self.model.named_parameters()}
-        constant = {name for name in tensors if name.startswith("model/") and name not in learns}
-        if found := self._not_finite_of_any_rank(tensors, constant):
+        if found := self._not_finite_of_any_rank(tensors):
             raise NotFiniteError(*found)
 
     def _check_finite(self, what: str, value: float, suspects: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -314,10 +312,10 @@ class Engine(ABC):
         found = self._not_finite_of_any_rank(suspects())
         raise NotFiniteError(what, value, f" ({found[0]} holds {found[1]})" if found else "")
 
-    def _not_finite_of_any_rank(
-        self, tensors: Mapping[str, Tensor], may_be_infinite: Container[str] = ()
-    ) -> tuple[str, float] | None:
-        found = first_not_finite(tensors, may_be_infinite)
+    def _not_finite_of_any_rank(self, tensors: Mapping[str, Tensor]) -> tuple[str, float] | None:
+        learns = {f"model/{name}" for name, _ in self.model.named_parameters()}
+        constant = {name for name in tensors if name.startswith("model/") and name not in learns}
+        found = first_not_finite(tensors, constant)
         if self.grid.world.size > 1:
             texts = self.grid.world.all_texts("" if found is None else json.dumps([found[0], str(found[1])]))
             named = [json.loads(text) for text in texts if text]

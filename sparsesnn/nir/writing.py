@@ -21,6 +21,7 @@ from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS
 from sparsesnn.synapses import Conv1d, Conv2d, Pool, Series, Synapses
 from sparsesnn.synapses.maps import OnMaps, sides
+from sparsesnn.wording import count
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Target:
         own_gain: that gain: "share" (1 - β) or "unit" (1).
         neurons: the kinds of nodes that it reads.
         recurrent: it reads loops.
+        delays: it reads Delay nodes.
         pools: reductions that it reads.
         one_axis: it reads Conv1d.
         groups: it reads convolutions in groups; importers that make a PyTorch module with the weight's second size do not.
@@ -48,6 +50,7 @@ class Target:
     own_gain: str = "share"
     neurons: tuple[str, ...] = ("LIF", "CubaLIF", "IF", "LI")
     recurrent: bool = True
+    delays: bool = False
     pools: tuple[str, ...] = ("sum", "average")
     one_axis: bool = False
     groups: bool = False
@@ -57,7 +60,7 @@ class Target:
 #: read by: their importers at the versions of `conventions`
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
-        "nir": Target(None, one_axis=True, groups=True),
+        "nir": Target(None, delays=True, one_axis=True, groups=True),
         # its importer sends the input of a recurrent layer through the recurrent weights
         "snntorch": Target(1e-4, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("average",)),
         "norse": Target(1e-3, reads_r=False, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("sum",)),
@@ -330,6 +333,11 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
         if c.is_recurrent and not c.synapses.is_matrix:
             text = f"{where}: is a recurrent convolution or pooling, which is not written to NIR; leave it out, or use Dense"
             found.append(Reason(text, "no recurrent convolution"))
+        if c.delay and not c.is_recurrent and not reader.delays:
+            text = (
+                f"{where}: has a delay of {count(c.delay, 'step')}, and {target} reads none from NIR; use `target=nir`"
+            )
+            found.append(Reason(text, "no delays"))
         if c.axonal:
             text = f"{where}: has a delay per sender, which is not written to NIR; use one delay for the connection"
             found.append(Reason(text, "no axonal delays"))

@@ -153,7 +153,7 @@ class OnMaps(Synapses, shared=True):
     def images(self, spikes: Any) -> Any:
         """Spikes [R, n_pre] as [R, channels, height, width], the same memory."""
         height, width, channels = self.pre_shape
-        if self.channels_first:
+        if self.channels_first or channels == 1:  # a permuted view of one channel is taken for another order by oneDNN
             return spikes.reshape(spikes.shape[0], channels, height, width)
         return spikes.reshape(spikes.shape[0], height, width, channels).permute(0, 3, 1, 2)
 

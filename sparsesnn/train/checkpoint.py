@@ -328,7 +328,7 @@ class CheckpointStore:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         if size != file.n_bytes:
             raise CheckpointError(
-                f"{path}: has {size:,} bytes, its checkpoint says {file.n_bytes:,}; it is damaged: copy it again, or take other weights (--weights best or last)"
+                f"{path}: has {size:,} bytes, its checkpoint says {file.n_bytes:,}; it is damaged: copy it again, or look at other weights (sparsesnn eval --weights best or last)"
             )
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match); restore it from a copy")

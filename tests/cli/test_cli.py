@@ -235,6 +235,10 @@ def test_as_a_module() -> None:
     [
         (["train", "digits", "--bogus"], "sparsesnn train: '--bogus' is unknown; `sparsesnn train --help` lists"),
         (["train", "digits", "--treads=2"], "sparsesnn train: '--treads=2' is unknown; did you mean --threads; `sp"),
+        (
+            ["train", "digits", "--net.surrogate.kind", "boxcar"],
+            "sparsesnn train: '--net.surrogate.kind' is unknown; give --set net.surrogate.kind=VALUE; ",
+        ),
         (["bench", "step", "--bach", "3"], "sparsesnn bench step: '--bach' is unknown; did you mean --batch; `sp"),
         (["info", "me"], "sparsesnn info: 'me' is unknown; `sparsesnn info --help` lists what it takes"),
         (["--bogus"], "sparsesnn: '--bogus' is unknown; `sparsesnn --help` lists what it takes"),
@@ -287,6 +291,10 @@ def test_flags_are_added_where_they_are_read() -> None:
             r"memory ran out \(Unable to allocate 8\.00 TiB\); use less of it",
         ),
         (MemoryError(), "memory ran out; use less"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. you tried to allocate 9 bytes"),
+            "memory ran out; use",
+        ),
         (OSError(28, "No space left on device", "runs/a"), "runs/a: No space left on device"),
     ],
 )

@@ -363,6 +363,11 @@ def test_labels_of_from_events() -> None:
         ({"group": np.zeros(2, int)}, r"group is \[2\], label \[13\]; give one entry for each sample"),
         ({"part": np.array(["train"] * 12 + ["dev"])}, r"part is \['dev'\]; allowed: train, valid, test"),
         ({"part": np.zeros(13, int)}, "part is numbers; allowed: train"),
+        ({"unit": np.arange(219) * 10**7}, r"unit\[218\] is 2180000000; allowed: 0 to 99,999,999; remove the event"),
+        (
+            {"unit": None, "x": np.arange(219) * 99, "y": np.arange(219)},
+            r"x\[218\] is 21582; allowed: 0 to 9,999; remove",
+        ),
         ({"label": np.arange(13) * 10**6}, "labels run from 0 to 12000000; allowed: 0 to 99,999"),
     ],
 )
@@ -484,6 +489,18 @@ def test_check_says_what_is_there_and_draws_it(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
     assert main(["data", "check", str(tmp_path / "no.npz")]) == 1
     assert "is neither a file nor a folder" in capsys.readouterr().err
+
+
+def test_check_says_what_training_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path / "wrong.npz", {**arrays(), "label": np.arange(13) - 1})
+    assert main(["data", "check", str(path), "--no-plot"]) == 1
+    assert "wrong.npz: label: labels run from -1 to 11; allowed: 0 to 99,999" in capsys.readouterr().err
+    nothing = {name: array[:0] if name in ("t_ms", "unit", "sample") else array for name, array in arrays().items()}
+    path = save(tmp_path / "nothing.npz", {**nothing, "part": np.array(["test"] * 13)})
+    assert main(["data", "check", str(path), "--no-plot"]) == 0
+    out = capsys.readouterr().out
+    assert "note     there are no events" in out
+    assert "note     no sample is of the part 'train'" in out
 
 
 def test_names_survive_the_cache_and_json(tmp_path: Path) -> None:

@@ -264,6 +264,24 @@ def test_fused_output_is_packed_until_asked_for() -> None:
         torch.testing.assert_close(output.counts(name), dense.counts(name))
 
 
+@pytest.mark.parametrize("sizes", [(20, 40, 2), (39, 40, 2), (40, 40, 1), (40, 20, 2)], ids=str)
+def test_gradients_of_later_chunks(sizes: tuple[int, int, int]) -> None:
+    """With a state, a source that is delayed has more rows than steps."""
+    m, n, delay = sizes
+    every = {"grad_threshold": -math.inf}
+    network = Network(
+        {"input": Input(10), "a": LIF(m, **every), "b": LIF(n, **every), "out": LI(2)},
+        [Connection("input", "a"), Connection("a", "b", delay), Connection("b", "out")],
+    )
+    x, found = SpikeBatch.from_dense(random_spikes(13, 6, 10)), []
+    for mode in ("step", "fused"):
+        model = Model(network, seed=1, backend="dense", dense_mode=mode).double()
+        model(x.steps(5, 13), model(x.steps(0, 5)).state).potentials.square().sum().backward()
+        found.append([p.grad for p in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
 def test_data_with_a_gradient_keeps_it() -> None:
     """Lists whose values carry a gradient, such as another model's output."""
     x = random_spikes(5, 2, 7).float()

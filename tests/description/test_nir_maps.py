@@ -393,6 +393,13 @@ def test_axonal_delays_are_refused() -> None:
         to_nir(model, dt=1e-3)
 
 
+def test_delays_go_to_nir_alone() -> None:
+    model = ss.Model(Network.chain(Input(7), lif(n=5), LI(3), delay=2))
+    for target in ("norse", "snntorch", "spikingjelly", "sinabs"):
+        with pytest.raises(DescriptionError, match=f"input->hidden: has a delay of 2 steps, and {target} reads none"):
+            to_nir(model, target=target, readout="membrane", keep_reset=True)
+
+
 def test_delays_of_maps(x: Tensor) -> None:
     network = Network.chain(Input(shape=(11, 9, 2), channels_first=True), Conv2d(4, 3), lif(), lif(n=6), delay=2)
     model = model_of(network)

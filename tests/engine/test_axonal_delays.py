@@ -247,6 +247,12 @@ def test_whole_delays_move_entries_and_keep_lists_plain() -> None:
     assert moved["earlier"].tolist() == [0, 1, 2, 3, -1, 4]
 
 
+def test_a_sequence_may_be_shorter_than_a_delay() -> None:
+    x = np.ones((7, 1, 1))
+    for delay in (6, 7, 8, 13, 14, 20):
+        assert reference.arrive(x, np.array([float(delay)])).sum() == max(0, 7 - delay)
+
+
 def test_a_loss_pulls_delays_to_where_spikes_coincide() -> None:
     net = Network(
         {"input": Input(2), "out": LI(1, beta=0.0)},

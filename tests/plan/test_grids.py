@@ -161,6 +161,8 @@ def test_replicas_share_the_ranks(capsys: pytest.CaptureFixture[str], elsewhere:
         ("x", "is 'x'"),
     ]:
         assert message in run(capsys, *PLAN, "--replicas", text, code=2)[1]
+    few = run(capsys, *PLAN, "--replicas", "8", "--batch", "5", code=2)[1]
+    assert "--replicas: is 8, for batches of 5; give at most one for each sample" in few
     assert (
         "--batches: target 'cpu'"
         in run(capsys, "plan", "--net", "7-5-3", "--target", "cpu", "--batches", "8", code=2)[1]

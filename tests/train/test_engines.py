@@ -149,6 +149,15 @@ def test_what_is_not_finite_changes_nothing(name: str, what: str) -> None:
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
+def test_a_threshold_that_lists_all_is_not_blamed() -> None:
+    network = parse_net("11-9-3", grad_threshold=-math.inf)
+    for name in ("cpu", "ipu-model"):
+        engine = make_engine(name, network, replace(TRAINING, updates=Updates(lr=0.01)))
+        with pytest.raises(NotFiniteError, match="the loss is inf") as caught:
+            engine._check_finite("loss", math.inf, engine.weights)
+        assert "grad_threshold" not in str(caught.value)
+
+
 # ---- optimizers ----------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from sparsesnn.config.tables import merge
 from sparsesnn.datasets import EventSet
 from sparsesnn.engines import Training, make_engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
-from sparsesnn.network import parse_net
+from sparsesnn.network import Network, parse_net
 from sparsesnn.train import Config, Report, Result, StoppedError, evaluate, evaluate_run, load_run, loop, prepare, train
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.train.files import locked
@@ -545,6 +545,21 @@ def test_resume_with_another_configuration(tmp_path: Path) -> None:
     straight = train(config.with_values({"train": {"epochs": 4}}), out=tmp_path / "straight")
     assert longer.weights_sha256 == straight.weights_sha256
     assert [r["epoch"] for r in read_metrics(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_resume_of_exact_lists_that_were_written_in_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = {"grad_threshold": "exact", "surrogate": {"kind": "boxcar", "slope": 2.0}}
+    config = make_config(net=exact, optim={"schedule": "constant"})
+    whole = train(config, out=tmp_path / "whole")
+    as_it_is = Network.to_dict
+
+    def in_numbers(network: Network) -> dict[str, Any]:
+        return as_it_is(loop._in_numbers(network))
+
+    with monkeypatch.context() as older:
+        older.setattr(Network, "to_dict", in_numbers)
+        train(config.with_values({"train": {"epochs": 1}}), out=tmp_path / "parts")
+    assert train(config, out=tmp_path / "parts", resume=True).weights_sha256 == whole.weights_sha256
 
 
 def test_resume_with_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -428,7 +428,8 @@ class _Gradients:
             if not wanted:
                 return None
             nonlocal left
-            if left is not None and shift == 0 and spikes.shape[-1] <= run.shape[-1] and dtype == left.dtype:
+            in_place = shift == 0 and len(spikes) == run.shape[0] and spikes.shape[-1] <= run.shape[-1]
+            if left is not None and in_place and dtype == left.dtype:
                 # a chunk's current has been read when this is written: rows are no wider, and end where it ends
                 memory, left = left.view(-1)[left.numel() - spikes.numel() :], None
                 return memory.view(spikes.shape)

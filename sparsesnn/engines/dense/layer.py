@@ -201,8 +201,8 @@ def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
     able = dtype in (torch.float32, torch.float64) and (
         device.type == "cpu" or (device.type == "cuda" and has_triton())
     )
-    if mode == "auto":
-        return "fused" if able and not mixed else "hoist"
+    if mode == "auto":  # torch.compile cannot look into the fused loop
+        return "fused" if able and not mixed and not torch.compiler.is_compiling() else "hoist"
     if mode == "fused" and not able:
         if device.type == "cuda" and dtype in (torch.float32, torch.float64):
             raise MissingDependencyError("triton", "cuda", "dense_mode 'fused' on CUDA")

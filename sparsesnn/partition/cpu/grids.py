@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparsesnn.errors import PlanError
+from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, predict
@@ -94,12 +94,14 @@ def search_grids(
         batches: samples of all replicas; of several the one with most samples a second is taken.
         replicas: 0: any number.
 
-    Errors: that of the largest grid where no grid can hold the network.
+    Errors: that of the largest grid where no grid can hold the network; `ConfigError` for more replicas than samples.
     """
     fastest: dict[int, Grid] = {}
     refused: PlanError | None = None
     base = 0.0
-    for batch in sorted(batches):
+    if replicas > max(batches):
+        raise ConfigError(f"--replicas: is {replicas}, for batches of {max(batches)}; give at most one for each sample")
+    for batch in sorted(n for n in batches if n >= replicas):
         for n in [replicas] if replicas else _counts(min(ranks, _groups(batch)), ranks):
             samples = largest_part(batch, n)
             for shards in _counts(ranks // n, ranks):
