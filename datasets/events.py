@@ -109,7 +109,7 @@ def load(
     source |= {"name": data_dir.name}
     source.pop("names_sizes_sha256")  # of whole paths; a copy elsewhere is the same data
     source |= {"edges": [cache.source_identity(path)["edges_sha256"] for path in files.values()]}
-    parameters = {"name": "events", "split": split, "source": source, **asdict(options)}
+    parameters = {"name": "events", "split": split, "source": source, "files": list(files), **asdict(options)}
 
     def build() -> EventSet:
         return _part_of(read_files(files), split, options, {"source": cache.without_times(source)})

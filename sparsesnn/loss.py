@@ -160,6 +160,8 @@ class CrossEntropy:
                 f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)"
             )
         _check_decoding(decoding, n_classes)
+        if not 0 <= label_smoothing < 1:
+            raise DescriptionError(f"cross_entropy: label_smoothing is {label_smoothing}; allowed: 0 to below 1")
         self.labels, self.decoding, self.n_classes = labels, decoding, n_classes
         self.label_smoothing = label_smoothing
         self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else n_samples
@@ -199,6 +201,11 @@ class CrossEntropy:
         v = output.potentials
         plain = v is not None and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
         return plain and self.fits_engine(v)
+
+    def is_whole(self) -> bool:
+        """Whether `of_potentials` is all of it: not where a subclass adds to what is called, and not to that."""
+        own, ours = type(self), CrossEntropy
+        return own.__call__ is ours.__call__ or own.of_potentials is not ours.of_potentials
 
     def fits_engine(self, v: Tensor | np.ndarray | None) -> bool:
         """Whether the engine computes it of potentials that it made, or of some that lie as those do."""

@@ -52,6 +52,10 @@ class LayerState:
         return [self.states[name] for name in names]
 
 
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 def check_state(state: object) -> None:
     """`ShapeError` for what cannot be the state of a network."""
     if state is not None and not isinstance(state, Mapping):
@@ -127,14 +131,15 @@ class Output:
                 f"counts: {name or self.output!r} is no population that fires; allowed: {', '.join(self.spikes)}"
             )
         spikes = self.spikes[name or self.output]
-        return spikes.counts() if isinstance(spikes, SpikeBatch) else spikes.sum(0)
+        return spikes.counts() if isinstance(spikes, SpikeBatch) else _at_least_float32(spikes).sum(0)
 
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step of every spiking population."""
         if isinstance(self.spikes, CountedSpikes):
             return self.spikes.activity()
         return {
-            k: s.activity() if isinstance(s, SpikeBatch) else float(s.detach().mean()) for k, s in self.spikes.items()
+            k: s.activity() if isinstance(s, SpikeBatch) else float(_at_least_float32(s.detach()).mean())
+            for k, s in self.spikes.items()
         }
 
     def dropped(self) -> dict[str, int]:

@@ -220,7 +220,8 @@ class PopulationModule(nn.Module):
             offsets, senders = columns
             n = self.neurons[1] - self.neurons[0]
             receivers = np.repeat(np.arange(n), np.diff(offsets))
-            found = torch.from_numpy(senders.astype(np.int64) * n + receivers).to(weight.device)
+            with torch.inference_mode(False):  # it is kept for training
+                found = torch.from_numpy(senders.astype(np.int64) * n + receivers).to(weight.device)
             self._places[c.name] = found
         return found
 
@@ -253,7 +254,8 @@ class PopulationModule(nn.Module):
         n = self.neurons[1] - self.neurons[0]
         places = self.places(c)
         if c.name not in self._orders or self._orders[c.name][0].device != places.device:
-            ascending, order = torch.sort(places)
+            with torch.inference_mode(False):
+                ascending, order = torch.sort(places)
             self._orders[c.name] = ascending, order
         matrix: Tensor = _Spread.apply(weight, *self._orders[c.name], (c.n_pre, n))
         return matrix

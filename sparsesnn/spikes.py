@@ -72,9 +72,7 @@ class SpikeBatch:
                 f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
                 "pad the shorter with empty lists"
             )
-        rows = [
-            np.sort(np.asarray(list(lists[b][t]), dtype=np.int64)) for t in range(n_steps) for b in range(n_samples)
-        ]
+        rows = [np.sort(_whole_ids(lists[b][t])) for t in range(n_steps) for b in range(n_samples)]
         n_spikes = np.array([len(row) for row in rows], dtype=np.int32)
         ids = np.concatenate(rows) if rows else np.empty(0, np.int64)
         return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
@@ -260,9 +258,16 @@ class SpikeBatch:
     # ---- Slices and copies ---------------------------------------------------------------------------------------------
 
     def samples(self, index: slice | Sequence[int] | Tensor) -> SpikeBatch:
-        """The batch of the chosen samples, in the order asked for."""
+        """The batch of the chosen samples, in the order asked for; a mask chooses those where it is true."""
         self.validate()
-        chosen = torch.arange(self.n_samples)[index] if isinstance(index, slice) else torch.as_tensor(index).long()
+        chosen = torch.arange(self.n_samples)[index] if isinstance(index, slice) else torch.as_tensor(index)
+        if chosen.dtype == torch.bool and chosen.shape == (self.n_samples,):
+            chosen = chosen.nonzero()[:, 0]
+        elif chosen.numel() and (chosen.dtype == torch.bool or chosen.is_floating_point()):
+            raise ShapeError(
+                f"samples: index is {chosen.dtype}{list(chosen.shape)}; give numbers of samples, or a mask of {self.n_samples}"
+            )
+        chosen = chosen.long()
         if chosen.ndim != 1:
             raise ShapeError(f"samples: index has shape {tuple(chosen.shape)}; give a slice or a flat list of samples")
         if chosen.numel() and (int(chosen.min()) < -self.n_samples or int(chosen.max()) >= self.n_samples):
@@ -491,3 +496,10 @@ def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeB
         dropped=dropped,
         graded=any(part.graded for part in parts),
     )
+
+
+def _whole_ids(ids: Iterable[int]) -> np.ndarray:
+    found = np.asarray(list(ids))
+    if found.size and found.dtype.kind not in "iu":
+        raise SpikeListError(f"from_lists: ids are {found.dtype}, such as {found[0]}; give whole numbers")
+    return found.astype(np.int64)

@@ -162,7 +162,7 @@ def resolve(options: argparse.Namespace) -> Any:
     if not layers and options.dataset is None:
         if not options.resume:
             raise ConfigError(f"train: which data set? give one of {', '.join(datasets.NAMES)}, or --config FILE")
-        layers = [_config_of_run(options.out)]
+        layers = [_config_of_run(options.out, options.seeds)]
     return Config.resolve(*layers, named, given(options))
 
 
@@ -177,13 +177,15 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_toml(text, str(path))
 
 
-def _config_of_run(folder: Path | None) -> dict[str, Any]:
+def _config_of_run(folder: Path | None, seeds: str | None) -> dict[str, Any]:
     from sparsesnn.train.checkpoint import CheckpointStore
     from sparsesnn.train.folder import CONFIG
 
     if folder is None:
         raise ConfigError("--resume: which run? give its folder with --out DIR")
     for place in (folder, *sorted(folder.glob("seed-*"))):
+        if place != folder and not seeds:
+            raise ConfigError(f"--resume: {folder} holds runs of several seeds; give them too, --seeds 0,1,2")
         store = CheckpointStore(place)
         if store.exists():
             return store.read().config
@@ -211,15 +213,16 @@ def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: C
     out = options.out if options.out is not None else default_folder(config)
     if world is not None:
         out = Path(world.all_texts(str(out))[0])
+    configs = [config.with_values({"train": {"seed": seed}}) for seed in seeds]
     results = [
         train(
-            config.with_values({"train": {"seed": seed}}),
+            of_seed,
             out=out / f"seed-{seed}",
             resume=bool(options.resume),
             report=report,
             world=world,
         )
-        for seed in seeds
+        for seed, of_seed in zip(seeds, configs, strict=True)
     ]
     if world is not None and world.rank:
         return

@@ -305,6 +305,11 @@ class Model(Loadable):
             )
         check_state(state)
         past = state or {}
+        needed = [*self.layers, *([self.source] if self.depth else [])] if past else []
+        if missing := [name for name in needed if name not in past]:
+            raise ShapeError(
+                f"Model: the state has no {missing[0]!r}; give the state of an output, output.state, or None"
+            )
         data = self._input(spikes)
         traces: dict[str, Traces] = {}
         plain = not (past or chosen or heard or self.parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,7 @@ class SavedRun:
         network: that the model runs.
         n_classes: of its data.
         epoch: after which the weights were taken, counted from 1.
+        data: what its data were, `Parts.fingerprint`.
     """
 
     engine: Engine
@@ -87,6 +88,7 @@ class SavedRun:
     network: Network
     n_classes: int
     epoch: int
+    data: Mapping[str, Any]
 
     @property
     def model(self) -> Model:
@@ -139,7 +141,7 @@ def load_run(
     engine.load_weights(tensors, where)
     engine.start()
     epoch = progress.best_epoch if files is saved.best else progress.epoch
-    return SavedRun(engine, config, network, n_classes, epoch)
+    return SavedRun(engine, config, network, n_classes, epoch, saved.data)
 
 
 def evaluate_run(
@@ -157,17 +159,25 @@ def evaluate_run(
 
     Args:
         folder, weights, backend, integers: see `load_run`.
-        data_dir: folder of the data; None: the one of the run.
+        data_dir: folder of the data; None: the one of the run. Other files are read as its own were: with their step and sizes, also
+            where these followed from the files, and with their numbers of classes that have names.
         split: "test", "valid" (the part that the run held out) or "train" (without it).
         threads: worker threads; 0: all cores.
         predictions: takes the logits of every sample.
 
-    Errors: those of `load_run`; `DataError` if the data has other neurons or more classes than the network.
+    Errors: those of `load_run`; `DataError` if the data has other neurons or steps, or more or other classes than the network.
     """
     run = load_run(folder, weights=weights, backend=backend, integers=integers)
     engines.set_threads(run.engine.name, threads)
-    config = run.config if data_dir is None else run.config.with_values({"data": {"dir": str(data_dir)}})
+    config = run.config if data_dir is None else _on_other_files(run, data_dir)
     part = part_of_run(config, split)
+    known = run.data.get("description", {})
+    part = replace(part, event_set=prepare.with_classes_of(known, part.event_set, config.data.name))
+    if part.event_set.dt_us != known.get("dt_us"):
+        raise DataError(
+            f"{config.data.name}: the data has steps of {part.event_set.dt_us} us, the run had {known.get('dt_us')}; give data like "
+            "that it was trained on (--data)"
+        )
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
     n_input = run.network.populations[run.network.inputs[0]].n
     if n_neurons != n_input or n_classes > run.n_classes:
@@ -190,6 +200,16 @@ def evaluate_run(
         "activity": tally.activity,
         "dropped": tally.dropped,
     }
+
+
+def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
+    """The run's configuration for these; what its own files decided (0, for your own events) stays as it was."""
+    data, known = run.config.data, run.data.get("description", {})
+    found: dict[str, Any] = {"dt_ms": known.get("dt_us", 0.0) / 1e3}
+    pool, sensor = data.options.get("pool", 1), known.get("sensor")
+    found |= {k: sensor[k] * pool for k in ("width", "height")} if sensor else {"n_units": run.data["n_neurons"] * pool}
+    kept = {k: x for k, x in found.items() if data.name == "events" and not data.options.get(k)}
+    return run.config.with_values({"data": {"dir": str(data_dir), **kept}})
 
 
 def part_of_run(config: Config, split: str) -> prepare.Part:

@@ -48,7 +48,7 @@ def strict_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, allow_nan=False)
 
 
-def read_json(path: Path, *, max_bytes: int = 64 << 20) -> Any:
+def read_json(path: Path, *, max_bytes: int = 512 << 20) -> Any:
     """The content of a JSON file from an untrusted place.
 
     Errors: `CheckpointError` if it is missing, too large, not UTF-8, not strict JSON or nested too deeply.

@@ -182,9 +182,10 @@ class Run:
 
     def _restore(self, saved: Checkpoint) -> str:
         where = str(self.store.path)
-        if saved.data != self.fingerprint:
+        data = {k: x for k, x in self.fingerprint.items() if k in saved.data or k != prepare.SAMPLES}
+        if saved.data != data:
             raise CheckpointError(
-                f"{where}: was made with other data ({_first_difference(saved.data, self.fingerprint)}); "
+                f"{where}: was made with other data ({_first_difference(saved.data, data)}); "
                 "give the same data, or start anew in another --out"
             )
         if _in_numbers(Network.from_dict(saved.network)) != _in_numbers(self.network):

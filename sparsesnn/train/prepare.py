@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import Target
 
 Indices = npt.NDArray[np.int64]
+
+#: of a fingerprint, which older checkpoints do not have
+SAMPLES = "samples_sha256"
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,17 @@ class Parts:
             "n_lost": int(source.n_lost),
             "n_train": len(self.train),
             "n_valid": len(self.valid) if self.valid else 0,
+            SAMPLES: self._samples(),
         }
+
+    def _samples(self) -> str:
+        """SHA-256 of which samples each part has, and of their labels."""
+        found = hashlib.sha256()
+        for part in (self.train, self.valid, self.test):
+            if part is not None:
+                found.update(part.indices.astype("<i8").tobytes())
+                found.update(part.event_set.labels[part.indices].astype("<i8").tobytes())
+        return found.hexdigest()
 
 
 def load_split(config: DataConfig, split: str) -> EventSet:
@@ -115,15 +129,14 @@ def load_parts(config: DataConfig) -> Parts:
         )
     how_test, how_valid = held_out_by(config, whole)
     if how_test == "own":
-        test_set = load_split(config, "test")
-        _check_fit(config.name, whole, test_set)
+        test_set = _load_beside(config, whole, "test")
         learnt, test = np.arange(len(whole)), Part(test_set, np.arange(len(test_set)))
     else:
         learnt, held_out = datasets.split_validation(whole, how_test, option="test")
         test = Part(whole, held_out)
     valid: Part | None = None
     if how_valid == "own":
-        own = load_split(config, "valid")
+        own = _load_beside(config, whole, "valid")
         valid = Part(own, np.arange(len(own)))
     elif how_valid != "none":
         rest, held_out = datasets.split_validation(whole, how_valid, among=learnt)
@@ -137,12 +150,42 @@ def load_parts(config: DataConfig) -> Parts:
     return parts
 
 
-def _check_fit(name: str, whole: EventSet, test: EventSet) -> None:
-    if (test.n_neurons, test.n_steps) != (whole.n_neurons, whole.n_steps) or test.n_classes > whole.n_classes:
+def _load_beside(config: DataConfig, whole: EventSet, split: str) -> EventSet:
+    """A part that the data set has of its own, labelled as the training part.
+
+    Errors: `DataError` where the two are not of one kind.
+    """
+    part = with_classes_of(whole.description, load_split(config, split), config.name)
+    for name, ours, theirs in (
+        ("N", whole.n_neurons, part.n_neurons),
+        ("T", whole.n_steps, part.n_steps),
+        ("steps of us", whole.dt_us, part.dt_us),
+        ("sensor", whole.sensor, part.sensor),
+    ):
+        if ours != theirs:
+            raise DataError(
+                f"{config.name}: {name} is {ours} in the part train, {theirs} in {split}; use files of one data set"
+            )
+    if part.n_classes > whole.n_classes:
         raise DataError(
-            f"{name}: the test part has N={test.n_neurons}, T={test.n_steps} and {test.n_classes} classes, "
-            f"the training part N={whole.n_neurons}, T={whole.n_steps} and {whole.n_classes}; use files of one data set"
+            f"{config.name}: the part {split} has {part.n_classes} classes, train {whole.n_classes}; use files of one data set"
         )
+    return part
+
+
+def with_classes_of(description: Mapping[str, Any], part: EventSet, where: str) -> EventSet:
+    """Labels that stand for names, as training numbered these; `description`: of the training part.
+
+    Errors: `DataError` for a name that training did not have.
+    """
+    names, own = (list(of.get("classes") or ()) for of in (description, part.description))
+    if not own or own == names:
+        return part
+    if unknown := [name for name in own if name not in names]:
+        raise DataError(f"{where}: has the class {unknown[0]!r}; training had {', '.join(names[:9]) or 'numbers'}")
+    number = np.array([names.index(name) for name in own])
+    known = {**part.description, "classes": names}
+    return replace(part, labels=number[part.labels], n_classes=len(names), description=known)
 
 
 def make_network(config: Config, parts: Parts) -> Network:

@@ -10,11 +10,13 @@ from sparsesnn import datasets
 from sparsesnn.config import Config
 from sparsesnn.engines import Engine
 from sparsesnn.engines.average import evaluated_tensors
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.host.stream import Stream
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.nir import readers_text
+from sparsesnn.options import part_of
 from sparsesnn.runtime import num_threads
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
@@ -75,7 +77,8 @@ def take_weights(folder: str, engine: Engine) -> str:
         raise ConfigError(f"init.from_run: {path}: its network is not one of ours: {error}") from None
     theirs = store.tensors(saved.best or saved.tensors, network)
     if not saved.best:  # the best ones are kept as they are evaluated
-        theirs = evaluated_tensors(theirs, {})
+        dropout = part_of(Config.from_dict(saved.config).dropout, Dropout)
+        theirs = evaluated_tensors(theirs, dropout.factors(network))
     ours = engine.weights()
     wanted = [f"model/{name}" for name, _ in engine.model.named_parameters()]
     taken = [
@@ -88,7 +91,9 @@ def take_weights(folder: str, engine: Engine) -> str:
     if not taken:
         have = ", ".join(sorted(name.removeprefix("model/") for name in theirs if name.startswith("model/layers.")))
         raise ConfigError(f"init.from_run: no parameter of {path} has the name and shape of one here; it has {have}")
-    engine.load_weights({**ours, **{name: theirs[name] for name in taken}}, str(path))
+    shares = getattr(engine, "factors", {})  # of dropout here, by which weights are multiplied where they are evaluated
+    learning = {name: theirs[name] / shares.get(name.removeprefix("model/"), 1.0) for name in taken}
+    engine.load_weights({**ours, **learning}, str(path))
     left = [name.removeprefix("model/layers.") for name in wanted if name not in taken]
     return f"{count(len(taken), 'parameter')} of {path}" + (f"; new: {', '.join(left)}" if left else "")
 

@@ -180,6 +180,20 @@ def see_gradient(model: Model) -> None:
     model.layers["a"].weights[0].register_post_accumulate_grad_hook(halve)
 
 
+def test_what_a_subclass_adds_to_a_loss_is_learned() -> None:
+    class Louder(CrossEntropy):
+        def __call__(self, output: Output) -> Tensor:
+            return 3 * super().__call__(output)
+
+    network, labels = branches(), torch.arange(B)
+    found = []
+    for run in (plainly, Model.learn):
+        model = Model(network, seed=3)
+        loss, _ = run(model, spikes_for(37), Louder(labels, "mean", 7))
+        found.append([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("prepare", [add_hook, watch_model, halve_gradient, see_gradient])
 def test_who_wants_to_see_layers_or_gradients_does(prepare, passes):
     check_equal(branches(), prepare)

@@ -219,6 +219,21 @@ def test_threads_and_instruction_sets_give_the_same_bits(isa: str, threads: int)
     assert all(torch.equal(got[name], want[name]) for name in want)
 
 
+@pytest.mark.parametrize("options", [{}, {"backend": "dense"}, {"weight_dtype": "int8"}], ids=str)
+def test_training_goes_on_after_inference_mode(options: dict) -> None:
+    model, spikes = Model(network_of([Sparse(0.3)] * 3), **options), spikes_of(2)
+    with torch.inference_mode():
+        model(spikes)
+    potentials = model(spikes).potentials
+    assert potentials is not None
+    potentials.sum().backward()
+
+
+def test_a_mask_may_have_no_synapse() -> None:
+    network = network_of([Sparse(mask=np.zeros((N_INPUT, 133), bool)), Dense(), Dense()])
+    assert Model(network)(spikes_of(2)).potentials is not None
+
+
 def test_lists_of_one_sample_and_one_step_and_none() -> None:
     network = network_of(KINDS["few"], grad_threshold=-float("inf"))
     sparse, masked = models(network, gain=9.0)

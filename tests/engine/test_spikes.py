@@ -252,6 +252,19 @@ def test_samples_and_steps(dense: torch.Tensor, data: st.DataObject) -> None:
     assert batch.silence(3).n_spikes.sum() == 0
 
 
+def test_masks_choose_samples_and_other_numbers_are_refused() -> None:
+    dense = (torch.arange(30) % 4 == 0).float().view(2, 3, 5)
+    batch = SpikeBatch.from_dense(dense)
+    mask = torch.arange(batch.n_samples) % 2 == 0
+    assert torch.equal(batch[mask].to_dense(), dense[:, mask])
+    assert batch[[]].n_samples == 0
+    for wrong in ([1.5], [True] * (batch.n_samples + 1)):
+        with pytest.raises(ShapeError, match=f"give numbers of samples, or a mask of {batch.n_samples}"):
+            batch[wrong]
+    with pytest.raises(SpikeListError, match=r"ids are float64, such as 1\.7; give whole numbers"):
+        SpikeBatch.from_lists([[[1.7]]], 4)
+
+
 def test_slices_keep_near_spikes_values_and_dropped() -> None:
     batch = with_near_spikes()
     batch = replace(batch, values=batch.entry_values().requires_grad_())

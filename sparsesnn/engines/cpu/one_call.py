@@ -195,7 +195,9 @@ class OneCall:
             output=last,
         )
         arrived: dict[str, Any]
-        in_engine = loss if isinstance(loss, CrossEntropy) and loss.fits_engine(potentials) else None
+        in_engine = (
+            loss if isinstance(loss, CrossEntropy) and loss.is_whole() and loss.fits_engine(potentials) else None
+        )
         if in_engine:
             value, gradient = in_engine.of_potentials(potentials)
             arrived = {last: gradient(1.0)}

@@ -68,7 +68,7 @@ class Wiring:
         }
         self.n_pre = [self.connections[name].n_pre for name in self.senders]
         self.pools_before = [in_lists(c.synapses, c.n_pre).pools for c in layer.senders]
-        weightless = {c.name for c in layer.senders if not layer.has_weights(c)}
+        weightless = {c.name for c in layer.senders if not layer.has_weights(c) and layer.columns(c) is None}
         self.pools = {name for name, c in self.connections.items() if c.name in weightless}
         shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
         self.windows = {name: _core.Windows(**shape) for name, shape in shapes.items() if shape}

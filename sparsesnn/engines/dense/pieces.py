@@ -40,7 +40,14 @@ def in_pieces(n_rows: int, work: Callable[[slice], Made], *, n_products: int, n_
     n_threads = min(_core.num_threads(), n)
     if n_threads == 1:
         return [work(rows) for rows in pieces]
-    return list(_pool(os.getpid(), n_threads).map(torch.no_grad()(work), pieces))  # no_grad: each thread's own setting
+    mode = torch.is_inference_mode_enabled()  # each thread has a setting of its own, of gradients too
+
+    @torch.no_grad()
+    def of_thread(rows: slice) -> Made:
+        with torch.inference_mode(mode):
+            return work(rows)
+
+    return list(_pool(os.getpid(), n_threads).map(of_thread, pieces))
 
 
 @functools.lru_cache(maxsize=1)
