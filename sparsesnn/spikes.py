@@ -72,10 +72,12 @@ class SpikeBatch:
                 f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
                 "pad the shorter with empty lists"
             )
-        rows = [np.sort(_whole_ids(lists[b][t])) for t in range(n_steps) for b in range(n_samples)]
+        rows = [np.sort(list(lists[b][t])) for t in range(n_steps) for b in range(n_samples)]
         n_spikes = np.array([len(row) for row in rows], dtype=np.int32)
-        ids = np.concatenate(rows) if rows else np.empty(0, np.int64)
-        return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
+        ids = np.concatenate([row for row in rows if row.size] or [np.empty(0, np.int64)])
+        if ids.dtype.kind not in "iu":
+            raise SpikeListError(f"from_lists: ids are {ids.dtype}, such as {ids[0]}; give whole numbers")
+        return cls._from_flat(ids.astype(np.int64), n_spikes, n_steps, n_samples, n_neurons)
 
     @classmethod
     def from_dense(
@@ -496,10 +498,3 @@ def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeB
         dropped=dropped,
         graded=any(part.graded for part in parts),
     )
-
-
-def _whole_ids(ids: Iterable[int]) -> np.ndarray:
-    found = np.asarray(list(ids))
-    if found.size and found.dtype.kind not in "iu":
-        raise SpikeListError(f"from_lists: ids are {found.dtype}, such as {found[0]}; give whole numbers")
-    return found.astype(np.int64)

@@ -188,7 +188,7 @@ class Run:
                 f"{where}: was made with other data ({_first_difference(saved.data, data)}); "
                 "give the same data, or start anew in another --out"
             )
-        if _in_numbers(Network.from_dict(saved.network)) != _in_numbers(self.network):
+        if prepare.in_numbers(Network.from_dict(saved.network)) != prepare.in_numbers(self.network):
             raise CheckpointError(f"{where}: belongs to another network; start anew in another --out")
         try:
             self.progress = build(Progress, saved.progress, "progress")
@@ -492,10 +492,3 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         if before.get(name) != after.get(name):
             return f"{name}: {before.get(name)!r} then, {after.get(name)!r} now"
     return "another order of keys"
-
-
-def _in_numbers(network: Network) -> Network:
-    """With `grad_threshold` in numbers, as older checkpoints have it."""
-    for name, p in network.populations.items():
-        network = network.with_population(name, grad_threshold=p.listed_above) if isinstance(p, Population) else network
-    return network

@@ -21,6 +21,7 @@ from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import Recurrence
+from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 from sparsesnn.partition.plan import Plan
@@ -193,6 +194,14 @@ def make_network(config: Config, parts: Parts) -> Network:
     dt_us, sensor = parts.train.event_set.dt_us, parts.train.event_set.sensor
     shape = None if sensor is None else (sensor.height, sensor.width, sensor.n_polarities)
     return config.net.network(parts.n_neurons, parts.n_classes, None if dt_us is None else dt_us / 1e3, shape)
+
+
+def in_numbers(network: Network) -> Network:
+    """With `grad_threshold` in numbers, as older checkpoints have it."""
+    for name, p in network.populations.items():
+        if isinstance(p, Population):
+            network = network.with_population(name, grad_threshold=p.listed_above)
+    return network
 
 
 def make_training(config: Config, network: Network, n_classes: int, *, graded: bool = False) -> Training:

@@ -554,7 +554,7 @@ def test_resume_of_exact_lists_that_were_written_in_numbers(tmp_path: Path, monk
     as_it_is = Network.to_dict
 
     def in_numbers(network: Network) -> dict[str, Any]:
-        return as_it_is(loop._in_numbers(network))
+        return as_it_is(prepare.in_numbers(network))
 
     with monkeypatch.context() as older:
         older.setattr(Network, "to_dict", in_numbers)
