@@ -207,7 +207,8 @@ def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
     data, known = run.config.data, run.data.get("description", {})
     found: dict[str, Any] = {"dt_ms": known.get("dt_us", 0.0) / 1e3}
     pool, sensor = data.options.get("pool", 1), known.get("sensor")
-    found |= {k: sensor[k] * pool for k in ("width", "height")} if sensor else {"n_units": run.data["n_neurons"] * pool}
+    sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_units": run.data["n_neurons"]}
+    found |= {k: n * pool for k, n in sizes.items()}
     kept = {k: x for k, x in found.items() if data.name == "events" and not data.options.get(k)}
     return run.config.with_values({"data": {"dir": str(data_dir), **kept}})
 

@@ -65,6 +65,16 @@ def test_steps_and_sizes_of_another_file_are_those_of_training(run: Path) -> Non
     assert evaluate_run(run, data_dir=run.parent / "long.npz", split="train")["accuracy"] > 0.9
 
 
+@pytest.mark.parametrize("pool", [1, 2])
+def test_sizes_of_another_file_of_a_camera(tmp_path: Path, pool: int) -> None:
+    for name, width, seed in (("wide", 12, 0), ("narrow", 11, 1)):
+        table = events("ab", seed=seed)
+        x = np.append(table.pop("unit")[:-1], width - 1)
+        np.savez(tmp_path / f"{name}.npz", **table, x=x, y=np.arange(x.size) % 5, p=np.arange(x.size) % 2)
+    train(config_for(tmp_path / "wide.npz", data={"pool": pool}), out=tmp_path / "run")
+    assert evaluate_run(tmp_path / "run", data_dir=tmp_path / "narrow.npz", split="train")["accuracy"] > 0.9
+
+
 def made(names: str, dt_us: float = 5000.0) -> EventSet:
     rng = np.random.default_rng(3)
     label = [names[k % len(names)] for k in range(12 * len(names))]
