@@ -173,9 +173,9 @@ def evaluate_run(
     part = part_of_run(config, split)
     known = run.data.get("description", {})
     part = replace(part, event_set=prepare.with_classes_of(known, part.event_set, config.data.name))
-    if part.event_set.dt_us != known.get("dt_us"):
+    if part.event_set.dt_us != known.get("dt_us", part.event_set.dt_us):
         raise DataError(
-            f"{config.data.name}: the data has steps of {part.event_set.dt_us} us, the run had {known.get('dt_us')}; give data like "
+            f"{config.data.name}: the data has steps of {part.event_set.dt_us} us, the run had {known['dt_us']}; give data like "
             "that it was trained on (--data)"
         )
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
