@@ -135,7 +135,7 @@ def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argum
     option = argument.partition("=")[0]
     close = difflib.get_close_matches(option, known, n=1, cutoff=0.75) if option.startswith("-") else []
     meant = f"; did you mean {close[0]}" if close else ""
-    if option.rpartition(".")[0] in known:  # a table's: known are options alone
+    if option.rpartition(".")[0] in known:  # of a table that is an option
         meant = f"; give --set {option.removeprefix('--')}=VALUE"
     return f"{command}: {argument!r} is unknown{meant}; `{command} --help` lists what it takes"
 

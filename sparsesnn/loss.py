@@ -18,7 +18,7 @@ from torch.nn import functional
 from sparsesnn import _core
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.output import Output
+from sparsesnn.output import Output, at_least_float32
 from sparsesnn.spikes import SpikeBatch
 
 
@@ -186,9 +186,7 @@ class CrossEntropy:
         if self.in_engine(output):
             found: Tensor = _CrossEntropyInEngine.apply(output.potentials, self)
             return found
-        logits = decode(output, self.decoding, self.n_classes)
-        if logits.dtype.itemsize < 4:
-            logits = logits.float()
+        logits = at_least_float32(decode(output, self.decoding, self.n_classes))
         self._check(logits.shape)
         self._check_range()
         labels = self.labels.to(logits.device)

@@ -52,7 +52,8 @@ class LayerState:
         return [self.states[name] for name in names]
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
+    """What has fewer bytes as float32: sums of it would be rounded."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
@@ -131,14 +132,14 @@ class Output:
                 f"counts: {name or self.output!r} is no population that fires; allowed: {', '.join(self.spikes)}"
             )
         spikes = self.spikes[name or self.output]
-        return spikes.counts() if isinstance(spikes, SpikeBatch) else _at_least_float32(spikes).sum(0)
+        return spikes.counts() if isinstance(spikes, SpikeBatch) else at_least_float32(spikes).sum(0)
 
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step of every spiking population."""
         if isinstance(self.spikes, CountedSpikes):
             return self.spikes.activity()
         return {
-            k: s.activity() if isinstance(s, SpikeBatch) else float(_at_least_float32(s.detach()).mean())
+            k: s.activity() if isinstance(s, SpikeBatch) else float(at_least_float32(s.detach()).mean())
             for k, s in self.spikes.items()
         }
 

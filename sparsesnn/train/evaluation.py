@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from sparsesnn import engines
@@ -205,19 +204,19 @@ def evaluate_run(
 def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
     """The run's configuration for these; what its own files decided (0, for your own events) stays as it was."""
     data, known = run.config.data, run.data.get("description", {})
-    found: dict[str, Any] = {"dt_ms": known.get("dt_us", 0.0) / 1e3}
-    pool, sensor = data.options.get("pool", 1), known.get("sensor")
-    sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_units": run.data["n_neurons"]}
-    found |= {k: n * pool for k, n in sizes.items()}
-    kept = {k: x for k, x in found.items() if data.name == "events" and not data.options.get(k)}
-    return run.config.with_values({"data": {"dir": str(data_dir), **kept}})
+    changed: dict[str, Any] = {"dir": str(data_dir)}
+    if data.name == "events":
+        pool, sensor = data.options.get("pool", 1), known.get("sensor")
+        sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_units": run.data["n_neurons"]}
+        found = {"dt_ms": known.get("dt_us", 0.0) / 1e3, **{k: n * pool for k, n in sizes.items()}}
+        changed |= {k: x for k, x in found.items() if not data.options.get(k)}
+    return run.config.with_values({"data": changed})
 
 
 def part_of_run(config: Config, split: str) -> prepare.Part:
     """The "train", "valid" or "test" part of a run's data; `ConfigError` where a run has none."""
     if split == "test" and config.data.test == "own":
-        test = prepare.load_split(config.data, "test")
-        return prepare.Part(test, np.arange(len(test)))
+        return prepare.Part.whole(prepare.load_split(config.data, "test"))
     parts = prepare.load_parts(config.data)
     if split == "test":
         return parts.test

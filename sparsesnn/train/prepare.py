@@ -41,6 +41,10 @@ class Part:
     event_set: EventSet
     indices: Indices
 
+    @classmethod
+    def whole(cls, event_set: EventSet) -> Part:
+        return cls(event_set, np.arange(len(event_set)))
+
     def __len__(self) -> int:
         return int(self.indices.size)
 
@@ -130,15 +134,13 @@ def load_parts(config: DataConfig) -> Parts:
         )
     how_test, how_valid = held_out_by(config, whole)
     if how_test == "own":
-        test_set = _load_beside(config, whole, "test")
-        learnt, test = np.arange(len(whole)), Part(test_set, np.arange(len(test_set)))
+        learnt, test = np.arange(len(whole)), Part.whole(_load_beside(config, whole, "test"))
     else:
         learnt, held_out = datasets.split_validation(whole, how_test, option="test")
         test = Part(whole, held_out)
     valid: Part | None = None
     if how_valid == "own":
-        own = _load_beside(config, whole, "valid")
-        valid = Part(own, np.arange(len(own)))
+        valid = Part.whole(_load_beside(config, whole, "valid"))
     elif how_valid != "none":
         rest, held_out = datasets.split_validation(whole, how_valid, among=learnt)
         learnt, valid = rest, Part(whole, held_out)
