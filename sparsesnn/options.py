@@ -155,7 +155,7 @@ class Option:
             return "a table" + (f", each {self._words(inner[1])}" if inner and inner[1] is not Any else "")
         if wanted in (int, float):
             return ("whole numbers, " if wanted is int else "") + self._range()
-        if self.texts:
+        if self.texts and wanted is not type(None):
             return ", ".join(self.texts)
         if isinstance(wanted, type) and is_dataclass(wanted):
             example = f", such as {self.default!r}" if isinstance(self.default, wanted) else ""

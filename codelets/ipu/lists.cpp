@@ -33,8 +33,9 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
 }  // namespace
 
 // By collector: masks [n, words] of each of its shards: remote; firsts: first neuron of each of its shards, and
-// after them all neurons. Fired neurons win over near-spikes; what does not fit is counted in dropped [T, n]. With
-// `fixed` silent neurons fill the list, and all of it is sent as spikes.
+// after them all neurons. Fired neurons win over near-spikes; candidates that do not fit are counted in dropped [T, n].
+// counts [n, 2]: spikes and dropped candidates of all steps so far. With `fixed` silent neurons fill the list, and all of
+// it is sent as spikes.
 //
 // Slots are dealt to the workers. Each counts all words, and remembers how many candidates come before every sixth of
 // them; so it finds its first slot in that sixth, and stops after its last. outs are InOut: they keep what they hold
@@ -45,6 +46,7 @@ class Compact : public poplar::MultiVertex {
   ListOf<poplar::InOut<Ids>> kept;
   ListOf<poplar::InOut<Ids>> outs;
   ListOf<poplar::InOut<Words>> dropped;
+  ListOf<poplar::InOut<Words>> counts;
   poplar::InOut<Words> clock;
   poplar::Input<Words> first_sample;  // of this replica
   poplar::Input<Words> seeds;         // of each population's lists in this pass, low word first
@@ -114,7 +116,11 @@ class Compact : public poplar::MultiVertex {
     if (worker == 0) {
       write(list, 0, n_spikes);
       write(list, 1, n_listed);
-      dropped[k][t * c.n_samples + s] = all.fired + all.near - list.fired.n_keep - list.near.n_keep;
+      const unsigned n_dropped = all.fired + all.near - list.fired.n_keep - list.near.n_keep;
+      dropped[k][t * c.n_samples + s] = n_dropped;
+      unsigned* const totals = &counts[k][2 * s];
+      totals[0] = n_spikes + (t ? totals[0] : 0);
+      totals[1] = n_dropped + (t ? totals[1] : 0);
     }
     SPARSESNN_WORK(compact_list, 1);
   }
@@ -185,7 +191,7 @@ class Compact : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, clock, first_sample, seeds, collectors, firsts, lags,
+SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, counts, clock, first_sample, seeds, collectors, firsts, lags,
                  n_collectors, n_turns)
 
 // The next step's lists of an input, forwards; where steps run again (`every`, see `Rows`), those of all populations.

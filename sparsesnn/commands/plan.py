@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsesnn.errors import ConfigError
+from sparsesnn.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2               one IPU: tiles, bytes, cycles a step
-  sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --plot p.png four IPUs, and a drawing of their tiles
+  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --delay 1     the same network with all layers at once: faster
+  sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --delay 1 --plot p.png  four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --replicas 4  four copies on four IPUs share the batch
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI, and the best grid
@@ -33,9 +34,11 @@ examples:
 
 targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs x tiles), cpu:8 (cores),
   mpi:64x16 (ranks x cores a rank).
-capacity: the slots of a list. A population's own capacity is kept; where it has none, a list holds --max-activity of
-  its neurons, or all of them where every neuron is listed. What does not fit is dropped and counted when it runs.
-delay: with delay 0 layers run one after another within a step; with delay 1 all run at once, on several IPUs they must.
+capacity: the slots of a list. A population's own capacity is kept. If it has none, a list holds --max-activity of its
+  neurons, or all of them if every neuron is listed; training measures its first batches instead, and with
+  --activity RUN a plan takes the activity and the lists of that run. What does not fit is dropped and counted.
+delay: with delay 0, the default here and in training, layers run one after another within a step. With --delay 1, here and
+  in sparsesnn train, all layers run at once: the one flag with which IPUs are fastest. Layers on several IPUs need it.
 grids: of ranks, a table says which replicas x shards is fastest for each number of ranks, its efficiency compared with
   one rank, and what bounds it. Links that sparsesnn launch weak-scaling measured (runs/weak-scaling/scaling.json) are used.
 all speeds are predictions from counted instructions and published figures, not measurements."""
@@ -57,7 +60,7 @@ def register(commands: Any) -> None:
         "--delay",
         type=int,
         metavar="D",
-        help="of all connections but the input's (default with --net: 1 on IPUs, else 0)",
+        help="of all connections between populations, in steps, as --delay of train (default with --net: 0)",
     )
     what.add_argument(
         "--batch", type=int, default=48, metavar="B", help="samples, of all replicas (default: %(default)s)"
@@ -144,13 +147,14 @@ def _plan(options: argparse.Namespace) -> int:
     from sparsesnn.partition.cpu.grids import best_grid
     from sparsesnn.partition.drawing import draw
     from sparsesnn.partition.prediction import predict
-    from sparsesnn.partition.report import summary, table
+    from sparsesnn.partition.report import gains, summary, table
     from sparsesnn.train.files import write_atomically
 
     if options.sweep is not None:
         return _sweep(options)
-    plan, grids = _make(options)
+    plan, grids, smaller = _make(options)
     prediction = predict(plan)
+    more_notes = [] if smaller is None else gains(prediction, predict(smaller), plan, smaller)
     if options.save is not None:
         with _writing("--save", options.save):
             write_atomically(options.save, plan.to_json().encode())
@@ -164,9 +168,10 @@ def _plan(options: argparse.Namespace) -> int:
             "grids": found,
             "best_grid": best_grid(grids.rows).to_dict() if found else None,
         }
+        data["notes"] += more_notes
         print(json.dumps(data, allow_nan=False))
     else:
-        print("\n".join([table(plan, prediction), *grids.table()]))
+        print("\n".join([table(plan, prediction), *(f"note: {text}" for text in more_notes), *grids.table()]))
     return 0
 
 
@@ -177,10 +182,17 @@ def _sweep(options: argparse.Namespace) -> int:
         raise ConfigError("--sweep: has networks of its own; leave --net and --network away")
     if options.target not in ("ipu-mk2", "ipu-bow"):
         raise ConfigError(f"--sweep: target is {options.target!r}; give ipu-mk2 or ipu-bow, the sweep sets how many")
+    delay = options.delay or 0
+    if options.sweep == "weak-scaling" and options.delay == 0:
+        raise ConfigError(
+            "--delay: is 0, but the layers of weak-scaling lie on several IPUs, which needs 1; leave it away"
+        )
+    if delay not in (0, 1):
+        raise ConfigError(f"--delay: is {delay}; a sweep takes 0 or 1")
     if options.sweep == "sensitivity":
         if options.plot is not None:
             raise ConfigError("--plot: sensitivity is a table alone; draw activity or weak-scaling")
-        base, found = sweeps.sensitivity(options.target)
+        base, found = sweeps.sensitivity(options.target, delay)
         print(
             json.dumps({"base": base, "rows": [asdict(r) for r in found]})
             if options.json
@@ -188,7 +200,7 @@ def _sweep(options: argparse.Namespace) -> int:
         )
         return 0
     if options.sweep == "activity":
-        rows = list(sweeps.activity_sweep(options.target))
+        rows = list(sweeps.activity_sweep(options.target, delay))
         text, draw = sweep_tables.activity_table(rows), sweep_tables.plot_activity
     else:
         rows = list(sweeps.weak_scaling(_counts(options.ipus), options.target))
@@ -210,8 +222,8 @@ def _counts(text: str) -> list[int]:
     return found
 
 
-def _make(options: argparse.Namespace) -> tuple[Plan, Grids]:
-    """The plan that is asked for, and, of ranks, the grids."""
+def _make(options: argparse.Namespace) -> tuple[Plan, Grids, Plan | None]:
+    """The plan that is asked for; of ranks, the grids; of several IPUs, the same on half as many, if it fits."""
     from sparsesnn.commands.numbers import integers
     from sparsesnn.partition.cpu.grids import Grids, best_grid, search_grids
     from sparsesnn.partition.planner import make_plan
@@ -233,21 +245,19 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Grids]:
         if not 0 < options.memory < 1e9:
             raise ConfigError(f"--memory: is {options.memory}; give GiB of a rank, above 0")
         target = replace(target, bytes_per_device=int(options.memory * 2**30))
-    network = _network(options, target)
-    activity, capacity = (
-        _activity(options.activity),
-        _named(_assignments(options.capacity, int, "--capacity"), "--capacity"),
-    )
+    network = _network(options)
+    activity, lists = _activity(options.activity)
+    capacity = {**lists, **_named(_assignments(options.capacity, int, "--capacity"), "--capacity")}
     replicas = _replicas(options.replicas, target)
     if options.batches is not None and not ranks:
         raise ConfigError(f"--batches: target '{target.name}' has no grids; give --target mpi:64x16 or the like")
 
-    def plan(replicas: int, shards: int, n_samples: int) -> Plan:
+    def plan(replicas: int, devices: int, n_samples: int) -> Plan:
         return make_plan(
             network,
             n_samples,
             options.steps,
-            target.with_devices(shards) if ranks else target,
+            target if devices == target.devices else target.with_devices(devices),
             activity=activity,
             max_activity=None if options.max_activity == "auto" else _share(options.max_activity),
             capacity=capacity,
@@ -268,8 +278,15 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Grids]:
         grids = Grids(tuple(rows), target, source)
         if not replicas:
             best = best_grid(rows)
-            return plan(best.replicas, best.shards, best.n_samples), grids
-    return plan(replicas or 1, ranks // (replicas or 1), -(-batch // max(1, replicas))), grids
+            return plan(best.replicas, best.shards, best.n_samples), grids, None
+    n_replicas = max(1, replicas)
+    devices = ranks // n_replicas if ranks else target.devices
+    n_samples = -(-batch // n_replicas)
+    made, smaller = plan(n_replicas, devices, n_samples), None
+    if target.kind == "ipu" and devices > 1:
+        with suppress(PlanError):
+            smaller = plan(n_replicas, devices // 2, n_samples)
+    return made, grids, smaller
 
 
 def _replicas(text: str, target: Target) -> int:
@@ -300,28 +317,27 @@ def _measured() -> tuple[Links, Path] | None:
     return measured_links()
 
 
-def _network(options: argparse.Namespace, target: Target) -> Network:
+def _network(options: argparse.Namespace) -> Network:
     from sparsesnn.network import Network, parse_net
 
     if (options.net is None) == (options.network is None):
         raise ConfigError("plan: which network? give --net TEXT, such as 700-974-974-974-20s, or --network FILE")
     if options.net is not None:
         network = parse_net(options.net)
-        delay = options.delay if options.delay is not None else int(target.kind == "ipu")
     else:
         try:
             network = Network.from_json(options.network.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--network: {options.network} cannot be read: {error}") from None
-        delay = options.delay
-    return network if delay is None else network.with_delay(delay, from_inputs=False)
+    return network if options.delay is None else network.with_delay(options.delay)
 
 
-def _activity(text: str) -> Any:
-    """Numbers, or those that a run or a benchmark measured: the mapping "activity" of its JSON."""
+def _activity(text: str) -> tuple[Any, dict[str, int]]:
+    """Numbers, or those that a run or a benchmark measured, the mapping "activity" of its JSON; and the slots of its lists
+    that a run on IPUs measured."""
     path = Path(text)
     if not path.exists():
-        return _assignments(text, float, "--activity")
+        return _assignments(text, float, "--activity"), {}
     file = path / "result.json" if path.is_dir() else path
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -330,7 +346,11 @@ def _activity(text: str) -> Any:
     found = data.get("activity") if isinstance(data, dict) else None
     if not isinstance(found, dict) or not all(type(x) in (int, float) for x in found.values()):
         raise ConfigError(f'--activity: {file} holds no "activity" by population; give a run folder or a number')
-    return found
+    machine = data.get("machine")
+    lists = machine.get("lists") if isinstance(machine, dict) else None
+    if not isinstance(lists, dict) or not all(type(x) is int for x in lists.values()):
+        lists = {}
+    return found, lists
 
 
 def _share(text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsesnn.config.sections import AUTO, Section
@@ -22,7 +22,16 @@ from sparsesnn.synapses import Shape
 
 def _neurons(table: Table) -> dict[str, Option]:
     """Arguments of the hidden populations: those of every neuron model but what the text says by letters."""
-    return {name: known for name, known in neuron_options().items() if name != "recurrent"}
+    known = {name: declared for name, declared in neuron_options().items() if name != "recurrent"}
+    capacity = known["capacity"]
+    known["capacity"] = replace(
+        capacity,
+        help=f"{capacity.help}. {AUTO}: no limit, but on IPUs, whose lists have a size, twice the longest of the first batches",
+        type=int | str | None,
+        choices=(AUTO,),
+        default=AUTO,
+    )
+    return known
 
 
 def _readout(table: Table) -> Mapping[str, Option]:
@@ -41,7 +50,13 @@ class NetConfig(Section, name="net"):
         flag="net",
         metavar="TEXT",
     )
-    delay: int = option(0, "of all connections between populations, steps", low=0)
+    delay: int = option(
+        0,
+        "of all connections between populations, steps; with 1 all layers run at once, which IPUs need to be fastest",
+        low=0,
+        flag="delay",
+        metavar="D",
+    )
     delays: tuple[int, ...] = option(
         (),
         "steps, such as [0, 6, 12]: each connection into a hidden population is there once for each, with weights of its own; "
@@ -200,6 +215,8 @@ class NetConfig(Section, name="net"):
         if len(parts) > 1 and re.fullmatch(f"{AUTO}s?", parts[-1]):
             parts[-1] = parts[-1].replace(AUTO, str(n_classes))
         neurons, readout = dict(self.neurons), dict(self.readout)
+        if neurons["capacity"] == AUTO:
+            neurons["capacity"] = None
         for name, arguments, decay in (
             ("tau_ms", neurons, "beta"),
             ("tau_syn_ms", neurons, "alpha"),

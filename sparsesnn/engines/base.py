@@ -92,6 +92,7 @@ class Training:
         recurrence: how recurrent weights are drawn.
         dropout: of spikes, in training; `Batch.heard` draws them.
         graded: whether the spikes of the data have values.
+        measures_capacity: whether an engine whose lists need a size may measure it, where a population has no capacity.
     """
 
     n_classes: int
@@ -105,6 +106,7 @@ class Training:
     dropout: Dropout = field(default_factory=Dropout)
     recurrence: Recurrence = field(default_factory=Recurrence)
     graded: bool = False
+    measures_capacity: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class Step:
         dropped: candidates that found no slot, per spiking population.
         gradient_norm: of all gradients together before clipping; 0 without training.
         note: what changes from the next training step on, for the log; "": nothing.
+        warning: what the user should know about this step; "": nothing.
     """
 
     loss: float
@@ -151,6 +154,7 @@ class Step:
     dropped: Mapping[str, int]
     gradient_norm: float = 0.0
     note: str = ""
+    warning: str = ""
 
 
 class Engine(ABC):
@@ -228,14 +232,18 @@ class Engine(ABC):
         Args:
             seen: called with the output and the logits [B, C] of this replica's samples.
         """
-        output = self.run(batch)
-        logits = decode(output, self.training.decoding, self.training.n_classes)
+        output, logits = self.run_decoded(batch)
         if seen is not None:
             seen(output, logits)
         losses = gather(
             self.grid.replicas, functional.cross_entropy(logits, batch.labels.to(logits.device), reduction="none")
         )
         return self._measured(output, logits, batch.labels, float(losses.sum() / len(losses)))
+
+    def run_decoded(self, batch: Batch) -> tuple[Output, Tensor]:
+        """`run`, and the logits [B, C] of this replica's samples."""
+        output = self.run(batch)
+        return output, decode(output, self.training.decoding, self.training.n_classes)
 
     @abstractmethod
     def run(self, batch: Batch) -> Output:
@@ -269,6 +277,14 @@ class Engine(ABC):
         readout_std: float | None,
     ) -> dict[str, float]:
         """Scales the initial weights on data that all ranks have; see `sparsesnn.init.init_activity`."""
+
+    def prepare(self, batches: Iterable[SpikeBatch]) -> str:
+        """Called once before a new run, with its first batches; says what was chosen by them, "": nothing."""
+        return ""
+
+    def machine(self) -> Mapping[str, Any]:
+        """What is known of the machine at the end of a run, for `result.json`."""
+        return {}
 
     @abstractmethod
     def start(self) -> None:

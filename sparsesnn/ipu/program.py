@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError
 from sparsesnn.ipu.arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
 from sparsesnn.ipu.backends import machine_arguments, native_module
+from sparsesnn.ipu.device_lists import DeviceLists
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.ipu.settings import Optimiser, Regulariser
 from sparsesnn.ipu.spec import check, make_spec, pack_parameters
@@ -81,6 +81,7 @@ class IpuProgram:
         self.optimiser = optimiser or Optimiser(kind=plan.optimizer)
         self.n_classes = n_classes or plan.network.populations[plan.network.output].n
         self.step = 0
+        self.n_batches = 0  # that ran; the device keeps the lists of the last one
         check(plan, model, self.optimiser, decoding)
         self.label_smoothing = label_smoothing
         regulariser = regulariser or Regulariser()
@@ -215,7 +216,7 @@ class IpuProgram:
         targets = self._targets(labels, spikes.n_samples)
         self.step += 1
         self._send(spikes, targets, self.optimiser.lr if lr is None else lr, trains=True)
-        self._program.run("train")
+        self._run_batch("train")
         n = spikes.n_samples
         return Trained(float(self._samples("losses")[:n].mean()), float(self._array("norm")[0]), self._logits(n))
 
@@ -223,11 +224,26 @@ class IpuProgram:
         """Logits float32[B, C] of a batch, without learning."""
         self._check_input(spikes)
         self._send(spikes, np.zeros((0, self.n_classes), np.float32), 0.0)
-        self._program.run("infer")
+        self._run_batch("infer")
         return self._logits(spikes.n_samples)
 
+    def _run_batch(self, program: str) -> None:
+        self.n_batches += 1
+        self._program.run(program)
+
+    def counts(self, n_samples: int) -> dict[str, tuple[int, int]]:
+        """Spikes and dropped candidates of every spiking population in the last batch, over its first `n_samples` samples."""
+        names = [name for name in self._names if fires(self.plan.network.populations[name])]
+        if not names:
+            return {}
+        # per replica: population by population, collectors in the order of samples
+        flat = self._array("counts").reshape(self.replicas, len(names), self.plan.n_samples, 2)
+        by_sample = flat.transpose(1, 0, 2, 3).reshape(len(names), self.n_samples, 2)[:, :n_samples]
+        totals = by_sample.sum(1, dtype=np.int64).tolist()
+        return {name: (spikes, dropped) for name, (spikes, dropped) in zip(names, totals, strict=True)}
+
     def lists(self, n_samples: int | None = None) -> dict[str, SpikeBatch]:
-        """What every spiking population sent and listed in the last batch, with what it dropped."""
+        """The lists of every spiking population in the last batch, with its dropped candidates; fetched from the device."""
         n = self.n_samples if n_samples is None else n_samples
         self._program.run("lists")
         found = {}
@@ -246,9 +262,8 @@ class IpuProgram:
         return found
 
     def output(self, n_samples: int) -> Output:
-        """The last batch as a model's `Output`, without potentials: counts, activity and dropped spikes."""
-        lists: Mapping[str, Any] = self.lists(n_samples)
-        return Output(potentials=None, spikes=lists, state={}, output=self.plan.network.output)
+        """The last batch as a model's `Output`, without potentials. Its lists are fetched when they are read."""
+        return Output(potentials=None, spikes=DeviceLists(self, n_samples), state={}, output=self.plan.network.output)
 
     def report(self) -> MachineReport:
         """What the emulated machine counted since `reset_counts`; `ipu-model` only."""

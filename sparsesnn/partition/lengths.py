@@ -21,9 +21,45 @@ class Lengths:
     listed: float
     most: float = np.inf
 
+    def of_worker(self, n_lists: int, deviations: float) -> tuple[float, float]:
+        """Spikes and listed ids, a list, of the worker that has most to do; each has `n_lists` lists."""
+        return self.busiest(self.spikes, n_lists, deviations), self.busiest(self.listed, n_lists, deviations)
+
+    def of_bucket(self, workers: int, n_lists: int, deviations: float) -> float:
+        """Spikes, a list, of the fullest bucket; ids are dealt to `workers` buckets."""
+        return self.busiest(self.spikes / workers, n_lists, deviations)
+
+    def longest(self, n_lists: int, deviations: float) -> Lengths:
+        """The lists of the collector, or reducer, that has most to do; each has `n_lists` of them."""
+        return Lengths(*self.of_worker(n_lists, deviations))
+
     def busiest(self, mean: float, n_lists: float, deviations: float) -> float:
         """Ids a list of the busiest of several that hold `n_lists` lists of `mean` ids each; variance = mean."""
         return min(self.most, mean + deviations * float(np.sqrt(mean / n_lists)))
+
+
+@dataclass(frozen=True)
+class CountedLengths(Lengths):
+    """The lists of one time step as they were in a batch: the busiest of several are counted, not estimated.
+
+    Args:
+        worker: spikes and listed ids, a list, of the busiest worker of a shard.
+        bucket: spikes, a list, of the fullest bucket.
+        collector: spikes and listed ids, a list, of the busiest collector.
+    """
+
+    worker: tuple[float, float] = (0.0, 0.0)
+    bucket: float = 0.0
+    collector: tuple[float, float] = (0.0, 0.0)
+
+    def of_worker(self, n_lists: int, deviations: float) -> tuple[float, float]:
+        return self.worker
+
+    def of_bucket(self, workers: int, n_lists: int, deviations: float) -> float:
+        return self.bucket
+
+    def longest(self, n_lists: int, deviations: float) -> Lengths:
+        return Lengths(*self.collector)
 
 
 def expected_lengths(plan: Plan, near_per_spike: float = NEAR_PER_SPIKE) -> dict[str, Lengths]:

@@ -70,7 +70,8 @@ class Prediction:
         per_batch: what happens once a batch.
         n_steps, n_samples, clock_hz: of the plan and its target.
         host_s: seconds a batch that streaming from the host adds.
-        host_bytes: bytes a batch from the host to all devices.
+        host_bytes: bytes a batch between the host and all devices.
+        lists_bytes: bytes a batch of all lists, which the devices send to the host only when they are read; not in `host_s`.
     """
 
     per_step: tuple[Superstep, ...]
@@ -80,6 +81,7 @@ class Prediction:
     clock_hz: float
     host_s: float
     host_bytes: int
+    lists_bytes: int = 0
 
     @property
     def cycles_per_step(self) -> float:
@@ -144,6 +146,7 @@ class Prediction:
             "link_bytes_per_step": self.link_bytes_per_step,
             "messages_per_step": self.messages_per_step,
             "host_bytes_per_batch": self.host_bytes,
+            "lists_bytes_per_batch": self.lists_bytes,
         }
 
 

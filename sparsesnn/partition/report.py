@@ -9,9 +9,13 @@ import numpy as np
 
 from sparsesnn.partition.cpu import memory as cpu_memory
 from sparsesnn.partition.ipu import memory as ipu_memory
+from sparsesnn.partition.ipu.memory import MOST_OF_A_TILE
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, predict
 from sparsesnn.wording import count
+
+#: twice the devices should bring at least this many times the speed
+LEAST_GAIN = 0.9
 
 
 def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
@@ -53,6 +57,13 @@ def notes(plan: Plan) -> list[str]:
         joined = what == "device" and any(c.delay == 0 and c.pre not in plan.network.inputs for c in plan.connections)
         why = "; layers joined by delay 0 stay on one device: give delay 1" if joined else ""
         found.append(f"{len(idle)} of {plan.target.devices} {what}s hold no neuron{why}")
+    if plan.target.kind == "ipu":
+        fullest = int(ipu_memory.tile_totals(plan).max()) / plan.target.bytes_per_tile
+        if fullest > MOST_OF_A_TILE:
+            found.append(
+                f"the fullest tile is {100 * fullest:.0f} % full; above {100 * MOST_OF_A_TILE:.0f} % the plan may not fit on a "
+                "device, because code and exchanges are estimated: lower the capacity of lists, or use more tiles"
+            )
     for name, p in plan.populations.items():
         expected = plan.activity[name] * p.n
         if p.capacity and expected > p.capacity:
@@ -61,6 +72,16 @@ def notes(plan: Plan) -> list[str]:
                 "the rest would be dropped: raise its capacity"
             )
     return found
+
+
+def gains(prediction: Prediction, fewer: Prediction, plan: Plan, smaller: Plan) -> list[str]:
+    """A note if `smaller`, the same network on fewer devices, is predicted to be about as fast."""
+    if LEAST_GAIN * prediction.samples_per_s > fewer.samples_per_s:
+        return []
+    return [
+        f"{count(plan.target.devices, 'IPU')} bring next to nothing: {prediction.samples_per_s:,.0f} samples/s are predicted, and "
+        f"{fewer.samples_per_s:,.0f} on {smaller.target.devices}; use the IPUs for replicas instead (--replicas)"
+    ]
 
 
 def _first_spike_steps(plan: Plan) -> dict[str, int]:
@@ -212,8 +233,14 @@ def _foot(plan: Plan, prediction: Prediction) -> list[str]:
         f"predicted: {prediction.samples_per_s:,.0f} samples/s ({1e3 * prediction.batch_s:.2f} ms a batch at "
         f"{plan.target.clock_hz / 1e9:.2f} GHz)",
         f"moved a step: exchange {_bytes(prediction.exchange_bytes_per_step)}, "
-        f"links {_bytes(prediction.link_bytes_per_step)}; from the host {_bytes(prediction.host_bytes)} a batch",
+        f"links {_bytes(prediction.link_bytes_per_step)}; between host and devices {_bytes(prediction.host_bytes)} a batch",
     ]
+    if prediction.lists_bytes:
+        seconds = prediction.lists_bytes / (plan.target.host_bytes_per_s * plan.target.devices * plan.replicas)
+        lines.append(
+            f"spike lists stay on the device; reading those of a batch takes {_bytes(prediction.lists_bytes)}, "
+            f"{1e3 * seconds:.2f} ms more"
+        )
     if prediction.messages_per_step:
         lines.append(f"messages that a rank sends: {prediction.messages_per_step:,.2f} a step")
     if plan.target.kind == "ipu":

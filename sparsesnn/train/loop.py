@@ -40,7 +40,7 @@ from sparsesnn.train.plots import plot_run
 from sparsesnn.train.predictions import Confusion
 from sparsesnn.train.report import Report, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
-from sparsesnn.train.start import introduce, scale_weights, take_weights
+from sparsesnn.train.start import first_batches, introduce, scale_weights, take_weights
 from sparsesnn.train.tensorboard import tensorboard_of
 from sparsesnn.train.times import Times
 
@@ -146,6 +146,8 @@ class Run:
         introduce(self)
         if saved is None:
             self._initialise()
+            if chosen := self.engine.prepare(first_batches(config, parts)):
+                report.note(f"lists   {chosen}")
         else:
             ranks.together(self.world, partial(self._restore, saved))
         self.engine.start()
@@ -302,10 +304,11 @@ class Run:
             raise self._explained(error, f"epoch {p.epoch + 1}, batch {p.batch + 1} (step {p.step + 1})") from None
         if p.step == 0:
             p.first_loss = step.loss
-        if step.note:
-            said = f"epoch {p.epoch + 1}, batch {p.batch + 1}: {step.note}"
-            p.tally.notes = (*p.tally.notes, said)
-            self.report.note(f"note    {said}")
+        for kind, text in (("note   ", step.note), ("warning", step.warning)):
+            if text:
+                line = f"epoch {p.epoch + 1}, batch {p.batch + 1}: {text}"
+                p.tally.notes = (*p.tally.notes, line)
+                self.report.note(f"{kind} {line}")
         return step
 
     def _check_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -465,6 +468,7 @@ class Run:
             version=__version__,
             wait_share=p.waited_s / p.trained_s if p.trained_s > 0 else 0.0,
             ranks=traffic,
+            machine=self.engine.machine(),
             dt_ms=self.times.dt_ms,
             tau_ms=self.times.tau_ms,
             neurobench=operations.neurobench(chosen.accuracy),

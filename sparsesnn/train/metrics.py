@@ -176,6 +176,7 @@ class Result:
             gives no spikes.
         extended: epochs at which the run was finished and then trained longer; other runs follow from the configuration alone.
         per_class: of the test part: class, name, n_samples, precision, recall and f1.
+        machine: of an IPU: slots of the lists that were measured, and, emulated, cycles of a training step (`sparsesnn.ipu.cycles`).
         ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
     """
 
@@ -200,6 +201,7 @@ class Result:
     version: str
     wait_share: float = 0.0
     ranks: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
     valid_loss: float | None = None
     dt_ms: float | None = None
     tau_ms: Mapping[str, Mapping[str, Sequence[float | str]]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sparsesnn import datasets
 from sparsesnn.config import Config, DataConfig
+from sparsesnn.config.sections import AUTO
 from sparsesnn.datasets import EventSet, hashing
 from sparsesnn.engines import Objective, Training, Updates
 from sparsesnn.engines.dropout import Dropout, Heard
@@ -220,6 +221,7 @@ def make_training(config: Config, network: Network, n_classes: int, *, graded: b
         dropout=part_of(config.dropout, Dropout),
         recurrence=part_of(config.init, Recurrence),
         graded=graded,
+        measures_capacity=config.net.neurons["capacity"] == AUTO,
     )
 
 

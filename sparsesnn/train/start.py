@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from sparsesnn.network import Network
 from sparsesnn.nir import readers_text
 from sparsesnn.options import part_of
 from sparsesnn.runtime import num_threads
+from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
 from sparsesnn.wording import count
@@ -113,16 +114,21 @@ def scale_weights(
     wanted = {**(dict.fromkeys(spiking, init.activity) if init.activity else {}), **init.layers}
     scales_readout = only is None or engine.network.output in only
     wanted = {name: value for name, value in wanted.items() if only is None or name in only}
-    stream = prepare.eval_stream(config, parts.train)
-    shuffled = Stream(stream.event_set, stream.indices, stream.batch_size, shuffle=True, seed=stream.seed, prefetch=0)
-    batches = [spikes for _, (spikes, _) in zip(range(init.n_batches), shuffled.epoch(0), strict=False)]
     return engine.initialize(
-        batches,
+        list(first_batches(config, parts)),
         wanted,
         tolerance=init.tolerance,
         mean_shift=init.mean_shift,
         readout_std=(init.readout_std or None) if scales_readout else None,
     )
+
+
+def first_batches(config: Config, parts: prepare.Parts) -> Iterator[SpikeBatch]:
+    """`init.n_batches` shuffled batches of the training part, without augmentation; the same on all ranks."""
+    stream = prepare.eval_stream(config, parts.train)
+    shuffled = Stream(stream.event_set, stream.indices, stream.batch_size, shuffle=True, seed=stream.seed, prefetch=0)
+    for _, (spikes, _) in zip(range(config.init.n_batches), shuffled.epoch(0), strict=False):
+        yield spikes
 
 
 def _sizes(network: Network, tensor: str) -> list[int]:

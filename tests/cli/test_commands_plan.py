@@ -62,9 +62,9 @@ def test_potentials_kept_in_part_need_less(capsys: pytest.CaptureFixture[str]) -
     assert "potentials of 10 at a time" in run(capsys, *POSTER, "--keep-every", "10")
 
 
-def test_ipus_get_delay_1_and_cpus_delay_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "hidden1 1" in run(capsys, *POSTER)
-    assert "hidden1 0" in run(capsys, *POSTER, "--delay", "0")
+def test_a_plan_has_the_delays_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "hidden1 0" in run(capsys, *POSTER)
+    assert "hidden1 1" in run(capsys, *POSTER, "--delay", "1")
     assert "hidden1 0" in run(capsys, "plan", "--net", "700-64-64-20", "--target", "cpu")
 
 
@@ -135,7 +135,7 @@ def test_too_much_for_the_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs" in err
     assert "bytes on tile" in err
     assert "target 'ipu-mk2:1x64' has 638,976" in err
-    assert "use ipu-mk2:4x64" in err
+    assert "use ipu-mk2:4x64 with delay 1" in err
 
 
 def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,12 +180,14 @@ def test_190_000_neurons_on_16_ipus_in_seconds(capsys: pytest.CaptureFixture[str
     """The largest network of Finkbeiner et al. 2024: 184 M weights. Process time: the machine may be busy."""
     net = "-".join(["700", *["976"] * 192, "20s"])
     start = time.process_time()
-    data = json.loads(run(capsys, "plan", "--net", net, "--target", "ipu-mk2:16", "--batch", "24", "--json"))
+    data = json.loads(
+        run(capsys, "plan", "--net", net, "--delay", "1", "--target", "ipu-mk2:16", "--batch", "24", "--json")
+    )
     assert time.process_time() - start < 10
     assert data["n_neurons"] > 187_000
     assert data["n_weights"] > 180e6
     assert data["memory"]["bytes"] <= 638_976
-    assert any("hidden101 on, cannot receive a spike within T=100" in note for note in data["notes"])
+    assert any("hidden100 on, cannot receive a spike within T=100" in note for note in data["notes"])
 
 
 def test_measured_activity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -205,6 +207,11 @@ def test_measured_activity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         data = json.loads(run(capsys, *arguments, str(source)))
         assert [p["activity"] for p in data["populations"]] == [0.02, 0.125, 0.02]
         assert data["populations"][1]["capacity"] == 28  # 8·1.64 listed, and four times their root
+    (tmp_path / "result.json").write_text(
+        json.dumps({"activity": {"hidden": 0.125}, "machine": {"lists": {"hidden": 40}}})
+    )
+    data = json.loads(run(capsys, *arguments, str(tmp_path)))
+    assert data["populations"][1]["capacity"] == 40  # as in that run
     (tmp_path / "result.json").write_text('{"activity": {"hidden": "much"}}')
     assert 'holds no "activity" by population' in refused(capsys, *arguments, str(tmp_path))
     (tmp_path / "result.json").write_text("{")
@@ -217,6 +224,22 @@ def test_a_slower_network_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
         return float(json.loads(run(capsys, *arguments))["predicted"]["samples_per_s"])
 
     assert speed("100,0.1") > speed("1,0.1") > speed("1,500")
+
+
+def test_more_ipus_that_gain_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = ("plan", "--net", "30-24-24-24-24-5", "--delay", "1", "--batch", "4", "--steps", "9", "--target")
+    assert "4 IPUs bring next to nothing" in run(capsys, *deep, "ipu-mk2:4x64")
+    assert any(
+        "on 2; use the IPUs for replicas" in note
+        for note in json.loads(run(capsys, *deep, "ipu-mk2:4x64", "--json"))["notes"]
+    )
+    assert "next to nothing" not in run(capsys, *deep, "ipu-mk2:1x64")
+
+
+def test_a_tile_that_is_nearly_full(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, *POSTER, "--max-activity", "1")
+    assert "the fullest tile is 9" in out
+    assert "lower the capacity" in out
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

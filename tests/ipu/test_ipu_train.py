@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparsesnn.cli import main
-from sparsesnn.errors import CheckpointError, ConfigError
-from sparsesnn.train import Config, train
+from sparsesnn.engines import Batch
+from sparsesnn.engines.ipu.engine import IpuEngine
+from sparsesnn.errors import CheckpointError, ConfigError, DescriptionError
+from sparsesnn.host.comm import Grid
+from sparsesnn.ipu import IpuProgram
+from sparsesnn.train import Config, prepare, train
 
 SMALL = {
     "data": {"name": "synthetic", "n_neurons": 30, "n_steps": 12, "n_classes": 3, "n_samples": 60, "n_blocks": 3},
@@ -18,6 +23,8 @@ SMALL = {
     "optim": {"lr": 5e-3, "schedule": "constant", "clip_norm": 1.0},
     "train": {"epochs": 2, "batch": 8, "plots": False, "tensorboard": False, "prefetch": 0},
 }
+
+IPU = {"backend": "ipu-model", "target": "ipu-mk2:1x48"}
 
 
 def config(**train_more: object) -> Config:
@@ -45,6 +52,82 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     train(config(backend="ipu-model", target="ipu-mk2:1x16", epochs=1), out=tmp_path / "parts")
     resumed = train(config(backend="ipu-model", target="ipu-mk2:1x16"), out=tmp_path / "parts", resume=True)
     assert resumed.weights_sha256 == whole.weights_sha256
+
+
+WIDE = {"text": "auto-90-50-auto", "grad_threshold": 0.5}
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_lists_are_measured_and_the_plan_predicts_the_cycles_of_training(tmp_path: Path, delay: int) -> None:
+    more = {"net": {**WIDE, "delay": delay}, "train": {"epochs": 1, "batch": 40}}
+    device = train(Config.resolve(SMALL, more, {"train": IPU}), out=tmp_path / "device")
+    slots = device.machine["lists"]
+    assert list(slots) == ["hidden1", "hidden2"]
+    assert 16 <= slots["hidden1"] < 90
+    assert device.dropped == {"hidden1": 0, "hidden2": 0}
+    assert device.machine["predicted"] == pytest.approx(device.machine["counted"], rel=0.02)
+    host = train(Config.resolve(SMALL, more), out=tmp_path / "host")
+    assert device.test_loss == pytest.approx(host.test_loss, rel=1e-4)
+
+
+def test_a_resumed_run_keeps_the_lists_that_were_measured(tmp_path: Path) -> None:
+    net = {"net": WIDE}
+    whole = train(Config.resolve(SMALL, net, {"train": IPU}), out=tmp_path / "whole")
+    train(Config.resolve(SMALL, net, {"train": {**IPU, "epochs": 1}}), out=tmp_path / "parts")
+    resumed = train(Config.resolve(SMALL, net, {"train": IPU}), out=tmp_path / "parts", resume=True)
+    assert resumed.machine["lists"] == whole.machine["lists"]
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+@pytest.mark.parametrize(("capacity", "slots"), [(0, 90), (40, 40)])
+def test_a_given_capacity_is_not_measured(capacity: int, slots: int) -> None:
+    engine, batches = engine_and_batches({**WIDE, "capacity": capacity})
+    assert engine.prepare(batch.spikes for batch in batches) == ""
+    engine.step(batches[0], 1e-3)
+    assert engine.program.plan.populations["hidden1"].capacity == slots
+    assert engine.machine()["lists"] == {}
+
+
+def test_the_first_dropped_spike_is_reported_once() -> None:
+    engine, batches = engine_and_batches(WIDE)
+    text = engine.prepare(batch.spikes for batch in batches)
+    assert f"hidden1 {engine.capacity['hidden1']} of 90" in text
+    assert "net.capacity" in text
+    engine.capacity["hidden1"] = 1
+    warnings = [engine.step(batch, 1e-3).warning for batch in batches[:3]]
+    assert "hidden1" in warnings[0]
+    assert "net.capacity" in warnings[0]
+    assert warnings[1:] == ["", ""]
+
+
+def test_lists_stay_on_the_device_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, batches = engine_and_batches(WIDE)
+    first = engine.step(batches[0], 1e-3)  # whose cycles are compared, by its lists
+    fetched: list[int] = []
+    fetch = IpuProgram.lists
+    monkeypatch.setattr(IpuProgram, "lists", lambda self, n=None: fetched.append(n) or fetch(self, n))
+    step, (output, _) = engine.step(batches[1], 1e-3), engine.run_decoded(batches[2])
+    assert fetched == []
+    assert set(step.activity) == set(first.activity) == {"hidden1", "hidden2"}
+    assert output.activity() == {name: lists.activity() for name, lists in output.spikes.items()}
+    assert output.dropped() == {"hidden1": 0, "hidden2": 0}
+    assert fetched == [len(batches[2].labels)]
+    late = engine.run_decoded(batches[0])[0]
+    engine.run_decoded(batches[1])
+    with pytest.raises(DescriptionError, match="hidden1: the device has run another batch"):
+        late.spikes["hidden1"]
+    assert "absent" not in late.spikes
+    with pytest.raises(KeyError):
+        late.spikes["absent"]
+
+
+def engine_and_batches(net: Mapping[str, Any]) -> tuple[IpuEngine, list[Batch]]:
+    settings = Config.resolve(SMALL, {"net": net}, {"train": IPU})
+    parts = prepare.load_parts(settings.data)
+    network = prepare.make_network(settings, parts)
+    engine = IpuEngine("ipu-model", network, prepare.make_training(settings, network, 3), Grid.alone())
+    stream = prepare.train_stream(settings, parts.train)
+    return engine, [Batch(spikes, labels) for spikes, labels in stream.epoch(0)]
 
 
 def test_potentials_kept_in_part_train_to_the_same_bits(tmp_path: Path) -> None:

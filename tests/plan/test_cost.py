@@ -119,8 +119,8 @@ def test_bytes_of_helpers_by_hand() -> None:
     (connection,) = (c for c in plan.connections if c.reducers)
     assert {(r.n_shards, r.n_samples) for r in connection.reducers} == {(5, 1)}
     one, slots = 2 * 6 + 4, 6 * 4
-    # lists of 11 steps, one sent; buckets; ∂L/∂s; dropped; pointers to 15 shards
-    assert collector_bytes(plan, "hidden", 1) == 12 * one + 2 * (12 + 12) + slots + 4 * 11 + 8 * 15
+    # lists of 11 steps, one sent; buckets; ∂L/∂s; dropped, and totals; pointers to 15 shards
+    assert collector_bytes(plan, "hidden", 1) == 12 * one + 2 * (12 + 12) + slots + 4 * 11 + 8 + 8 * 15
     assert collector_receives(plan, "hidden", 1) == {"masks": 15 * 4, "sums": 4 * slots}
     by_item = tile_bytes(plan)
     r = connection.reducers[0]
@@ -453,15 +453,15 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden
 def test_the_networks_of_the_sweeps() -> None:
     assert sweeps.equal_layers(2922, 3) == [974, 974, 974]
     assert sum(sweeps.equal_layers(2922, 5)) == 2922
-    network = sweeps.spiking_chain([974] * 3, 0.05, fixed=True)
+    network = sweeps.spiking_chain([974] * 3, 0.05, 1, fixed=True)
     assert network.n_weights() == 700 * 974 + 2 * 974**2 + 974 * 20
-    assert [c.delay for c in network.connections] == [0, 1, 1, 1]
+    assert [c.delay for c in network.connections] == [1, 1, 1, 1]
     assert [getattr(p, "capacity", None) for p in network.populations.values()] == [None, 49, 49, 49, None]
 
 
 @pytest.fixture(scope="module")
 def activity_rows() -> list[sweeps.Row]:
-    return list(sweeps.activity_sweep())
+    return list(sweeps.activity_sweep(delay=1))
 
 
 @pytest.mark.slow
@@ -482,7 +482,7 @@ def test_the_page_says_what_the_model_says(activity_rows: list[sweeps.Row]) -> N
     page = (Path(__file__).parents[2] / "docs" / "ipu-predictions.md").read_text(encoding="utf-8")
     few = sweep_tables.scaling_table(list(sweeps.weak_scaling((1,))))
     assert sweep_tables.activity_table(activity_rows) in page
-    assert sweep_tables.sensitivity_table(*sweeps.sensitivity()) in page
+    assert sweep_tables.sensitivity_table(*sweeps.sensitivity(delay=1)) in page
     assert sweep_tables.assumptions_table() in page
     assert [line for line in few.splitlines() if line not in page] == []
 

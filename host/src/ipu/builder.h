@@ -75,7 +75,7 @@ class Builder {
     std::vector<unsigned> outgoing;
     std::size_t stride = 0, slots = 0, bucket_stride = 0, ring = 1;  // of lists; rows of d_current
     Parted parameters, bias, history, memory, masks, d_states, d_current, d_vectors;
-    Parted kept, dropped, e, buckets, d_value;
+    Parted kept, dropped, counts, e, buckets, d_value;
     std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
     std::vector<Vector> vectors;
     std::vector<Tensor> regulariser;  // of each shard, where activity is regularised
@@ -155,6 +155,7 @@ class Builder {
   void stream_in(const std::string& name, const Tensor& t, Sequence& program, bool shared = true);
   void stream_out(const std::string& name, const Tensor& t, Sequence& program, bool shared = true);
   void make_streams(Sequence& load, Sequence& save, Sequence& lists);
+  void stream_counts(Sequence& batch);
 
   // ---- forward.cpp
 

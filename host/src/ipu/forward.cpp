@@ -196,6 +196,7 @@ void Builder::add_compact(std::size_t index, unsigned turn, Vertices& vertices) 
     x.numbers["firsts"].push_back(p.n);
     x.lists["kept"].push_back(v.kept.part(k));
     x.lists["dropped"].push_back(v.dropped.part(k));
+    x.lists["counts"].push_back(v.counts.part(k));
     x.tensors["first_sample"] = first_sample(c.tile);
     x.tensors["seeds"] = seeds(c.tile);
     add_outs(x, v, c);

@@ -75,6 +75,7 @@ std::vector<poplar::program::Program> Builder::build() {
   for (Sequence* batch : {&train, &infer}) {
     stream_out("losses", losses_.all(), *batch, false);
     stream_out("logits", logits_.all(), *batch, false);
+    stream_counts(*batch);
   }
   return {load, train, infer, save, lists};
 }

@@ -72,4 +72,13 @@ void Builder::make_streams(Sequence& load, Sequence& save, Sequence& lists) {
   }
 }
 
+// Spikes and dropped candidates of each sample, of all spiking populations in one stream: what every batch reports, while
+// the lists themselves stay on the device until the host reads them.
+void Builder::stream_counts(Sequence& batch) {
+  std::vector<Tensor> counts;
+  for (std::size_t k = 0; k < populations_.size(); ++k)
+    if (spec_.populations[k].spikes()) counts.push_back(populations_[k].counts.all());
+  if (!counts.empty()) stream_out("counts", concat(counts), batch, false);
+}
+
 }  // namespace sparsesnn::ipu

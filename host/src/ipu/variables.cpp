@@ -47,6 +47,7 @@ void Builder::make_variables() {
       if (p.spikes()) {
         v.masks = on_shards(p, UNSIGNED_INT, "masks", [&](const Shard& s) { return b * words(s); });
         v.dropped = on_collectors(p, UNSIGNED_INT, "dropped", t);
+        v.counts = on_collectors(p, UNSIGNED_INT, "counts", 2);
       }
     }
     if (!learns_) continue;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from sparsesnn.engines.base import Batch, Options, Step, Training
@@ -15,29 +17,38 @@ from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
-from sparsesnn.ipu.backends import native_module
+from sparsesnn.ipu.backends import MACHINES, native_module
+from sparsesnn.ipu.cycles import Cycles, compare_cycles
 from sparsesnn.ipu.spec import check_network
 from sparsesnn.layers import LI
+from sparsesnn.layers.declaration import fires
 from sparsesnn.network import Network
 from sparsesnn.output import Output
-from sparsesnn.partition.planner import make_plan
+from sparsesnn.partition.planner import MIN_CAPACITY, make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.wording import powers_of_two_near
+from sparsesnn.wording import count, powers_of_two_near
 
-#: room in the input's lists beyond the longest one seen, so that few batches need another program
+#: slots of an input list, in times the longest one seen, so that few batches need another program
 INPUT_ROOM = 1.25
+#: slots of another list, in times the longest one of the first batches: activity changes as a network learns
+LIST_ROOM = 2.0
+#: name in a checkpoint of the capacities that were measured
+_CAPACITY = "ipu/capacity"
 
 
 class IpuEngine(CpuEngine):
     """Loss, gradients and optimizer on the device; weights and moments come to the host where a checkpoint needs them.
 
     The program is built with the first batch, for its number of steps and the longest of its lists. A batch that does
-    not fit is given a new program; weights and moments move over. Lists of hidden populations hold every neuron unless
-    a population has a `capacity`, so that a run means what it means on the CPU.
+    not fit is given a new program; weights and moments move over. Lists of populations without a `capacity` hold
+    `LIST_ROOM` times as many neurons as were listed at most in the first batches, or all with `net.capacity = 0`. Nothing
+    is dropped as long as lists fit, and a run means what it means on the CPU; the first dropped spike is reported.
 
     Attributes:
         model, optimizer: of the engine `cpu`; they keep weights and moments while the device does not.
+        capacity: of the populations whose lists were measured, their slots.
+        cycles: on the emulated machine, of the first training step.
     """
 
     model: Model
@@ -59,7 +70,10 @@ class IpuEngine(CpuEngine):
         self.regulariser = Regulariser(o.lower, o.upper, o.strength_lower, o.strength_upper)
         self.target = parse_target(training.options.target)
         self.program: IpuProgram | None = None
+        self.capacity: dict[str, int] = {}
         self._device_is_newer = False
+        self.cycles: Cycles | None = None
+        self._reported_drops = False
         super().__init__(name, network, training, grid)
 
     @classmethod
@@ -95,10 +109,60 @@ class IpuEngine(CpuEngine):
     def _make_model(self) -> nn.Module:
         return Model(self.network, seed=self.training.seed)
 
+    # ---- capacities ----------------------------------------------------------------------------------------------
+
+    def _measured_populations(self) -> list[str]:
+        """Those whose lists get a capacity that is measured."""
+        if not self.training.measures_capacity:
+            return []
+        return [
+            name
+            for name, p in self.network.populations.items()
+            if fires(p) and p.capacity is None and p.listed_above != -math.inf
+        ]
+
+    def prepare(self, batches: Iterable[SpikeBatch]) -> str:
+        """Measures how long lists are, and gives each twice the room."""
+        names = self._measured_populations()
+        if not names:
+            return ""
+        longest = dict.fromkeys(names, 0)
+        model = copy.deepcopy(self.model)  # whose training steps are not counted
+        n_batches = 0
+        for spikes in batches:
+            n_batches += 1
+            with torch.enable_grad():  # near-spikes are listed where gradients are wanted
+                output = model(spikes)
+            for name in names:
+                if output.spikes[name].n_listed.numel():
+                    longest[name] = max(longest[name], int(output.spikes[name].n_listed.max()))
+        for name in names:
+            n = self.network.populations[name].n
+            self.capacity[name] = min(n, max(MIN_CAPACITY, math.ceil(LIST_ROOM * longest[name])))
+        slots = ", ".join(f"{name} {k:,} of {self.network.populations[name].n:,}" for name, k in self.capacity.items())
+        return (
+            f"{slots} slots: {LIST_ROOM:g} times the longest list of {count(n_batches, 'batch')}; "
+            "change with --set net.capacity=K (0: all neurons)"
+        )
+
+    def _drop_warning(self, dropped: Mapping[str, int]) -> str:
+        """The first time that spikes find no slot in lists whose capacity was measured."""
+        full = [name for name in self.capacity if dropped.get(name)]
+        if not full or self._reported_drops:
+            return ""
+        self._reported_drops = True
+        slots = ", ".join(f"{name} {dropped[name]:,} ({self.capacity[name]:,} slots)" for name in full)
+        return (
+            f"spikes or near-spikes that found no slot in their list were dropped: {slots}; activity has risen since the "
+            "lists were measured: give --set net.capacity=K with more slots, or 0 for all neurons"
+        )
+
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def step(self, batch: Batch, lr: float) -> Step:
         program = self._program_for(batch.spikes)
+        if emulated := MACHINES[self.name].emulated and self.cycles is None:
+            program.reset_counts()
         trained = program.train_step(batch.spikes, batch.labels, lr)
         self._device_is_newer = True
         output, loss = program.output(batch.spikes.n_samples), trained.loss
@@ -106,21 +170,32 @@ class IpuEngine(CpuEngine):
             loss += float(self.training.objective.regularizer(output))
         self._check_finite("loss", loss, self.weights)
         self._check_finite("norm of the gradients", trained.gradient_norm, self.weights)
-        return self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
+        step = self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
+        if emulated:  # of one step of a run, for all are alike
+            self.cycles = compare_cycles(program, batch.spikes)
+            step = replace(step, note=self.cycles.text())
+        return replace(step, warning=self._drop_warning(step.dropped))
 
-    def run(self, batch: Batch) -> Output:
+    def run_decoded(self, batch: Batch) -> tuple[Output, Tensor]:
         """Potentials hold the decoded value alone, one step of it."""
         program = self._program_for(batch.spikes)
         logits = program.infer(batch.spikes)
         output = program.output(batch.spikes.n_samples)
         last = self.network.populations[self.network.output]
-        if not isinstance(last, LI):
-            return output
-        return replace(output, potentials=logits.repeat_interleave(last.n // self.training.n_classes, 1)[None])
+        if isinstance(last, LI):
+            per_class = last.n // self.training.n_classes
+            output = replace(output, potentials=logits.repeat_interleave(per_class, 1)[None])
+        return output, logits
+
+    def run(self, batch: Batch) -> Output:
+        return self.run_decoded(batch)[0]
 
     def output(self, spikes: SpikeBatch) -> Output:
         self._pull()
         return super().output(spikes)
+
+    def machine(self) -> Mapping[str, Any]:
+        return {"lists": dict(self.capacity), **(self.cycles.to_dict() if self.cycles else {})}
 
     # ---- weights, which the device may have newer ones of -------------------------------------------------------
 
@@ -146,7 +221,8 @@ class IpuEngine(CpuEngine):
 
     def state(self) -> dict[str, Tensor]:
         self._pull()
-        return super().state()
+        capacity = [self.capacity.get(name, 0) for name in self.network.populations]
+        return {**super().state(), **({_CAPACITY: torch.tensor(capacity)} if self.capacity else {})}
 
     def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
         self._pull()
@@ -156,6 +232,10 @@ class IpuEngine(CpuEngine):
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
         self._pull()
         super().load(tensors, where)
+        slots = tensors.get(_CAPACITY)
+        if slots is not None:  # the same plan, and so the same bits, as before
+            by_name = zip(self.network.populations, slots.tolist(), strict=True)
+            self.capacity = {name: k for name, k in by_name if k}
         self._push()
 
     def weights_sha256(self) -> str:
@@ -175,6 +255,8 @@ class IpuEngine(CpuEngine):
 
     def _program_for(self, spikes: SpikeBatch) -> IpuProgram:
         spikes.validate()  # a program is built for its longest list
+        if not self.capacity:
+            self.prepare([spikes])
         longest = int(spikes.n_listed.max()) if spikes.n_listed.numel() else 0
         source = self.network.inputs[0]
         if self.program is not None:
@@ -183,7 +265,7 @@ class IpuEngine(CpuEngine):
                 return self.program
             longest = max(longest, plan.populations[source].capacity)
             self._pull()
-        capacity: Mapping[str, int] = {source: min(spikes.n_neurons, max(1, math.ceil(INPUT_ROOM * longest)))}
+        capacity = {**self.capacity, source: min(spikes.n_neurons, max(1, math.ceil(INPUT_ROOM * longest)))}
         training, options = self.training, self.training.options
         replicas = max(1, training.replicas)
         plan = make_plan(

@@ -16,8 +16,8 @@ what its longest worker costs, times the six workers that take turns (a tile iss
                    shares to the reducers → reduce; sums to the collectors → sum
                    lists and gradients to the shards → state gradient; at the end
                    the input's lists and buckets to the shards → weight gradient
-    batch          loss; counts and regulariser of activity; all-reduce of replicas; norm of the gradient, optimiser; lists
-                   and labels from the host
+    batch          loss; counts and regulariser of activity; all-reduce of replicas; norm of the gradient, optimiser; input
+                   lists and labels from the host, losses and counts of spikes to it (other lists only when they are read)
 
 as the graph builder (host/src/ipu) lays them out. Populations joined by delay 0 take rounds one after another
 (`Plan.stages`); with delay 1 all share one. A tile has one vertex a phase, whatever it holds. The counts are those of the emulated machine (host/src/emulator/work.h), under the
@@ -26,7 +26,7 @@ same names: on it, a prediction differs from what is counted only by the activit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +40,6 @@ from sparsesnn.partition.ipu.work import (
     CycleAssumptions,
     collector_cycles,
     gradient_cycles,
-    longest,
     optimiser_cycles,
     reduction,
     shard_cycles,
@@ -54,14 +53,48 @@ from sparsesnn.partition.prediction import Prediction, Superstep
 _PHASE_OF = {"refetch": "fetch", "again": "fetch"}
 
 
-def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
-    """Cost of a plan for IPUs."""
-    lengths = expected_lengths(plan, a.near_per_spike)
-    stage = plan.stages
-    machine = _Machine(plan, lengths, a)
+def predict_ipu(
+    plan: Plan, a: CycleAssumptions = ASSUMPTIONS, steps: Sequence[Mapping[str, Lengths]] | None = None
+) -> Prediction:
+    """Cost of a plan for IPUs.
+
+    Args:
+        steps: of every time step the lists of each population, where a batch is known; None: all steps are as expected.
+    """
+    machine = _Machine(plan, expected_lengths(plan, a.near_per_spike), a)
     spiking = [k for k in plan.populations if k not in plan.inputs]
-    rounds = sorted({stage[k] for k in spiking})
-    loops = loops_rounds(plan)
+    rounds = sorted({plan.stages[k] for k in spiking})
+    if steps is None:
+        per_step = _step(machine, spiking, rounds)
+    else:
+        per_step = _mean(
+            [_step(_Machine(plan, steps[t], a, _arrivals(steps, t)), spiking, rounds) for t in range(len(steps))]
+        )
+    into = plan.n_steps * plan.n_samples * sum(list_bytes(plan.populations[k].capacity) for k in plan.network.inputs)
+    into += 4 * plan.n_samples * plan.populations[plan.network.output].n  # targets
+    firing = [plan.populations[k] for k in spiking if fires(plan.network.populations[k])]
+    out = plan.n_samples * (4 * plan.populations[plan.network.output].n + 4 + 8 * len(firing))  # logits, losses, counts
+    streaming = (1 - a.host_overlap) * (into + out) / (plan.target.host_bytes_per_s * plan.target.devices)
+    lists = plan.n_steps * plan.n_samples * sum(list_bytes(p.capacity) + 4 for p in firing)  # with dropped candidates
+    update = (*machine.replicas(), *machine.norm(spiking), machine.optimiser(spiking))
+    again = tuple(_times(s, plan.n_again) for s in machine.again(rounds)) if plan.n_again else ()
+    per_batch = (machine.loss(), *machine.regulariser(), *again, *update)
+    return Prediction(
+        per_step=tuple(s for s in per_step if s.cycles),
+        per_batch=tuple(s for s in per_batch if s.cycles),
+        n_steps=plan.n_steps,
+        n_samples=plan.replicas * plan.n_samples,
+        clock_hz=plan.target.clock_hz,
+        host_s=streaming + a.host_transfers * plan.target.links.latency_s,
+        host_bytes=plan.replicas * (into + out),
+        lists_bytes=plan.replicas * lists,
+    )
+
+
+def _step(machine: _Machine, spiking: list[str], rounds: list[int]) -> list[Superstep]:
+    """The supersteps of one time step, forward then backward."""
+    plan = machine.plan
+    stage, loops = plan.stages, loops_rounds(plan)
     per_step = [machine.fetch()]
     for r in rounds:
         names = [k for k in spiking if stage[k] == r]
@@ -76,36 +109,49 @@ def predict_ipu(plan: Plan, a: CycleAssumptions = ASSUMPTIONS) -> Prediction:
             per_step.append(machine.lists_backward(names, [*moved, *inputs] if loops else names))
             per_step += [machine.shares(names, moved), machine.sums(names, moved), machine.states(names, moved)]
         per_step.append(machine.lists_backward(inputs, [*spiking, *inputs] if loops else inputs))
-    host_bytes = (
-        plan.n_steps * plan.n_samples * sum(list_bytes(plan.populations[k].capacity) for k in plan.network.inputs)
-    )
-    host_bytes += 8 * plan.n_samples * plan.populations[plan.network.output].n  # targets, logits
-    streaming = (1 - a.host_overlap) * host_bytes / (plan.target.host_bytes_per_s * plan.target.devices)
-    update = (*machine.replicas(), *machine.norm(spiking), machine.optimiser(spiking))
-    again = tuple(_times(s, plan.n_again) for s in machine.again(rounds)) if plan.n_again else ()
-    per_batch = (machine.loss(), *machine.regulariser(), *again, *update)
-    return Prediction(
-        per_step=tuple(s for s in per_step if s.cycles),
-        per_batch=tuple(s for s in per_batch if s.cycles),
-        n_steps=plan.n_steps,
-        n_samples=plan.replicas * plan.n_samples,
-        clock_hz=plan.target.clock_hz,
-        host_s=streaming + a.host_transfers * plan.target.links.latency_s,
-        host_bytes=plan.replicas * host_bytes,
-    )
+    return per_step
+
+
+def _arrivals(steps: Sequence[Mapping[str, Lengths]], t: int) -> Callable[[str, int], Lengths]:
+    """The lists that arrive in step t after a delay; nothing before the first step."""
+    return lambda name, delay: steps[t - delay][name] if t >= delay else Lengths(0.0, 0.0)
+
+
+def _mean(steps: list[list[Superstep]]) -> list[Superstep]:
+    """Time steps, superstep by superstep, as one that takes their mean."""
+    n = len(steps)
+    found = []
+    for same in zip(*steps, strict=True):
+        phases = dict.fromkeys(phase for s in same for phase in s.compute)
+        found.append(
+            replace(
+                same[0],
+                compute={phase: sum(s.compute.get(phase, 0.0) for s in same) / n for phase in phases},
+                exchange=sum(s.exchange for s in same) / n,
+                sync=sum(s.sync for s in same) / n,
+                link=sum(s.link for s in same) / n,
+            )
+        )
+    return found
 
 
 class _Machine:
     """Adds up, tile by tile, what each superstep computes and moves."""
 
-    def __init__(self, plan: Plan, lengths: Mapping[str, Lengths], a: CycleAssumptions) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        lengths: Mapping[str, Lengths],
+        a: CycleAssumptions,
+        arrivals: Callable[[str, int], Lengths] | None = None,
+    ) -> None:
         self.plan, self.lengths, self.a = plan, lengths, a
         self.start = turns(0, a, plan.target.workers_per_tile)
         self.tiles = {k: np.array([s.tile for s in p.shards], np.int64) for k, p in plan.populations.items()}
         self.sizes = {k: np.array([s.n for s in p.shards], np.int64) for k, p in plan.populations.items()}
         self.words = {k: np.array([mask_words(n) for n in sizes], np.int64) for k, sizes in self.sizes.items()}
         self.by_size = {
-            (k, n): shard_cycles(plan, k, n, lengths, a)
+            (k, n): shard_cycles(plan, k, n, lengths, a, arrivals)
             for k, sizes in self.sizes.items()
             for n in {int(n) for n in sizes}
         }
@@ -190,7 +236,7 @@ class _Machine:
 
     def _reduce(self, pre: str, n_shards: int, n_samples: int) -> float:
         workers = self.plan.target.workers_per_tile
-        listed = longest(self.lengths[pre], n_samples, self.a).listed
+        listed = self.lengths[pre].longest(n_samples, self.a.list_spread).listed
         return turns(n_samples * reduction(n_shards, listed, workers, self.a), self.a, workers)
 
     def sums(self, names: list[str], moved: list[str]) -> Superstep:

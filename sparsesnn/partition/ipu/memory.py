@@ -71,6 +71,8 @@ class MemoryAssumptions:
 
 
 ASSUMPTIONS = MemoryAssumptions()
+#: share of a tile's memory above which a plan may not fit on a device, because code and exchanges are estimated
+MOST_OF_A_TILE = 0.92
 #: exchanges of a training program that are always there: fetch, loss, norm, update, streams; and those of each round
 #: (lists, masks; lists and buckets, shares, sums, gradients); streams of a connection's arrays, and of a population's
 EXCHANGES, EXCHANGES_PER_ROUND, EXCHANGES_PER_CONNECTION, EXCHANGES_PER_POPULATION = 24, 6, 7, 5
@@ -186,7 +188,7 @@ def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
     connected = 8 * len(p.shards)  # a pointer to each shard's masks, and its first neuron
     if plan.trains:
         total += bucket_bytes(p.capacity) + (0 if isinstance(population, Input) else slots_bytes(p.capacity))
-    dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps
+    dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps + 8  # of each step; totals with the spikes
     counts = 8 * (-(-(p.n + 1) // 2)) if plan.regularises and plan.trains and name not in plan.inputs else 0
     return n_samples * total + dropped + connected + counts
 

@@ -159,11 +159,17 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
         )
 
     found = []
+    late = _with_delay(plan)
+    if late is not None and fits(late):
+        found.append("give delay 1 (0)")
     for devices in (2, 4, 8, 16, 32, 64):
         if devices > plan.target.devices:
             more = plan.target.with_devices(devices)
             if fits(replace(plan, target=more)):
                 found.append(f"use {more.name}")
+                break
+            if late is not None and fits(replace(late, target=more)):
+                found.append(f"use {more.name} with delay 1 (0)")
                 break
     for what, value, change in (
         ("batch", plan.n_samples, lambda n: replace(plan, n_samples=n)),
@@ -187,6 +193,17 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
         name, slots = max(sizes.items(), key=lambda item: item[1])
         found.append(f"halve capacities ({name}: {slots} instead of {plan.populations[name].capacity})")
     return " or ".join(found) if found else "no single change of devices, batch, steps or optimiser is enough"
+
+
+def _with_delay(plan: Plan) -> Plan | None:
+    """The plan with delay 1 between populations, so that layers may lie on several devices; None if it has no delay of 0."""
+    inputs = plan.network.inputs
+    if all(c.delay or c.pre in inputs for c in plan.connections):
+        return None
+    network = plan.network.with_delay(1)
+    return replace(
+        plan, network=network, connections=tuple(replace(c, delay=max(1, c.delay)) for c in plan.connections)
+    )
 
 
 def _with_capacities(plan: Plan, divisor: int) -> Plan:

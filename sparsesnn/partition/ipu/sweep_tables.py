@@ -16,12 +16,16 @@ from sparsesnn.partition.target import IPU_MK2
 def activity_table(rows: Sequence[Row]) -> str:
     """Samples/s: a line per activity, a column per depth and kind of activity."""
     series = list(dict.fromkeys(r.series for r in rows))
-    speed = {(r.series, r.x): r.samples_per_s for r in rows}
+    speed = {(r.series, r.x): _speed(r) for r in rows}
     lines = [
         ["largest activity", *(s.replace(" hidden layers", "") for s in series)],
-        *([f"{100 * x:g} %", *(f"{speed[s, x]:,.0f}" for s in series)] for x in sorted({r.x for r in rows})),
+        *([f"{100 * x:g} %", *(speed[s, x] for s in series)] for x in sorted({r.x for r in rows})),
     ]
     return _markdown(lines)
+
+
+def _speed(row: Row) -> str:
+    return f"{row.samples_per_s:,.0f}" if row.bytes_share <= memory.MOST_OF_A_TILE else "too full"
 
 
 def scaling_table(rows: Sequence[Row]) -> str:
@@ -51,7 +55,7 @@ def scaling_table(rows: Sequence[Row]) -> str:
                     f"{r.n_weights / 1e6:.1f} M",
                     f"{r.n_layers}",
                     f"{100 * r.reached:.0f} %",
-                    f"{r.samples_per_s:,.0f}",
+                    _speed(r),
                     f"{r.samples_per_s / points[0].samples_per_s:.2f}",
                     f"{100 * r.exchange_share:.0f} %",
                     f"{100 * r.link_share:.0f} %",

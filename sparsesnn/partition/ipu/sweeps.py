@@ -4,7 +4,8 @@
     weak-scaling   1 to 64 IPUs, each with the same number of neurons, or of weights
     sensitivity    how far samples/s moves when an assumption is wrong by a factor of 2
 
-All rows are predictions. Natural activity means: hidden neurons fire `NATURAL` of the time, or as often as lists have
+The networks are those that `sparsesnn plan` and `sparsesnn train` make of the same text, with delay 0 or 1 between
+populations; layers on several IPUs need delay 1. All rows are predictions. Natural activity means: hidden neurons fire `NATURAL` of the time, or as often as lists have
 room; fixed: every list is full, at every step. Input lists hold 48 of 700 channels, of which 1.5 % fire.
 """
 
@@ -65,15 +66,15 @@ class Row:
     reached: float
 
 
-def spiking_chain(hidden: Sequence[int], max_activity: float, *, fixed: bool = False) -> Network:
-    """SHD's input, hidden LIF layers whose lists hold `max_activity` of them, a spiking output; delay 1 throughout."""
+def spiking_chain(hidden: Sequence[int], max_activity: float, delay: int, *, fixed: bool = False) -> Network:
+    """SHD's input, hidden LIF layers whose lists hold `max_activity` of them, a spiking output."""
     layers: dict[str, Input | LIF] = {"input": Input(N_INPUT)}
     for k, n in enumerate(hidden):
         capacity = max(2, math.ceil(max_activity * n))
         layers[f"hidden{k + 1}"] = LIF(n, capacity=capacity, activity="fixed" if fixed else "natural")
     layers["output"] = LIF(N_CLASSES, grad_threshold=-math.inf)
     names = list(layers)
-    return Network(layers, tuple(Connection(a, b, int(a != "input")) for a, b in pairwise(names)))
+    return Network(layers, tuple(Connection(a, b, delay) for a, b in pairwise(names)))
 
 
 def equal_layers(n_neurons: int, n_layers: int) -> list[int]:
@@ -81,7 +82,7 @@ def equal_layers(n_neurons: int, n_layers: int) -> list[int]:
     return [n_neurons * (k + 1) // n_layers - n_neurons * k // n_layers for k in range(n_layers)]
 
 
-def activity_sweep(target: str = "ipu-mk2") -> Iterator[Row]:
+def activity_sweep(target: str = "ipu-mk2", delay: int = 0) -> Iterator[Row]:
     """Samples/s of 2,942 neurons on one IPU against the largest activity that lists have room for."""
     machine = parse_target(target)
     for n_layers in (2, 3, 4, 5):
@@ -89,7 +90,8 @@ def activity_sweep(target: str = "ipu-mk2") -> Iterator[Row]:
         for fixed in (False, True):
             series = f"{n_layers} hidden layers, {'fixed' if fixed else 'natural'}"
             for x in MAX_ACTIVITIES:
-                yield _row(series, x, spiking_chain(hidden, x, fixed=fixed), 48, machine, activity=min(NATURAL, x))
+                network = spiking_chain(hidden, x, delay, fixed=fixed)
+                yield _row(series, x, network, 48, machine, activity=min(NATURAL, x))
 
 
 #: hidden layers an IPU and their width: as many as fill its tiles with 2, 4 or 8 neurons each
@@ -103,12 +105,12 @@ def weak_scaling(
     for per_ipu, width in LAYERS_PER_IPU:
         for n_samples in batches:
             for n in ipus:
-                network = spiking_chain([width] * (per_ipu * n), 0.05)
+                network = spiking_chain([width] * (per_ipu * n), 0.05, 1)
                 series = f"deeper, {per_ipu} layers an IPU, batch {n_samples}"
                 yield _row(series, n, network, n_samples, parse_target(f"{target}:{n}"))
     for n in ipus:
         per_ipu, width = LAYERS_PER_IPU[-1]
-        network = spiking_chain([round(width * math.sqrt(n) / 8) * 8] * per_ipu, 0.05)
+        network = spiking_chain([round(width * math.sqrt(n) / 8) * 8] * per_ipu, 0.05, 1)
         yield _row("wider, 12 layers, batch 48", n, network, 48, parse_target(f"{target}:{n}"))
 
 
@@ -177,10 +179,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def sensitivity(target: str = "ipu-mk2") -> tuple[float, list[Sensitivity]]:
+def sensitivity(target: str = "ipu-mk2", delay: int = 0) -> tuple[float, list[Sensitivity]]:
     """Samples/s of three hidden layers at natural activity and 5 % capacity, and what halved and doubled guesses give."""
     machine = parse_target(target)
-    network = spiking_chain(equal_layers(2942 - N_CLASSES, 3), 0.05)
+    network = spiking_chain(equal_layers(2942 - N_CLASSES, 3), 0.05, delay)
     plan = _planned(network, 48, machine, NATURAL)
 
     def speed(assumptions: CycleAssumptions = ASSUMPTIONS, **changes: float) -> float:

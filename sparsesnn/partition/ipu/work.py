@@ -7,7 +7,7 @@ workers that take turns (a tile issues one bundle a cycle); it has one vertex a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +51,8 @@ class CycleAssumptions:
         adam_pair, sgd_pair: one update of two weights; Adam has a square root and a division each.
         norm_pair: two squares of the gradient's norm.
         loss_value: one potential or count: exponential, division.
-        host_transfers: streams a batch between host and devices, each with a barrier over all.
+        host_transfers: streams a batch between host and devices, each with a barrier over all: input lists, targets,
+            settings, seeds; norm, losses, logits, counts of spikes.
         near_per_spike: near-spikes listed per spike. 0.64: measured by `sparsesnn bench step` at threshold 1,
             grad_threshold 0.9, activity 2 %.
         worker_spread: by how many standard deviations the busiest of six workers exceeds the mean, where neurons fire
@@ -93,7 +94,7 @@ class CycleAssumptions:
     sgd_pair: int = 4
     norm_pair: int = 3
     loss_value: int = 20
-    host_transfers: int = 6
+    host_transfers: int = 8
     near_per_spike: float = NEAR_PER_SPIKE
     worker_spread: float = 1.27
     list_spread: float = 2.2
@@ -111,10 +112,16 @@ def turns(bundles: float, a: CycleAssumptions, workers: int) -> float:
 
 
 def shard_cycles(
-    plan: Plan, name: str, n: int, lengths: Mapping[str, Lengths], a: CycleAssumptions = ASSUMPTIONS
+    plan: Plan,
+    name: str,
+    n: int,
+    lengths: Mapping[str, Lengths],
+    a: CycleAssumptions = ASSUMPTIONS,
+    arrivals: Callable[[str, int], Lengths] | None = None,
 ) -> dict[str, float]:
     """Cycles a step, by phase, of a shard of `n` neurons; samples are dealt to the workers.
 
+    `arrivals` gives the lists of a sender that arrive after a delay; None: steps do not differ, they are its `lengths`.
     "list gradient" and "weight gradient" are those of connections from spiking populations, "input gradient" the weight
     gradient of the input's connections, which has a superstep of its own.
     """
@@ -126,8 +133,8 @@ def shard_cycles(
     spiking = fires(population)
     deliver: float = 0
     for c in plan.incoming(name):
-        pre = lengths[c.pre]
-        spikes = pre.busiest(pre.spikes, samples, a.worker_spread)
+        arrived = arrivals(c.pre, c.delay) if arrivals else lengths[c.pre]
+        spikes, _ = arrived.of_worker(samples, a.worker_spread)
         deliver += a.deliver_list + spikes * (a.deliver_id + a.deliver_pair * pairs)
     step: float = a.step_sample + pairs * (a.step_pair + a.step_state * (len(population.states) - 1))
     step += a.operation * population.operations[0] * n
@@ -163,21 +170,15 @@ def gradient_cycles(
     for pre in senders:
         length = lengths[pre]
         # buckets of ids: each worker walks its own bucket, of every sample
-        bucket = length.busiest(length.spikes / workers, plan.n_samples, a.worker_spread)
+        bucket = length.of_bucket(workers, plan.n_samples, a.worker_spread)
         weight += a.weight_list + bucket * (a.weight_id + a.weight_pair * pairs)
         if pre not in plan.inputs:
-            listed = length.busiest(length.listed, samples, a.worker_spread)
+            _, listed = length.of_worker(samples, a.worker_spread)
             share += a.share_list + listed * (a.share_id + a.share_pair * pairs)
     if not senders:
         return {}
     cycles = {"weight gradient": turns(plan.n_samples * weight, a, workers)}
     return {"list gradient": workers * samples * share, **cycles} if share else cycles
-
-
-def longest(length: Lengths, n_samples: int, a: CycleAssumptions) -> Lengths:
-    """The lists of the collector, or reducer, that has most to do."""
-    spikes, listed = (length.busiest(mean, n_samples, a.list_spread) for mean in (length.spikes, length.listed))
-    return Lengths(spikes, listed)
 
 
 def collector_cycles(
@@ -195,7 +196,7 @@ def collector_cycles(
     if name not in plan.inputs and not fires(plan.network.populations[name]):
         return {}
     workers = plan.target.workers_per_tile
-    length = longest(lengths[name], n_samples, a)
+    length = lengths[name].longest(n_samples, a.list_spread)
     mine = np.ceil(np.ceil(length.listed / 2) / workers)  # pairs of slots of one worker
     sent = a.fetch_list + a.fetch_id * float(mine)
     lags = len({c.delay for c in plan.outgoing(name)})

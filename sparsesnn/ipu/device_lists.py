@@ -1,0 +1,57 @@
+"""The lists of a batch that the device still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sparsesnn.errors import DescriptionError
+from sparsesnn.output import CountedSpikes
+from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.ipu.program import IpuProgram
+
+
+class DeviceLists(CountedSpikes):
+    """Spike lists by population. Counts come with each batch; lists are fetched when they are read, all of them at once.
+
+    Args:
+        program: whose last batch this is.
+        n_samples: B, samples of that batch.
+
+    Errors: `DescriptionError` for reading lists after the program has run another batch, which overwrites them.
+    """
+
+    def __init__(self, program: IpuProgram, n_samples: int) -> None:
+        self._program, self._n_samples, self._batch = program, n_samples, program.n_batches
+        self._counts = program.counts(n_samples)
+        self._lists: Mapping[str, SpikeBatch] | None = None
+
+    def activity(self) -> dict[str, float]:
+        plan = self._program.plan
+        places = plan.n_steps * self._n_samples
+        return {name: n_spikes / (places * plan.populations[name].n) for name, (n_spikes, _) in self._counts.items()}
+
+    def dropped(self) -> dict[str, int]:
+        return {name: n_dropped for name, (_, n_dropped) in self._counts.items()}
+
+    def __getitem__(self, name: str) -> SpikeBatch:
+        if name not in self._counts:
+            raise KeyError(name)
+        if self._lists is None:
+            if self._program.n_batches != self._batch:
+                raise DescriptionError(
+                    f"lists of {name}: the device has run another batch since; read output.spikes before the next batch"
+                )
+            self._lists = self._program.lists(self._n_samples)
+        return self._lists[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._counts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
