@@ -5,7 +5,8 @@
 
 Trains small networks that between them use every codelet, for a few steps, on each machine and on the CPU engine, and
 compares lists, losses and weights. Machines: `ipu-model` (our emulated IPU, always there), `sdk-model` (the SDK's model)
-and `ipu` (hardware), the latter two where the package was built with the Poplar SDK.
+and `ipu` (hardware), the latter two if the package was built with the Poplar SDK. The case "two replicas" needs two free
+IPUs; all others need one.
 """
 
 from __future__ import annotations
