@@ -203,16 +203,19 @@ def _readout(r: random.Random, n: int) -> LI:
 def with_shards_of(plan: Plan, n: int) -> Plan | None:
     """The same plan with `n` neurons a shard, one shard a tile; None where it has too few tiles, or may not cross
     devices."""
-    tile, tiles = 0, plan.target.tiles
+    tile, target = 0, plan.target
     populations = dict(plan.populations)
     for name, p in plan.populations.items():
         if not p.shards:
             continue
         firsts = range(0, p.n, n)
-        shards = (Shard(tile + k, first, min(n, p.n - first), (tile + k) // tiles) for k, first in enumerate(firsts))
+        shards = []
+        for k, first in enumerate(firsts):
+            number = target.tile_number(tile + k)
+            shards.append(Shard(number, first, min(n, p.n - first), target.device_of(number)))
         populations[name] = replace(p, shards=tuple(shards))
         tile += len(firsts)
-    if tile > plan.target.n_tiles:
+    if tile > target.n_tiles:
         return None
     cut = place_helpers(replace(plan, populations=populations, strategy=f"{n} neurons a tile"))
     return cut if crossing(cut) is None and tile_totals(cut).max() <= plan.target.bytes_per_tile else None

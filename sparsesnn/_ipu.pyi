@@ -33,6 +33,9 @@ class Program:
         Cycles, bytes and memory of the emulated machine since the last reset_counts.
         """
 
+    def vertices(self) -> list:
+        """Compute set, class and tile of every vertex."""
+
     def reset_counts(self) -> None: ...
 
     def run(self, program: str) -> None:

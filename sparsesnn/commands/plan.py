@@ -32,7 +32,7 @@ examples:
   sparsesnn plan --sweep activity --plot activity.png                     predicted speed over activity, as a table
   sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
 
-targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs x tiles), cpu:8 (cores),
+targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs x tiles in use), cpu:8 (cores),
   mpi:64x16 (ranks x cores a rank).
 capacity: the slots of a list. A population's own capacity is kept. If it has none, a list holds --max-activity of its
   neurons, or all of them if every neuron is listed; training measures its first batches instead, and with

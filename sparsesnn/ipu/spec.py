@@ -69,7 +69,7 @@ def make_spec(
     names = list(plan.populations)
     return native.Spec(
         devices=plan.target.devices,
-        tiles=plan.target.tiles,
+        tiles=plan.target.stride,
         n_samples=plan.n_samples,
         n_steps=plan.n_steps,
         optimiser=OPTIMISERS[optimiser.kind],

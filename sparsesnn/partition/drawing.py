@@ -42,7 +42,7 @@ def draw(plan: Plan, path: Path, prediction: Prediction | None = None) -> None:
     figure = figures.new_figure(11, 1.8 + 1.7 * n_panels)
     *panels, phases = figure.subplots(n_panels + 1, 1, gridspec_kw={"height_ratios": [1.0] * n_panels + [0.4]})
     for device, axes in enumerate(panels):
-        tiles = np.arange(device * width, (device + 1) * width)
+        tiles = np.arange(width) + (device * plan.target.stride if ipu else 0)
         stack = [column[tiles] / 1024 for column in columns.values()]
         colors = [color for color, _ in GROUPS.values()]
         # a step per tile: the last value again closes the last one

@@ -8,7 +8,8 @@ two stages: *reducers* add the shares of a group of tiles, the collectors add th
     collector  masks of all shards → lists; groups' sums → ∂L/∂s  owner of samples of one population
     reducer    shares of a group of shards → one sum              owner of (group, samples) of one connection
 
-Tiles are numbered over all devices: device d owns tiles [d·tiles, (d+1)·tiles). Shards ascend in gid without gaps.
+Tiles are numbered over all devices, as the hardware does: device d owns tiles [d·stride, (d+1)·stride), where `stride` is the
+number of tiles that it has, and a plan uses the first `tiles` of them. Shards ascend in gid without gaps.
 """
 
 from __future__ import annotations

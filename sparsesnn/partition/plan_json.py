@@ -1,10 +1,10 @@
 """A plan as JSON: the form that a graph builder, or any other program, reads.
 
     {
-      "format": "sparsesnn-plan", "version": 1,
+      "format": "sparsesnn-plan", "version": 2,
       "target": {"name", "kind", "devices", "tiles", "bytes_per_tile", "workers_per_tile", "clock_hz",
                  "exchange": {"bytes_per_cycle", "sync_cycles"}, "links": {"bytes_per_s", "latency_s"},
-                 "host_bytes_per_s", "bytes_per_device"},
+                 "host_bytes_per_s", "bytes_per_device", "tiles_per_device"},
       "n_samples": B, "n_steps": T, "optimizer": "adam" | "sgd" | "none", "weight_dtype": "float32" | "half",
       "strategy": "…", "replicas": copies on other samples (1), "regularises": of activity (false),
       "keep_every": steps of a segment of potentials (1: all are kept),
@@ -19,7 +19,8 @@
     }
 
 All numbers in the lists of lists are whole and not negative; names refer to "populations". A recurrent population has a
-connection from itself with delay 1. A reader must refuse another "version"; new keys may be added within one.
+connection from itself with delay 1. A reader must refuse another "version"; new keys may be added within one. In version 1
+device d began at tile d·tiles, whatever the hardware has.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from sparsesnn.partition.target import Target
 from sparsesnn.wording import count
 
 FORMAT = "sparsesnn-plan"
-VERSION = 1
+VERSION = 2
+#: what another version means by the same keys
+_CHANGES = {1: " (version 1 numbers the tiles of an IPU otherwise)"}
 
 
 def to_json(plan: Plan) -> str:
@@ -87,7 +90,10 @@ def from_json(text: str) -> Plan:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"plan: the file is no plan; its \"format\" must be '{FORMAT}'")
     if data.get("version") != VERSION:
-        raise ConfigError(f"plan: version is {data.get('version')!r}; this copy reads {VERSION}; make the plan anew")
+        raise ConfigError(
+            f"plan: version is {data.get('version')!r}; this copy reads {VERSION}: make the plan again with `sparsesnn plan`"
+            f"{_CHANGES.get(data.get('version'), '')}"
+        )
     try:
         plan = Plan(
             network=Network.from_dict(data["network"]),
@@ -146,10 +152,12 @@ def check_plan(plan: Plan) -> None:
             raise ConfigError(f"plan: {name}: capacity is {p.capacity}; allowed: 0 to {p.n}")
     if plan.target.kind == "ipu":
         for what, row in _placed(plan):
-            if not 0 <= row.tile < plan.target.n_tiles or row.device != plan.target.device_of(row.tile):
+            target = plan.target
+            in_use = 0 <= row.tile < target.all_tiles and row.tile % target.stride < target.tiles
+            if not in_use or row.device != target.device_of(row.tile):
                 raise ConfigError(
-                    f"plan: {what}: tile {row.tile}, device {row.device}; '{plan.target.name}' has "
-                    f"{count(plan.target.devices, 'device')} of {count(plan.target.tiles, 'tile')}"
+                    f"plan: {what}: tile {row.tile}, device {row.device}; '{target.name}' has "
+                    f"{count(target.devices, 'device')} of {count(target.tiles, 'tile')}; device d begins at tile {target.stride}·d"
                 )
 
 

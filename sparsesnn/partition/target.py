@@ -4,7 +4,7 @@
 |---|---|
 | `ipu-mk2`, `ipu-mk2:4` | 1 or 4 Graphcore Mk2 (GC200) IPUs of 1,472 tiles |
 | `ipu-bow:16` | 16 Bow IPUs: the same tiles at a higher clock |
-| `ipu-mk2:2x64` | 2 devices of 64 tiles each: small ones for emulation and tests |
+| `ipu-mk2:2x64` | 64 of the 1,472 tiles of each of 2 IPUs: small plans for emulation and tests |
 | `cpu`, `cpu:8` | one process on 1 or 8 cores |
 | `mpi:64x16` | 64 ranks of 16 cores |
 """
@@ -60,7 +60,7 @@ class Target:
         name: as given to `parse_target`.
         kind: "ipu" (private memory a tile, bulk-synchronous) or "cpu" (tiles are cores that share a rank's memory).
         devices: devices; for `cpu` and `mpi`, ranks.
-        tiles: tiles per device; for `cpu` and `mpi`, cores per rank.
+        tiles: tiles that a plan uses on each device; for `cpu` and `mpi`, cores per rank.
         bytes_per_tile: memory a tile owns; for `cpu` and `mpi`, the part of a core's L2 cache that a slab should fill.
         workers_per_tile: hardware threads of a tile that share its issue slots.
         clock_hz: cycles per second.
@@ -68,6 +68,8 @@ class Target:
         links: between devices.
         host_bytes_per_s: what the host streams to one device per second.
         bytes_per_device: memory of a rank, or None: unknown. For IPUs it is tiles × bytes_per_tile.
+        tiles_per_device: tiles that a device has, by which tiles are numbered. 1,472 on Mk2 and Bow. None: as many as
+            `tiles`.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Target:
     links: Links
     host_bytes_per_s: float
     bytes_per_device: int | None = None
+    tiles_per_device: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -89,6 +92,12 @@ class Target:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a whole number, at least 1")
+        has = self.tiles_per_device
+        if has is not None and (not isinstance(has, int) or isinstance(has, bool) or has < self.tiles):
+            raise ConfigError(
+                f"target {self.name!r}: tiles is {self.tiles} and tiles_per_device {has!r}; a plan uses 1 to all of the tiles of "
+                "a device"
+            )
         if self.kind == "ipu" and (near := powers_of_two_near(self.devices)):
             raise ConfigError(f"target {self.name!r}: {self.devices} IPUs; IPUs come in powers of two: give {near}")
         for where, name in (
@@ -103,11 +112,26 @@ class Target:
 
     @property
     def n_tiles(self) -> int:
-        """Tiles of all devices; device d owns tiles [d·tiles, (d+1)·tiles)."""
+        """Tiles that a plan may use, over all devices."""
         return self.devices * self.tiles
 
+    @property
+    def stride(self) -> int:
+        """Tiles that a device has: device d owns tiles [d·stride, (d+1)·stride), and a plan uses the first `tiles` of them."""
+        return self.tiles_per_device or self.tiles
+
+    @property
+    def all_tiles(self) -> int:
+        """Tiles of all devices, used or not: the length of an array with an entry per tile."""
+        return self.devices * self.stride
+
+    def tile_number(self, k: int) -> int:
+        """The number of the k-th tile that a plan may use."""
+        device, tile = divmod(k, self.tiles)
+        return device * self.stride + tile
+
     def device_of(self, tile: int) -> int:
-        return tile // self.tiles
+        return tile // self.stride
 
     def with_devices(self, devices: int) -> Target:
         """The same machine with another number of devices, or ranks, and the name that `parse_target` knows it by."""
@@ -155,6 +179,7 @@ IPU_MK2 = Target(
     exchange=Exchange(bytes_per_cycle=4.0, sync_cycles=200),
     links=Links(bytes_per_s=160e9, latency_s=1e-6),
     host_bytes_per_s=12.5e9,
+    tiles_per_device=1472,
 )
 #: Bow: the same die at 1.85 GHz (350 against 250 TFLOP/s); links and host unchanged.
 IPU_BOW = replace(IPU_MK2, name="ipu-bow", clock_hz=1.85e9)

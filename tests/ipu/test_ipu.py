@@ -14,6 +14,7 @@ from ipu_cases import with_shards_of
 from sparsesnn import ipu
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError, SpikeListError
 from sparsesnn.ipu.selftest import torch_optimiser
+from sparsesnn.layers.declaration import fires
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu.memory import tile_bytes
@@ -169,6 +170,80 @@ def test_layers_may_span_devices(target: str) -> None:
     assert len(devices) > 1
     assert sum(p.link_bytes for p in report.phases) > 0
     assert sum(p.link for p in report.phases) > 0
+
+
+def placed(plan: Plan) -> dict[str, set[int]]:
+    """Compute set → the tiles that must have a vertex there, from the plan alone; of a network in one round."""
+    populations, spiking = plan.populations, [k for k, p in plan.network.populations.items() if fires(p)]
+    shards = {k: {s.tile for s in p.shards} for k, p in populations.items()}
+    collectors = {k: {c.tile for c in p.collectors} for k, p in populations.items()}
+    source, output = plan.network.inputs[0], plan.network.output
+
+    def posts(chosen: bool) -> set[int]:
+        return set().union(*(shards[c.post] for c in plan.connections if (c.pre in spiking) == chosen))
+
+    in_use = set().union(*shards.values())
+    per_device = [{t for t in in_use if plan.target.device_of(t) == d} for d in range(plan.target.devices)]
+    return {
+        "forward/fetch": collectors[source],
+        "forward/0/step": in_use,
+        "forward/0/compact": set().union(*(collectors[k] for k in spiking)),
+        "loss": collectors[output],
+        "backward/fetch": set().union(*(collectors[k] for k in (source, *spiking))),
+        "backward/0/list gradient": posts(True),
+        "backward/0/reduce": {r.tile for c in plan.connections if c.pre in spiking for r in c.reducers},
+        "backward/0/sum": set().union(*(collectors[k] for k in spiking)),
+        "backward/0/state gradient": in_use,
+        "backward/input/list gradient": posts(False),
+        "square sums": in_use,
+        "device norms": {1472 * d for d, tiles in enumerate(per_device) if len(tiles) > 16},
+        "norm": {0},
+        "update": in_use,
+    }
+
+
+TWO_IPUS = {
+    "a neuron a tile": ("ipu-mk2:2x24", "contiguous", 19, 1),
+    "layers on both": ("ipu-mk2:2x40", "split", 39, None),
+    "tiles of several layers": ("ipu-mk2:2x18", "shared", 39, None),
+    "four, of which two are full": ("ipu-mk2:4x20", "contiguous", 19, 1),
+}
+
+
+@pytest.mark.parametrize("name", TWO_IPUS)
+def test_what_belongs_to_an_ipu_lies_and_stays_there(name: str) -> None:
+    """More than 16 tiles of each IPU, whose sums of squares a vertex of its own adds before they cross a link."""
+    target, layout, n, per_tile = TWO_IPUS[name]
+    network = Network.chain(ss.Input(11), lif(n, recurrent=True, bias=True), lif(n), ss.LI(3, bias=True), delay=1)
+    plan = plan_for(network, 7, 6, target, "sgd", layout=layout)
+    plan = (with_shards_of(plan, per_tile) or plan) if per_tile else plan
+    host, device, program = train_both(
+        network, t=6, plan=plan, n_batches=4, optimiser=ipu.Optimiser("sgd", lr=0.05, clip_norm=0.02), checks="always"
+    )
+    assert_same_weights(host, device)
+    vertices = program._program.vertices()
+    assert len(vertices) == len({(set_, tile) for set_, _, tile in vertices}) == n_vertices(plan)
+    wanted = {k: tiles for k, tiles in placed(plan).items() if tiles}
+    assert {k: {t for s, _, t in vertices if s == k} for k, _, _ in vertices} == wanted
+    norms = wanted["device norms"]
+    assert len(norms) >= 2
+    links = {p.name: p.link_bytes / p.executions for p in program.report().phases}
+    assert links["device norms"] == 0
+    loose = {
+        d: len({t for t in wanted["update"] if t // 1472 == d})
+        for d in range(1, plan.target.devices)
+        if 1472 * d not in norms
+    }
+    assert links["norm"] == 6 * 4 * (len(norms - {0}) + sum(loose.values()))
+
+
+def test_another_number_of_tiles_than_the_device_has_is_refused() -> None:
+    """Numbered by fewer, both halves of a plan would lie on the first IPU."""
+    network = CHAINS["delay 1"]
+    target = replace(parse_target("ipu-mk2:2x16"), tiles_per_device=16)
+    plan = make_plan(network, 7, 9, target, max_activity=1.0, layout="split")
+    with pytest.raises(DescriptionError, match="tiles of IPUs that have 16, but this device has 1472"):
+        ipu.IpuProgram(plan, make_model(network))
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,11 @@ def test_json_is_plain_rows_of_whole_numbers() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(version=9), "version is 9; this copy reads 1"),
+        (lambda d: d.update(version=9), "version is 9; this copy reads 2: make the plan again"),
+        (
+            lambda d: d.update(version=1),
+            r"version is 1; this copy reads 2: make the plan again .*version 1 numbers the tiles",
+        ),
         (lambda d: d.update(format="other"), "the file is no plan"),
         (lambda d: d.pop("network"), "key 'network' is missing"),
         (lambda d: d.update(n_samples="5"), "n_samples is '5'; give a whole number"),
@@ -100,6 +104,7 @@ def test_json_is_plain_rows_of_whole_numbers() -> None:
         (lambda d: d["populations"][1]["shards"][0].pop(0), "a: shards"),
         (lambda d: d["populations"][1]["shards"][0].append(1), "a row does not fit Shard"),
         (lambda d: d["populations"][1]["shards"][0].__setitem__(0, 99), "tile 99, device 0"),
+        (lambda d: d["populations"][1]["shards"][0].__setitem__(0, 8), "tile 8, device 0; .*1 device of 8 tiles"),
         (lambda d: d["populations"][1]["shards"][0].__setitem__(0, -1), "whole and not negative"),
         (lambda d: d["populations"][1].update(capacity=10), "a: capacity is 10; allowed: 0 to 9"),
         (lambda d: d["populations"][1].update(n=8), "the network has"),
@@ -205,6 +210,33 @@ def test_layouts_over_devices() -> None:
     assert predict(split).link_bytes_per_step > predict(contiguous).link_bytes_per_step > 0
     shared = make_plan(network, 8, 6, parse_target("ipu-mk2:1x32"), layout="shared")
     assert {len(v) for v in shared.tile_to_shards().values()} == {4}
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "split", "shared"])
+def test_tiles_are_numbered_by_those_that_a_device_has(layout: str) -> None:
+    """A real IPU has 1,472, however few of them a plan uses."""
+    plan = make_plan(chain(50, 64, 64, 64, 64), 8, 6, parse_target("ipu-mk2:4x32"), layout=layout, strategy="even")
+    rows = [row for p in plan.populations.values() for row in (*p.shards, *p.collectors)]
+    rows += [r for c in plan.connections for r in c.reducers]
+    assert {row.device for row in rows} == {0, 1, 2, 3}
+    for row in rows:
+        assert 1472 * row.device <= row.tile < 1472 * row.device + 32
+    totals = tile_totals(plan)
+    assert len(totals) == 4 * 1472
+    assert set(np.flatnonzero(totals)) == {row.tile for row in rows}
+    assert Plan.from_json(plan.to_json()) == plan
+    # the same plan, of devices that have no tiles but those: only the numbers differ
+    small = make_plan(
+        plan.network,
+        8,
+        6,
+        replace(plan.target, tiles_per_device=None),
+        layout=layout,
+        strategy="even",
+    )
+    assert predict(small).phases() == predict(plan).phases()
+    for name, p in plan.populations.items():
+        assert [s.tile % 1472 + 32 * s.device for s in p.shards] == [s.tile for s in small.populations[name].shards]
 
 
 def test_a_layer_may_span_devices() -> None:

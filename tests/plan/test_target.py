@@ -30,6 +30,12 @@ def test_names(text: str, kind: str, devices: int, tiles: int) -> None:
     target = parse_target(text)
     assert (target.name, target.kind, target.devices, target.tiles) == (text, kind, devices, tiles)
     assert target.n_tiles == devices * tiles
+    assert target.stride == (1472 if kind == "ipu" else tiles)
+    assert target.all_tiles == devices * target.stride
+    numbers = [target.tile_number(k) for k in range(target.n_tiles)]
+    assert numbers[:tiles] == list(range(tiles))
+    assert numbers[-tiles:] == [(devices - 1) * target.stride + k for k in range(tiles)]
+    assert [target.device_of(tile) for tile in numbers] == [k // tiles for k in range(target.n_tiles)]
     assert Target.from_dict(target.to_dict()) == target
 
 
@@ -51,6 +57,8 @@ def test_other_names_are_refused(text: str) -> None:
 
 
 def test_sizes_of_the_wrong_machine_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'ipu-mk2:1x1473': tiles is 1473 and tiles_per_device 1472"):
+        parse_target("ipu-mk2:1x1473")
     with pytest.raises(ConfigError, match=r"cpu takes cores alone, cpu:4; for ranks write mpi:2x4"):
         parse_target("cpu:2x4")
     with pytest.raises(ConfigError, match=r"say how many ranks"):
@@ -63,6 +71,8 @@ def test_sizes_of_the_wrong_machine_are_refused() -> None:
         ({"kind": "gpu"}, "kind is 'gpu'; allowed: ipu, cpu"),
         ({"tiles": 0}, "tiles is 0; give a whole number, at least 1"),
         ({"devices": True}, "devices is True"),
+        ({"tiles": 4, "tiles_per_device": 3}, "tiles is 4 and tiles_per_device 3; a plan uses 1 to all"),
+        ({"tiles_per_device": 2.0}, r"tiles_per_device 2\.0"),
         ({"clock_hz": math.inf}, "clock_hz is inf; give a number above 0"),
         ({"exchange": Exchange(bytes_per_cycle=0)}, "bytes_per_cycle is 0"),
         ({"links": Links(bytes_per_s=-1)}, "bytes_per_s is -1"),

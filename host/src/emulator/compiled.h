@@ -97,6 +97,7 @@ class Compiled {
   std::vector<float> read(const poplar::program::Node& node);
   void write(const poplar::program::Node& node, const std::vector<float>& values);
   Report report() const;
+  std::vector<PlacedVertex> vertices() const;
   void reset_counts();
 
  private:

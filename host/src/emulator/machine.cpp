@@ -132,7 +132,7 @@ double Compiled::run_vertex(BoundVertex& v) {
     longest = std::max(longest, worker_bundles());
   }
   const Parameters& p = options_.parameters;
-  return p.supervisor_cycles + 6 * (p.worker_bundles + static_cast<double>(longest));
+  return p.supervisor_cycles + poplar::MultiVertex::numWorkers() * (p.worker_bundles + static_cast<double>(longest));
 }
 
 void Compiled::copy(const poplar::program::Node& node) {
@@ -210,6 +210,13 @@ Report Compiled::report() const {
   return report;
 }
 
+std::vector<PlacedVertex> Compiled::vertices() const {
+  std::vector<PlacedVertex> found;
+  for (const ComputeStep& step : steps_)
+    for (const BoundVertex& v : step.vertices) found.push_back({step.name, v.type->name, v.tile});
+  return found;
+}
+
 void Compiled::reset_counts() {
   const auto clear = [](StepCount& count) {
     StepCount empty;
@@ -266,6 +273,7 @@ void Machine::run_replicas(const poplar::program::Program& program) {
 }
 
 Report Machine::report() const { return replicas_[0]->report(); }
+std::vector<PlacedVertex> Machine::vertices() const { return replicas_[0]->vertices(); }
 void Machine::reset_counts() {
   for (const auto& replica : replicas_) replica->reset_counts();
 }

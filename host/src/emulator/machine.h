@@ -54,6 +54,12 @@ struct Report {
   std::vector<std::size_t> tile_bytes;  // everything on each tile
 };
 
+// Where a vertex runs.
+struct PlacedVertex {
+  std::string compute_set, type;
+  unsigned tile;
+};
+
 // Bundles that the worker at hand has spent; codelets add to it.
 std::uint64_t& worker_bundles();
 
@@ -66,7 +72,8 @@ class Machine {
   void connect_stream(const std::string& handle, void* begin, void* end);
   void connect_callback(const std::string& handle, unsigned replica, std::function<void(void*)> f);
   void run(unsigned program);
-  Report report() const;  // of the first replica: all of them do the same
+  Report report() const;                       // of the first replica: all of them do the same
+  std::vector<PlacedVertex> vertices() const;  // likewise
   void reset_counts();
 
  private:

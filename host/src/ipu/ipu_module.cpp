@@ -199,6 +199,15 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           },
           "spec"_a, "machine"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("report", &report, "Cycles, bytes and memory of the emulated machine since the last reset_counts.")
+      .def(
+          "vertices",
+          [](Program& self) {
+            nb::list found;
+            for (const auto& [set, type, tile] : self.parts().engine.machine().vertices())
+              found.append(nb::make_tuple(set, type, tile));
+            return found;
+          },
+          "Compute set, class and tile of every vertex.")
       .def("reset_counts", [](Program& self) { self.parts().engine.machine().reset_counts(); })
 #else
       .def(

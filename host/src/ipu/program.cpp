@@ -33,8 +33,16 @@ poplar::Device make_device(DeviceKind kind, const ProgramSpec& spec) {
 #endif
   poplar::IPUModel model("ipu2");
   model.numIPUs = spec.devices * spec.replicas;
-  model.tilesPerIPU = spec.tiles;
   return model.createDevice();
+}
+
+// A device numbers its tiles by what it has, so a plan that counts otherwise puts neurons on the wrong IPU.
+void check_device(const poplar::Target& target, const ProgramSpec& spec) {
+  if (target.getTilesPerIPU() != spec.tiles)
+    throw std::invalid_argument("IPU program: the plan numbers the tiles of IPUs that have " +
+                                std::to_string(spec.tiles) + ", but this device has " +
+                                std::to_string(target.getTilesPerIPU()) +
+                                " an IPU; make the plan again with this number as the target's tiles_per_device");
 }
 
 const char* const program_names[] = {"load", "train", "infer", "save", "lists"};
@@ -83,6 +91,7 @@ std::vector<poplar::program::Program> Builder::build() {
 Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& codelets) {
   spec.check();
   poplar::Device device = make_device(kind, spec);
+  check_device(device.getTarget(), spec);
   Graph graph(device.getTarget(), poplar::replication_factor(spec.replicas));
   if (!codelets.empty()) graph.addCodelets(codelets);
   if (spec.replicas > 1) popops::addCodelets(graph);  // which all-reduces are made of

@@ -64,7 +64,7 @@ struct Connection {
 enum class Optimiser { none, sgd, adam, adamw };
 
 struct ProgramSpec {
-  unsigned devices, tiles;  // tiles per device
+  unsigned devices, tiles;  // tiles that a device has: device d owns tiles [d·tiles, (d+1)·tiles)
   unsigned n_samples, n_steps;
   Optimiser optimiser;
   bool momentum;      // the optimiser keeps a first moment

@@ -354,13 +354,13 @@ class _Machine:
         used = np.unique(np.concatenate([self.tiles[k] for k in names]))
         traffic, work, last = self._traffic(), self._nothing(), self._nothing()
         n_sums = 0
-        for device, n_used in enumerate(np.bincount(used // target.tiles, minlength=target.devices)):
-            tiles = used[used // target.tiles == device]
+        for device, n_used in enumerate(np.bincount(used // target.stride, minlength=target.devices)):
+            tiles = used[used // target.stride == device]
             if n_used <= MAX_DIRECT_SUMS:
                 n_sums += workers * int(n_used)
                 continue
             n_sums += workers
-            home = device * target.tiles
+            home = device * target.stride
             traffic.send(tiles, np.full_like(tiles, home), np.full_like(tiles, 4 * workers))
             work["optimiser"][home] = turns(self.a.norm_pair * (len(tiles) + 1), self.a, workers)
         last["optimiser"][0] = turns(self.a.norm_pair * n_sums, self.a, workers)
@@ -381,7 +381,7 @@ class _Machine:
         return [k for k in names if k in self.plan.inputs or fires(self.plan.network.populations[k])]
 
     def _nothing(self) -> Work:
-        return Work(self.plan.target.n_tiles)
+        return Work(self.plan.target.all_tiles)
 
     def _traffic(self) -> Traffic:
         return Traffic(self.plan)
@@ -425,7 +425,7 @@ class _Machine:
 
     def _superstep(self, name: str, traffic: Traffic, work: Mapping[str, np.ndarray]) -> Superstep:
         target = self.plan.target
-        total = sum(work.values(), np.zeros(target.n_tiles))
+        total = sum(work.values(), np.zeros(target.all_tiles))
         slowest = int(total.argmax())
         compute = {phase: float(cycles[slowest]) for phase, cycles in work.items() if cycles[slowest]}
         busiest = np.maximum(traffic.tile_in, traffic.tile_out).max()

@@ -72,7 +72,7 @@ def _contiguous(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
             tile += left
         for name in group:
             cuts = _cut(plan.populations[name].n, sizes[name])
-            found[name] = [(tile + k, first, n) for k, (first, n) in enumerate(cuts)]
+            found[name] = [(target.tile_number(tile + k), first, n) for k, (first, n) in enumerate(cuts)]
             tile += len(cuts)
     return found if tile <= target.n_tiles else None
 
@@ -108,7 +108,7 @@ def _split(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
             # shards of full size to every device, so that only the last one of all is smaller
             low, high = (k * n_shards // target.devices for k in (d, d + 1))
             for k in range(low, high):
-                found[name].append((d * target.tiles + used[d], k * size, min(size, n - k * size)))
+                found[name].append((d * target.stride + used[d], k * size, min(size, n - k * size)))
                 used[d] += 1
     return found if max(used) <= target.tiles else None
 
@@ -119,7 +119,7 @@ def _shared(plan: Plan, sizes: Mapping[str, int]) -> Starts:
     for name, size in sizes.items():
         cuts = _cut(plan.populations[name].n, size)
         # ascending tiles, as everywhere: the turn is taken by rotating which tile is the first
-        found[name] = [((tile + k) % target.n_tiles, first, n) for k, (first, n) in enumerate(cuts)]
+        found[name] = [(target.tile_number((tile + k) % target.n_tiles), first, n) for k, (first, n) in enumerate(cuts)]
         tile += len(cuts)
     return found
 
@@ -131,20 +131,20 @@ class _Turns:
     """Deals out tiles of each device, those with the most room first, round and round."""
 
     def __init__(self, plan: Plan) -> None:
-        self.n_tiles = plan.target.tiles
-        held = np.zeros(plan.target.n_tiles, np.int64)
+        self.target = plan.target
+        held = np.zeros(plan.target.all_tiles, np.int64)
         for name, p in plan.populations.items():
             by_size = {n: sum(shard_items(plan, name, n).values()) for n in {s.n for s in p.shards}}
             for s in p.shards:
                 held[s.tile] += by_size[s.n]
-        per_device = held.reshape(plan.target.devices, -1)
+        per_device = held.reshape(plan.target.devices, -1)[:, : plan.target.tiles]
         self.order = np.argsort(per_device, axis=1, kind="stable")
         self.next = [0] * plan.target.devices
 
     def tile(self, device: int) -> int:
         turn = self.next[device]
         self.next[device] += 1
-        return device * self.n_tiles + int(self.order[device, turn % self.n_tiles])
+        return device * self.target.stride + int(self.order[device, turn % self.target.tiles])
 
 
 def place_helpers(plan: Plan) -> Plan:

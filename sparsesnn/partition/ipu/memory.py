@@ -216,14 +216,14 @@ def n_groups(plan: Plan, pre: str, post: str) -> int:
 
 
 def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.ndarray]:
-    """item → int64[n_tiles]: bytes on every tile of every device. Tiles that hold nothing count 0."""
-    out = {item: np.zeros(plan.target.n_tiles, np.int64) for item in ITEMS}
+    """item → int64[all_tiles]: bytes on every tile of every device. Tiles that hold nothing count 0."""
+    out = {item: np.zeros(plan.target.all_tiles, np.int64) for item in ITEMS}
     received: dict[str, np.ndarray] = {}
-    used = np.zeros(plan.target.n_tiles, bool)
+    used = np.zeros(plan.target.all_tiles, bool)
 
     def receive(tiles: np.ndarray, sizes: Mapping[str, int]) -> None:
         for superstep, size in sizes.items():
-            np.add.at(received.setdefault(superstep, np.zeros(plan.target.n_tiles, np.int64)), tiles, size)
+            np.add.at(received.setdefault(superstep, np.zeros(plan.target.all_tiles, np.int64)), tiles, size)
 
     for name, p in plan.populations.items():
         for n in {s.n for s in p.shards}:
@@ -238,7 +238,7 @@ def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.n
             used[tiles] = True
             np.add.at(out["collector"], tiles, collector_bytes(plan, name, n))
             receive(tiles, collector_receives(plan, name, n))
-    shares = np.zeros(plan.target.n_tiles, np.int64)
+    shares = np.zeros(plan.target.all_tiles, np.int64)
     for connection in plan.connections:
         slots = slots_bytes(plan.populations[connection.pre].capacity)
         for r in connection.reducers:
@@ -252,8 +252,8 @@ def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.n
 
 
 def tile_totals(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> np.ndarray:
-    """int64[n_tiles]: bytes on every tile, all items together."""
-    total = np.zeros(plan.target.n_tiles, np.int64)
+    """int64[all_tiles]: bytes on every tile, all items together."""
+    total = np.zeros(plan.target.all_tiles, np.int64)
     for size in tile_bytes(plan, a).values():
         total += size
     return total

@@ -22,7 +22,7 @@ class Traffic:
 
     def __post_init__(self) -> None:
         target = self.plan.target
-        self.tile_in, self.tile_out = (np.zeros(target.n_tiles, np.int64) for _ in range(2))
+        self.tile_in, self.tile_out = (np.zeros(target.all_tiles, np.int64) for _ in range(2))
         self.link_in, self.link_out = (np.zeros(target.devices, np.int64) for _ in range(2))
 
     def broadcast(self, sources: Any, sizes: np.ndarray, receivers: np.ndarray) -> None:
@@ -33,7 +33,7 @@ class Traffic:
         tiles = np.array([s.tile for s in sources])
         devices = np.array([s.device for s in sources])
         np.add.at(self.tile_in, receivers, sizes.sum())
-        listening = np.unique(receivers // self.plan.target.tiles)
+        listening = np.unique(receivers // self.plan.target.stride)
         np.add.at(self.tile_out, tiles, sizes)
         for d in listening:
             away = sizes[devices != d]
@@ -46,7 +46,7 @@ class Traffic:
         source, sink, sizes = source[away], sink[away], sizes[away]
         np.add.at(self.tile_in, sink, sizes)
         np.add.at(self.tile_out, source, sizes)
-        a, b = source // self.plan.target.tiles, sink // self.plan.target.tiles
+        a, b = source // self.plan.target.stride, sink // self.plan.target.stride
         far = a != b
         np.add.at(self.link_out, a[far], sizes[far])
         np.add.at(self.link_in, b[far], sizes[far])

@@ -61,7 +61,7 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
     if plan.regularises:
         total += _tiles(*(collectors[k] for k in spiking)) + _tiles(*(shards[k] for k in spiking))
     used = np.unique(np.concatenate([shards[k] for k in placed]))
-    per_device = np.bincount(used // plan.target.tiles, minlength=plan.target.devices)
+    per_device = np.bincount(used // plan.target.stride, minlength=plan.target.devices)
     return total + 2 * len(used) + int((per_device > MAX_DIRECT_SUMS).sum()) + 1 + _totals(plan)
 
 
