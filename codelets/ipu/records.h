@@ -10,6 +10,10 @@
 
 namespace sparsesnn::ipu {
 
+// Workers of a tile that rows, buckets and clocks are laid out for. A codelet asks its machine (`workers` in vertex.h),
+// the host its target; both refuse another number.
+inline constexpr unsigned n_workers = 6;
+
 // The most states, parameters and constants that a neuron model has.
 inline constexpr unsigned max_states = 2, max_parameters = 5, max_constants = 2;
 

@@ -32,7 +32,8 @@ using base::Fired;
 using base::Models;
 
 inline constexpr auto one_pointer = poplar::VectorLayout::ONE_PTR;
-inline constexpr unsigned workers = 6;
+inline constexpr unsigned workers = poplar::MultiVertex::numWorkers();
+static_assert(workers == n_workers, "lists, clocks and gradients are laid out for six workers a tile");
 
 template <class T, unsigned align>
 using Array = poplar::Vector<T, one_pointer, align>;

@@ -116,7 +116,8 @@ template <class V>
 bool register_vertex(const char* name, std::vector<Field> fields) {
   constexpr bool multi = std::is_base_of_v<poplar::MultiVertex, V>;
   static_assert(multi || std::is_base_of_v<poplar::Vertex, V>, "a vertex derives from Vertex or MultiVertex");
-  VertexClass c{name, sizeof(V), alignof(V), multi ? 6u : 1u, std::move(fields), nullptr};
+  VertexClass c{name,   sizeof(V), alignof(V), multi ? poplar::MultiVertex::numWorkers() : 1u, std::move(fields),
+                nullptr};
   c.compute = [](void* object, unsigned worker) {
     if constexpr (multi) {
       return static_cast<V*>(object)->compute(worker);

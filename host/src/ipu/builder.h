@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "codelets/ipu/records.h"
 #include "parted.h"
 #include "passes.h"
 #include "program.h"
@@ -48,7 +49,12 @@ class Builder {
         buffers_(buffers),
         populations_(spec.populations.size()),
         keeps_history_(spec.trains()),
-        learns_(spec.trains()) {}
+        learns_(spec.trains()) {
+    const unsigned workers = graph.getTarget().getNumWorkerContexts();
+    if (workers != n_workers)
+      throw std::invalid_argument("IPU program: a tile of this device has " + std::to_string(workers) +
+                                  " workers; the program is made for " + std::to_string(n_workers));
+  }
 
   // program.cpp
   std::vector<poplar::program::Program> build();

@@ -225,7 +225,7 @@ BackwardOutputs Builder::backward_outputs(Sequence& program) {
     const Parted sums = on_shards(p, FLOAT, "d_bias_sum", [&](const Shard& s) { return width(s); });
     for (std::size_t k = 0; k < p.shards.size(); ++k) {
       const VertexRef x = add(cs, "SumBias", p.shards[k].tile);
-      connect(x, "d_bias", populations_[index].d_vectors.part(k).slice(0, 6 * width(p.shards[k])));
+      connect(x, "d_bias", populations_[index].d_vectors.part(k).slice(0, n_workers * width(p.shards[k])));
       connect(x, "sum", sums.part(k));
       set(x, "n_neurons", p.shards[k].n);
     }

@@ -56,7 +56,7 @@ int Builder::turn_of(std::size_t population, const Stage& stage) const {
 
 // Step and turn of each worker of a vertex; see `Moment` in codelets/ipu/vertex.h.
 Tensor Builder::clock(std::vector<Clock>& clocks, unsigned tile) {
-  clocks.push_back({alone(UNSIGNED_INT, 12, tile, "clock"), tile});
+  clocks.push_back({alone(UNSIGNED_INT, 2 * n_workers, tile, "clock"), tile});
   return clocks.back().tensor;
 }
 
@@ -70,11 +70,12 @@ void Builder::add_clocks(Vertices& vertices, std::vector<Clock>& clocks, unsigne
 void Builder::reset_clocks(const std::vector<Clock>& clocks, unsigned step, Sequence& program) {
   std::vector<Tensor> from, to;
   std::map<unsigned, Tensor> constants;
-  std::vector<unsigned> values(12, 0);
-  std::fill(values.begin(), values.begin() + 6, step);
+  std::vector<unsigned> values(2 * n_workers, 0);
+  std::fill(values.begin(), values.begin() + n_workers, step);
   for (const Clock& c : clocks) {
     if (!constants.count(c.tile)) {
-      constants[c.tile] = graph_.addConstant<unsigned>(UNSIGNED_INT, {12}, ArrayRef<unsigned>(values), "first_step");
+      constants[c.tile] =
+          graph_.addConstant<unsigned>(UNSIGNED_INT, {2 * n_workers}, ArrayRef<unsigned>(values), "first_step");
       graph_.setTileMapping(constants[c.tile], c.tile);
     }
     from.push_back(constants[c.tile]);

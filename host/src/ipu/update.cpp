@@ -40,7 +40,7 @@ void Builder::add_update(Sequence& pass) {
   }
   std::vector<std::vector<Tensor>> sums(spec_.devices);
   for (auto& [tile, x] : square_sums.tiles()) {
-    const Tensor sum = alone(FLOAT, 6, tile, "square_sums");
+    const Tensor sum = alone(FLOAT, n_workers, tile, "square_sums");
     x.tensors["sums"] = sum;
     sums[tile / spec_.tiles].push_back(sum);
     fill_vectors(x, tile, {"values", "d_vectors"});
@@ -82,7 +82,7 @@ void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, 
                              is_bias ? 0 : s.n,
                              is_bias ? -infinite : p.lows.at(row),
                              is_bias ? infinite : p.highs.at(row)};
-  const std::size_t rows = 6 * width(s);
+  const std::size_t rows = n_workers * width(s);
   const Tensor d =
       vector.shared ? vector.total : v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows);
   for (Vertices::OfTile* z : {&x, &y}) {
@@ -126,7 +126,7 @@ void Builder::add_totals(Sequence& pass) {
       Vertices one(graph_, totals, "Total");
       Vertices::OfTile& x = one.on(p.shards[0].tile);
       for (std::size_t k = 0; k < p.shards.size(); ++k) {
-        const std::size_t rows = 6 * width(p.shards[k]);
+        const std::size_t rows = n_workers * width(p.shards[k]);
         x.lists["rows"].push_back(v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows));
         x.numbers["sizes"].push_back(p.shards[k].n);
       }
@@ -150,7 +150,7 @@ void Builder::add_norm(const std::vector<std::vector<Tensor>>& sums, Sequence& p
     }
     const unsigned tile = d * spec_.tiles;
     Vertices::OfTile& x = device_norms.on(tile);
-    all.push_back(alone(FLOAT, 6, tile, "device_norm"));
+    all.push_back(alone(FLOAT, n_workers, tile, "device_norm"));
     x.tensors["parts"] = concat(sums[d]);
     x.tensors["sums"] = all.back();
     x.scalars["n_parts"] = static_cast<unsigned>(x.tensors["parts"].numElements());

@@ -29,7 +29,7 @@ void Builder::make_variables() {
     if (spikes_or_input(p)) {
       v.slots = even(p.capacity);
       v.stride = 2 + v.slots;
-      v.bucket_stride = 12 + even(p.capacity + 6);
+      v.bucket_stride = 2 * n_workers + even(p.capacity + n_workers);
       v.kept = on_collectors(p, UNSIGNED_SHORT, "kept", t * v.stride);
       for (const unsigned l : v.lags)
         if (forward || l == v.lags[0])
@@ -124,7 +124,7 @@ void Builder::make_vectors(const Population& p, Placed& v) {
     if (shared) x.total = alone(FLOAT, 2, p.shards[0].tile, p.name + "." + name + "_total");
     v.vectors.push_back(x);
   }
-  v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * 6 * width(s); });
+  v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * n_workers * width(s); });
 }
 
 // Weights as spikes and gradients read them.
