@@ -63,6 +63,46 @@ class Beyond : public poplar::Vertex {
 };
 SPARSESNN_VERTEX(Beyond, out)
 
+// Where fields and vertex state begin, from a multiple of 64, the first time that the vertex runs: when it is looked
+// at.
+unsigned begins_seen[7] = {};
+
+class Addresses : public poplar::Vertex {
+ public:
+  poplar::Input<poplar::Vector<float, one_pointer, 4>> four;
+  poplar::Input<poplar::Vector<float, one_pointer, 8>> eight;
+  poplar::Input<poplar::Vector<float, one_pointer, 16>> sixteen;
+  poplar::Input<poplar::Vector<unsigned short>> two;
+  ListOf<poplar::InOut<poplar::Vector<unsigned short, one_pointer, 4>>> shorts;
+  Numbers state;
+
+  bool compute() {
+    if (begins_seen[0]) return true;
+    const void* begins[] = {&four[0], &eight[0], &sixteen[0], &two[0], &shorts[0][0], &shorts[1][0], &state[0]};
+    for (unsigned k = 0; k < 7; ++k)
+      begins_seen[k] = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(begins[k]) % 64);
+    return true;
+  }
+};
+SPARSESNN_VERTEX(Addresses, four, eight, sixteen, two, shorts, state)
+
+// Each worker writes a pair of 16-bit numbers: whole words only if the field begins at one.
+template <unsigned align>
+class PairsOfShorts : public poplar::MultiVertex {
+ public:
+  poplar::Output<poplar::Vector<unsigned short, one_pointer, align>> out;
+  unsigned n;
+
+  bool compute(unsigned worker) {
+    for (unsigned k = 2 * worker; k < n; k += 2 * workers) out[k] = out[k + 1] = 7;
+    return true;
+  }
+};
+using PairsAtWords = PairsOfShorts<4>;
+using PairsAnywhere = PairsOfShorts<2>;
+SPARSESNN_VERTEX(PairsAtWords, out, n)
+SPARSESNN_VERTEX(PairsAnywhere, out, n)
+
 class SumRegions : public poplar::Vertex {
  public:
   poplar::Vector<poplar::Input<poplar::Vector<float>>> in;
@@ -154,6 +194,11 @@ void it_computes() {
   engine.connectStream("total", &result, &result + 1);
   engine.run(0);
   CHECK_EQUAL(result, 10.0f + 9.0f + 50.0f);
+  CHECK_EQUAL(b.graph.getTarget().getNumWorkerContexts(), poplar::MultiVertex::numWorkers());
+  const auto vertices = engine.machine().vertices();
+  CHECK_EQUAL(vertices.size(), 3u);
+  CHECK_EQUAL(vertices[1].compute_set == "second" && vertices[1].type == "sparsesnn::ipu::AddOne", true);
+  CHECK_EQUAL(vertices[1].tile, 5u);
 
   const emulator::Report report = engine.machine().report();
   const auto& first = report.steps[0];
@@ -279,6 +324,40 @@ void alignment_and_memory() {
   CHECK_THROWS(b.run(),
                "field 'out' (variable 'odd'): begins 4 bytes into its tile's part; the field needs multiples of 8");
 
+  // A vertex is looked at on copies that are aligned as its fields promise and no more.
+  Bench exact;
+  const VertexRef v = exact.graph.addVertex(exact.set(), "sparsesnn::ipu::Addresses");
+  exact.graph.setTileMapping(v, 0);
+  for (const char* field : {"four", "eight", "sixteen"}) exact.graph.connect(v[field], exact.ones(4, 0));
+  const auto shorts = [&] {
+    const Tensor t = exact.graph.addVariable(UNSIGNED_SHORT, {4}, "shorts");
+    exact.graph.setTileMapping(t, 0);
+    return t;
+  };
+  exact.graph.connect(v["two"], shorts());
+  exact.graph.connect(v["shorts"], ArrayRef<Tensor>({shorts(), shorts()}));
+  const unsigned numbers[] = {1, 2, 3};
+  exact.graph.setInitialValue(v["state"], ArrayRef<unsigned>(numbers, 3));
+  exact.run();
+  const unsigned wanted[] = {4, 8, 16, 2, 4, 4, 4};
+  for (unsigned k = 0; k < 7; ++k) CHECK_EQUAL(sparsesnn::ipu::begins_seen[k], wanted[k]);
+
+  for (const bool words : {true, false}) {
+    Bench pairs;
+    const VertexRef w =
+        pairs.graph.addVertex(pairs.set(), words ? "sparsesnn::ipu::PairsAtWords" : "sparsesnn::ipu::PairsAnywhere");
+    pairs.graph.setTileMapping(w, 0);
+    const Tensor out16 = pairs.graph.addVariable(UNSIGNED_SHORT, {24}, "pairs");
+    pairs.graph.setTileMapping(out16, 0);
+    pairs.graph.connect(w["out"], out16);
+    pairs.graph.setInitialValue(w["n"], 24u);
+    if (words)
+      pairs.run();
+    else
+      CHECK_THROWS(pairs.run(),
+                   "field 'out' (variable 'pairs'): workers 0 and 1 both write the 4-byte word of element");
+  }
+
   Bench big;
   big.floats(200000, 2, "huge");
   CHECK_THROWS(big.run(), "of its 638976; the largest variable on it is 'huge' with 800000");
@@ -312,8 +391,8 @@ void races_of_workers() {
   b.graph.setTileMapping(v, 3);
   b.graph.connect(v["out"], out);
   CHECK_THROWS(b.run(),
-               "(sparsesnn::ipu::SubWord, compute set 'race', tile 3), field 'out' (variable 'shorts'): workers 0 "
-               "and 1 both write the 4-byte word of element 1");
+               "(sparsesnn::ipu::SubWord, compute set 'race', tile 3), field 'out' (variable 'shorts'): workers 1 "
+               "and 2 both write the 4-byte word of element 2");
 
   Bench order;
   const VertexRef w = order.graph.addVertex(order.set(), "sparsesnn::ipu::LastWins");

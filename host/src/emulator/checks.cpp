@@ -1,13 +1,15 @@
 // Faults that show only when a vertex runs. It runs on copies of its data, several times:
 //
-//   poison   elements that nobody has written yet hold one pattern in one run and another in the next. An output
-//   element
-//            that differs depends on them: a read before the first write. One that still holds both patterns was not
-//            written.
+//   poison   elements that nothing has written yet hold one pattern in one run and another in the next. An output
+//            element that differs depends on them: a read before the first write. One that still holds both patterns
+//            was not written.
 //   order    with the workers in reverse order the result must be the same: they run at the same time on the device.
 //   alone    each worker by itself shows which bytes it changes. A tile stores 4 bytes at once, so two workers that
 //            change bytes of one word overwrite each other, whichever elements they meant.
 //   margin   bytes before and after each region must stay as they were.
+//
+// Each region begins at an address that is aligned as its field promises and no more (`Placed`), and words are counted
+// from there.
 //
 // What a worker writes with the value that was there already is not seen; it will be seen in another step.
 #include <algorithm>
@@ -20,9 +22,6 @@ namespace sparsesnn::emulator {
 using poplar::poplar_error;
 
 namespace {
-
-constexpr std::size_t margin = 64;
-constexpr unsigned char margin_byte = 0x5a;
 
 // What may be read: values that do no harm as an index or a count, and that no sum hides. What may only be written:
 // others, so that a copy of poison is not taken for poison that stayed.
@@ -50,8 +49,8 @@ FaultFinder::Image FaultFinder::image(const BoundVertex& v, int poison, int only
   for (std::size_t k = 0; k < v.regions.size(); ++k) {
     const Region& r = v.regions[k];
     const std::size_t size = r.field->type.bytes();
-    std::vector<unsigned char> bytes(r.bytes() + 2 * margin, margin_byte);
-    unsigned char* at = bytes.data() + margin;
+    Placed bytes(r.bytes(), r.field->min_align);
+    unsigned char* at = bytes.data();
     const int which = only_region < 0 || only_region == static_cast<int>(k) ? poison : 0;
     for (const poplar::Piece& p : r.pieces) {
       std::memcpy(at, c_.address(p), (p.end - p.begin) * size);
@@ -67,17 +66,14 @@ FaultFinder::Image FaultFinder::image(const BoundVertex& v, int poison, int only
 void FaultFinder::compute(BoundVertex& v, Image& image, const std::vector<unsigned>& workers) const {
   std::vector<unsigned char*> data, before;
   for (std::size_t k = 0; k < image.size(); ++k) {
-    data.push_back(image[k].data() + margin);
+    data.push_back(image[k].data());
     before.push_back(v.regions[k].data);
   }
   v.point_at(data);
   for (const unsigned worker : workers) v.type->compute(v.object.data(), worker);
   v.point_at(before);
   for (std::size_t k = 0; k < image.size(); ++k) {
-    const auto damaged = [](const unsigned char* from) {
-      return std::any_of(from, from + margin, [](unsigned char x) { return x != margin_byte; });
-    };
-    if (damaged(image[k].data()) || damaged(image[k].data() + image[k].size() - margin))
+    if (image[k].is_damaged())
       throw poplar_error(c_.region_name(v, v.regions[k]) + ": writes outside its " + std::to_string(v.regions[k].n) +
                          " elements");
   }
@@ -97,7 +93,7 @@ void FaultFinder::run(BoundVertex& v) {
   for (std::size_t k = 0; k < v.regions.size(); ++k) {
     const Region& r = v.regions[k];
     const std::size_t size = r.field->type.bytes();
-    const auto element = [&](const Image& image, std::size_t i) { return image[k].data() + margin + i * size; };
+    const auto element = [&](const Image& image, std::size_t i) { return image[k].data() + i * size; };
     if (r.field->direction == Direction::input) continue;
     std::size_t i = 0;
     for (const poplar::Piece& p : r.pieces)
@@ -135,9 +131,8 @@ void FaultFinder::run(BoundVertex& v) {
     for (std::size_t k = 0; k < v.regions.size(); ++k) {
       const Region& r = v.regions[k];
       if (r.field->direction == Direction::input) continue;
-      const unsigned char *a = start0[k].data() + margin, *b = alone[k].data() + margin;
-      // words count from where the variable's part of the tile begins, which is aligned
-      const std::size_t shift = r.pieces.empty() ? 0 : r.pieces[0].begin * r.field->type.bytes() % 4;
+      const unsigned char *a = start0[k].data(), *b = alone[k].data();
+      const std::size_t shift = r.field->min_align % 4;  // of a word, in which the region begins
       for (std::size_t i = 0; i < r.bytes(); ++i) {
         if (a[i] == b[i]) continue;
         signed char& who = owner[k][(i + shift) / 4];

@@ -104,7 +104,8 @@ void Compiled::bind_vertices() {
       const poplar::ConnectionData& c = data.fields[f];
       if (!c.set) throw poplar_error(graph_->name_of(id) + ", field '" + field.name + "': is not connected");
       if (field.direction == Direction::state) {
-        v.state[f] = c.initial;
+        v.state[f] = Placed(c.initial.size(), field.min_align);
+        std::copy(c.initial.begin(), c.initial.end(), v.state[f].data());
         if (field.levels == 0) {
           std::memcpy(&v.object[field.offset], c.initial.data(), c.initial.size());
         } else {

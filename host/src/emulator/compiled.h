@@ -1,6 +1,8 @@
 // A graph made ready to run: memory, bound vertices, and what each program step costs apart from computing.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +14,37 @@
 #include "machine.h"
 
 namespace sparsesnn::emulator {
+
+// Bytes between margins, at an address that is a multiple of `align` and of no higher power of two: what a field
+// promises, and no more. A tile traps where code relies on more; here the sanitizer notices (cmake/ipu.cmake).
+class Placed {
+ public:
+  Placed() = default;
+  Placed(std::size_t n, unsigned align) : before_(sizeof(Line) + align), n_(n) {
+    lines_.resize((before_ + n + 2 * sizeof(Line) - 1) / sizeof(Line));
+    std::memset(base(), margin_byte, lines_.size() * sizeof(Line));
+  }
+  std::size_t size() const { return n_; }
+  unsigned char* data() { return base() + before_; }
+  const unsigned char* data() const { return base() + before_; }
+  // Whether anything wrote outside.
+  bool is_damaged() const {
+    const auto damaged = [](unsigned char x) { return x != margin_byte; };
+    return std::any_of(base(), data(), damaged) ||
+           std::any_of(data() + n_, base() + lines_.size() * sizeof(Line), damaged);
+  }
+
+ private:
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+  };
+  static constexpr unsigned char margin_byte = 0x5a;
+  unsigned char* base() { return reinterpret_cast<unsigned char*>(lines_.data()); }
+  const unsigned char* base() const { return reinterpret_cast<const unsigned char*>(lines_.data()); }
+
+  std::vector<Line> lines_;
+  std::size_t before_ = 0, n_ = 0;
+};
 
 // One region of a connected field. Data that lies in one piece is used where it is; else it is gathered before and
 // scattered after. In-place use is bulk-synchronous because no vertex of a compute set reads what another one writes.
@@ -39,7 +72,7 @@ struct BoundVertex {
   std::vector<unsigned char> object;
   std::vector<Region> regions;
   std::vector<std::vector<Span>> lists;  // of fields that are lists of regions
-  std::vector<std::vector<unsigned char>> state;
+  std::vector<Placed> state;
 
   // Points field spans at `data[k]` of region k.
   void point_at(const std::vector<unsigned char*>& data);
@@ -148,7 +181,7 @@ class FaultFinder {
   void run(BoundVertex& v);
 
  private:
-  using Image = std::vector<std::vector<unsigned char>>;
+  using Image = std::vector<Placed>;
   Image image(const BoundVertex& v, int poison, int only_region) const;
   void compute(BoundVertex& v, Image& image, const std::vector<unsigned>& workers) const;
   Compiled& c_;
