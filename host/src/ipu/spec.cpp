@@ -1,5 +1,6 @@
 #include "spec.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "codelets/ipu/records.h"
@@ -60,8 +61,9 @@ void ProgramSpec::check() const {
     check_covers(p.collectors, n_samples, n_tiles, p.name + ": collectors");
     if (p.reads_out()) continue;
     if (p.n > 65536) refuse(p.name + " has " + std::to_string(p.n) + " neurons; ids are 16 bits: at most 65536");
-    if (!p.capacity || p.capacity > p.n || p.capacity > 65522)
-      refuse(p.name + ": capacity is " + std::to_string(p.capacity) + "; allowed: 1 to " + std::to_string(p.n));
+    const unsigned most = std::min(p.n, 65522u);  // buckets of a list count in 16 bits where each begins
+    if (!p.capacity || p.capacity > most)
+      refuse(p.name + ": capacity is " + std::to_string(p.capacity) + "; allowed: 1 to " + std::to_string(most));
   }
   for (const Connection& c : connections) {
     if (c.pre >= populations.size() || c.post >= populations.size() || c.pre > c.post)
