@@ -58,7 +58,7 @@ class MemoryAssumptions:
     Args:
         code_bytes: codelets, their library calls and stacks of six workers, on each tile in use.
         exchange_code_bytes: instructions of one exchange that the tile takes part in, however many tiles it receives from;
-            see "What the emulated machine does not see" in docs/ipu.md.
+            see "Blind spots" in docs/ipu.md.
         reserved_bytes: Poplar's own constants, counters and copies that it keeps alive.
         vertex_bytes: state of one vertex: pointers, lengths, scalars.
         vertices_per_shard: vertices that a shard needs, one a phase, forward and backward.
