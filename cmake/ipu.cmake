@@ -32,6 +32,9 @@ if(SPARSESNN_POPLAR_SDK)
   find_library(POPLAR_LIBRARY poplar HINTS "$ENV{POPLAR_SDK_ENABLED}/lib" "$ENV{POPLAR_ROOT}/lib" REQUIRED)
   find_library(POPOPS_LIBRARY popops HINTS "$ENV{POPLAR_SDK_ENABLED}/lib" "$ENV{POPLAR_ROOT}/lib" REQUIRED)
   find_library(GCL_LIBRARY gcl HINTS "$ENV{POPLAR_SDK_ENABLED}/lib" "$ENV{POPLAR_ROOT}/lib" REQUIRED)
+  find_library(POPDIST_LIBRARY popdist HINTS "$ENV{POPLAR_SDK_ENABLED}/lib" "$ENV{POPLAR_ROOT}/lib" REQUIRED)
+  find_path(POPDIST_INCLUDE popdist/backend.hpp HINTS "$ENV{POPLAR_SDK_ENABLED}/include" "$ENV{POPLAR_ROOT}/include"
+    REQUIRED)
   find_path(POPLAR_INCLUDE poplar/Graph.hpp HINTS "$ENV{POPLAR_SDK_ENABLED}/include" "$ENV{POPLAR_ROOT}/include" REQUIRED)
   add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/ipu.gp"
     COMMAND "${POPC}" -O3 --target=ipu2,ipu21,cpu -I "${PROJECT_SOURCE_DIR}" ${ipu_codelets}
@@ -49,8 +52,9 @@ function(sparsesnn_add_ipu_modules)
   if(SPARSESNN_POPLAR_SDK)
     nanobind_add_module(_ipu_sdk NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp ${ipu_sources})
     target_compile_definitions(_ipu_sdk PRIVATE SPARSESNN_IPU_MODULE=_ipu_sdk SPARSESNN_POPLAR_SDK)
-    target_include_directories(_ipu_sdk PRIVATE "${PROJECT_SOURCE_DIR}" "${POPLAR_INCLUDE}")
-    target_link_libraries(_ipu_sdk PRIVATE "${GCL_LIBRARY}" "${POPOPS_LIBRARY}" "${POPLAR_LIBRARY}")
+    target_include_directories(_ipu_sdk PRIVATE "${PROJECT_SOURCE_DIR}" "${POPLAR_INCLUDE}" "${POPDIST_INCLUDE}")
+    target_link_libraries(_ipu_sdk PRIVATE "${POPDIST_LIBRARY}" "${GCL_LIBRARY}" "${POPOPS_LIBRARY}"
+      "${POPLAR_LIBRARY}")
     add_dependencies(_ipu_sdk sparsesnn_codelets)
     install(TARGETS _ipu_sdk LIBRARY DESTINATION sparsesnn)
   endif()

@@ -60,6 +60,8 @@ class Stream:
         prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread. With 2 one is filled while
             another one waits full; more of them, which are small, ride out moments in which others have the cores.
         rank, n_ranks: r and R.
+        per_rank: samples of a batch that each rank takes, in the order of the ranks, as long as there are any; 0: whole groups,
+            dealt out evenly.
         device: where batches are handed out.
 
     Attributes:
@@ -83,6 +85,7 @@ class Stream:
         prefetch: int = 8,
         rank: int = 0,
         n_ranks: int = 1,
+        per_rank: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
         chosen = np.arange(len(event_set)) if indices is None else np.asarray(indices)
@@ -116,7 +119,12 @@ class Stream:
         self.bucket_batches = bucket_batches
         self.drop_last = drop_last
         self.prefetch = prefetch
-        self.rank, self.n_ranks = rank, n_ranks
+        if per_rank and n_ranks * per_rank < batch_size:
+            raise ConfigError(
+                f"Stream: per_rank is {per_rank} on {n_ranks} ranks for batches of {batch_size}; allowed: 0, or from "
+                f"{-(-batch_size // n_ranks)}"
+            )
+        self.rank, self.n_ranks, self.per_rank = rank, n_ranks, per_rank
         self.device = torch.device(device)
         self.wait_s = 0.0
         self.batches = Batches(event_set, seed=seed, augment=augment, partners=self.indices)
@@ -157,13 +165,19 @@ class Stream:
 
     def _slice(self, order: Indices, batch: int) -> Indices:
         whole = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-        first, last = share(whole.size, self.rank, self.n_ranks)
+        first, last = self._share(whole.size)
         return whole[first:last]
+
+    def _share(self, n_samples: int) -> tuple[int, int]:
+        if not self.per_rank:
+            return share(n_samples, self.rank, self.n_ranks)
+        first = min(self.rank * self.per_rank, n_samples)
+        return first, min(first + self.per_rank, n_samples)
 
     def place(self, batch: int) -> tuple[int, int]:
         """How many samples of a batch the ranks before this one take, and how many all ranks take."""
         n = min(self.batch_size, self.indices.size - batch * self.batch_size)
-        return share(n, self.rank, self.n_ranks)[0], n
+        return self._share(n)[0], n
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Generator[Batch, None, None]:
         """Iterates `(spikes, labels)` from batch `start_batch` of that epoch on.

@@ -43,8 +43,8 @@ def find_place(environ: Mapping[str, str]) -> Place:
 
     Errors: `ConfigError` where variables contradict one another, are missing beside others, or are no whole numbers.
     """
-    if "POPDIST_NUM_TOTAL_REPLICAS" in environ:
-        return _popdist(environ)
+    if (replicas := find_replicas(environ)) is not None:
+        return _popdist(environ, replicas)
     if "OMPI_COMM_WORLD_SIZE" in environ:
         return _place(environ, "openmpi", "OMPI_COMM_WORLD_", ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
     if "PMI_RANK" in environ:
@@ -70,22 +70,64 @@ def _place(environ: Mapping[str, str], launcher: str, prefix: str, names: tuple[
     return _checked(Place(launcher, rank, size, local_rank, local_size), prefix + names[0])
 
 
-def _popdist(environ: Mapping[str, str]) -> Place:
-    """PopRun deals replicas out evenly, in order: instance = first replica / replicas an instance."""
+@dataclass(frozen=True)
+class Replicas:
+    """The replicas that PopRun gives this process, which PopRun calls an instance.
+
+    Args:
+        total: replicas of all instances together.
+        own: replicas of this instance; every instance has as many.
+        first: number of the first of them, among all.
+        ipus: IPUs of each replica.
+    """
+
+    total: int
+    own: int
+    first: int
+    ipus: int
+
+    @property
+    def instance(self) -> int:
+        """Which instance this is, from 0."""
+        return self.first // self.own
+
+    @property
+    def n_instances(self) -> int:
+        return self.total // self.own
+
+
+def find_replicas(environ: Mapping[str, str]) -> Replicas | None:
+    """The replicas that `environ` (usually `os.environ`) gives this process; None if PopRun did not start it.
+
+    Errors: `ConfigError` if variables contradict one another, are missing, or are not whole numbers.
+    """
+    if "POPDIST_NUM_TOTAL_REPLICAS" not in environ:
+        return None
     total = _number(environ, "POPDIST_NUM_TOTAL_REPLICAS")
-    local = _number(environ, "POPDIST_NUM_LOCAL_REPLICAS")
-    offset = _number(environ, "POPDIST_REPLICA_INDEX_OFFSET")
-    if local < 1 or total % local or offset % local:
+    own = _number(environ, "POPDIST_NUM_LOCAL_REPLICAS")
+    first = _number(environ, "POPDIST_REPLICA_INDEX_OFFSET")
+    # PopDist takes one IPU a replica if PopRun does not set it.
+    ipus = _number(environ, "POPDIST_NUM_IPUS_PER_REPLICA") if "POPDIST_NUM_IPUS_PER_REPLICA" in environ else 1
+    uniform = environ.get("POPDIST_UNIFORM_REPLICAS_PER_INSTANCE", "1") != "0"
+    if own < 1 or total % own or first % own or not uniform:
         raise ConfigError(
-            f"POPDIST_*: {total} replicas, {local} in this process, the first of them is {offset}; every process must "
+            f"POPDIST_*: {total} replicas, {own} in this process, the first of them is {first}; every process must "
             "hold as many: give poprun a --num-instances that divides --num-replicas"
         )
+    if ipus < 1:
+        raise ConfigError(
+            f"POPDIST_NUM_IPUS_PER_REPLICA: is {ipus}; a replica has at least 1 IPU: give poprun --ipus-per-replica"
+        )
+    return Replicas(total, own, first, ipus)
+
+
+def _popdist(environ: Mapping[str, str], replicas: Replicas) -> Place:
+    """PopRun deals replicas out evenly, in order."""
     local_rank = _number(environ, "POPDIST_LOCAL_INSTANCE_INDEX") if "POPDIST_LOCAL_INSTANCE_INDEX" in environ else None
     mpi = "OMPI_COMM_WORLD_LOCAL_SIZE"
     local_size = _number(environ, mpi) if mpi in environ else None
-    return _checked(
-        Place("popdist", offset // local, total // local, local_rank, local_size), "POPDIST_REPLICA_INDEX_OFFSET"
-    )
+    place = Place("popdist", replicas.instance, replicas.n_instances, local_rank, local_size)
+    return _checked(place, "POPDIST_REPLICA_INDEX_OFFSET")
 
 
 def _slurm(environ: Mapping[str, str]) -> Place:

@@ -18,7 +18,7 @@ import numpy as np
 from sparsesnn import _core
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm.base import LARGE, Array, Bytes, Communicator, Traffic, room
-from sparsesnn.host.comm.environment import find_place
+from sparsesnn.host.comm.environment import find_place, find_replicas
 from sparsesnn.host.comm.watch import open_many_files
 from sparsesnn.host.shared_memory import HostMemory
 from sparsesnn.wording import count
@@ -54,7 +54,10 @@ def mpi_world() -> Mpi:
     local = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     cores = len(os.sched_getaffinity(0))
     crowded = local.Get_size() > max(cores, os.cpu_count() or 1)
-    return Mpi(MPI, MPI.COMM_WORLD, Traffic(), [], yields=crowded, ranks_on_host=local.Get_size())
+    world = Mpi(MPI, MPI.COMM_WORLD, Traffic(), [], yields=crowded, ranks_on_host=local.Get_size())
+    if find_replicas(os.environ) is not None:
+        world.launcher = "poprun"
+    return world
 
 
 def check_count(mpi: Any, environ: Mapping[str, str]) -> None:

@@ -222,7 +222,7 @@ class ParallelConfig(Section, name="parallel"):
     replicas: int = option(
         0,
         "ranks, or groups of ranks, that see different samples; 0: as many as the ranks allow. Of the IPU backends: copies of "
-        "the program, each on the IPUs of train.target, which add gradients in an order of their own; 0: one",
+        "the program, each on the IPUs of train.target, which add gradients in an order of their own; 0: one, or under PopRun as many as it has",
         low=0,
         high=_MANY,
         free=True,

@@ -29,6 +29,7 @@ from sparsesnn.engines.optimizers import Updates
 from sparsesnn.engines.ranks.engine import RanksEngine
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator, Grid, make_grid
+from sparsesnn.host.comm.environment import find_replicas
 from sparsesnn.network import Network
 from sparsesnn.runtime import set_num_threads
 
@@ -122,6 +123,11 @@ def on_host(name: str) -> str:
     return _named(name)[0].on_host or name
 
 
+def samples_of_rank(name: str, batch: int, n_ranks: int) -> int:
+    """See `Engine.samples_of_rank`."""
+    return _named(name)[0].samples_of_rank(batch, n_ranks)
+
+
 def replicas_count(name: str) -> bool:
     """Whether the last bits of weights depend on the number of replicas."""
     return _named(name)[0].makes_replicas
@@ -155,10 +161,19 @@ def _named(name: str) -> tuple[type[Engine], type[Engine]]:
 
 
 def _check_launcher(name: str, world: Communicator) -> None:
-    """`ConfigError` for ranks that the engine does not run on."""
-    if world.size == 1 or world.launcher == _named(name)[0].launcher:
+    """`ConfigError` for ranks that the engine does not run on, and for replicas of PopRun that it would leave out."""
+    kind = _named(name)[0]
+    given = find_replicas(os.environ)
+    if given is not None and given.own > 1 and not kind.makes_replicas:
+        raise ConfigError(
+            f"train.backend: is {name!r}, but PopRun gives this process {given.own} replicas (POPDIST_NUM_LOCAL_REPLICAS), "
+            f"which need IPUs; take backend {' or '.join(repr(x) for x in NAMES if ENGINES[x][0].makes_replicas)}, or start "
+            "with mpirun (sparsesnn launch without --num-replicas)"
+        )
+    if world.size == 1 or world.launcher in kind.launchers_of(name):
         return
-    allowed = [f"{other!r} on ranks of {kind.launcher}" for other, (kind, _) in ENGINES.items() if kind.launcher]
+    starters = {other: kind.launchers_of(other) for other, (kind, _) in ENGINES.items()}
+    allowed = [f"{other!r} on ranks of {' or '.join(found)}" for other, found in starters.items() if found]
     raise ConfigError(
         f"train.backend: is {name!r} on {world.size} ranks of {world.launcher}; allowed: {', '.join(allowed)}, others on "
         "one rank; change the backend, or start it that way"
@@ -181,5 +196,6 @@ __all__ = [
     "on_host",
     "options_for",
     "replicas_count",
+    "samples_of_rank",
     "set_threads",
 ]

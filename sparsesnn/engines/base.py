@@ -24,7 +24,7 @@ from sparsesnn.engines.objective import Objective, gather
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.engines.tensors import first_not_finite
 from sparsesnn.errors import NotFiniteError
-from sparsesnn.host.comm import Grid
+from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.init import Recurrence
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
@@ -176,8 +176,8 @@ class Engine(ABC):
 
     #: the options that this engine reads, and the values that it takes; None: any value
     reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {}
-    #: what starts its ranks; "": it runs on one rank
-    launcher: ClassVar[str] = ""
+    #: what can start its ranks; none: it runs on one rank (`launchers_of` says it by the engine's name)
+    launchers: ClassVar[Sequence[str]] = ()
     #: whether ranks can share the neurons of a replica
     takes_shards: ClassVar[bool] = False
     #: whether its replicas are copies that it makes itself, not ranks; their number then changes the last bits of weights
@@ -214,6 +214,16 @@ class Engine(ABC):
     def uses_torch_threads(cls, options: Options) -> bool:
         """Whether PyTorch does the bulk of the work; else it runs on one thread, next to those of the engine."""
         return False
+
+    @classmethod
+    def launchers_of(cls, name: str) -> Sequence[str]:
+        """What can start ranks of the engine of this name."""
+        return cls.launchers
+
+    @classmethod
+    def samples_of_rank(cls, batch: int, n_ranks: int) -> int:
+        """Samples of a whole batch that each of `n_ranks` replicas takes, as many as there are; 0: groups, dealt out evenly."""
+        return 0
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -351,3 +361,19 @@ class Engine(ABC):
     @abstractmethod
     def weights_sha256(self) -> str:
         """SHA-256 over name, dtype, shape and bytes of every parameter and buffer of the whole network."""
+
+
+def totals_over(
+    replicas: Communicator, counts: Mapping[str, tuple[int, int]], places: Mapping[str, int], n: int, n_correct: int
+) -> tuple[int, int, dict[str, float], dict[str, int]]:
+    """`Engine._totals` over the ranks of `replicas`.
+
+    Args:
+        counts: spikes and dropped candidates of this rank's samples, by population.
+        places: T·N of each of them.
+    """
+    fired, dropped = ([pair[k] for pair in counts.values()] for k in (0, 1))
+    sums = replicas.sum_counts([n, n_correct, *fired, *dropped])
+    n, all_fired, all_dropped = sums[0], sums[2 : 2 + len(counts)], sums[2 + len(counts) :]
+    activity = {name: float(total) / max(1, places[name] * n) for name, total in zip(counts, all_fired, strict=True)}
+    return n, sums[1], activity, dict(zip(counts, all_dropped, strict=True))

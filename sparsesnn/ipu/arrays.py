@@ -89,7 +89,8 @@ def unpack_lists(
     flat: Array, dropped: Array, n_steps: int, n_samples: int, n_neurons: int, collectors: Sequence[Collector]
 ) -> SpikeBatch:
     """The device's lists as a `SpikeBatch`, of the first `n_samples` samples."""
-    rows = by_sample(flat, n_steps, collectors)[:, :n_samples].reshape(n_steps * n_samples, -1)
+    rows = by_sample(flat, n_steps, collectors)[:, :n_samples]
+    rows = rows.reshape(n_steps * n_samples, rows.shape[2])  # of no sample, too
     counts = by_sample(dropped, n_steps, collectors)[:, :n_samples, 0]
     n_listed = rows[:, 1].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(n_listed)])

@@ -41,10 +41,12 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 CHECKS = ("always", "first", "never")
 
 
-def machine_arguments(native: ModuleType, backend: str, target: Target, checks: str) -> tuple[Any, ...]:
-    """What a compiled program is told of its machine."""
+def machine_arguments(
+    native: ModuleType, backend: str, target: Target, checks: str, *, poprun: bool = False
+) -> tuple[Any, ...]:
+    """What a compiled program is told of its machine; `poprun`: whether PopDist knows which IPUs this process has."""
     if not MACHINES[backend].emulated:
-        return backend, codelets()
+        return "poprun" if poprun and backend == "ipu" else backend, codelets()
     if checks not in CHECKS:
         raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
     native.set_num_threads(num_threads())  # as the engine

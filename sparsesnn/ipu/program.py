@@ -13,6 +13,7 @@ from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeErro
 from sparsesnn.ipu.arrays import by_sample, pack_columns, pack_lists, unpack_columns, unpack_lists
 from sparsesnn.ipu.backends import machine_arguments, native_module
 from sparsesnn.ipu.device_lists import DeviceLists
+from sparsesnn.ipu.instance import Instance
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.ipu.settings import Optimiser, Regulariser
 from sparsesnn.ipu.spec import check, make_spec, pack_parameters
@@ -35,12 +36,13 @@ class Trained:
     Args:
         loss: mean cross-entropy of the batch, before the step; without the regulariser's part.
         gradient_norm: norm of all gradients together, before clipping.
-        logits: float32[B, C].
+        logits: float32[B, C]; losses: cross-entropy of each sample, float32[B]; of the samples of this process.
     """
 
     loss: float
     gradient_norm: float
     logits: Tensor
+    losses: Tensor
 
 
 class IpuProgram:
@@ -58,6 +60,7 @@ class IpuProgram:
         regulariser: what activities outside bounds add to the gradient; None: nothing. The plan must know of it
             (`regularises`).
         backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.ipu.selftest`.
+        instance: the plan's replicas that this process drives; None: all of them.
         checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
 
     Errors: `DescriptionError` for what the program has no codelet for; `PlanError` where a tile's memory overflows;
@@ -76,6 +79,7 @@ class IpuProgram:
         regulariser: Regulariser | None = None,
         backend: str = "ipu-model",
         checks: str = "first",
+        instance: Instance | None = None,
     ) -> None:
         self.plan, self.model = plan, model
         self.optimiser = optimiser or Optimiser(kind=plan.optimizer)
@@ -87,12 +91,17 @@ class IpuProgram:
         regulariser = regulariser or Regulariser()
         if regulariser.bounds and not plan.regularises:
             raise ConfigError("the plan knows of no regulariser; give make_plan(…, regularises=True)")
-        self.replicas, self.n_samples = plan.replicas, plan.replicas * plan.n_samples
+        self.instance = instance or Instance(plan.replicas, plan.replicas)
+        if self.instance.total != plan.replicas:
+            raise ConfigError(
+                f"instance: has replicas of {self.instance.total} in all, but the plan has {plan.replicas}; plan with as many"
+            )
+        self.replicas, self.n_samples = self.instance.own, self.instance.own * plan.n_samples
         self._names = list(plan.populations)
         native = native_module(backend)
-        machine = machine_arguments(native, backend, plan.target, checks)
+        machine = machine_arguments(native, backend, plan.target, checks, poprun=self.instance.poprun)
         try:
-            spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser)
+            spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser, self.instance)
             self._program = native.Program(spec, *machine)
         except ValueError as error:
             raise DescriptionError(str(error)) from None
@@ -133,8 +142,9 @@ class IpuProgram:
         for key in self._program.names():
             if key.startswith("gradients."):
                 self._array(key)[:] = 0
-        if self.replicas > 1:
-            self._fill("first_sample", np.arange(self.replicas, dtype=np.uint32) * self.plan.n_samples)
+        if self.plan.replicas > 1:
+            own = np.arange(self.instance.first, self.instance.first + self.replicas, dtype=np.uint32)
+            self._fill("first_sample", own * self.plan.n_samples)
         self._program.run("load")
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -202,28 +212,35 @@ class IpuProgram:
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
-    def train_step(self, spikes: SpikeBatch, labels: Tensor, lr: float | None = None) -> Trained:
+    def train_step(
+        self, spikes: SpikeBatch, labels: Tensor, lr: float | None = None, *, n_samples: int | None = None
+    ) -> Trained:
         """One batch: forward, loss, backward, update; on the device from end to end.
 
         Args:
-            spikes: T steps as planned; at most the planned samples (the rest of the device then idles).
+            spikes: T steps as planned; at most the planned samples (the rest of the device then idles). Of several processes
+                each gives the samples of its own replicas, which may be none.
             labels: int64[B], or float32[B, C], the share of each class in a mixed sample, rows that sum to 1.
             lr: learning rate of this step; None: the optimiser's.
+            n_samples: of the whole batch, over all processes; None: those of `spikes`.
         """
         if self.optimiser.kind == "none":
             raise ConfigError("train_step: the plan was made for optimizer='none'; plan with 'adam' or 'sgd'")
         self._check_input(spikes)
         targets = self._targets(labels, spikes.n_samples)
         self.step += 1
-        self._send(spikes, targets, self.optimiser.lr if lr is None else lr, trains=True)
+        whole = spikes.n_samples if n_samples is None else n_samples
+        self._send(spikes, targets, self.optimiser.lr if lr is None else lr, whole, trains=True)
         self._run_batch("train")
         n = spikes.n_samples
-        return Trained(float(self._samples("losses")[:n].mean()), float(self._array("norm")[0]), self._logits(n))
+        losses = self._samples("losses").reshape(-1)[:n]
+        mean = float(losses.mean()) if n else 0.0
+        return Trained(mean, float(self._array("norm")[0]), self._logits(n), torch.from_numpy(losses.copy()))
 
     def infer(self, spikes: SpikeBatch) -> Tensor:
         """Logits float32[B, C] of a batch, without learning."""
         self._check_input(spikes)
-        self._send(spikes, np.zeros((0, self.n_classes), np.float32), 0.0)
+        self._send(spikes, np.zeros((0, self.n_classes), np.float32), 0.0, max(1, spikes.n_samples))
         self._run_batch("infer")
         return self._logits(spikes.n_samples)
 
@@ -289,7 +306,7 @@ class IpuProgram:
                     f"train_step: shares of classes run from {float(labels.min()):g} and sum to {float(sums.min()):g} to "
                     f"{float(sums.max()):g} a sample; allowed: from 0, with the sum 1"
                 )
-        elif not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
+        elif len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
             raise ShapeError(
                 f"train_step: labels run from {int(labels.min())} to {int(labels.max())}; "
                 f"allowed: 0 to {self.n_classes - 1}"
@@ -304,21 +321,22 @@ class IpuProgram:
         spikes.validate()
         source = self.plan.populations[self.plan.network.inputs[0]]
         got = (spikes.n_steps, spikes.n_neurons)
-        if got != (self.plan.n_steps, source.n) or not 0 < spikes.n_samples <= self.n_samples:
+        least = 0 if self.instance.is_part else 1  # a batch may end before the samples of this process
+        if got != (self.plan.n_steps, source.n) or not least <= spikes.n_samples <= self.n_samples:
             raise ShapeError(
                 f"input has T={spikes.n_steps}, B={spikes.n_samples}, N={spikes.n_neurons}; the program was built for "
                 f"T={self.plan.n_steps}, B up to {self.n_samples}, N={source.n}"
             )
 
-    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float, *, trains: bool = False) -> None:
-        """Fills the device's arrays with a batch that was checked."""
+    def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float, n_whole: int, *, trains: bool = False) -> None:
+        """Fills the device's arrays with a batch that was checked; `n_whole`: samples of all processes."""
         source = self.plan.populations[self.plan.network.inputs[0]]
         collectors = self._collectors(self.plan.network.inputs[0])
         self._fill("lists.0", pack_lists(spikes, self.n_samples, source.capacity, collectors))
         padded = np.zeros((self.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
         padded[: len(targets)] = targets
         self._fill("targets", padded.ravel())
-        self._fill("settings", self.optimiser.settings(max(1, self.step), lr, spikes.n_samples))
+        self._fill("settings", self.optimiser.settings(max(1, self.step), lr, n_whole))
         self._fill(
             "seeds", np.array([self._list_seed(name, trains) for name in self._names], np.uint64).view(np.uint32)
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.ipu.arrays import pack_columns
+from sparsesnn.ipu.instance import Instance
 from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
 from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires, kept_states
@@ -65,6 +66,7 @@ def make_spec(
     decoding: str,
     n_classes: int,
     regulariser: Regulariser,
+    instance: Instance,
 ) -> Any:
     names = list(plan.populations)
     return native.Spec(
@@ -79,6 +81,8 @@ def make_spec(
         loops_rounds=loops_rounds(plan),
         half_weights=plan.weight_dtype == "half",
         replicas=plan.replicas,
+        first_replica=instance.first,
+        own_replicas=instance.own,
         keep_every=plan.keep_every if plan.keep_every > 1 else 0,
         regulariser=(
             regulariser.lower,

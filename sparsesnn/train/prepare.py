@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn import datasets
+from sparsesnn import datasets, engines
 from sparsesnn.config import Config, DataConfig
 from sparsesnn.config.sections import AUTO
 from sparsesnn.datasets import EventSet, hashing
@@ -288,6 +288,14 @@ def heard(config: Config, stream: Stream, epoch: int, batch: int) -> Heard | Non
     return DrawnDropout(dropout, config.train.seed, epoch, stream.batch_samples(epoch, batch))
 
 
+def _place_in(replicas: Communicator | None, config: Config) -> dict[str, int]:
+    """Arguments of a `Stream`: which samples of a batch this replica takes."""
+    if replicas is None:
+        return {}
+    per_rank = engines.samples_of_rank(config.train.backend, config.train.batch, replicas.size)
+    return {"rank": replicas.rank, "n_ranks": replicas.size, "per_rank": per_rank}
+
+
 def train_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
     """Shuffled and augmented, both as the seed says; this replica's samples of each batch.
 
@@ -303,8 +311,7 @@ def train_stream(config: Config, part: Part, replicas: Communicator | None = Non
         bucket_batches=config.train.bucket_batches,
         drop_last=config.train.drop_last,
         prefetch=config.train.prefetch,
-        rank=replicas.rank if replicas else 0,
-        n_ranks=replicas.size if replicas else 1,
+        **_place_in(replicas, config),
     )
     if not len(stream):
         raise ConfigError(
@@ -323,6 +330,5 @@ def eval_stream(config: Config, part: Part, replicas: Communicator | None = None
         shuffle=False,
         seed=config.train.seed,
         prefetch=config.train.prefetch,
-        rank=replicas.rank if replicas else 0,
-        n_ranks=replicas.size if replicas else 1,
+        **_place_in(replicas, config),
     )

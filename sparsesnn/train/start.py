@@ -55,7 +55,15 @@ def introduce(run: Run) -> None:
         note(f"time    {run.times}")
     note(f"note    {readers_text(network)}")
     note(f"run     {run.folder}, backend {config.train.backend}, seed {config.train.seed}")
-    if run.world.size > 1:
+    instance = getattr(run.engine, "instance", None)  # of an engine that makes its replicas itself
+    if instance is not None and instance.total > 1:
+        note(
+            f"IPUs    {count(instance.total, 'replica')}"
+            + f" of {count(run.engine.target.devices, 'IPU')}" * (run.engine.target.devices > 1)
+            + ", from PopRun" * instance.poprun
+            + f", {instance.own} in each of {count(run.world.size, 'instance')}" * instance.is_part
+        )
+    elif run.world.size > 1:
         note(
             f"ranks   {run.world.size}: {count(run.grid.n_replicas, 'replica')} × "
             f"{count(run.grid.n_shards, 'shard')}, {count(num_threads(), 'thread')} each"

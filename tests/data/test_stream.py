@@ -379,3 +379,25 @@ def test_no_samples_make_no_batches(event_set):
     stream = Stream(event_set, [], 4, shuffle=True, seed=0)
     assert len(stream) == 0
     assert list(stream.epoch(0)) == []
+
+
+@pytest.mark.parametrize(("n_ranks", "per_rank"), [(2, 8), (2, 7), (3, 5)])
+def test_ranks_with_as_many_samples_each(event_set: EventSet, n_ranks: int, per_rank: int) -> None:
+    """In the order of the ranks, whatever groups they make; the last ones may have none."""
+    whole = Stream(event_set, None, 13, shuffle=True, seed=1)
+    parts = [
+        Stream(event_set, None, 13, shuffle=True, seed=1, rank=r, n_ranks=n_ranks, per_rank=per_rank)
+        for r in range(n_ranks)
+    ]
+    for batch in range(len(whole)):
+        samples = whole.batch_samples(0, batch)
+        found = [part.batch_samples(0, batch) for part in parts]
+        assert np.array_equal(np.concatenate(found), samples)
+        assert [len(x) for x in found[:-1]] == [
+            min(per_rank, max(0, len(samples) - r * per_rank)) for r in range(n_ranks - 1)
+        ]
+        assert [part.place(batch) for part in parts] == [
+            (min(r * per_rank, len(samples)), len(samples)) for r in range(n_ranks)
+        ]
+    with pytest.raises(ConfigError, match="per_rank is 6 on 2 ranks for batches of 13; allowed: 0, or from 7"):
+        Stream(event_set, None, 13, shuffle=True, seed=1, n_ranks=2, per_rank=6)

@@ -42,6 +42,7 @@ HOST_HEADERS = {
         "TensorRearranger Type TypeConversion TypeTraits VariableMappingMethod VectorLayout "
         "VertexIntrospector VertexRef exceptions replication_factor"
     ),
+    "popdist": ("backend context"),
     "gcl": ("Collectives CollectiveBalancedReorder TileAllocation"),
     "gccs": ("Algorithm CompilerFeatures"),
     "popef": ("Types"),

@@ -1,6 +1,6 @@
 // Declarations in the place of Poplar's host headers, which are not public: a fake for the compiler alone. Nothing here
 // is defined, and nothing can be linked. `./dev headers DIR` puts it behind every closed include path (poplar/, gcl/,
-// gccs/, popef/) and compiles our IPU sources against it together with the open headers of PopART and PopLibs.
+// gccs/, popdist/, popef/) and compiles our IPU sources against it together with the open headers of PopART and PopLibs.
 //
 // What it offers is what those open sources use. It is wider than the emulated machine (host/src/emulator/include) on
 // purpose: that one declares what our program may call, this one what others call, so that a call which compiles
@@ -318,6 +318,7 @@ class Target {
   static Target createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef arch, const OptionFlags& = {});
   TargetType getTargetType() const;
   std::string getTargetArchString() const;
+  const OptionFlags& getTargetOptions() const;
   StringRef getTargetSystemString() const;
   unsigned getNumIPUs() const;
   unsigned getTilesPerIPU() const;
@@ -951,6 +952,20 @@ unsigned getMinIoTiles(const poplar::Graph&);
 std::vector<unsigned> perIPUTiles(const poplar::Graph&, unsigned offset, unsigned count, bool sorted = true,
                                   bool tilePairs = true);
 }  // namespace gcl
+
+// The functions that PopDist's reference names, and those that PopART and PaddlePaddle call.
+namespace popdist {
+struct popdist_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void registerDefaultBackend();
+void initializeBackend();
+bool isBackendInitialized();
+void finalizeBackend();
+constexpr const char* defaultCommunicatorId() { return ""; }
+void run(poplar::Engine&, unsigned program, const std::string& name = "");
+int getDeviceId(int ipus_per_replica = 0);
+}  // namespace popdist
 
 #define GCCS_FALLTHROUGH [[fallthrough]]
 #define GCCS_UNREACHABLE() __builtin_unreachable()

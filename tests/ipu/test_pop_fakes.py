@@ -332,8 +332,16 @@ def test_popdist_reads_what_poprun_sets(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         monkeypatch.setenv(f"POPDIST_{name}", value)
     popdist.init()
+    assert popdist.isBackendInitialized()
+    with pytest.raises(RuntimeError, match=r"initialized already"):
+        popdist.init()
+    popdist.finalizeBackend()
+    with pytest.raises(RuntimeError, match=r"not initialized"):
+        popdist.finalizeBackend()
     assert (popdist.getInstanceIndex(), popdist.getNumInstances()) == (2, 3)
     assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas()) == (2, 6)
+    assert popdist.getReplicaIndexOffset() == 4
+    assert [popdist.checkNumIpusPerReplica(n) for n in (1, 2)] == [True, False]  # it raises nothing
     import popdist.poptorch
 
     options = popdist.poptorch.Options(ipus_per_replica=1)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.host.comm.environment import Place, find_place
+from sparsesnn.host.comm.environment import Place, Replicas, find_place, find_replicas
 
 OPENMPI = {
     "OMPI_COMM_WORLD_RANK": "5",
@@ -106,3 +106,16 @@ def test_messages_hold_one_line() -> None:
     with pytest.raises(ConfigError) as info:
         find_place({"OMPI_COMM_WORLD_SIZE": "2\n3"})
     assert re.search(r"\n", str(info.value)) is None
+
+
+def test_replicas_of_popdist() -> None:
+    assert find_replicas({}) is None
+    assert find_replicas(OPENMPI) is None
+    found = find_replicas({**POPDIST, "POPDIST_NUM_IPUS_PER_REPLICA": "4"})
+    assert found == Replicas(total=8, own=2, first=6, ipus=4)
+    assert found is not None
+    assert (found.instance, found.n_instances) == (3, 4)
+    with pytest.raises(ConfigError, match="POPDIST_NUM_IPUS_PER_REPLICA: is 'two'"):
+        find_replicas({**POPDIST, "POPDIST_NUM_IPUS_PER_REPLICA": "two"})
+    with pytest.raises(ConfigError, match="every process must hold as many"):
+        find_place({**POPDIST, "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "0"})

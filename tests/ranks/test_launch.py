@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -459,7 +460,7 @@ def test_a_script_that_fails_on_one_rank_ends_on_all(tmp_path: Path) -> None:
 def test_fake_poprun_gives_what_popdist_reads(report: str) -> None:
     executable = mpirun()
     path = f"{FAKES}:{Path(executable).parent}:{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    root = root_arguments(executable)
+    root = ["--launcher-args=--allow-run-as-root 1"] if root_arguments(executable) else []
     done = launch("--ranks", "2", "--num-replicas", "4", "--ipus-per-replica", "2", "--vipu-partition", "p8", *root,
                   "--threads", "1", "--bind", "none", "--env", "A=1", "--", report, "x",
                   environ={"PATH": path})  # fmt: skip
@@ -482,10 +483,18 @@ def test_fake_poprun_deals_replicas_out() -> None:
     ]
     done = subprocess.run([*command, "prog"], capture_output=True, text=True, env=environ, check=True)
     words = shlex.split(done.stderr.partition("[poprun:fake]")[2])
-    first, second = (" ".join(part).replace("=", " ") for part in _split(words, ":"))
-    assert "POPDIST_REPLICA_INDEX_OFFSET 0 " in first
-    assert "POPDIST_REPLICA_INDEX_OFFSET 3 " in second
-    assert all("POPDIST_NUM_LOCAL_REPLICAS 3 " in part for part in (first, second))
+    first, second = (_variables(part) for part in _split(words, ":"))
+    both = {
+        "POPDIST_NUM_TOTAL_REPLICAS": "6", "POPDIST_NUM_IPUS_PER_REPLICA": "1", "POPDIST_NUM_LOCAL_REPLICAS": "3",
+        "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "1", "IPUOF_VIPU_API_HOST": "localhost", "IPUOF_VIPU_API_PORT": "8090",
+        "IPUOF_VIPU_API_PARTITION_ID": "", "IPUOF_VIPU_API_TIMEOUT": "120", "IPUOF_LOG_LEVEL": "WARN",
+        "POPLAR_TARGET_OPTIONS": '{"ipuLinkDomainSize":"64","ipuLinkConfiguration":"slidingWindow",'
+        '"ipuLinkTopology":"torus","gatewayMode":"true","instanceSize":"3"}',
+    }  # fmt: skip
+    for k, found in enumerate((first, second)):
+        assert found == both | {
+            "POPDIST_REPLICA_INDEX_OFFSET": str(3 * k), "POPDIST_LOCAL_INSTANCE_INDEX": str(k), "IPUOF_VIPU_API_GCD_ID": str(k),
+        }  # fmt: skip
     refused = subprocess.run(
         [*command, "--num-replicas=5", "prog"], capture_output=True, text=True, env=environ, check=False
     )
@@ -495,6 +504,83 @@ def test_fake_poprun_deals_replicas_out() -> None:
         [*command, "--replicas=5", "prog"], capture_output=True, text=True, env=environ, check=False
     )
     assert unknown.returncode != 0
+
+
+def _variables(words: list[str]) -> dict[str, str]:
+    """What `-x NAME=VALUE` (Open MPI) or `-env NAME VALUE` (Hydra) sets."""
+    found = {}
+    for k, word in enumerate(words):
+        if word == "-env":
+            found[words[k + 1]] = words[k + 2]
+        elif word == "-x" and "=" in words[k + 1]:
+            name, _, found[name] = words[k + 1].partition("=")
+    return found
+
+
+TRAINING = """
+[data]
+name = "synthetic"
+n_neurons = 30
+n_steps = 12
+n_classes = 3
+n_samples = 60
+n_blocks = 3
+[net]
+text = "auto-16-auto"
+[train]
+epochs = 1
+batch = 14
+plots = false
+tensorboard = false
+target = "ipu-mk2:1x16"
+"""
+
+
+def poprun(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`sparsesnn launch` over the fake PopRun."""
+    executable = mpirun()
+    path = f"{FAKES}:{Path(executable).parent}:{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    root = ["--launcher-args=--allow-run-as-root 1"] if root_arguments(executable) else []
+    (folder / "run.toml").write_text(TRAINING)
+    return launch(*arguments[: arguments.index("--")], *root, "--threads", "1", "--bind", "none",
+                  *arguments[arguments.index("--") :], environ={"PATH": path})  # fmt: skip
+
+
+@pytest.mark.slow
+def test_poprun_trains_its_replicas(tmp_path: Path) -> None:
+    """One instance: the weights of as many replicas without PopRun, which those of one are not."""
+    words = ["train", "--config", str(tmp_path / "run.toml"), "--backend", "ipu-model", "--quiet", "--json"]
+    done = poprun(
+        "--ranks", "1", "--num-replicas", "4", "--", *words, "--out", str(tmp_path / "poprun"), folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    alone = {}
+    for n in (1, 4):
+        more = ["--set", f"parallel.replicas={n}", "--out", str(tmp_path / str(n))]
+        command = [sys.executable, "-m", "sparsesnn", *words, *more]
+        alone[n] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)[
+            "weights_sha256"
+        ]
+    result = json.loads((tmp_path / "poprun" / "result.json").read_text())
+    assert result["weights_sha256"] == alone[4] != alone[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "backend", "message"),
+    [
+        (("--ranks", "1", "--num-replicas", "4"), ["ipu-model", "--set", "parallel.replicas=2"], "is 2, but PopRun has 4"),
+        (("--ranks", "2", "--num-replicas", "4"), ["ipu-model"], "is 'ipu-model' on 2 ranks of poprun; allowed: "),
+        (("--ranks", "2", "--num-replicas", "4"), ["ipu"], "needs the Poplar SDK"),
+    ],
+)  # fmt: skip
+def test_poprun_against_what_a_run_asks_for(
+    arguments: tuple[str, ...], backend: list[str], message: str, tmp_path: Path
+) -> None:
+    words = ["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--backend", *backend]
+    done = poprun(*arguments, "--", *words, folder=tmp_path)
+    assert done.returncode != 0
+    assert message in done.stderr
 
 
 def _split(words: list[str], at: str) -> list[list[str]]:

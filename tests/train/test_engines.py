@@ -301,7 +301,7 @@ class Torchrun(Local):
 
 @pytest.mark.parametrize("name", ["cpu", "ipu-model"])
 def test_engines_know_their_launcher(name: str) -> None:
-    want = f"is '{name}' on 2 ranks of torchrun; allowed: 'cpu' on ranks of mpirun, 'dense' on ranks of torchrun"
+    want = f"is '{name}' on 2 ranks of torchrun; allowed: 'cpu' on ranks of mpirun or poprun, 'dense' on ranks of torchrun, 'ipu' on ranks of poprun, others"
     with pytest.raises(ConfigError, match=want):
         engines.engine_grid(name, Torchrun())
     with pytest.raises(ConfigError, match=want):

@@ -230,15 +230,16 @@ void Compiled::reset_counts() {
 // ---- Machine, Engine -----------------------------------------------------------------------------------------------
 
 Machine::Machine(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs,
-                 const Options& options) {
-  for (unsigned r = 0; r < graph.getReplicationFactor(); ++r)
+                 const Options& options, unsigned own_replicas)
+    : all_replicas_(graph.getReplicationFactor()) {
+  for (unsigned r = 0; r < (own_replicas ? own_replicas : all_replicas_); ++r)
     replicas_.push_back(std::make_unique<Compiled>(graph, programs, options));
 }
 Machine::~Machine() = default;
 
 void Machine::connect_stream(const std::string& handle, void* begin, void* end) {
-  if (replicas_.size() > 1)
-    throw poplar_error("stream '" + handle + "': one memory for " + std::to_string(replicas_.size()) +
+  if (all_replicas_ > 1)
+    throw poplar_error("stream '" + handle + "': one memory for " + std::to_string(all_replicas_) +
                        " replicas; connect a callback for each");
   replicas_[0]->connect_stream(handle, begin, end);
 }
@@ -255,12 +256,15 @@ void Machine::run(unsigned program) { run_replicas(replicas_[0]->program(program
 void Machine::run_replicas(const poplar::program::Program& program) {
   using Kind = poplar::program::Node::Kind;
   const poplar::program::Node& node = *program.node();
-  if (replicas_.size() == 1) return replicas_[0]->run_program(program);
+  if (all_replicas_ == 1) return replicas_[0]->run_program(program);
   if (node.kind == Kind::sequence) {
     for (const auto& child : node.children) run_replicas(child);
   } else if (node.kind == Kind::repeat) {
     for (unsigned k = 0; k < node.count; ++k) run_replicas(node.children[0]);
   } else if (node.kind == Kind::all_reduce) {
+    if (replicas_.size() < all_replicas_)
+      throw poplar_error("all-reduce '" + node.name + "': " + std::to_string(replicas_.size()) + " of " +
+                         std::to_string(all_replicas_) + " replicas are in this process; sums over processes are not emulated");
     std::vector<float> sum = replicas_[0]->read(node);
     for (std::size_t r = 1; r < replicas_.size(); ++r) {
       const std::vector<float> other = replicas_[r]->read(node);
@@ -282,12 +286,38 @@ void Machine::reset_counts() {
 
 namespace poplar {
 
-Engine::Engine(const Graph& graph, ArrayRef<program::Program> programs, const OptionFlags&)
-    : machine_(std::make_unique<sparsesnn::emulator::Machine>(graph, programs,
-                                                              sparsesnn::emulator::options_of_next_engine())) {}
+namespace {
+
+// The replicas that the options give an engine; 0: all of them. PopART sets all three options, or none.
+unsigned own_replicas(const Graph& graph, const OptionFlags& options) {
+  if (options.values().empty()) return 0;
+  const auto number = [&](const std::string& name) {
+    const auto found = options.values().find("target." + name);
+    if (found == options.values().end()) throw poplar_error("engine option target." + name + " is missing");
+    return std::stoul(found->second);
+  };
+  const std::size_t first = number("firstRuntimeReplica"), n = number("numberRuntimeReplica");
+  if (options.values().size() != 3 || options.values().count("target.syncReplicasIndependently") == 0)
+    throw poplar_error("engine options: those of replicas alone are emulated");
+  if (!n || first + n > graph.getReplicationFactor())
+    throw poplar_error("engine options: replicas " + std::to_string(first) + " and on, " + std::to_string(n) + " of " +
+                       std::to_string(graph.getReplicationFactor()));
+  return static_cast<unsigned>(n);
+}
+
+}  // namespace
+
+Engine::Engine(const Graph& graph, ArrayRef<program::Program> programs, const OptionFlags& options)
+    : machine_(std::make_unique<sparsesnn::emulator::Machine>(
+          graph, programs, sparsesnn::emulator::options_of_next_engine(), own_replicas(graph, options))),
+      ipus_per_replica_(graph.getTarget().getNumIPUs()) {}
 Engine::Engine(Engine&&) noexcept = default;
 Engine::~Engine() = default;
-void Engine::load(const Device&) {}
+void Engine::load(const Device& device) {
+  const unsigned n = device.getTarget().getNumIPUs(), wanted = machine_->own_replicas() * ipus_per_replica_;
+  if (n != wanted)
+    throw poplar_error("a device of " + std::to_string(n) + " IPUs for replicas on " + std::to_string(wanted));
+}
 void Engine::connectStream(StringRef handle, void* begin, void* end) { machine_->connect_stream(handle, begin, end); }
 void Engine::connectStreamToCallback(StringRef handle, unsigned replica, std::function<void(void*)> f) {
   machine_->connect_callback(handle, replica, std::move(f));

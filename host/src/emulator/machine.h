@@ -67,7 +67,9 @@ class Compiled;
 
 class Machine {
  public:
-  Machine(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs, const Options& options);
+  // `own_replicas`: those of this process; 0: all.
+  Machine(const poplar::Graph& graph, poplar::ArrayRef<poplar::program::Program> programs, const Options& options,
+          unsigned own_replicas = 0);
   ~Machine();
   void connect_stream(const std::string& handle, void* begin, void* end);
   void connect_callback(const std::string& handle, unsigned replica, std::function<void(void*)> f);
@@ -75,10 +77,12 @@ class Machine {
   Report report() const;                       // of the first replica: all of them do the same
   std::vector<PlacedVertex> vertices() const;  // likewise
   void reset_counts();
+  unsigned own_replicas() const { return static_cast<unsigned>(replicas_.size()); }
 
  private:
   void run_replicas(const poplar::program::Program& program);
   std::vector<std::unique_ptr<Compiled>> replicas_;
+  unsigned all_replicas_;
 };
 
 // Options of engines made from now on, on this thread: Poplar's interface has no place for them.

@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "device.h"
 #include "parts.h"
 #include "program.h"
 #ifndef SPARSESNN_POPLAR_SDK
@@ -149,8 +150,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
              bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds, bool half_weights,
-             unsigned replicas, unsigned keep_every, std::vector<Population> populations,
-             std::vector<Connection> connections, const std::tuple<float, float, float, float>& regulariser) {
+             unsigned replicas, unsigned first_replica, unsigned own_replicas, unsigned keep_every,
+             std::vector<Population> populations, std::vector<Connection> connections, const std::tuple<float, float, float, float>& regulariser) {
             new (self) ProgramSpec{devices,
                                    tiles,
                                    n_samples,
@@ -162,6 +163,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    loops_rounds,
                                    half_weights,
                                    replicas,
+                                   first_replica,
+                                   own_replicas,
                                    keep_every,
                                    std::move(populations),
                                    std::move(connections),
@@ -171,8 +174,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    std::get<3>(regulariser)};
           },
           nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
-          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "replicas"_a, "keep_every"_a, "populations"_a,
-          "connections"_a, "regulariser"_a);
+          "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "replicas"_a, "first_replica"_a, "own_replicas"_a,
+          "keep_every"_a, "populations"_a, "connections"_a, "regulariser"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")
@@ -213,7 +216,10 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
       .def(
           "__init__",
           [](Program* self, const ProgramSpec& spec, const std::string& device, const std::string& codelets) {
-            new (self) Program(spec, device == "ipu" ? DeviceKind::ipu : DeviceKind::ipu_model, codelets);
+            const DeviceKind kind = device == "poprun" ? DeviceKind::ipu_of_poprun
+                                    : device == "ipu"  ? DeviceKind::ipu
+                                                       : DeviceKind::ipu_model;
+            new (self) Program(spec, kind, codelets);
           },
           "spec"_a, "device"_a, "codelets"_a, nb::call_guard<nb::gil_scoped_release>())
 #endif
@@ -229,6 +235,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
 
 #ifdef SPARSESNN_POPLAR_SDK
   m.attr("has_sdk") = true;
+  // Before mpi4py ends MPI, which processes of PopRun communicate by.
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&sparsesnn::ipu::end_processes));
 #else
   m.attr("has_sdk") = false;
   m.def("set_num_threads", &sparsesnn::set_num_threads, "n"_a, "Threads that share the emulation.");

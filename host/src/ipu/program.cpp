@@ -1,16 +1,13 @@
-// The program of a plan: its device, the five programs of its graph, and the host's memory of its streams.
+// The program of a plan: the five programs of its graph, and the host's memory of its streams.
 #include "program.h"
 
 #include <cstring>
 #include <poplar/Engine.hpp>
-#include <poplar/IPUModel.hpp>
 #include <popops/codelets.hpp>
 #include <stdexcept>
-#ifdef SPARSESNN_POPLAR_SDK
-#include <poplar/DeviceManager.hpp>
-#endif
 
 #include "builder.h"
+#include "device.h"
 #include "parts.h"
 
 namespace sparsesnn::ipu {
@@ -19,22 +16,6 @@ namespace {
 
 // As in codelets/ipu/vertex.h: marks the clock of a step that runs again.
 constexpr unsigned clock_again = 1u << 31;
-
-poplar::Device make_device(DeviceKind kind, const ProgramSpec& spec) {
-#ifdef SPARSESNN_POPLAR_SDK
-  if (kind == DeviceKind::ipu) {
-    auto manager = poplar::DeviceManager::createDeviceManager();
-    for (poplar::Device& device : manager.getDevices(poplar::TargetType::IPU, spec.devices * spec.replicas))
-      if (device.attach()) return std::move(device);
-    throw std::runtime_error("no free device of " + std::to_string(spec.devices * spec.replicas) + " IPUs");
-  }
-#else
-  if (kind == DeviceKind::ipu) throw std::runtime_error("this build has no Poplar SDK");
-#endif
-  poplar::IPUModel model("ipu2");
-  model.numIPUs = spec.devices * spec.replicas;
-  return model.createDevice();
-}
 
 // A device numbers its tiles by what it has, so a plan that counts otherwise puts neurons on the wrong IPU.
 void check_device(const poplar::Target& target, const ProgramSpec& spec) {
@@ -92,13 +73,13 @@ Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& co
   spec.check();
   poplar::Device device = make_device(kind, spec);
   check_device(device.getTarget(), spec);
-  Graph graph(device.getTarget(), poplar::replication_factor(spec.replicas));
+  Graph graph(graph_target(device, spec), poplar::replication_factor(spec.replicas));
   if (!codelets.empty()) graph.addCodelets(codelets);
   if (spec.replicas > 1) popops::addCodelets(graph);  // which all-reduces are made of
   std::map<std::string, Buffer> buffers;
   const std::vector<poplar::program::Program> programs = Builder(spec, graph, buffers).build();
   parts_ = std::make_unique<Parts>(
-      Parts{std::move(device), poplar::Engine(graph, programs), std::move(buffers), spec.trains()});
+      Parts{std::move(device), poplar::Engine(graph, programs, engine_options(spec)), std::move(buffers), spec.trains()});
   for (auto& [name, buffer] : parts_->buffers) {
     auto* begin = static_cast<unsigned char*>(buffer.data());
     const std::size_t bytes = buffer.n * buffer.element_bytes() / buffer.n_copies;
@@ -106,7 +87,8 @@ Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& co
       if (buffer.to_device) parts_->engine.connectStream(name, begin, begin + bytes);
       if (buffer.to_host) parts_->engine.connectStream(name + ".out", begin, begin + bytes);
     }
-    for (unsigned r = 0; r < spec.replicas && spec.replicas > 1; ++r) {
+    // An engine counts its own replicas from 0, whatever their numbers among all.
+    for (unsigned r = 0; r < spec.own_replicas && spec.replicas > 1; ++r) {
       unsigned char* mine = buffer.n_copies > 1 ? begin + r * bytes : begin;
       const bool wanted = buffer.n_copies > 1 || r == 0;  // what is equal everywhere is read back from one
       if (buffer.to_device)
@@ -125,7 +107,7 @@ Program::~Program() = default;
 void Program::run(const std::string& program) {
   if (program == "train" && !parts_->trains) throw std::invalid_argument("the plan has no optimiser: it cannot train");
   for (unsigned k = 0; k < 5; ++k)
-    if (program == program_names[k]) return parts_->engine.run(k);
+    if (program == program_names[k]) return run_in_step(parts_->engine, k);
   throw std::invalid_argument("there is no program '" + program + "'; there are load, train, infer, save, lists");
 }
 

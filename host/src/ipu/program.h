@@ -10,7 +10,8 @@
 //
 // The graph builder is one class (builder.h) with a file for each phase:
 //
-//   program.cpp     device, the five programs, the host's end of the streams
+//   program.cpp     the five programs, the host's end of the streams
+//   device.cpp      the device; which replicas of several processes are this one's
 //   rounds.cpp      what runs when; clocks
 //   variables.cpp   what lies on which tile
 //   streams.cpp     streams between host and device
@@ -32,7 +33,8 @@
 
 namespace sparsesnn::ipu {
 
-enum class DeviceKind { ipu_model, ipu };
+// `ipu_of_poprun`: the IPUs that PopDist chooses for this process.
+enum class DeviceKind { ipu_model, ipu, ipu_of_poprun };
 
 // A stream's memory on the host.
 struct Buffer {

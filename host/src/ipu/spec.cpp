@@ -46,6 +46,9 @@ void ProgramSpec::check() const {
   const unsigned n_tiles = devices * tiles;
   if (!n_tiles || !n_samples || !n_steps || !n_classes || !replicas)
     refuse("tiles, samples, steps, classes and replicas are at least 1");
+  if (!own_replicas || replicas % own_replicas || first_replica % own_replicas || first_replica >= replicas)
+    refuse("replicas " + std::to_string(first_replica) + " and on, " + std::to_string(own_replicas) + " of " +
+           std::to_string(replicas) + ": every process has as many, in order");
   if (populations.empty() || !populations[0].is_input()) refuse("the first population must be the input");
   for (const Population& p : populations) {
     if (!p.is_input()) {

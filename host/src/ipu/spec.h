@@ -76,6 +76,9 @@ struct ProgramSpec {
   bool half_weights = false;
   // Copies of the program, each with samples and IPUs of its own, whose gradients are added.
   unsigned replicas = 1;
+  // Those that this process drives: all of them, or under PopRun those of one instance of several. The graph is one of
+  // all replicas in every process.
+  unsigned first_replica = 0, own_replicas = 1;
   // Potentials are kept of segments of so many steps, and of the ends of others, whose steps run again for the backward
   // pass; 0: of all steps.
   unsigned keep_every = 0;
@@ -87,6 +90,7 @@ struct ProgramSpec {
   bool regularises() const { return lower > 0 || upper > 0; }
   // The maximum over time of a population code is that of its classes' means: no neuron can tell it by itself.
   bool maximum_of_means() const { return decoding == 0 && populations.back().n != n_classes; }
+  bool is_part() const { return own_replicas < replicas; }
   bool trains() const { return optimiser != Optimiser::none; }
   // Throws std::invalid_argument where the numbers do not fit together.
   void check() const;

@@ -3,14 +3,14 @@
 
 namespace sparsesnn::ipu {
 
-// `shared`: one memory for all replicas; else one for each.
+// `shared`: one memory for all replicas of this process; else one for each.
 void Builder::remember(const std::string& name, const Tensor& t, bool shared) {
   const poplar::Type type = t.elementType();
   const auto kind = type == FLOAT          ? Buffer::Type::float32
                     : type == HALF         ? Buffer::Type::float16
                     : type == UNSIGNED_INT ? Buffer::Type::uint32
                                            : Buffer::Type::uint16;
-  const unsigned n_copies = shared ? 1 : spec_.replicas;
+  const unsigned n_copies = shared ? 1 : spec_.own_replicas;
   Buffer buffer{kind, n_copies * t.numElements(), n_copies, false, false, {}};
   buffer.memory.resize((buffer.n * buffer.element_bytes() + 7) / 8);
   buffers_.emplace(name, std::move(buffer));

@@ -34,7 +34,7 @@ class DenseEngine(TorchEngine):
         "precision": PRECISIONS,
         "weight_dtype": ("float32", *BITS),
     }
-    launcher = "torchrun"
+    launchers = ("torchrun",)
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         self.device = find_device(training.options.device)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.engines.base import Batch, Options, Step, Training
+from sparsesnn.engines.base import Batch, Options, Step, Training, totals_over
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
+from sparsesnn.engines.objective import gather, sum_whole
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
+from sparsesnn.host.comm.environment import find_replicas
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.ipu.backends import MACHINES, native_module
 from sparsesnn.ipu.cycles import Cycles, compare_cycles
+from sparsesnn.ipu.instance import Instance, find_instance
 from sparsesnn.ipu.spec import check_network
 from sparsesnn.layers import LI
 from sparsesnn.layers.declaration import fires
@@ -57,7 +63,7 @@ class IpuEngine(CpuEngine):
         "target": None,
         "keep_every": None,
     }
-    launcher = ""
+    launchers = ("poprun",)
     takes_shards = False
     makes_replicas = True
     on_host = "cpu"
@@ -69,6 +75,7 @@ class IpuEngine(CpuEngine):
         )
         self.regulariser = Regulariser(o.lower, o.upper, o.strength_lower, o.strength_upper)
         self.target = parse_target(training.options.target)
+        self.instance = find_instance(name, self.target, training.replicas)
         self.program: IpuProgram | None = None
         self.capacity: dict[str, int] = {}
         self._device_is_newer = False
@@ -84,10 +91,6 @@ class IpuEngine(CpuEngine):
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
         native_module(name)
-        if near := powers_of_two_near(max(1, training.replicas)):
-            raise ConfigError(
-                f"parallel.replicas: is {training.replicas} with backend {name!r}; IPUs come in powers of two: give {near}"
-            )
         check_network(network, training.decoding)
         if training.graded:
             raise ConfigError(
@@ -126,24 +129,29 @@ class IpuEngine(CpuEngine):
         names = self._measured_populations()
         if not names:
             return ""
-        longest = dict.fromkeys(names, 0)
+        longest = [0] * len(names)
         model = copy.deepcopy(self.model)  # whose training steps are not counted
         n_batches = 0
         for spikes in batches:
             n_batches += 1
             with torch.enable_grad():  # near-spikes are listed where gradients are wanted
                 output = model(spikes)
-            for name in names:
-                if output.spikes[name].n_listed.numel():
-                    longest[name] = max(longest[name], int(output.spikes[name].n_listed.max()))
-        for name in names:
-            n = self.network.populations[name].n
-            self.capacity[name] = min(n, max(MIN_CAPACITY, math.ceil(LIST_ROOM * longest[name])))
-        slots = ", ".join(f"{name} {k:,} of {self.network.populations[name].n:,}" for name, k in self.capacity.items())
+            longest = [max(k, _longest(output.spikes[name])) for k, name in zip(longest, names, strict=True)]
+        for name, k in zip(names, self._of_all_instances(longest), strict=True):
+            slots = max(MIN_CAPACITY, math.ceil(LIST_ROOM * k))
+            self.capacity[name] = min(self.network.populations[name].n, slots)
+        given = ", ".join(f"{name} {k:,} of {self.network.populations[name].n:,}" for name, k in self.capacity.items())
         return (
-            f"{slots} slots: {LIST_ROOM:g} times the longest list of {count(n_batches, 'batch')}; "
+            f"{given} slots: {LIST_ROOM:g} times the longest list of {count(n_batches, 'batch')}; "
             "change with --set net.capacity=K (0: all neurons)"
         )
+
+    def _of_all_instances(self, lengths: list[int]) -> list[int]:
+        """The largest of each over all instances, which build the same program."""
+        replicas = self.grid.replicas
+        if replicas.size == 1:
+            return lengths
+        return [max(column) for column in zip(*replicas.all_gather(np.array(lengths, np.int64)), strict=True)]
 
     def _drop_warning(self, dropped: Mapping[str, int]) -> str:
         """The first time that spikes find no slot in lists whose capacity was measured."""
@@ -160,14 +168,20 @@ class IpuEngine(CpuEngine):
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def step(self, batch: Batch, lr: float) -> Step:
-        program = self._program_for(batch.spikes)
+        program, replicas = self._program_for(batch.spikes), self.grid.replicas
         if emulated := MACHINES[self.name].emulated and self.cycles is None:
             program.reset_counts()
-        trained = program.train_step(batch.spikes, batch.labels, lr)
+        trained = program.train_step(batch.spikes, batch.labels, lr, n_samples=batch.n_whole)
         self._device_is_newer = True
-        output, loss = program.output(batch.spikes.n_samples), trained.loss
+        output = program.output(batch.spikes.n_samples)
+        # of the samples of all instances
+        loss = trained.loss if replicas.size == 1 else float(gather(replicas, trained.losses).sum() / batch.n_whole)
         if self.training.objective.regularizes:
-            loss += float(self.training.objective.regularizer(output))
+            loss += float(
+                self.training.objective.regularizer(
+                    output, n_samples=batch.n_whole, over_batch=partial(sum_whole, replicas)
+                )
+            )
         self._check_finite("loss", loss, self.weights)
         self._check_finite("norm of the gradients", trained.gradient_norm, self.weights)
         step = self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
@@ -189,6 +203,25 @@ class IpuEngine(CpuEngine):
 
     def run(self, batch: Batch) -> Output:
         return self.run_decoded(batch)[0]
+
+    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+        if self.grid.replicas.size == 1:
+            return super()._totals(output, n, n_correct)
+        assert self.program is not None
+        counts, n_steps = self.program.counts(n), self.program.plan.n_steps
+        places = {name: n_steps * self.network.populations[name].n for name in counts}
+        return totals_over(self.grid.replicas, counts, places, n, n_correct)
+
+    @classmethod
+    def launchers_of(cls, name: str) -> Sequence[str]:
+        return () if MACHINES[name].emulated else cls.launchers  # sums over processes are not emulated
+
+    @classmethod
+    def samples_of_rank(cls, batch: int, n_ranks: int) -> int:
+        replicas = find_replicas(os.environ)
+        if n_ranks == 1 or replicas is None:
+            return 0
+        return Instance(replicas.total, replicas.own).samples(batch)
 
     def output(self, spikes: SpikeBatch) -> Output:
         self._pull()
@@ -257,7 +290,7 @@ class IpuEngine(CpuEngine):
         spikes.validate()  # a program is built for its longest list
         if not self.capacity:
             self.prepare([spikes])
-        longest = int(spikes.n_listed.max()) if spikes.n_listed.numel() else 0
+        (longest,) = self._of_all_instances([_longest(spikes)])
         source = self.network.inputs[0]
         if self.program is not None:
             plan = self.program.plan
@@ -267,17 +300,16 @@ class IpuEngine(CpuEngine):
             self._pull()
         capacity = {**self.capacity, source: min(spikes.n_neurons, max(1, math.ceil(INPUT_ROOM * longest)))}
         training, options = self.training, self.training.options
-        replicas = max(1, training.replicas)
         plan = make_plan(
             self.network,
-            -(-training.batch // replicas),
+            -(-training.batch // self.instance.total),
             spikes.n_steps,
             self.target,
             max_activity=1.0,
             capacity=capacity,
             optimizer="sgd" if self.optimiser.kind == "sgd" else "adam",
             weight_dtype="half" if options.weight_dtype == "float16" else "float32",
-            replicas=replicas,
+            replicas=self.instance.total,
             regularises=self.regulariser.bounds,
             keep_every=options.keep_every,
         )
@@ -290,6 +322,11 @@ class IpuEngine(CpuEngine):
             backend=self.name,
             label_smoothing=training.objective.label_smoothing,
             regulariser=self.regulariser,
+            instance=self.instance,
         )
         self.program.load(self.optimizer)
         return self.program
+
+
+def _longest(lists: SpikeBatch) -> int:
+    return int(lists.n_listed.max()) if lists.n_listed.numel() else 0

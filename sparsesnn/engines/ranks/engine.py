@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sparsesnn.engines.base import Batch
+from sparsesnn.engines.base import Batch, totals_over
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.ranks.parts import Parts, WholeSpikes
@@ -41,14 +41,10 @@ class RanksEngine(CpuEngine):
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
         spikes = output.spikes
         lists: Mapping[str, Any] = spikes.lists if isinstance(spikes, WholeSpikes) else spikes
-        own = [int(x.n_spikes.sum()) for x in lists.values()]
-        counts = self.grid.replicas.sum_counts([n, n_correct, *own, *output.dropped().values()])
-        n, fired, dropped = counts[0], counts[2 : 2 + len(lists)], counts[2 + len(lists) :]
-        activity = {
-            name: float(total) / max(1, x.n_steps * n * x.n_neurons)
-            for (name, x), total in zip(lists.items(), fired, strict=True)
-        }
-        return n, counts[1], activity, dict(zip(lists, dropped, strict=True))
+        dropped = output.dropped()
+        counts = {name: (int(x.n_spikes.sum()), dropped[name]) for name, x in lists.items()}
+        places = {name: x.n_steps * x.n_neurons for name, x in lists.items()}
+        return totals_over(self.grid.replicas, counts, places, n, n_correct)
 
     @property
     def columns(self) -> Mapping[str, tuple[int, int]]:

@@ -1,8 +1,13 @@
-"""A fake PopDist for tests: what poprun told this instance, from the environment."""
+"""A fake PopDist for tests: what poprun told this instance, from the environment.
+
+The names and results are those of PopDist's reference. Defaults are its own, too: without PopRun there is one replica on one IPU.
+"""
 
 from __future__ import annotations
 
 import os
+
+_state = {"initialized": False}
 
 
 def isPopdistEnvSet() -> bool:  # noqa: N802
@@ -10,8 +15,22 @@ def isPopdistEnvSet() -> bool:  # noqa: N802
 
 
 def init() -> None:
+    """Registers and initializes the default backend, once."""
     if not isPopdistEnvSet():
         raise RuntimeError("popdist: the environment was not set by poprun")
+    if _state["initialized"]:
+        raise RuntimeError("popdist: the backend is initialized already")
+    _state["initialized"] = True
+
+
+def isBackendInitialized() -> bool:  # noqa: N802
+    return _state["initialized"]
+
+
+def finalizeBackend() -> None:  # noqa: N802
+    if not _state["initialized"]:
+        raise RuntimeError("popdist: the backend is not initialized")
+    _state["initialized"] = False
 
 
 def _number(name: str, default: str) -> int:
@@ -30,18 +49,29 @@ def getNumIpusPerReplica() -> int:  # noqa: N802
     return _number("NUM_IPUS_PER_REPLICA", "1")
 
 
+def getReplicaIndexOffset() -> int:  # noqa: N802
+    return _number("REPLICA_INDEX_OFFSET", "0")
+
+
 def getLocalInstanceIndex() -> int:  # noqa: N802
     return _number("LOCAL_INSTANCE_INDEX", "0")
 
 
+def _uniform() -> None:
+    if _number("UNIFORM_REPLICAS_PER_INSTANCE", "1") != 1:
+        raise RuntimeError("popdist: instances have different numbers of replicas")
+
+
 def getInstanceIndex() -> int:  # noqa: N802
-    return _number("REPLICA_INDEX_OFFSET", "0") // getNumLocalReplicas()
+    _uniform()
+    return getReplicaIndexOffset() // getNumLocalReplicas()
 
 
 def getNumInstances() -> int:  # noqa: N802
+    _uniform()
     return getNumTotalReplicas() // getNumLocalReplicas()
 
 
-def checkNumIpusPerReplica(n: int) -> None:  # noqa: N802
-    if n != getNumIpusPerReplica():
-        raise RuntimeError(f"popdist: poprun was given {getNumIpusPerReplica()} IPUs a replica; the program uses {n}")
+def checkNumIpusPerReplica(n: int) -> bool:  # noqa: N802
+    """Whether PopRun has as many; it raises nothing, callers do."""
+    return n == getNumIpusPerReplica()

@@ -12,7 +12,10 @@ import popdist
 class Options(poptorch.Options):
     def __init__(self, ipus_per_replica: int = 1) -> None:
         super().__init__()
-        popdist.checkNumIpusPerReplica(ipus_per_replica)
+        if not popdist.checkNumIpusPerReplica(ipus_per_replica):
+            raise RuntimeError(
+                f"popdist: poprun was given {popdist.getNumIpusPerReplica()} IPUs a replica; the program uses {ipus_per_replica}"
+            )
         super().replicationFactor(popdist.getNumLocalReplicas())
         self.Distributed.configureProcessId(popdist.getInstanceIndex(), popdist.getNumInstances())
         for name in ("disable", "setEnvVarNames", "configureProcessId"):

@@ -31,6 +31,7 @@ class Engine {
 
  private:
   std::unique_ptr<sparsesnn::emulator::Machine> machine_;
+  unsigned ipus_per_replica_;
 };
 
 }  // namespace poplar

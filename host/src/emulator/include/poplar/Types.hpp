@@ -84,6 +84,7 @@ class OptionFlags {
     for (const auto& [key, value] : options) set(key, value);
   }
   void set(const std::string& key, const std::string& value) { values_[key] = value; }
+  const std::map<std::string, std::string>& values() const { return values_; }  // for the emulator alone
 
  private:
   std::map<std::string, std::string> values_;
