@@ -30,15 +30,18 @@ from sparsesnn.errors import ConfigError, SparseSnnError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Links
-from sparsesnn.wording import count
+from sparsesnn.wording import count, powers_of_two_near
 
 if TYPE_CHECKING:
     from sparsesnn.partition.prediction import Prediction
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 GROWTHS = ("layers", "width", "batch")
+BACKENDS = ("cpu", "ipu", "ipu-model")
+#: whose IPUs are taken if nothing else is asked for
+MACHINE = "ipu-mk2"
 #: how a row came about
-MEASURED, DRY_RUN = "measured", "dry run"
+MEASURED, EMULATED, DRY_RUN = "measured", "emulated", "dry run"
 Row = dict[str, Any]
 
 
@@ -55,7 +58,7 @@ class Point:
             scaled too, and what lists have room for.
         repeats, warm_up: timed steps, and untimed ones before.
         seed: of input and labels.
-        how: `MEASURED`, or `DRY_RUN`: one rank plays all alone.
+        how: `MEASURED`, `EMULATED`: cycles counted on emulated IPUs, or `DRY_RUN`: one rank plays all alone.
     """
 
     replicas: int
@@ -91,6 +94,9 @@ class Settings:
         threads: of a rank.
         dry_run_ranks: how many ranks the points have that a dry run plays.
         link: of these points, as `--link` says it; empty: the links that were measured last.
+        backend: "cpu", "ipu" or "ipu-model"; of the last two a rank is an IPU.
+        target: one of these IPUs.
+        instances: of PopRun, which start the points on IPUs; 0: one process without PopRun.
     """
 
     kind: str = "weak-scaling"
@@ -109,9 +115,17 @@ class Settings:
     repeats: int = 9
     dry_run_ranks: tuple[int, ...] = ()
     link: str = ""
+    backend: str = "cpu"
+    target: str = MACHINE
+    instances: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("kind", KINDS), ("grow", GROWTHS), ("split", ("neurons", "samples"))):
+        for name, allowed in (
+            ("kind", KINDS),
+            ("grow", GROWTHS),
+            ("split", ("neurons", "samples")),
+            ("backend", BACKENDS),
+        ):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"--{name}: is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
         for name in ("n_layers", "width", "batch", "threads", "n_steps", "repeats"):
@@ -122,6 +136,15 @@ class Settings:
                 f"--ranks: are {list(self.ranks)}; give different numbers in ascending order, such as 1,2,4"
             )
         self._check_dry_runs()
+        if self.backend == "cpu":
+            for name, default in (("instances", 0), ("target", MACHINE)):
+                if (value := getattr(self, name)) != default:
+                    raise ConfigError(
+                        f"--{name}: is {value!r} with --backend cpu; only ipu and ipu-model read it; leave it out, or change "
+                        "the backend"
+                    )
+        else:
+            self._check_ipus()
         if not 0 < self.activity <= self.max_activity <= 1:
             raise ConfigError(
                 f"--activity: is {self.activity:g} with room for {self.max_activity:g}; give 0 < activity <= --max-activity <= 1"
@@ -130,6 +153,33 @@ class Settings:
         if self.n_steps < deepest + 1:
             raise ConfigError(
                 f"--steps: are {self.n_steps} for {count(deepest, 'layer')}: spikes would not reach the last; give at least {deepest + 1}"
+            )
+
+    def _check_ipus(self) -> None:
+        from sparsesnn.launch.scaling_ipu import target_of
+
+        target_of(self.backend, self.target)
+        for n in self.ranks:
+            if near := powers_of_two_near(n):
+                raise ConfigError(
+                    f"--ranks: are {list(self.ranks)} with --backend {self.backend}, which are IPUs, and IPUs come in powers of two; "
+                    f"for {n} give {near}"
+                )
+        if self.dry_run_ranks:
+            raise ConfigError(
+                f"--dry-run-ranks: are {list(self.dry_run_ranks)} with --backend {self.backend}; only cpu plays ranks; leave "
+                "them out"
+            )
+        if self.instances > 1 and self.backend != "ipu":
+            raise ConfigError(
+                f"--instances: is {self.instances} with --backend {self.backend}, which runs in one process; give 1, or 0 to "
+                "start without PopRun"
+            )
+        uneven = [point for point in points(self) if self.instances and point.replicas % self.instances]
+        if self.instances < 0 or uneven:
+            raise ConfigError(
+                f"--instances: is {self.instances}, but a point has {count(uneven[0].replicas if uneven else 1, 'replica')}, "
+                "which they cannot share evenly; give 0, 1 or a divisor (--split samples, --grow batch)"
             )
 
     def _check_dry_runs(self) -> None:
@@ -151,7 +201,8 @@ def points(settings: Settings) -> Iterator[Point]:
     """The points of a series, in order: those that are measured, then the dry runs."""
     samples = settings.split == "samples" or (settings.kind == "weak-scaling" and settings.grow == "batch")
     shared = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name in _POINT_FIELDS}
-    measured = [(n, MEASURED) for n in (settings.ranks if settings.kind != "batch-size" else settings.ranks[:1])]
+    here = EMULATED if settings.backend == "ipu-model" else MEASURED
+    measured = [(n, here) for n in (settings.ranks if settings.kind != "batch-size" else settings.ranks[:1])]
     for n, how in [*measured, *((n, DRY_RUN) for n in settings.dry_run_ranks)]:
         base = Point(**shared, replicas=n if samples else 1, shards=1 if samples else n, how=how)
         if settings.kind == "strong-scaling":
@@ -171,7 +222,7 @@ _POINT_FIELDS = {f.name for f in fields(Point)}
 
 def share_of(settings: Settings, point: Point) -> Point | None:
     """What each rank of a weak-scaling point has to do, as a network of its own; None where that is not a point to measure."""
-    if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN:
+    if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN or settings.backend != "cpu":
         return None
     return replace(point, replicas=1, shards=1, n_layers=settings.n_layers, width=settings.width, batch=settings.batch)
 
@@ -184,7 +235,12 @@ def network_of(point: Point) -> Network:
 
 
 def run_point(
-    point: Point, threads: int, launch: Sequence[str] = (), links: Links | None = None, apart: Point | None = None
+    point: Point,
+    threads: int,
+    launch: Sequence[str] = (),
+    links: Links | None = None,
+    apart: Point | None = None,
+    ipus: Mapping[str, Any] | None = None,
 ) -> Row:
     """Starts the ranks of one point by `sparsesnn launch`, of a dry run the one that it plays, and returns their row.
 
@@ -192,18 +248,35 @@ def run_point(
         launch: more of its options, such as ["--hosts", "a,b"].
         links: between the ranks of a dry run.
         apart: a network that each rank then trains for itself; the row has its apart_step_ms.
+        ipus: backend, target and instances, see `Settings`, if the ranks are IPUs.
 
     Errors: `SparseSnnError` if a rank fails; what it said is on standard error.
     """
+    if ipus is not None and not ipus["instances"]:  # one process, which needs no launcher
+        from sparsesnn.launch import scaling_ipu
+
+        return scaling_ipu.measure_here(point, threads, ipus["backend"], ipus["target"])
     with tempfile.TemporaryDirectory(dir=".", prefix=".scaling-") as folder:  # where the ranks of all hosts see it
         spec, out = Path(folder) / "point.json", Path(folder) / "row.json"
         spec.write_text(
-            json.dumps({"point": asdict(point), "links": links and asdict(links), "apart": apart and asdict(apart)}),
+            json.dumps(
+                {
+                    "point": asdict(point),
+                    "links": links and asdict(links),
+                    "apart": apart and asdict(apart),
+                    "ipus": ipus,
+                }
+            ),
             encoding="utf-8",
         )
         n_ranks = 1 if point.how == DRY_RUN else point.ranks
+        if ipus is not None:
+            n_ranks = max(1, ipus["instances"])
         command = [sys.executable, "-m", "sparsesnn", "launch", "--ranks", str(n_ranks), "--threads", str(threads)]
-        command += [*launch, "--", "-m", "sparsesnn.launch.scaling_worker", str(spec.resolve()), str(out.resolve())]
+        if ipus is not None and ipus["instances"]:
+            command += ["--num-replicas", str(point.replicas), "--ipus-per-replica", str(point.shards)]
+        command += [*launch, "--"]
+        command += ["-m", "sparsesnn.launch.scaling_worker", str(spec.resolve()), str(out.resolve())]
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
         if done.returncode or not out.exists():
             raise SparseSnnError(
@@ -240,7 +313,13 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of lists by sender.
     """
     for k in dict.fromkeys(row["round"] for row in rows):
-        _finish_round(settings, [row for row in rows if row["round"] == k])
+        of_round = [row for row in rows if row["round"] == k]
+        if settings.backend == "cpu":
+            _finish_round(settings, of_round)
+        else:
+            from sparsesnn.launch import scaling_ipu
+
+            scaling_ipu.finish(of_round)
 
 
 def _finish_round(settings: Settings, rows: Sequence[Row]) -> None:
@@ -359,6 +438,10 @@ def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """For people."""
+    if "cycles" in rows[0]:
+        from sparsesnn.launch import scaling_ipu
+
+        return scaling_ipu.table(rows)
     head = f"{'ranks':>5} {'how':>8} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'apart':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
     lines = [head]
     for row in rows:
@@ -427,7 +510,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
         lines = (
             (figures.BLUE, "o-", "efficiency", how),
             (figures.ORANGE, "^:", "comm_share", f"time in communication, {how}"),
-        )
+        )[: 2 if of[0]["comm_share"] is not None else 1]
         for color, style, what, label in lines:
             panels[0].plot(at, [row[what] for row in of], style, color=color, label=label, **hollow)
     panels[0].set_ylim(bottom=0)
@@ -456,7 +539,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
         panels[2].set_title("IPUs, predicted", fontsize=10)
         panels[2].set_xlabel("IPUs")
         panels[2].set_ylim(0, 1.1)
-    panels[0].set_xlabel(key)
+    panels[0].set_xlabel(key if settings.backend == "cpu" or key == "batch" else "IPUs")
     for axes in (panels[0], *panels[2:]):
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted(set(x)) if axes is panels[0] else sorted({row["x"] for row in ipus}))

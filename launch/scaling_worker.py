@@ -46,6 +46,13 @@ def main(arguments: list[str]) -> int:
 
     def work(ranks: Communicator | None) -> int:
         world = ranks or Local()
+        if spec.get("ipus"):
+            from sparsesnn.launch import scaling_ipu
+
+            row = scaling_ipu.measure(point, world, spec["ipus"]["backend"], spec["ipus"]["target"])
+            if world.rank == 0:
+                write_atomically(Path(arguments[1]), strict_json(row).encode())
+            return 0
         if point.how == DRY_RUN:
             world = DryRun(point.ranks, busiest_rank(point), Links(**spec["links"]))
         row = measure(point, world)

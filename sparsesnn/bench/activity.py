@@ -26,7 +26,7 @@ from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import machine_name
-from sparsesnn.engines import Options, options_for
+from sparsesnn.engines import Options, options_for, set_threads
 from sparsesnn.engines.dense.device import check_precision, find_device
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
@@ -35,6 +35,7 @@ from sparsesnn.layers import LI, LIF, Input, Population
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import write_atomically
+from sparsesnn.wording import count
 
 N_HIDDEN = 2944
 
@@ -67,6 +68,8 @@ class Settings:
         n_threads: 0: all cores.
         dense: measure the dense baseline too.
         device, precision: of the dense baseline, see `sparsesnn.engines.dense.device`.
+        backend: what runs the event-sparse networks: "cpu", "ipu" or "ipu-model".
+        target: of the last two, the IPUs.
     """
 
     shapes: tuple[str, ...] = tuple(SHAPES)
@@ -83,6 +86,8 @@ class Settings:
     dense: bool = True
     device: str = "cpu"
     precision: str = "float32"
+    backend: str = "cpu"
+    target: str = "ipu-mk2"
 
     def __post_init__(self) -> None:
         for name in (*self.shapes, *dict(self.data)):
@@ -101,6 +106,10 @@ class Settings:
             raise ConfigError(
                 "bench activity: batch, repeats and layers must be at least 1, with a neuron in each layer"
             )
+        if self.backend != "cpu":
+            from sparsesnn.bench.ipu_step import check_backend
+
+            check_backend(self.backend, self.target)
 
 
 def layer_sizes(n_hidden: int, n_layers: int) -> list[int]:
@@ -121,12 +130,15 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
     """Measures all points that the folder does not hold yet; writes activity.json, activity.csv, activity.png and README.md.
 
     Columns: shape, n_layers, max_activity (null for the dense baseline), kind (natural, fixed, dense), samples_per_s,
-    acceleration (over dense), step_ms, input_activity, activity (per layer), n_spikes_dropped, net, spikes (real, random).
+    acceleration (over dense), step_ms, input_activity, activity (per layer), n_spikes_dropped, net, spikes (real, random);
+    on IPUs also how_timed, cycles, predicted_cycles, predicted_step_ms.
     """
     find_device(settings.device)
     check_precision(settings.precision, "dense")
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain["data"] = dict(settings.data)
+    if settings.backend == "cpu":  # as rows were saved before there were others
+        del plain["backend"], plain["target"]
     rows = Rows(folder, "activity", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
     data: dict[str, tuple[SpikeBatch, Tensor]] = {}
 
@@ -139,6 +151,13 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
         base = [r for r in rows.rows if r["kind"] == "dense" and all(r[k] == point[k] for k in ("shape", "n_layers"))]
         speed = row["samples_per_s"]
         row["acceleration"] = 1.0 if point["kind"] == "dense" else speed / base[0]["samples_per_s"] if base else None
+        if settings.backend != "cpu" and point["kind"] == "dense":
+            row |= {
+                "how_timed": "seconds of this host",
+                "cycles": None,
+                "predicted_cycles": None,
+                "predicted_step_ms": None,
+            }
         return row
 
     points: list[Row] = []
@@ -177,6 +196,9 @@ as long as that makes them: the upper bound of throughput. Fixed: every list is 
 | n_spikes_dropped | spikes and near-spikes that found no room in their list, in one step over the whole batch |
 | net | sizes of the layers |
 | spikes | random, or real: of a data set |
+| how_timed | on IPUs only: seconds of the device, or cycles of the emulated machine, which were never measured on an IPU; step_ms is from these |
+| cycles, predicted_cycles | on IPUs only: of a training step, as the emulated machine counts them (empty on hardware), and as the plan predicts them |
+| predicted_step_ms | on IPUs only: what the plan predicts for step_ms, given the activity that was asked for |
 
 Where other programs use the machine, a baseline that was disturbed moves all accelerations of its line.
 """
@@ -210,6 +232,8 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
         init_activity(scaled, [spikes], target)
+    if kind != "dense" and settings.backend != "cpu":
+        return _measure_ipu(settings, point, described, scaled, spikes, labels)
     backend = "dense" if kind == "dense" else "cpu"
     model = Model(described, backend=backend, seed=0)
     model.load_state_dict(scaled.state_dict())
@@ -221,15 +245,57 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
     activity, dropped = output.activity(), sum(output.dropped().values())
     del output
     seconds = median(race({kind: trainee}, spikes, labels, repeats=settings.repeats)[kind])
+    return _row(settings, point, described, spikes, seconds, list(activity.values()), dropped)
+
+
+def _measure_ipu(
+    settings: Settings, point: Row, described: Network, scaled: Model, spikes: SpikeBatch, labels: Tensor
+) -> Row:
+    """The row of one network on IPUs, with the weights of `scaled`."""
+    from sparsesnn.bench.ipu_step import check_backend, time_steps
+    from sparsesnn.ipu.instance import find_instance
+
+    target = check_backend(settings.backend, settings.target)
+    instance = find_instance(settings.backend, target)
+    if instance.is_part:
+        raise ConfigError(
+            f"bench activity: {count(instance.total // instance.own, 'instance')} of PopRun would measure the same, each for itself; "
+            "give poprun --num-instances=1 (sparsesnn launch --ranks 1)"
+        )
+    set_threads(settings.backend, settings.n_threads)
+    model = Model(described, seed=0)
+    model.load_state_dict(scaled.state_dict())
+    asked = settings.natural_activity if point["kind"] == "natural" else point["max_activity"]
+    hidden = [name for name, p in described.populations.items() if isinstance(p, Population)]
+    wanted = {described.inputs[0]: spikes.activity(), **dict.fromkeys(hidden, min(asked, point["max_activity"]))}
+    step = time_steps(
+        described, model, spikes, labels, backend=settings.backend, activity=wanted, repeats=settings.repeats,
+        target=target, instance=instance,
+    )  # fmt: skip
+    dropped = sum(step.dropped.values())
+    row = _row(settings, point, described, spikes, step.step_s, [step.activity[name] for name in hidden], dropped)
+    return row | step.columns()
+
+
+def _row(
+    settings: Settings,
+    point: Row,
+    described: Network,
+    spikes: SpikeBatch,
+    seconds: float,
+    activity: list[float],
+    dropped: int,
+) -> Row:
     sizes = [p.n for p in described.populations.values() if isinstance(p, Population)]
+    n_classes = described.populations[described.output].n
     return {
         "samples_per_s": spikes.n_samples / seconds,
         "acceleration": None,
         "step_ms": 1e3 * seconds,
         "input_activity": spikes.activity(),
-        "activity": list(activity.values()),
+        "activity": activity,
         "n_spikes_dropped": dropped,
-        "net": "-".join(map(str, [spikes.n_neurons, *sizes, shape.n_classes])),
+        "net": "-".join(map(str, [spikes.n_neurons, *sizes, n_classes])),
         "spikes": "real" if point["shape"] in dict(settings.data) else "random",
     }
 
@@ -253,12 +319,14 @@ def plot(rows: Sequence[Row], path: Path) -> None:
                     markersize=4,
                     label=f"{n_layers} layers, {kind}",
                 )
-        axes.axhline(1, color="black", linewidth=0.8)
+        if any(row["kind"] == "dense" for row in rows):
+            axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("max activity, % of a layer's neurons")
         axes.set_title(shape, fontsize=10)
         axes.grid(alpha=0.3, which="both")
-    figure.axes[0].set_ylabel("times the throughput of the dense baseline")
+    compared = any(row["kind"] == "dense" for row in rows)
+    figure.axes[0].set_ylabel("times the throughput of the dense baseline" if compared else "samples/s")
     figure.axes[-1].legend(frameon=False, fontsize=7)
     figures.save(figure, path, "natural activity (upper bound) and lists forced full (lower bound)")

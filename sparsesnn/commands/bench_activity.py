@@ -15,6 +15,8 @@ examples:
   sparsesnn bench activity
   sparsesnn bench activity --shapes shd --layers 2,3 --max-activity 1,5,20
   sparsesnn bench activity --shapes nmnist --data nmnist=DIR
+  sparsesnn bench activity --backend ipu --shapes shd                     seconds of an IPU, next to the prediction
+  sparsesnn bench activity --backend ipu-model --target ipu-mk2:1x64 --shapes shd --layers 2 --hidden 200 --steps 20 --batch 8
 
 what is measured: training steps of networks with 2,944 hidden neurons in 2 to 5 layers. natural: a layer fires what its
   weights make it fire, its lists hold at most max activity (upper bound of throughput). fixed: lists forced full (lower
@@ -43,7 +45,22 @@ def register(what: Any) -> None:
         "--natural-activity", default="1", metavar="%", help="percent that natural networks fire (default: %(default)s)"
     )
     parser.add_argument("--hidden", type=int, default=2944, metavar="N", help="hidden neurons (default: %(default)s)")
-    parser.add_argument("--backends", default="cpu,dense", metavar="B,…", help="default: %(default)s")
+    parser.add_argument(
+        "--backends",
+        metavar="B,…",
+        help="cpu, ipu or ipu-model, and dense for the acceleration over it (default: cpu,dense; with --backend that one alone)",
+    )
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="the same as --backends with one name: ipu measures seconds, ipu-model counts cycles on an emulated IPU; both next to "
+        "the prediction",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="MACHINE",
+        help="of ipu and ipu-model: IPUs × tiles, such as ipu-mk2:1x64 (default: ipu-mk2)",
+    )
 
 
 def _activity(options: argparse.Namespace) -> int:
@@ -58,11 +75,17 @@ def _activity(options: argparse.Namespace) -> int:
         if not folder:
             raise ConfigError(f"--data: is {text!r}; give the shape and its folder, such as nmnist=DIR")
         data.append((shape, folder))
-    backends = options.backends.split(",")
-    if "cpu" not in backends or set(backends) - {"cpu", "dense"}:
+    if options.backend is not None and options.backends is not None:
+        raise ConfigError(f"--backend {options.backend}, --backends {options.backends}: give one of them")
+    backends = (options.backends or options.backend or "cpu,dense").split(",")
+    sparse = [name for name in backends if name != "dense"]
+    if len(sparse) != 1 or len(set(backends)) < len(backends) or sparse[0] not in ("cpu", "ipu", "ipu-model"):
         raise ConfigError(
-            f"--backends: is {options.backends!r}; give cpu, or cpu,dense for the acceleration over dense"
+            f"--backend{'s' * (options.backend is None)}: is {','.join(backends)!r}; give one of cpu, ipu, ipu-model, and with "
+            "--backends also dense, for the acceleration over it, such as cpu,dense"
         )
+    if options.target is not None and sparse == ["cpu"]:
+        raise ConfigError(f"--target: is {options.target!r}, which only backend ipu or ipu-model reads; leave it out")
     settings = Settings(
         shapes=tuple(options.shapes.split(",")),
         data=tuple(data),
@@ -77,6 +100,8 @@ def _activity(options: argparse.Namespace) -> int:
         dense="dense" in backends,
         device=options.device,
         precision=options.precision,
+        backend=sparse[0],
+        target=options.target or "ipu-mk2",
     )
     rows = bench_activity(settings, options.out, sys.stderr)
     if options.json:

@@ -14,6 +14,8 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.wording import count
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
+#: of `scaling.Settings`; series on CPUs are saved without them
+IPU_SETTINGS = ("backend", "target", "instances")
 
 EXAMPLES = """\
 examples:
@@ -24,6 +26,8 @@ examples:
   sparsesnn launch weak-scaling --ranks 1,2 --dry-run-ranks 64,1024 --grow width      where many ranks lead
   sparsesnn launch batch-size --ranks 2 --batches 16,48,128
   sparsesnn launch weak-scaling --ranks 1,4,16,64 --threads 16 --launch '--hosts a,b,c,d'
+  sparsesnn launch weak-scaling --backend ipu-model --target ipu-mk2:1x64 --width 128 --batch 8 --steps 20    emulated IPUs
+  sparsesnn launch weak-scaling --backend ipu --ranks 1,2,4 --grow batch --instances 1 --launch '--vipu-partition p8'
 
 each point is started by `sparsesnn launch`, which takes what stands in --launch; one thread a rank unless said otherwise.
 --out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped, and more --rounds add
@@ -50,7 +54,10 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     settings = _settings(kind, options)
     if options.rounds < 1:
         raise ConfigError(f"--rounds: is {options.rounds}; give at least 1")
-    saved = json.loads(json.dumps({**asdict(settings), "launch": options.launch}))
+    on_cpu = settings.backend == "cpu"
+    ipus = {name: getattr(settings, name) for name in IPU_SETTINGS}
+    saved = {k: v for k, v in asdict(settings).items() if not on_cpu or k not in IPU_SETTINGS}
+    saved = json.loads(json.dumps({**saved, "launch": options.launch}))
     measured = Rows(options.out, "scaling", saved, sys.stderr)
     for row in measured.rows:
         row.setdefault("round", 1)  # of a series that was saved before there were rounds
@@ -60,7 +67,8 @@ def run(kind: str, arguments: Sequence[str]) -> int:
         point = scaling.Point(**{k: v for k, v in row.items() if k not in ("ranks", "round")})
         if point.how == scaling.DRY_RUN:
             return scaling.run_dry(point, settings, measured.rows, launch)
-        return scaling.run_point(point, settings.threads, launch, apart=scaling.share_of(settings, point))
+        apart = scaling.share_of(settings, point)
+        return scaling.run_point(point, settings.threads, launch, apart=apart, ipus=None if on_cpu else ipus)
 
     points = [
         {"ranks": point.ranks, **asdict(point), "round": k + 1}
@@ -73,18 +81,18 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     shown = scaling.medians(rows)
     if not options.json:
         print(scaling.table(shown), flush=True)
-    ipus = []
+    predicted = []
     if kind == "weak-scaling" and options.ipus and (options.json or not options.no_plot):
         print(f"predicting {options.ipus} IPUs; --ipus '' leaves that out", file=sys.stderr)
-        ipus = scaling.ipu_rows(_integers("--ipus", options.ipus))
+        predicted = scaling.ipu_rows(_integers("--ipus", options.ipus))
     if not options.no_plot:
-        scaling.plot(settings, shown, ipus, options.out / "scaling.png")
+        scaling.plot(settings, shown, predicted, options.out / "scaling.png")
     if options.json:
-        print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": ipus}, allow_nan=False))
+        print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": predicted}, allow_nan=False))
     else:
         print(
             f"{options.out / 'scaling.csv'}: {count(len(rows), 'row')}"
-            + (", the IPUs in the plot are predicted" if ipus else "")
+            + (", the IPUs of the third panel of the plot are predicted" if predicted else "")
         )
     return 0
 
@@ -96,7 +104,30 @@ def _parser(kind: str) -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ranks", default="1,2", metavar="R,…", help="default: %(default)s")
+    parser.add_argument(
+        "--backend",
+        default="cpu",
+        metavar="NAME",
+        help="cpu (default); ipu: a rank is an IPU, seconds of a step are measured; ipu-model: the same on emulated IPUs, whose "
+        "cycles are counted. Both stand next to the prediction of the plan",
+    )
+    parser.add_argument(
+        "--target",
+        default="ipu-mk2",
+        metavar="MACHINE",
+        help="of ipu and ipu-model: one IPU; ipu-mk2:1x64 has 64 tiles (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--instances",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of ipu and ipu-model: PopRun starts every point, with N instances that share its replicas; ipu-model takes 1 "
+        "(default: 0, without PopRun)",
+    )
+    parser.add_argument(
+        "--ranks", default="1,2", metavar="R,…", help="IPUs with ipu and ipu-model (default: %(default)s)"
+    )
     parser.add_argument("--threads", type=int, default=1, metavar="T", help="of a rank (default: %(default)s)")
     if kind == "weak-scaling":
         parser.add_argument("--grow", default="layers", metavar="WHAT", help="layers (default), width or batch")
@@ -150,7 +181,8 @@ def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untype
         "kind": kind, "ranks": tuple(_integers("--ranks", options.ranks)), "split": options.split,
         "n_layers": options.layers, "width": options.width, "batch": options.batch, "threads": options.threads,
         "recurrent": options.recurrent, "n_steps": options.steps, "activity": options.activity,
-        "max_activity": options.max_activity, "repeats": options.repeats,
+        "max_activity": options.max_activity, "repeats": options.repeats, "backend": options.backend,
+        "target": options.target, "instances": options.instances,
     }  # fmt: skip
     if kind == "weak-scaling":
         given["grow"] = options.grow

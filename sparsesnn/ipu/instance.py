@@ -74,7 +74,7 @@ def find_instance(
         )
     if target.devices != given.ipus:
         raise ConfigError(
-            f"train.target: is {target.name!r}, a replica on {count(target.devices, 'IPU')}, but PopRun has "
+            f"train.target (--target): is {target.name!r}, a replica on {count(target.devices, 'IPU')}, but PopRun has "
             f"{count(given.ipus, 'IPU')} a replica (POPDIST_NUM_IPUS_PER_REPLICA); give a target of {given.ipus}, or poprun "
             f"--ipus-per-replica={target.devices}"
         )

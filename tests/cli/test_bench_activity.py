@@ -83,3 +83,70 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_what_has_no_meaning_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Settings(**changes)
+
+
+@pytest.mark.parametrize("backends", [["--backend", "ipu-model"], ["--backends", "ipu-model,dense"]])
+def test_on_an_emulated_ipu(backends: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both bounds by one command; cycles of the emulated machine next to those of the plan."""
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
+    small = [
+        "bench", "activity", "--out", str(tmp_path), *backends, "--target", "ipu-mk2:1x8", "--shapes", "shd", "--layers", "2",
+        "--max-activity", "20", "--natural-activity", "5", "--hidden", "40", "--steps", "8", "--batch", "3", "--threads", "1",
+    ]  # fmt: skip
+    assert main([*small, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    *dense, natural, fixed = rows
+    assert [row["kind"] for row in rows] == ["dense"] * len(dense) + ["natural", "fixed"]
+    assert fixed["activity"] == pytest.approx([0.2, 0.2])
+    assert all(0 < a < 0.2 for a in natural["activity"])
+    for row in (natural, fixed):
+        assert row["how_timed"] == "cycles of the emulated machine"
+        assert row["cycles"] > 0
+        assert row["step_ms"] == pytest.approx(1e3 * row["cycles"] / 1.33e9, rel=0.01)
+        assert row["samples_per_s"] == pytest.approx(3e3 / row["step_ms"])
+        assert row["predicted_step_ms"] == pytest.approx(1e3 * row["predicted_cycles"] / 1.33e9, rel=0.01)
+        assert 0.3 < row["predicted_cycles"] / row["cycles"] < 3
+        assert (row["acceleration"] is None) == (not dense)
+    assert fixed["cycles"] > natural["cycles"]
+    assert "predicted_step_ms" in (tmp_path / "activity.csv").read_text().splitlines()[0]
+    assert main([*small, "--json"]) == 0  # nothing is measured again
+    assert json.loads(capsys.readouterr().out) == rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "gpu"], "--backend: is 'gpu'; give one of cpu, ipu, ipu-model"),
+        (["--backends", "dense"], "--backends: is 'dense'; give one of cpu, ipu, ipu-model"),
+        (["--backends", "cpu,ipu-model"], "--backends: is 'cpu,ipu-model'; give one of"),
+        (["--backend", "cpu", "--backends", "cpu"], "--backend cpu, --backends cpu: give one"),
+        (["--target", "ipu-mk2"], "--target: is 'ipu-mk2', which only backend ipu or ipu-model reads"),
+        (["--backend", "ipu-model", "--target", "cpu:4"], "--target: is 'cpu:4' with --backend ipu-model; give an IPU"),
+        (["--backend", "ipu"], "backend 'ipu' needs the Poplar SDK"),
+    ],
+)
+def test_backends_that_make_no_sense(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "activity", "--out", str(tmp_path), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_replicas_of_poprun_share_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(out: str, own: int) -> int:
+        for name, value in (("TOTAL_REPLICAS", 2), ("LOCAL_REPLICAS", own), ("IPUS_PER_REPLICA", 1)):
+            monkeypatch.setenv(f"POPDIST_NUM_{name}", str(value))
+        monkeypatch.setenv("POPDIST_REPLICA_INDEX_OFFSET", "0")
+        return main(
+            ["bench", "activity", "--out", str(tmp_path / out), "--backend", "ipu-model", "--target", "ipu-mk2:1x8", "--shapes",
+             "shd", "--layers", "1", "--max-activity", "20", "--hidden", "20", "--steps", "5", "--batch", "4", "--json"]
+        )  # fmt: skip
+
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
+    assert run("one", 2) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["activity"] for row in rows][1] == [0.2]  # over the samples of both replicas
+    assert run("two", 1) == 2
+    assert "in 2 instances of PopRun" in capsys.readouterr().err

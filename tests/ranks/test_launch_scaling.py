@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -569,3 +570,93 @@ def test_help(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         main(["launch", kind, "--help"])
     assert caught.value.code == 0
     assert f"usage: sparsesnn launch {kind}" in capsys.readouterr().out
+
+
+# ---- IPUs -----------------------------------------------------------------------------------------------------------
+
+IPU_SERIES = [
+    "--backend", "ipu-model", "--target", "ipu-mk2:1x8", "--layers", "1", "--width", "64", "--batch", "4", "--steps", "8",
+    "--activity", "0.05", "--max-activity", "0.1", "--no-plot",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "more", "devices"),
+    [
+        ("weak-scaling", ["--grow", "batch"], [(1, "ipu-mk2:1x8"), (2, "ipu-mk2:1x8")]),
+        ("weak-scaling", ["--grow", "width"], [(1, "ipu-mk2:1x8"), (1, "ipu-mk2:2x8")]),
+        ("weak-scaling", ["--recurrent"], [(1, "ipu-mk2:1x8"), (1, "ipu-mk2:2x8")]),  # deeper
+        ("strong-scaling", ["--split", "samples"], [(1, "ipu-mk2:1x8"), (2, "ipu-mk2:1x8")]),
+        ("batch-size", ["--ranks", "1", "--batches", "2,4"], [(1, "ipu-mk2:1x8")] * 2),
+    ],
+)
+def test_series_on_emulated_ipus(
+    kind: str, more: list[str], devices: list[tuple[int, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["launch", kind, *IPU_SERIES, *more, "--out", str(tmp_path)]
+    assert main([*command, "--json", *(["--ipus", ""] if kind == "weak-scaling" else [])]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["replicas"], row["target"]) for row in rows] == devices
+    for row in rows:
+        assert (row["how"], row["how_timed"]) == ("emulated", "cycles of the emulated machine")
+        assert row["step_ms"] == pytest.approx(1e3 * row["cycles"] / 1.33e9, rel=0.01)
+        assert 0.3 < row["predicted_step_ms"] / row["step_ms"] < 3
+        layers = [rate for name, rate in row["layer_activity"].items() if name.startswith("hidden")]
+        assert len(layers) == row["n_layers"]
+        assert all(0.02 < rate < 0.07 for rate in layers)  # spikes reach the last one
+        assert 0 < row["comm_share"] < 1
+        assert row["apart_efficiency"] is None
+    assert rows[0]["efficiency"] == rows[0]["predicted_efficiency"] == 1
+    assert all(0 < row["efficiency"] < 2.5 and 0 < row["predicted_efficiency"] < 2.5 for row in rows)
+    if kind == "batch-size":
+        assert main(command) == 0  # nothing is measured again
+        printed = capsys.readouterr().out
+        assert "never measured on an IPU" in printed
+        assert f"{rows[0]['cycles']:,.0f}" in printed
+
+
+@pytest.mark.slow
+def test_series_under_poprun_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = Path(__file__).parents[1] / "fakes"
+    launcher = find_launcher("auto")
+    monkeypatch.setenv("PATH", f"{fakes}:{Path(launcher.executable).parent}:{os.environ['PATH']}")
+    series = [*IPU_SERIES, "--grow", "batch", "--ipus", ""]
+    more = ["--instances", "1"]
+    if launcher.kind == "openmpi" and os.geteuid() == 0:
+        more += ["--launch", "--launcher-args='--allow-run-as-root 1'"]
+    rows = []
+    for name, changes in (("alone", []), ("poprun", more)):
+        assert main(["launch", "weak-scaling", *series, *changes, "--out", str(tmp_path / name)]) == 0
+        rows.append(json.loads((tmp_path / name / "scaling.json").read_text())["rows"])
+    for alone, under in zip(*rows, strict=True):
+        assert (alone["instances"], under["instances"]) == (None, 1)
+        assert {k: v for k, v in alone.items() if k != "instances"} == {
+            k: v for k, v in under.items() if k != "instances"
+        }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "gpu"}, "--backend: is 'gpu'; allowed: cpu, ipu, ipu-model"),
+        (
+            {"backend": "ipu-model", "ranks": (1, 3)},
+            r"--ranks: are \[1, 3\] with --backend ipu-model, .* for 3 give 2 or 4",
+        ),
+        ({"backend": "ipu-model", "target": "ipu-mk2:2"}, "--target: is 'ipu-mk2:2', of 2 IPUs; give one IPU"),
+        ({"backend": "ipu-model", "target": "cpu:2"}, "--target: is 'cpu:2' with --backend ipu-model; give an IPU"),
+        (
+            {"backend": "ipu-model", "instances": 2},
+            "--instances: is 2 with --backend ipu-model, which runs in one process",
+        ),
+        ({"backend": "ipu-model", "instances": -1}, "--instances: is -1"),
+        ({"backend": "ipu-model", "dry_run_ranks": (8,)}, "--dry-run-ranks: are .* with --backend ipu-model; only cpu"),
+        ({"backend": "ipu"}, "backend 'ipu' needs the Poplar SDK"),
+        ({"instances": 1}, "--instances: is 1 with --backend cpu; only ipu and ipu-model read it"),
+        ({"target": "ipu-mk2:1x8"}, "--target: is 'ipu-mk2:1x8' with --backend cpu"),
+    ],
+)
+def test_series_on_ipus_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Settings(**changes)

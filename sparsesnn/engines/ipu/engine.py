@@ -33,7 +33,7 @@ from sparsesnn.output import Output
 from sparsesnn.partition.planner import MIN_CAPACITY, make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.wording import count, powers_of_two_near
+from sparsesnn.wording import count
 
 #: slots of an input list, in times the longest one seen, so that few batches need another program
 INPUT_ROOM = 1.25
