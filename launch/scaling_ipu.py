@@ -1,4 +1,4 @@
-"""Scaling over IPUs: what one process measures, or counts on the emulated machine, and what is made of the rows.
+"""Scaling over IPUs: measurements of one process, or counts of the emulated machine; efficiencies and the table.
 
 Every connection has a delay of one step, which connections between IPUs need, so that all points have the same network.
 A point of R ranks is one of R IPUs: shards are the IPUs of one replica, replicas are copies of the program. One process

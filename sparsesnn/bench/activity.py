@@ -68,7 +68,7 @@ class Settings:
         n_threads: 0: all cores.
         dense: measure the dense baseline too.
         device, precision: of the dense baseline, see `sparsesnn.engines.dense.device`.
-        backend: what runs the event-sparse networks: "cpu", "ipu" or "ipu-model".
+        backend: of the event-sparse networks: "cpu", "ipu" or "ipu-model".
         target: of the last two, the IPUs.
     """
 
@@ -198,7 +198,7 @@ as long as that makes them: the upper bound of throughput. Fixed: every list is 
 | spikes | random, or real: of a data set |
 | how_timed | on IPUs only: seconds of the device, or cycles of the emulated machine, which were never measured on an IPU; step_ms is from these |
 | cycles, predicted_cycles | on IPUs only: of a training step, as the emulated machine counts them (empty on hardware), and as the plan predicts them |
-| predicted_step_ms | on IPUs only: what the plan predicts for step_ms, given the activity that was asked for |
+| predicted_step_ms | on IPUs only: the plan's prediction of step_ms, for the activity that was asked for |
 
 Where other programs use the machine, a baseline that was disturbed moves all accelerations of its line.
 """

@@ -1,4 +1,4 @@
-"""Training steps of the IPU program, timed on a device or counted on the emulated one, next to what its plan predicts.
+"""Training steps of the IPU program, timed on a device or counted on the emulated one, next to the plan's prediction.
 
 On `ipu` a step takes the seconds that pass on the host: packing of lists, streams, the device. On `ipu-model` it takes the
 cycles that the emulated machine counts, over the clock of the target: predicted by a machine, never measured on an IPU.
@@ -27,7 +27,7 @@ from sparsesnn.partition.target import Target, parse_target
 from sparsesnn.spikes import SpikeBatch
 
 BACKENDS = ("ipu", "ipu-model")
-#: how a row says what its time is
+#: sources of a row's time
 MEASURED, COUNTED = "seconds of the device", "cycles of the emulated machine"
 
 

@@ -44,7 +44,7 @@ CHECKS = ("always", "first", "never")
 def machine_arguments(
     native: ModuleType, backend: str, target: Target, checks: str, *, poprun: bool = False
 ) -> tuple[Any, ...]:
-    """What a compiled program is told of its machine; `poprun`: whether PopDist knows which IPUs this process has."""
+    """Arguments of a compiled program that describe its machine; `poprun`: whether PopDist chooses the IPUs."""
     if not MACHINES[backend].emulated:
         return "poprun" if poprun and backend == "ipu" else backend, codelets()
     if checks not in CHECKS:

@@ -1,6 +1,6 @@
 """Which replicas of an IPU program this process drives: all of them, or under PopRun those of one instance.
 
-PopRun's word goes first: it has reserved the IPUs. What a run asks for beyond that must agree with it.
+PopRun has reserved the IPUs, so that its numbers hold. The options of a run must agree with them.
 """
 
 from __future__ import annotations

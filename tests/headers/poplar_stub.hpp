@@ -1,6 +1,7 @@
 // Declarations in the place of Poplar's host headers, which are not public: a fake for the compiler alone. Nothing here
 // is defined, and nothing can be linked. `./dev headers DIR` puts it behind every closed include path (poplar/, gcl/,
-// gccs/, popdist/, popef/) and compiles our IPU sources against it together with the open headers of PopART and PopLibs.
+// gccs/, popdist/, popef/) and compiles our IPU sources against it together with the open headers of PopART and
+// PopLibs.
 //
 // What it offers is what those open sources use. It is wider than the emulated machine (host/src/emulator/include) on
 // purpose: that one declares what our program may call, this one what others call, so that a call which compiles

@@ -160,6 +160,20 @@ def test_engines_that_run_under_poprun(monkeypatch: pytest.MonkeyPatch) -> None:
         engines._check_launcher("dense", Poprun())
 
 
+def test_a_device_is_free_before_the_next_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PopDist chooses one device: a program for longer lists can attach it only once the program before is gone."""
+    from sparsesnn.engines.ipu import engine as module
+
+    engine: Any = make_engine("ipu-model", small_network(), Training(n_classes=3, decoding="mean", batch=4))
+    held, build = [], module.IpuProgram
+    monkeypatch.setattr(module, "IpuProgram", lambda *a, **k: held.append(engine.program) or build(*a, **k))
+    few, labels = random_batch(4)
+    spikes = SpikeBatch.from_dense(torch.ones(7, 4, 30))
+    for batch in (few, spikes):
+        engine.step(Batch(batch, labels), 1e-3)
+    assert held == [None, None]
+
+
 # ---- several instances ---------------------------------------------------------------------------------------------
 
 

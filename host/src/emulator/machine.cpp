@@ -264,7 +264,8 @@ void Machine::run_replicas(const poplar::program::Program& program) {
   } else if (node.kind == Kind::all_reduce) {
     if (replicas_.size() < all_replicas_)
       throw poplar_error("all-reduce '" + node.name + "': " + std::to_string(replicas_.size()) + " of " +
-                         std::to_string(all_replicas_) + " replicas are in this process; sums over processes are not emulated");
+                         std::to_string(all_replicas_) +
+                         " replicas are in this process; sums over processes are not emulated");
     std::vector<float> sum = replicas_[0]->read(node);
     for (std::size_t r = 1; r < replicas_.size(); ++r) {
       const std::vector<float> other = replicas_[r]->read(node);

@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <string>
 #ifdef SPARSESNN_POPLAR_SDK
-#include <poplar/DeviceManager.hpp>
 #include <popdist/backend.hpp>
 #include <popdist/context.hpp>
+#include <poplar/DeviceManager.hpp>
 #if __has_include(<popdist/popdist_poplar.hpp>)
 #include <popdist/popdist_poplar.hpp>  // has getDeviceId in some versions
 #endif

@@ -1,7 +1,7 @@
 // The device of a program, and how one process drives its part of a graph of all replicas.
 //
-// Several processes (instances of PopRun) each build the same graph, of all replicas on all IPUs, and run the replicas
-// of their own on a device of their own. The calls are those that PopART makes for distributed replicated graphs.
+// Each of several processes (instances of PopRun) builds the same graph, of all replicas on all IPUs, and runs its own
+// replicas on its own device. The calls are those that PopART makes for distributed replicated graphs.
 #pragma once
 
 #include <poplar/Device.hpp>
@@ -16,7 +16,7 @@ namespace sparsesnn::ipu {
 // A device for this process's replicas, attached: any free one, or under PopRun the one that PopDist chooses.
 poplar::Device make_device(DeviceKind kind, const ProgramSpec& spec);
 
-// Of the graph: the IPUs of all replicas, in whichever process.
+// The graph's target: the IPUs of all replicas, in whichever process.
 poplar::Target graph_target(const poplar::Device& device, const ProgramSpec& spec);
 
 // Which replicas an engine runs; nothing if it runs all of them.

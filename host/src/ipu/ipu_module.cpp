@@ -151,7 +151,8 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
              bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds, bool half_weights,
              unsigned replicas, unsigned first_replica, unsigned own_replicas, unsigned keep_every,
-             std::vector<Population> populations, std::vector<Connection> connections, const std::tuple<float, float, float, float>& regulariser) {
+             std::vector<Population> populations, std::vector<Connection> connections,
+             const std::tuple<float, float, float, float>& regulariser) {
             new (self) ProgramSpec{devices,
                                    tiles,
                                    n_samples,

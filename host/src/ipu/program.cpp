@@ -78,8 +78,8 @@ Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& co
   if (spec.replicas > 1) popops::addCodelets(graph);  // which all-reduces are made of
   std::map<std::string, Buffer> buffers;
   const std::vector<poplar::program::Program> programs = Builder(spec, graph, buffers).build();
-  parts_ = std::make_unique<Parts>(
-      Parts{std::move(device), poplar::Engine(graph, programs, engine_options(spec)), std::move(buffers), spec.trains()});
+  parts_ = std::make_unique<Parts>(Parts{std::move(device), poplar::Engine(graph, programs, engine_options(spec)),
+                                         std::move(buffers), spec.trains()});
   for (auto& [name, buffer] : parts_->buffers) {
     auto* begin = static_cast<unsigned char*>(buffer.data());
     const std::size_t bytes = buffer.n * buffer.element_bytes() / buffer.n_copies;

@@ -298,6 +298,7 @@ class IpuEngine(CpuEngine):
                 return self.program
             longest = max(longest, plan.populations[source].capacity)
             self._pull()
+            self.program = None  # frees its device, which the next program may need
         capacity = {**self.capacity, source: min(spikes.n_neurons, max(1, math.ceil(INPUT_ROOM * longest)))}
         training, options = self.training, self.training.options
         plan = make_plan(

@@ -1,8 +1,10 @@
-// A fake of the parts of Poplar and PopDist that choose and attach a device: for tests of host/src/ipu/device.cpp alone.
+// A fake of the parts of Poplar and PopDist that choose and attach a device: for tests of host/src/ipu/device.cpp
+// alone.
 //
-// Its devices are those of one V-IPU partition: of each graph compile domain (GCD), every IPU alone, then groups of 2, 4, …
-// IPUs, each with an id of its own. An instance of PopRun sees its own GCD only. Names and results are those that PopART,
-// PaddlePaddle and the references of Poplar and PopDist show. What they throw for is thrown for here; nothing is silent.
+// Its devices are those of one V-IPU partition: of each graph compile domain (GCD), every IPU alone, then groups of 2,
+// 4, … IPUs, each with an id of its own. An instance of PopRun sees its own GCD only. Names and results are those that
+// PopART, PaddlePaddle and the references of Poplar and PopDist show. What they throw for is thrown for here; nothing
+// is silent.
 #pragma once
 
 #include <cstdlib>
