@@ -98,7 +98,7 @@ def finish(rows: Sequence[Row]) -> None:
     first = rows[0]
 
     def per_ipu(row: Row, step_ms: str) -> float:
-        return work_per_s(row) / row["ranks"] * row["step_ms"] / row[step_ms]
+        return float(work_per_s(row) / row["ranks"] * row["step_ms"] / row[step_ms])
 
     for row in rows:
         row["efficiency"] = per_ipu(row, "step_ms") / per_ipu(first, "step_ms")

@@ -288,12 +288,12 @@ def heard(config: Config, stream: Stream, epoch: int, batch: int) -> Heard | Non
     return DrawnDropout(dropout, config.train.seed, epoch, stream.batch_samples(epoch, batch))
 
 
-def _place_in(replicas: Communicator | None, config: Config) -> dict[str, int]:
-    """Arguments of a `Stream`: which samples of a batch this replica takes."""
+def _place_in(replicas: Communicator | None, config: Config) -> tuple[int, int, int]:
+    """rank, n_ranks and per_rank of a `Stream`: which samples of a batch this replica takes."""
     if replicas is None:
-        return {}
+        return 0, 1, 0
     per_rank = engines.samples_of_rank(config.train.backend, config.train.batch, replicas.size)
-    return {"rank": replicas.rank, "n_ranks": replicas.size, "per_rank": per_rank}
+    return replicas.rank, replicas.size, per_rank
 
 
 def train_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
@@ -301,6 +301,7 @@ def train_stream(config: Config, part: Part, replicas: Communicator | None = Non
 
     Errors: `ConfigError` for an augmentation that has no meaning for the data, and where no batch would be left.
     """
+    rank, n_ranks, per_rank = _place_in(replicas, config)
     stream = Stream(
         part.event_set,
         part.indices,
@@ -311,7 +312,9 @@ def train_stream(config: Config, part: Part, replicas: Communicator | None = Non
         bucket_batches=config.train.bucket_batches,
         drop_last=config.train.drop_last,
         prefetch=config.train.prefetch,
-        **_place_in(replicas, config),
+        rank=rank,
+        n_ranks=n_ranks,
+        per_rank=per_rank,
     )
     if not len(stream):
         raise ConfigError(
@@ -323,6 +326,7 @@ def train_stream(config: Config, part: Part, replicas: Communicator | None = Non
 
 def eval_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
     """In the order of the data, all of it, without augmentation; this replica's samples of each batch."""
+    rank, n_ranks, per_rank = _place_in(replicas, config)
     return Stream(
         part.event_set,
         part.indices,
@@ -330,5 +334,7 @@ def eval_stream(config: Config, part: Part, replicas: Communicator | None = None
         shuffle=False,
         seed=config.train.seed,
         prefetch=config.train.prefetch,
-        **_place_in(replicas, config),
+        rank=rank,
+        n_ranks=n_ranks,
+        per_rank=per_rank,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparsesnn import datasets
 from sparsesnn.config import Config
@@ -55,11 +55,12 @@ def introduce(run: Run) -> None:
         note(f"time    {run.times}")
     note(f"note    {readers_text(network)}")
     note(f"run     {run.folder}, backend {config.train.backend}, seed {config.train.seed}")
-    instance = getattr(run.engine, "instance", None)  # of an engine that makes its replicas itself
+    engine: Any = run.engine
+    instance = getattr(engine, "instance", None)  # of an engine that makes its replicas itself
     if instance is not None and instance.total > 1:
         note(
             f"IPUs    {count(instance.total, 'replica')}"
-            + f" of {count(run.engine.target.devices, 'IPU')}" * (run.engine.target.devices > 1)
+            + f" of {count(engine.target.devices, 'IPU')}" * (engine.target.devices > 1)
             + ", from PopRun" * instance.poprun
             + f", {instance.own} in each of {count(run.world.size, 'instance')}" * instance.is_part
         )

@@ -31,7 +31,7 @@ class CpuEngine(TorchEngine):
     """
 
     reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES, "lists": None}
-    launchers = ("mpirun", "poprun")
+    launchers: ClassVar[Sequence[str]] = ("mpirun", "poprun")
     takes_shards = True
     counts_phases = True
 
