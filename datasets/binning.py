@@ -1,6 +1,6 @@
 """Raw events into spike lists: a time and a unit each become a step and a neuron.
 
-An event at `t_us` falls into step floor(t_us / dt_us) and onto cell unit // pool. Events before 0, or in step T and
+An event at `t_us` falls into step floor(t_us / dt_us), see `event_times`, and onto cell unit // pool. Events before 0, or in step T and
 later, are left out and counted. The order of the events does not matter. For events in order of time this is what
 Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)` makes.
 
@@ -13,6 +13,7 @@ Several events of one cell in one step need a rule, `duplicates`:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError, DataError
-from sparsesnn.event_times import warn_of_units
+from sparsesnn.event_times import Clock, Precision, Times, spans, step_of, window_problem
 from sparsesnn.ids import MAX_UINT16_NEURONS
 from sparsesnn.options import option
 
@@ -65,6 +66,23 @@ class Binned:
             n_lost=sum(part.n_lost for part in parts),
             n_merged=sum(part.n_merged for part in parts),
         )
+
+    @property
+    def n_used(self) -> npt.NDArray[np.int64]:
+        """int64[n], the steps of each sample that have spikes."""
+        return np.count_nonzero(self.n_spikes, axis=1)
+
+    def window_problem(
+        self, n_events: npt.NDArray[np.int64], first_us: Times, last_us: Times, dt_us: float, **more: Any
+    ) -> list[str]:
+        """At most one text: the window does not fit the events; arguments as of `event_times.window_problem`."""
+        window = {
+            "n_lost": self.n_lost,
+            "n_merged": self.n_merged,
+            "n_steps": int(self.n_spikes.shape[1]),
+            "dt_us": dt_us,
+        }
+        return window_problem(n_events, first_us, last_us, self.n_used, **window, **more)
 
     def with_lost(self, n_events: int) -> Binned:
         """The same lists, with so many more events lost before they were binned."""
@@ -125,6 +143,7 @@ def bin_events(
     duplicates: str = "binary",
     source: str = "events",
     first_sample: int = 0,
+    clock: Clock | None = None,
 ) -> Binned:
     """Bins the events of some samples, one pair of arrays each.
 
@@ -136,22 +155,37 @@ def bin_events(
         pool: neighbouring units that share a neuron.
         source: name for messages: the file.
         first_sample: number of the first sample, for messages.
+        clock: decides where the time of a sample begins, and notices what is wrong with it; None: at 0.
 
     Raises:
         DataError: NaN or infinite times, units that are not integers in 0 .. n_units-1, unequal lengths; the message
             names the sample.
         ConfigError: a parameter without meaning.
 
-    Warns where no event lies in the window, or all of them in its first step: the times may be in another unit.
+    Without `clock`, warns if no event lies in the window, or all of them in its first step: the times may be in another unit.
     """
     n_events = [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)]
-    # float64 before any arithmetic: SHD keeps seconds as float16, whose steps are 0.5 ms after the first half second
-    t_us = _concatenate([np.asarray(t, dtype=np.float64) for t, _ in events], np.float64)
+    times = [np.asarray(t) for t, _ in events]
+    precisions = [Precision.of(t) for t in times]
+    pieces = [precision.in_us(t) for precision, t in zip(precisions, times, strict=True)]
+    t_us = _concatenate(pieces, np.float64)
+    slack_us: Times | float = 0.0
+    if any(precision.is_narrow for precision in precisions):
+        slack_us = np.concatenate(
+            [np.broadcast_to(p.slack_us(t), t.shape) for p, t in zip(precisions, pieces, strict=True)]
+        )
+    lengths = np.array(n_events, np.int64)
+    if clock is not None:
+        _check_finite(t_us, np.repeat(np.arange(lengths.size), lengths), source, first_sample)
+        for precision in dict.fromkeys(precisions):
+            own = [t for p, t in zip(precisions, pieces, strict=True) if p == precision]
+            clock.notes += precision.notes(_concatenate(own, np.float64), dt_us)
+        t_us = clock.relative(t_us, lengths)
     unit = _concatenate([np.asarray(u) if np.size(u) else np.empty(0, np.int64) for _, u in events], np.int64)
     return bin_flat(
         t_us,
         unit,
-        np.array(n_events, np.int64),
+        lengths,
         n_units=n_units,
         n_steps=n_steps,
         dt_us=dt_us,
@@ -159,6 +193,8 @@ def bin_events(
         duplicates=duplicates,
         source=source,
         first_sample=first_sample,
+        slack_us=slack_us,
+        check_units=clock is None,
     )
 
 
@@ -174,6 +210,8 @@ def bin_flat(
     duplicates: str = "binary",
     source: str = "events",
     first_sample: int = 0,
+    slack_us: Times | float = 0.0,
+    check_units: bool = True,
 ) -> Binned:
     """Bins the events of some samples that lie one after the other in two flat arrays; see `bin_events`.
 
@@ -181,17 +219,17 @@ def bin_flat(
         t_us: float or integer [E], microseconds.
         unit: integer [E].
         n_events: int64[n], events of each sample; they sum to E.
+        slack_us: see `event_times.step_of`.
+        check_units: warn as `bin_events` does without a clock.
     """
     check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
     largest, n_neurons, n_samples = max_count(duplicates), pooled(n_units, pool), n_events.size
     sample = np.repeat(np.arange(n_samples), n_events)
-    _check_all(np.isfinite(t_us), t_us, sample, source, first_sample, "times", "finite numbers; remove those events")
+    _check_finite(t_us, sample, source, first_sample)
     allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
     _check_all((unit >= 0) & (unit < n_units), unit, sample, source, first_sample, "units", allowed)
 
-    warn_of_units(t_us, n_steps=n_steps, dt_us=dt_us, what=source)
-    with np.errstate(over="ignore"):  # a time so late that its step is infinite is beyond the window
-        step = np.floor(t_us / dt_us)
+    step = step_of(t_us, dt_us, slack_us)
     inside = (step >= 0) & (step < n_steps)
     row = sample[inside] * n_steps + step[inside].astype(np.int64)
     key = np.sort(row * n_neurons + unit[inside].astype(np.int64) // pool)
@@ -199,7 +237,7 @@ def bin_flat(
     row, neuron = np.divmod(key[first], n_neurons)
     n_spikes = np.bincount(row, minlength=n_samples * n_steps).reshape(n_samples, n_steps)
     counts = None if largest is None else np.minimum(np.diff(first, append=key.size), largest)
-    return Binned(
+    binned = Binned(
         ids=neuron.astype(np.uint16 if n_neurons <= MAX_UINT16_NEURONS else np.int32),
         n_spikes=smallest(n_spikes),
         n_neurons=n_neurons,
@@ -207,6 +245,10 @@ def bin_flat(
         n_merged=int(key.size - (first.size if counts is None else counts.sum())),
         values=None if counts is None else smallest(counts),
     )
+    if check_units:
+        for text in binned.window_problem(n_events, *spans(t_us, n_events), dt_us, units_only=True):
+            warnings.warn(f"{source}: {text}", UserWarning, stacklevel=3)
+    return binned
 
 
 def smallest(numbers: npt.NDArray[np.int64]) -> Array:
@@ -230,6 +272,10 @@ def _check_shape(t_us: npt.ArrayLike, unit: npt.ArrayLike, where: str) -> int:
     if unit.size and unit.dtype.kind not in "iu":
         raise DataError(f"{where} has units of the type {unit.dtype}; give integers")
     return int(t_us.size)
+
+
+def _check_finite(t_us: Array, sample: Array, source: str, first_sample: int) -> None:
+    _check_all(np.isfinite(t_us), t_us, sample, source, first_sample, "times", "finite numbers; remove those events")
 
 
 def _check_all(

@@ -217,6 +217,7 @@ def convert(
             dt_us=dt_us,
             duplicates=duplicates,
             source=str(path),
+            check_units=False,
         )
         begun, ended = (np.cumsum(np.bincount(bound, minlength=clip.t_us.size + 1)[:-1]) for bound in bounds.T)
         name = parse_name(Path(folder), names[number])

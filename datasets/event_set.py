@@ -18,6 +18,7 @@ from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.event_times import Clock
 from sparsesnn.ids import MAX_UINT16_NEURONS
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
@@ -139,6 +140,7 @@ class EventSet:
         n_classes: int | None = None,
         pool: int = 1,
         duplicates: str = "binary",
+        start: str = "zero",
         groups: Mapping[str, npt.ArrayLike] | None = None,
         description: Mapping[str, Any] | None = None,
     ) -> EventSet:
@@ -150,17 +152,22 @@ class EventSet:
                 (`description["classes"]`).
             n_units: units that there are; None: the largest number and one.
             n_classes: number of classes; None: the largest label and one.
+            start: where the time of a sample begins: "zero", at time 0, or "first", at its first event.
             groups: for each name, [n]: which group a sample belongs to; whole numbers or texts.
             description: what made it, JSON values.
 
         Raises:
             DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts.
             ConfigError: a window without meaning.
+
+        Warns if samples or most events are lost, if the window does not fit, and if a clock begins again; see `event_times`.
         """
+        clock = Clock(start)
         if n_units is None:
             n_units = 1 + max((int(np.max(unit)) for _, unit in events if np.size(unit)), default=0)
         window: dict[str, Any] = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
-        binned = bin_events(events, **window, duplicates=duplicates, source="from_events")
+        binned = bin_events(events, **window, duplicates=duplicates, source="from_events", clock=clock)
+        clock.warn("from_events", binned.window_problem(*clock.samples(), dt_us, start=start))
         classes, names = numbered(labels, "from_events: labels")
         found = count_classes(classes, names, "from_events") if n_classes is None else n_classes
         members = {name: numbered(group, f"from_events: groups[{name!r}]") for name, group in (groups or {}).items()}
@@ -173,6 +180,7 @@ class EventSet:
             description={
                 "dt_us": dt_us,
                 **({} if binned.values is None else {"duplicates": duplicates}),
+                **({} if start == "zero" else {"start": start}),
                 **({"classes": names} if names else {}),
                 **({"group_names": group_names} if group_names else {}),
                 **(description or {}),
@@ -188,6 +196,7 @@ class EventSet:
         dt_us: float,
         pool: int = 1,
         duplicates: str = "binary",
+        start: str = "zero",
         sensor_size: Sequence[int] | None = None,
     ) -> EventSet:
         """From a data set of Tonic, or anything whose items are (events with fields x, t and perhaps y, p; label).
@@ -195,6 +204,7 @@ class EventSet:
         Args:
             dataset: without a transform; its times are microseconds.
             n_steps, dt_us, duplicates: see `binning.bin_events`.
+            start: as in `from_events`.
             pool: pixels that share a neuron, in x and in y; of a sensor with one row, neighboring channels.
             sensor_size: (width, height, polarities); None: that of the data set. Unit order: x + W·(y + H·p).
 
@@ -204,7 +214,7 @@ class EventSet:
         from sparsesnn.datasets.tonic_sets import from_tonic
 
         window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "pool": pool, "duplicates": duplicates}
-        return from_tonic(dataset, **window, sensor_size=sensor_size)
+        return from_tonic(dataset, **window, start=start, sensor_size=sensor_size)
 
     # ---- looked at ---------------------------------------------------------------------------------------------
 

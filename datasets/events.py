@@ -23,6 +23,7 @@ import itertools
 import math
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.recording import PARTS, Recording, from_arrays, join, read
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import DataError
+from sparsesnn.event_times import STARTS
 from sparsesnn.options import option
 
 SPLITS = PARTS
@@ -51,8 +53,12 @@ RECIPE = {
     "train": {"epochs": 30},
 }
 
+#: a longer step is no step, but a clock that began long ago
+_MAX_STEP_US = 1e12
 _FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _ENDINGS = (".npz", ".h5", ".hdf5")
+#: entries of a description: what looks wrong, and what looks odd and may be meant; absent if there is nothing
+PROBLEMS, NOTES = "problems", "notes"
 #: events that are binned at once
 _BLOCK_EVENTS = 4_000_000
 
@@ -63,9 +69,7 @@ class Options:
 
     dt_ms: float = option(0.0, "width of a step, milliseconds; 0: the longest sample lasts n_steps", low=0)
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
-    start: str = option(
-        "zero", "where the time of a sample begins: at zero, or at its first event", choices=("zero", "first")
-    )
+    start: str = option("zero", "where the time of a sample begins: at zero, or at its first event", choices=STARTS)
     n_units: int = option(0, "units; 0: the largest number and one", low=0, high=100_000_000)
     width: int = option(0, "of a camera, pixels; 0: the largest x and one", low=0, high=100_000)
     height: int = option(0, "of a camera, pixels; 0: the largest y and one", low=0, high=100_000)
@@ -92,7 +96,16 @@ def load(
     Raises:
         DataError: files that are missing, damaged or of another form, or that have no such part.
         ConfigError: options without meaning.
+
+    Warns of the problems that `EventSet.description["problems"]` lists, whether or not the set comes from the cache.
     """
+    event_set = _load(split, data_dir, cache_dir, options)
+    for text in event_set.description.get(PROBLEMS, []):
+        warnings.warn(f"{data_dir}: {text}", UserWarning, stacklevel=3)
+    return event_set
+
+
+def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Options) -> EventSet:
     if data_dir is None:
         raise DataError(
             "events: no file was given; give --data FILE.npz, FILE.h5, a folder of them, or FILE.py:FUNCTION"
@@ -174,19 +187,26 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
         )
     dt_us, (cells, n_units, sensor) = window_of(recording, options), _units(recording, options)
     n_classes = count_classes(recording.labels, recording.class_names, f"{recording.source}: label")
+    if dt_us >= _MAX_STEP_US and not options.dt_ms:
+        raise DataError(
+            f"{recording.source}: times reach {float(recording.spans[1].max()):g} us, so that each of {options.n_steps:,} steps would "
+            f"last {dt_us:g} us; allowed: less than {_MAX_STEP_US:g}. Set data.start=first if the clock does not begin at 0, or data.dt_ms"
+        )
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=n_units)
     chosen = recording.of_part(split)
     starts, binned = recording.starts, []
-    begins = recording.spans[0] if options.start == "first" else np.zeros(len(recording))
+    first, last = recording.spans
+    begins = first if options.start == "first" else np.zeros(len(recording))
     n_all = int(recording.n_events[chosen].sum())
     with progress_bar(f"converting events {split}", n_all, large=True) as bar:
         for block in _blocks(recording.n_events[chosen]):
             samples = chosen[block]
             n_events = recording.n_events[samples]
             places = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in samples] or [np.empty(0, np.int64)])
+            t_us = recording.t_us[places]
             binned.append(
                 bin_flat(
-                    recording.t_us[places] - np.repeat(begins[samples], n_events),
+                    t_us - np.repeat(begins[samples], n_events),
                     cells(places),
                     n_events,
                     n_units=n_units,
@@ -195,11 +215,22 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
                     duplicates=options.duplicates,
                     source=recording.source,
                     first_sample=int(samples[0]) if samples.size else 0,
+                    slack_us=recording.precision.slack_us(t_us),
+                    check_units=False,
                 )
             )
             bar.update(places.size)
+    lists = Binned.join(binned)
+    window_problem = lists.window_problem(
+        recording.n_events[chosen], first[chosen], last[chosen], dt_us, start=options.start, of_file=True
+    )
+    problems = [
+        *recording.precision.notes(np.concatenate(recording.spans), dt_us),
+        *recording.wraps.texts(window_problem),
+    ]
+    notes = recording.notes(options.start)
     return EventSet.from_binned(
-        Binned.join(binned),
+        lists,
         recording.labels[chosen],
         n_classes,
         groups={name: group[chosen] for name, group in recording.groups.items()},
@@ -213,6 +244,8 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
             "classes": recording.class_names,
             "group_names": dict(recording.group_names),
             **({} if sensor is None else {"sensor": sensor.entry()}),
+            **({PROBLEMS: problems} if problems else {}),
+            **({NOTES: notes} if notes else {}),
         },
     )
 

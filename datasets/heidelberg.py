@@ -7,8 +7,8 @@ Sensor: 700 channels of a cochlea. Unit order: unit 0 is the highest tone; neuro
 
 A file holds, for each sample, `spikes/times` (seconds, float16) and `spikes/units` (0 to 699), `labels`,
 `extra/speaker` and, for the classes, `extra/keys`. Tonic's class finds (or downloads) the file; the events are then
-read in blocks, for Tonic's reader opens the file anew for every sample. The events are Tonic's: times in whole
-microseconds.
+read in blocks, because Tonic's reader opens the file again for every sample. The events are Tonic's: times in whole
+microseconds. Times of type float32 or float64 are read as `event_times` says.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sparsesnn.datasets.classes import MAX_CLASSES
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError
+from sparsesnn.event_times import STARTS, Clock, Precision, exact_us
 from sparsesnn.options import option
 from sparsesnn.wording import count
 
@@ -53,6 +54,7 @@ class Options:
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
     pool: int = option(1, "neighboring channels that share a neuron", low=1, high=N_UNITS)
     duplicates: str = duplicates_option()
+    start: str = option("zero", "where the time of a sample begins: at zero, or at its first event", choices=STARTS)
 
 
 def load(
@@ -84,6 +86,8 @@ def load(
     max_count(options.duplicates)  # refused before files are looked for
     path = _find(class_name, make, file_name, data_dir, download)
     window = {"dt_us": dt_us, **{name: getattr(options, name) for name in ("n_steps", "pool", "duplicates")}}
+    if options.start != "zero":  # sets that were made before there was a choice keep their description
+        window["start"] = options.start
     source = cache.source_identity(path)
     parameters: dict[str, Any] = {"name": class_name.lower(), "split": split, "source": source, **window}
 
@@ -116,11 +120,13 @@ def load(
     return cache.load_or_build(parameters, build, cache_dir)
 
 
-def convert(first: int, last: int, *, path: str, dt_us: float, n_steps: int, pool: int, duplicates: str) -> Part:
+def convert(
+    first: int, last: int, *, path: str, dt_us: float, n_steps: int, pool: int, duplicates: str, start: str = "zero"
+) -> Part:
     """The lists of samples `first` to `last - 1` of a file."""
     events = [pair for block in read_events(Path(path), first, last) for pair in block]
     window: dict[str, Any] = {"dt_us": dt_us, "n_steps": n_steps, "pool": pool, "duplicates": duplicates}
-    return Part(bin_events(events, n_units=N_UNITS, **window, source=path, first_sample=first))
+    return Part(bin_events(events, n_units=N_UNITS, **window, source=path, first_sample=first, clock=Clock(start)))
 
 
 def read_events(
@@ -136,10 +142,16 @@ def read_events(
         for start in range(first, last, hdf5.BLOCK_SAMPLES):
             stop = min(start + hdf5.BLOCK_SAMPLES, last)
             block = zip(times[start:stop], units[start:stop], strict=True)
-            # float64 first: a float16 product would overflow at 65 ms
-            with np.errstate(all="ignore"):  # NaN and infinite times are found, and named, when they are binned
-                events = [(np.floor(np.asarray(t, dtype=np.float64) * 1e6), np.asarray(u)) for t, u in block]
-            yield events
+            yield [(_in_us(np.asarray(t)), np.asarray(u)) for t, u in block]
+
+
+def _in_us(seconds: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    if seconds.dtype == np.float16:
+        return exact_us(seconds)
+    precision = Precision.of(seconds, 1e6)
+    t_us = precision.in_us(seconds, 1e6)
+    with np.errstate(invalid="ignore"):
+        return np.floor(t_us + precision.slack_us(t_us))
 
 
 def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, download: bool) -> Path:

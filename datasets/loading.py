@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -10,8 +11,9 @@ from typing import Any
 
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
+from sparsesnn.event_times import MIN_EVENTS
 from sparsesnn.options import Option, options_of
-from sparsesnn.wording import unknown
+from sparsesnn.wording import count, unknown
 
 #: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and
 #: `load(split=, options=, data_dir=, cache_dir=, download=, n_workers=)`, of which sets without files read the first two
@@ -104,7 +106,28 @@ def load(
         n_workers=n_workers,
         options=module.Options(**chosen),
     )
+    if name != "events":  # whose samples and clock are known, and looked at
+        _warn_of_window(name, loaded)
     return loaded
+
+
+def _warn_of_window(name: str, loaded: EventSet) -> None:
+    """Warns, whether or not the set comes from the cache, if most samples have lost all their events, or all lie in step 0."""
+    n_empty = int((~loaded.n_spikes.any(axis=1)).sum())
+    if loaded.n_events < MIN_EVENTS:
+        return
+    if loaded.n_lost >= n_empty and 2 * n_empty > len(loaded):
+        wrong = f"{n_empty:,} of {count(len(loaded), 'sample')} have no spikes, and {count(loaded.n_lost, 'event')} lie outside the window"
+    elif loaded.n_steps > 1 and 2 * loaded.n_merged > loaded.n_events and not loaded.n_spikes[:, 1:].any():
+        wrong = f"all {loaded.ids.size:,} spikes lie in the first step of the window"
+    else:
+        return
+    more = ", or data.start=first" if "start" in options(name) else ""
+    warnings.warn(
+        f"{name}: {wrong} of {count(loaded.n_steps, 'step')} of {loaded.dt_us} us. Give another data.dt_ms or data.n_steps{more}",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def _module(name: str) -> ModuleType:

@@ -190,6 +190,7 @@ def convert(
         duplicates=duplicates,
         source=folder,
         first_sample=first,
+        check_units=False,
     )
     return Part(binned.with_lost(n_read - events.t_us.size))
 

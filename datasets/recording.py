@@ -2,7 +2,7 @@
 
 | array | of | what |
 |---|---|---|
-| `t_us`, `t_ms` or `t_s` | every event | its time, one of the three |
+| `t_us`, `t_ms` or `t_s` | every event | its time, one of the three; a clock that wraps needs each sample in the order of recording |
 | `unit`, or `x`, `y` and perhaps `p` | every event | which unit it comes from, from 0; or the pixel, and the polarity (0 or 1, or -1 or 1) |
 | `sample` | every event | the number of its sample, from 0; in any order |
 | `label` | every sample | its class: a whole number from 0, or a text |
@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,11 +26,14 @@ from sparsesnn.datasets import arrays, hdf5
 from sparsesnn.datasets.classes import numbered
 from sparsesnn.datasets.convert import progress_bar
 from sparsesnn.errors import DataError
+from sparsesnn.event_times import Precision, Wraps, exact_us, spans, unwrap
 from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]
 
 PARTS = ("train", "valid", "test")
+#: names that are listed in a line
+_MOST_NAMES = 12
 _TIMES = {"t_us": 1.0, "t_ms": 1e3, "t_s": 1e6}
 _EVENT = ("unit", "x", "y", "p", "sample")
 _SHD = ("spikes/times", "spikes/units", "labels")
@@ -55,6 +60,8 @@ class Recording:
         parts: one of `PARTS` for each sample; None: there are no parts.
         source: name for messages.
         unread: names of arrays that nothing reads.
+        precision: of the times as they were given.
+        wraps: of clocks.
     """
 
     t_us: npt.NDArray[np.float64]
@@ -67,6 +74,8 @@ class Recording:
     parts: npt.NDArray[np.str_] | None
     source: str
     unread: Sequence[str] = field(default_factory=list)
+    precision: Precision = field(default_factory=lambda: Precision(np.dtype(np.int64)))
+    wraps: Wraps = field(default_factory=Wraps)
 
     def __len__(self) -> int:
         return self.n_events.size
@@ -76,16 +85,30 @@ class Recording:
         """int64[n + 1], where the events of each sample begin."""
         return np.concatenate([[0], np.cumsum(self.n_events)]).astype(np.int64)
 
-    @property
+    @functools.cached_property
     def spans(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """float64[n], first and last time of every sample; 0 where it has no events."""
-        first, last = np.zeros((2, len(self)))
+        return spans(self.t_us, self.n_events)
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether time 0 is no beginning of the samples: they come later than they last, or before 0."""
         filled = self.n_events > 0
-        if filled.any():
-            starts = self.starts[:-1][filled]
-            first[filled] = np.minimum.reduceat(self.t_us, starts)
-            last[filled] = np.maximum.reduceat(self.t_us, starts)
-        return first, last
+        first, last = (x[filled] for x in self.spans)
+        if not first.size:
+            return False
+        return bool((first < 0).any()) or float(np.median(first)) > float(np.median(last - first)) > 0
+
+    def notes(self, start: str) -> list[str]:
+        """What looks odd and may be meant, a line each; `start`: see `event_times.STARTS`."""
+        found = [f"not read: {', '.join(self.unread[:_MOST_NAMES])}"] if self.unread else []
+        if empty := int((self.n_events == 0).sum()):
+            found.append(f"{count(empty, 'sample')} without events")
+        if start == "zero" and (early := int((self.t_us < 0).sum())):
+            found.append(f"{count(early, 'event')} before time 0, which are lost; set data.start=first")
+        elif start == "zero" and self.begins_late:
+            found.append("samples begin late: set data.start=first to count their time from their first event")
+        return found
 
     def of_part(self, part: str) -> npt.NDArray[np.int64]:
         """Numbers of the samples of a part."""
@@ -158,11 +181,14 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
     parts = _parts(_long(found["part"], n, "part", source), source) if "part" in found else None
     t_us = arrays.room(n_all, np.float64)
     places = {name: arrays.room(n_all, np.int64) for name in place_names}
-    free, signs = np.cumsum(counts) - counts, set[int]()
+    free, signs, precision = np.cumsum(counts) - counts, set[int](), Precision(found[time].dtype, _TIMES[time])
     with progress_bar(f"reading {source}", n_all, large=True) as bar:
         for where, block in arrays.blocks(found, [time, *place_names, "sample"]):
             to = _free_places(_whole(block["sample"], "sample", source), free)
-            t_us[to] = _finite(block[time], time, where.start, source) * _TIMES[time]
+            given = _finite(block[time], time, where.start, source)
+            if where.start == 0:
+                precision = Precision.of(given, _TIMES[time])
+            t_us[to] = precision.in_us(given, _TIMES[time])
             for name in place_names:
                 if name == "p":
                     p = _whole(block["p"], "p", source)
@@ -175,7 +201,19 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
                 else:
                     places[name][to] = _from_zero(block[name], name, where.start, source)
             bar.update(where.stop - where.start)
-    return Recording(t_us, places, counts, labels, class_names, groups, group_names, parts, source)
+    return Recording(
+        t_us,
+        places,
+        counts,
+        labels,
+        class_names,
+        groups,
+        group_names,
+        parts,
+        source,
+        precision=precision,
+        wraps=unwrap(t_us, counts),
+    )
 
 
 def _free_places(sample: npt.NDArray[np.int64], free: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | slice:
@@ -224,6 +262,11 @@ def join(recordings: Mapping[str, Recording]) -> Recording:
         group_names,
         np.concatenate([np.full(len(r), part) for part, r in recordings.items()]),
         first.source,
+        unread=list(dict.fromkeys(name for r in several for name in r.unread)),
+        precision=max(
+            (r.precision for r in several), key=lambda precision: float(precision.spacing_us(np.float64(1e6)))
+        ),
+        wraps=functools.reduce(operator.iadd, (r.wraps for r in several), Wraps()),
     )
 
 
@@ -275,11 +318,11 @@ def _check_column(column: arrays.Column, name: str, kinds: str, source: str) -> 
         raise DataError(f"{source}: {name} is {column.dtype}{list(column.shape)}; give a flat array of {wanted}")
 
 
-def _finite(values: Array, name: str, start: int, source: str) -> npt.NDArray[np.float64]:
+def _finite(values: Array, name: str, start: int, source: str) -> Array:
     if not np.isfinite(values).all():
         bad = int(np.argmin(np.isfinite(values)))
         raise DataError(f"{source}: {name}[{start + bad}] is {values[bad]}; allowed: finite numbers; remove the event")
-    return values.astype(np.float64)
+    return values
 
 
 def _whole(values: Array, name: str, source: str) -> npt.NDArray[np.int64]:
@@ -368,10 +411,15 @@ def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
                 )
             n_events[k] = t.size
 
-    def times_us() -> Iterator[Array]:
+    with hdf5.opened(path) as file:
+        import h5py
+
+        second, unit = (np.dtype(h5py.check_vlen_dtype(file[key].dtype)) for key in _SHD[:2])
+
+    def times() -> Iterator[Array]:
         for _, found in pieces(_SHD[0]):
-            with np.errstate(all="ignore"):
-                yield np.floor(np.concatenate([t.astype(np.float64) for t in found]) * 1e6)
+            given = np.concatenate(found)
+            yield exact_us(given) if second == np.float16 else given
 
     def unit_ids() -> Iterator[Array]:
         yield from (np.concatenate(found) for _, found in pieces(_SHD[1]))
@@ -381,13 +429,13 @@ def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
             some = n_events[k : k + hdf5.BLOCK_SAMPLES]
             yield np.repeat(np.arange(k, k + some.size), some)
 
-    with hdf5.opened(path) as file:
-        import h5py
-
-        unit = np.dtype(h5py.check_vlen_dtype(file[_SHD[1]].dtype))
     shape = (int(n_events.sum()),)
     return {
-        "t_us": arrays.Column(shape, np.dtype(np.float64), times_us),
+        **(
+            {"t_us": arrays.Column(shape, np.dtype(np.float64), times)}
+            if second == np.float16
+            else {"t_s": arrays.Column(shape, second, times)}
+        ),
         "unit": arrays.Column(shape, unit, unit_ids),
         "sample": arrays.Column(shape, np.dtype(np.int64), samples),
     }

@@ -12,6 +12,7 @@ from sparsesnn.datasets.classes import count_classes, numbered
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import DataError
+from sparsesnn.event_times import Clock
 
 #: samples that are read at once
 _BLOCK = 256
@@ -24,10 +25,11 @@ def from_tonic(
     dt_us: float,
     pool: int = 1,
     duplicates: str = "binary",
+    start: str = "zero",
     sensor_size: Sequence[int] | None = None,
 ) -> EventSet:
     """See `EventSet.from_tonic`."""
-    name = type(dataset).__name__
+    name, clock = type(dataset).__name__, Clock(start)
     size = tuple(getattr(dataset, "sensor_size", None) or () if sensor_size is None else sensor_size)
     if len(size) != 3 or not all(isinstance(x, (int, np.integer)) and x > 0 for x in size):
         raise DataError(f"from_tonic: {name} says no sensor_size; give sensor_size=(width, height, polarities)")
@@ -49,9 +51,11 @@ def from_tonic(
                 duplicates=duplicates,
                 source=f"from_tonic: {name}",
                 first_sample=first,
+                clock=clock,
             )
         )
     binned = Binned.join(parts)
+    clock.warn(f"from_tonic: {name}", binned.window_problem(*clock.samples(), dt_us, start=start))
     classes, names = numbered(np.array(labels) if labels else np.empty(0, np.int64), f"from_tonic: {name}: labels")
     known = [str(x) for x in getattr(dataset, "classes", [])]
     n_classes = count_classes(classes, names, f"from_tonic: {name}")
@@ -65,6 +69,7 @@ def from_tonic(
             "dt_us": dt_us,
             "pool": pool,
             **({} if binned.values is None else {"duplicates": duplicates}),
+            **({} if start == "zero" else {"start": start}),
             "classes": names or known,
             **({"sensor": sensor.entry()} if height > 1 else {}),
         },

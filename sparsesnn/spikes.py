@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsesnn.arguments import named
 from sparsesnn.errors import ShapeError, SpikeListError
-from sparsesnn.event_times import warn_of_units
+from sparsesnn.event_times import Clock, Precision, step_of, window_problem
 from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
 
 #: what `SpikeBatch.from_dense` does with the gradient of its spikes
@@ -137,25 +137,31 @@ class SpikeBatch:
         n_neurons: int,
         dt_us: float,
         count: bool = False,
+        start: str = "zero",
     ) -> SpikeBatch:
         """From raw events: one `(t_us, unit)` pair of arrays per sample.
 
-        An event at `t_us`, in microseconds, falls into step floor(t_us / dt_us). Events before 0 or in step `n_steps` and
-        later are left out; several events of one unit in one step make one spike, or, `count`, one graded spike whose
-        value is their number. Warns where no event lies in the
-        window, or all of them in its first step: the times may be in another unit.
+        An event at `t_us`, in microseconds, falls into step floor(t_us / dt_us), see `event_times`. Events before 0 or in step
+        `n_steps` and later are left out; several events of one unit in one step make one spike, or, `count`, one graded spike
+        whose value is their number. With `start="first"`, the time of a sample begins at its first event, and not at 0. Warns if
+        samples or most events are left out, if the window does not fit the events, and if a clock begins again.
         """
         if not dt_us > 0:
             raise SpikeListError(f"from_events: dt_us is {dt_us!r}; give the width of a step in microseconds, above 0")
-        n_samples = len(events)
-        keys = []
-        times = [np.empty(0)]
-        for b, (t_us, unit) in enumerate(events):
-            t_us, unit = np.asarray(t_us, dtype=np.float64), np.asarray(unit)
-            if t_us.shape != unit.shape or t_us.ndim != 1:
+        n_samples, clock = len(events), Clock(start)
+        keys, used, n_inside = [], [], 0
+        for b, (given, unit) in enumerate(events):
+            given, unit = np.asarray(given), np.asarray(unit)
+            if given.shape != unit.shape or given.ndim != 1:
                 raise ShapeError(
-                    f"from_events: sample {b} has t_us {t_us.shape} and unit {unit.shape}; give equal lengths"
+                    f"from_events: sample {b} has t_us {given.shape} and unit {unit.shape}; give equal lengths"
                 )
+            if given.dtype.kind not in "fiu":
+                raise SpikeListError(
+                    f"from_events: sample {b} has times of type {given.dtype}; give floating-point or integer times"
+                )
+            precision = Precision.of(given)
+            t_us = precision.in_us(given)
             if not np.isfinite(t_us).all():
                 raise SpikeListError(f"from_events: sample {b} has times that are NaN or infinite; remove those events")
             if unit.size and unit.dtype.kind not in "iu":
@@ -164,13 +170,17 @@ class SpikeBatch:
                 raise SpikeListError(
                     f"from_events: sample {b} has units {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}"
                 )
-            times.append(t_us)
-            step = np.floor(t_us / dt_us)
+            clock.notes += precision.notes(t_us, dt_us)
+            step = step_of(clock.relative(t_us, np.array([t_us.size])), dt_us, precision.slack_us(t_us))
             inside = (step >= 0) & (step < n_steps)
+            used.append(np.unique(step[inside]).size)
+            n_inside += int(inside.sum())
             row = step[inside].astype(np.int64) * n_samples + b
             keys.append(row * n_neurons + unit[inside].astype(np.int64))
-        warn_of_units(np.concatenate(times), n_steps=n_steps, dt_us=dt_us, what="from_events")
         key, counts = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
+        n_merged, n_all = 0 if count else n_inside - key.size, sum(int(n.sum()) for n in clock.n_events)
+        window = {"n_lost": n_all - n_inside, "n_merged": n_merged, "n_steps": n_steps, "dt_us": dt_us}
+        clock.warn("from_events", window_problem(*clock.samples(), np.array(used, np.int64), **window, start=start))
         n_spikes = np.bincount(key // n_neurons, minlength=n_steps * n_samples)
         batch = cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)
         return replace(batch, values=torch.from_numpy(counts.astype(np.float32)), graded=True) if count else batch

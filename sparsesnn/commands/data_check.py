@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.wording import count
+from sparsesnn.event_times import STARTS
 
 if TYPE_CHECKING:
     from sparsesnn.datasets.recording import Recording
@@ -30,6 +30,11 @@ def register(what: Any) -> None:
     )
     check.add_argument("file", type=Path, metavar="FILE", help=".npz, .h5, or a folder of them")
     check.add_argument("--out", type=Path, metavar="PICTURE", help="png, svg or pdf (default: FILE-check.png here)")
+    check.add_argument(
+        "--start",
+        choices=STARTS,
+        help="where the time of a sample begins, as data.start of training (default: first if the samples begin late, else zero)",
+    )
     check.add_argument("--no-plot", action="store_true", help="words only")
     check.set_defaults(run=_check)
 
@@ -41,10 +46,16 @@ def _check(options: argparse.Namespace) -> int:
     place = options.file.expanduser()
     recording = read_files(find_files(place))
     count_classes(recording.labels, recording.class_names, f"{place}: label")
-    dt_us = window_of(recording, Options())
-    for line in describe(recording, parts_of(recording)):
+    for line in describe(recording, parts_of(recording), options.start or "zero"):
         print(line)
-    print(f"train    sparsesnn train events --data {options.file}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)")
+    start = options.start or ("first" if recording.begins_late else "zero")
+    dt_us = window_of(recording, Options(start=start))
+    more = "" if start == "zero" else f" --set data.start={start}"
+    print(
+        f"train    sparsesnn train events --data {options.file}{more}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)"
+    )
+    for text in recording.precision.notes(np.concatenate(recording.spans), dt_us):
+        print(f"note     {text}")
     if options.no_plot:
         return 0
     out = options.out or Path(f"{place.stem}-check.png")
@@ -56,8 +67,8 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
-def describe(recording: Recording, parts: list[str]) -> list[str]:
-    """Lines of text: what is there, and what looks wrong."""
+def describe(recording: Recording, parts: list[str], start: str = "zero") -> list[str]:
+    """Lines of text: what is there, and what looks wrong; `start`: the option of training."""
     n_events, spans = recording.n_events, _spans(recording)
     first = np.array([s[0] for s in spans]) if spans else np.zeros(0)
     length = np.array([s[1] - s[0] for s in spans]) if spans else np.zeros(0)
@@ -78,16 +89,7 @@ def describe(recording: Recording, parts: list[str]) -> list[str]:
         for name, group in recording.groups.items()
     ]
     lines.append("parts    " + ", ".join(f"{part} {recording.of_part(part).size:,}" for part in parts))
-    if recording.unread:
-        lines.append(f"note     not read: {', '.join(recording.unread[:_MOST_NAMES])}")
-    if empty := int((n_events == 0).sum()):
-        lines.append(f"note     {count(empty, 'sample')} without events")
-    if (recording.t_us < 0).any():
-        lines.append(
-            f"note     {count(int((recording.t_us < 0).sum()), 'event')} before time 0, which are lost; set data.start=first"
-        )
-    elif first.size and float(np.median(first)) > float(np.median(length)) > 0:
-        lines.append("note     samples begin late: set data.start=first to count their time from their first event")
+    lines += [f"note     {text}" for text in (*recording.notes(start), *recording.wraps.texts())]
     if not recording.t_us.size:
         lines.append("note     there are no events: nothing to learn from")
     if "train" not in parts:

@@ -74,8 +74,9 @@ class Parts:
     def fingerprint(self) -> dict[str, Any]:
         """What made the training part and how large it is; equal for equal data, wherever the files lie."""
         source = self.train.event_set
+        described = {key: x for key, x in source.description.items() if key not in ("problems", "notes")}  # only texts
         return {
-            "description": json.loads(json.dumps(dict(source.description), default=str)),
+            "description": json.loads(json.dumps(described, default=str)),
             "n_neurons": source.n_neurons,
             "n_steps": source.n_steps,
             "n_classes": source.n_classes,

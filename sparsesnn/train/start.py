@@ -48,6 +48,8 @@ def introduce(run: Run) -> None:
         + f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
         + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")
     )
+    for text in train.description.get("notes", []):
+        note(f"note    {text}")
     if warning := datasets.overrates(train, how_valid):
         note(f"note    data.valid: {warning}")
     note(f"net     {sizes}, {run.engine.n_parameters:,} parameters, readout '{run.training.decoding}'")
