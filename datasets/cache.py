@@ -33,7 +33,7 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import CacheError, DataError
 
 #: raised whenever the content of a file changes its meaning, or the conversion its result
-FORMAT_VERSION = 4
+FORMAT_VERSION = 3
 
 #: the numbers of an event set that stand in the metadata, as text
 _NUMBERS = ("n_neurons", "n_classes", "n_lost", "n_merged")

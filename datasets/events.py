@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsesnn import event_times
 from sparsesnn.datasets import cache
 from sparsesnn.datasets.binning import Binned, bin_flat, check_window, duplicates_option, max_count, pooled, step_us
 from sparsesnn.datasets.classes import count_classes
@@ -123,6 +124,7 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
     source.pop("names_sizes_sha256")  # of whole paths; a copy elsewhere is the same data
     source |= {"edges": [cache.source_identity(path)["edges_sha256"] for path in files.values()]}
     parameters = {"name": "events", "split": split, "source": source, "files": list(files), **asdict(options)}
+    parameters["times"] = event_times.VERSION
 
     def build() -> EventSet:
         return _part_of(read_files(files), split, options, {"source": cache.without_times(source)})

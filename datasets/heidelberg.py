@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsesnn import event_times
 from sparsesnn.datasets import cache, files, hdf5
 from sparsesnn.datasets import convert as conversion
 from sparsesnn.datasets.binning import bin_events, check_window, duplicates_option, max_count, step_us
@@ -117,7 +118,7 @@ def load(
             },
         )
 
-    return cache.load_or_build(parameters, build, cache_dir)
+    return cache.load_or_build({**parameters, "times": event_times.VERSION}, build, cache_dir)
 
 
 def convert(

@@ -112,12 +112,11 @@ def load(
 
 
 def _warn_of_window(name: str, loaded: EventSet) -> None:
-    """Warns, whether or not the set comes from the cache, if most samples have lost all their events, or all lie in step 0."""
-    n_empty = int((~loaded.n_spikes.any(axis=1)).sum())
+    """Warns, whether or not the set comes from the cache, if all events are lost, or lie in the first step."""
     if loaded.n_events < MIN_EVENTS:
         return
-    if loaded.n_lost >= n_empty and 2 * n_empty > len(loaded):
-        wrong = f"{n_empty:,} of {count(len(loaded), 'sample')} have no spikes, and {count(loaded.n_lost, 'event')} lie outside the window"
+    if loaded.n_lost == loaded.n_events:
+        wrong = f"all {loaded.n_events:,} events lie outside the window"
     elif loaded.n_steps > 1 and 2 * loaded.n_merged > loaded.n_events and not loaded.n_spikes[:, 1:].any():
         wrong = f"all {loaded.ids.size:,} spikes lie in the first step of the window"
     else:

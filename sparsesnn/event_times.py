@@ -22,6 +22,8 @@ from sparsesnn.wording import count
 
 Times = npt.NDArray[np.float64]
 
+#: of the rule for a step, in the keys of cached sets whose times may be floating-point numbers
+VERSION = 2
 #: fewer events say nothing of their unit or their clock
 MIN_EVENTS = 10
 #: where the time of a sample begins
@@ -54,7 +56,8 @@ class Precision:
     def of(cls, values: npt.NDArray[Any], unit_us: float = 1.0) -> Precision:
         """That of an array, seen in its type; float64 that holds float32 numbers, of seconds say, is no finer than these."""
         if values.dtype == np.float64:
-            some = values[np.isfinite(values)][:_MOST_LOOKED_AT]
+            some = values[:_MOST_LOOKED_AT]
+            some = some[np.isfinite(some)]
             some = some[some * unit_us != np.rint(some * unit_us)]
             for scale in (1.0, 1e3, 1e6) if some.size >= _FEWEST_LOOKED_AT else ():
                 with np.errstate(over="ignore"):
@@ -72,9 +75,8 @@ class Precision:
         """Numbers in `unit_us` as microseconds; a whole one if this precision cannot tell the time from it."""
         if values.dtype.kind != "f":
             return values.astype(np.float64) * unit_us
-        wide = (
-            values if values.dtype.itemsize > 8 else values.astype(np.float64)
-        )  # a float16 product overflows at 65 ms
+        # float64 before any arithmetic: a float16 product overflows at 65 ms
+        wide = values if values.dtype.itemsize > 8 else values.astype(np.float64)
         with np.errstate(all="ignore"):  # NaN and infinite times are refused, by name, where events are checked
             t_us: Times = np.asarray(wide * unit_us, np.float64)
             spacing, whole = self.spacing_us(t_us) + np.spacing(np.abs(t_us)), np.rint(t_us)
@@ -122,10 +124,8 @@ def exact_us(seconds: npt.NDArray[Any]) -> Times:
 def step_of(t_us: npt.NDArray[Any], dt_us: float, slack_us: Times | float = 0.0) -> Times:
     """The step that each time falls into, also below 0 and beyond any window; `slack_us`: see `Precision`."""
     with np.errstate(over="ignore"):  # a time so late that its step is infinite is beyond the window
-        slack = np.minimum(_SLACK * np.abs(t_us), min(_SLACK_US, _SLACK_STEPS * dt_us)) + np.minimum(
-            slack_us, dt_us / 2
-        )
-        step: Times = np.floor((t_us + slack) / dt_us)
+        rounding = np.minimum(_SLACK * np.abs(t_us), min(_SLACK_US, _SLACK_STEPS * dt_us))
+        step: Times = np.floor((t_us + rounding + np.minimum(slack_us, dt_us / 2)) / dt_us)
     return step
 
 
@@ -229,7 +229,7 @@ def window_problem(
         ]
     if units_only:
         return []
-    if silent.any():
+    if int(n_events[filled][silent].sum()) >= MIN_EVENTS:
         where = f"from {first[silent].min():g} to {last[silent].max():g} us"
         return [
             f"{int(silent.sum()):,} of the {count(first.size, 'sample')} with events have no spikes: their events, {where}, "
@@ -255,7 +255,7 @@ def window_problem(
                 f"{merged}: the events of a sample, {times}, fill {used:g} of {window}. Give another {change}{clock}"
             ]
     order = np.argsort(first)
-    follow = (first[order][1:] >= last[order][:-1]).all() and first.size > 2 and float(np.median(n_events[filled])) >= 4
+    follow = (first[order][1:] >= last[order][:-1]).all() and first.size > 3 and float(np.median(n_events[filled])) >= 4
     if start == "zero" and follow:
         return [
             f"the {count(first.size, 'sample')} follow one another on one clock, {times}, which tells them apart and takes up most "
