@@ -155,7 +155,7 @@ def bin_events(
         pool: neighbouring units that share a neuron.
         source: name for messages: the file.
         first_sample: number of the first sample, for messages.
-        clock: decides where the time of a sample begins, and notices what is wrong with it; None: at 0.
+        clock: decides where the time of a sample begins, and collects problems; None: at 0.
 
     Raises:
         DataError: NaN or infinite times, units that are not integers in 0 .. n_units-1, unequal lengths; the message

@@ -414,12 +414,12 @@ def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
     with hdf5.opened(path) as file:
         import h5py
 
-        second, unit = (np.dtype(h5py.check_vlen_dtype(file[key].dtype)) for key in _SHD[:2])
+        time_dtype, unit = (np.dtype(h5py.check_vlen_dtype(file[key].dtype)) for key in _SHD[:2])
 
-    def times() -> Iterator[Array]:
+    def time_values() -> Iterator[Array]:
         for _, found in pieces(_SHD[0]):
             given = np.concatenate(found)
-            yield exact_us(given) if second == np.float16 else given
+            yield exact_us(given) if time_dtype == np.float16 else given
 
     def unit_ids() -> Iterator[Array]:
         yield from (np.concatenate(found) for _, found in pieces(_SHD[1]))
@@ -432,9 +432,9 @@ def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
     shape = (int(n_events.sum()),)
     return {
         **(
-            {"t_us": arrays.Column(shape, np.dtype(np.float64), times)}
-            if second == np.float16
-            else {"t_s": arrays.Column(shape, second, times)}
+            {"t_us": arrays.Column(shape, np.dtype(np.float64), time_values)}
+            if time_dtype == np.float16
+            else {"t_s": arrays.Column(shape, time_dtype, time_values)}
         ),
         "unit": arrays.Column(shape, unit, unit_ids),
         "sample": arrays.Column(shape, np.dtype(np.int64), samples),

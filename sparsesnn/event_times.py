@@ -29,8 +29,8 @@ MIN_EVENTS = 10
 #: where the time of a sample begins
 STARTS = ("zero", "first")
 
-#: more than sums and products of float64 are off, as a share of the time; at most so many microseconds, for the width of a step is
-#: given to the nanosecond, and so much of a step
+#: a share of the time, more than the rounding error of sums and products of float64; limits in microseconds (the width of a step is
+#: given to the nanosecond) and as a share of a step
 _SLACK, _SLACK_US, _SLACK_STEPS = 1e-9, 1e-4, 1e-3
 #: microseconds at which clocks of cameras and of microcontrollers wrap to their lowest number
 _PERIODS_US = (2.0**24, 2.0**31, 2.0**32)
