@@ -76,7 +76,7 @@ class Binned:
         self, n_events: npt.NDArray[np.int64], first_us: Times, last_us: Times, dt_us: float, **more: Any
     ) -> list[str]:
         """At most one text: the window does not fit the events; arguments as of `event_times.window_problem`."""
-        window = {
+        window: dict[str, Any] = {
             "n_lost": self.n_lost,
             "n_merged": self.n_merged,
             "n_steps": int(self.n_spikes.shape[1]),

@@ -179,7 +179,7 @@ class SpikeBatch:
             keys.append(row * n_neurons + unit[inside].astype(np.int64))
         key, counts = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
         n_merged, n_all = 0 if count else n_inside - key.size, sum(int(n.sum()) for n in clock.n_events)
-        window = {"n_lost": n_all - n_inside, "n_merged": n_merged, "n_steps": n_steps, "dt_us": dt_us}
+        window: dict[str, Any] = {"n_lost": n_all - n_inside, "n_merged": n_merged, "n_steps": n_steps, "dt_us": dt_us}
         clock.warn("from_events", window_problem(*clock.samples(), np.array(used, np.int64), **window, start=start))
         n_spikes = np.bincount(key // n_neurons, minlength=n_steps * n_samples)
         batch = cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)
