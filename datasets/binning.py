@@ -70,7 +70,8 @@ class Binned:
     @property
     def n_used(self) -> npt.NDArray[np.int64]:
         """int64[n], the steps of each sample that have spikes."""
-        return np.count_nonzero(self.n_spikes, axis=1)
+        used: npt.NDArray[np.int64] = np.count_nonzero(self.n_spikes, axis=1)
+        return used
 
     def window_problem(
         self, n_events: npt.NDArray[np.int64], first_us: Times, last_us: Times, dt_us: float, **more: Any
