@@ -263,7 +263,7 @@ def entries(folder: Path, name: str | None = None) -> list[Entry]:
             found.append(_described(entry))
         except (CacheError, OSError) as error:
             found.append(replace(entry, fault=str(error)))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             found.append(replace(entry, fault=f"{path}: holds no event set ({type(error).__name__}: {error})"))
     return found
 
@@ -419,7 +419,7 @@ def read(path: Path, key: str | None, *, check_content: bool = True) -> EventSet
             path=path,
             **{name: int(metadata[name]) for name in _NUMBERS},
         )
-    except (KeyError, TypeError, ValueError, DataError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, DataError) as error:
         raise _damaged(path, f"holds no event set ({type(error).__name__}: {error})") from error
 
 

@@ -188,7 +188,13 @@ class _Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, json.dumps(sys.path)],
+            [
+                sys.executable,
+                "-I",
+                "-c",
+                _WORKER,
+                json.dumps(sys.path),
+            ],  # -I: nothing is imported from the current folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

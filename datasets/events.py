@@ -2,7 +2,7 @@
 
     sparsesnn train events --data events.npz          also .h5: t_us (or t_ms, t_s), unit (or x, y, p), sample, label
     sparsesnn train events --data folder              its files are train.npz, test.npz, valid.npz, or end so: mine_train.h5
-    sparsesnn train events --data mine.py:digits      what the function digits() of mine.py returns
+    sparsesnn train events --data mine.py:digits      what the function digits() of mine.py returns; give it to eval and --resume too
     sparsesnn data check events.npz                   what a file holds, and a picture
 
 Arrays: every event has an entry in the time `t_us`, `t_ms` or `t_s`, in `unit` (or the pixel `x`, `y` and the polarity `p`)
@@ -112,11 +112,11 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
             "events: no file was given; give --data FILE.npz, FILE.h5, a folder of them, or FILE.py:FUNCTION"
         )
     max_count(options.duplicates)  # refused before files are looked for
-    if match := _FUNCTION.fullmatch(str(data_dir)):
-        path = Path(match["path"]).expanduser()
-        made = _made(path, match["name"], path.stat().st_mtime_ns if path.is_file() else 0)
+    if function := function_of(data_dir):
+        path, name = function
+        made = _made(path, name, path.stat().st_mtime_ns if path.is_file() else 0)
         if isinstance(made, Recording):
-            return _part_of(made, split, options, {"source": match["name"]})
+            return _part_of(made, split, options, {"source": name})
         return _with_parts(made, split, str(data_dir))
     files = find_files(data_dir)
     source = cache.tree_identity(Path(), [str(path) for path in files.values()])
@@ -130,6 +130,12 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
         return _part_of(read_files(files), split, options, {"source": cache.without_times(source)})
 
     return cache.load_or_build(parameters, build, cache_dir)
+
+
+def function_of(place: str | Path) -> tuple[Path, str] | None:
+    """The absolute path of FILE.py and the name of FUNCTION; None if `place` is not FILE.py:FUNCTION."""
+    match = _FUNCTION.fullmatch(str(place))
+    return None if match is None else (Path(match["path"]).expanduser().absolute(), match["name"])
 
 
 def find_files(place: Path) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from sparsesnn.datasets.event_set import EventSet
-from sparsesnn.errors import ConfigError
+from sparsesnn.errors import CodeError, ConfigError
 from sparsesnn.event_times import MIN_EVENTS
 from sparsesnn.options import Option, options_of
 from sparsesnn.wording import count, unknown
@@ -65,6 +65,7 @@ def load(
     cache_dir: str | Path | None = None,
     download: bool = False,
     n_workers: int | None = None,
+    runs_code: bool = True,
     **parameters: Any,
 ) -> EventSet:
     """One part of a data set as spike lists.
@@ -76,10 +77,12 @@ def load(
         cache_dir: where converted sets are kept; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
         download: let Tonic fetch files that are missing.
         n_workers: processes that convert what is not in the cache; None: as many as pay.
+        runs_code: False refuses a `data_dir` FILE.py:FUNCTION, which runs code; for one that was read from a file.
         parameters: those of `options(name)`; None means the default.
 
     Raises:
         ConfigError: a name, split, parameter or value that does not exist.
+        CodeError: `data_dir` is code that may not run.
         DataError: files that are missing, damaged or in another format.
         MissingDependencyError: the package that reads this set is not installed.
     """
@@ -92,6 +95,8 @@ def load(
             f"data.dir: is {str(data_dir)!r}, but the data set {name} is built in and reads no files; leave --data out, or name the "
             f"data set of these files: {others}"
         )
+    if not runs_code and name == "events" and data_dir is not None and module.function_of(Path(data_dir).expanduser()):
+        raise CodeError(str(data_dir))
     known = options(name)
     for key in parameters:
         if key not in known:
@@ -127,6 +132,12 @@ def _warn_of_window(name: str, loaded: EventSet) -> None:
         UserWarning,
         stacklevel=3,
     )
+
+
+def absolute_place(place: str | Path) -> str:
+    """`place` with the absolute path if it is FILE.py:FUNCTION, so that no other folder can give it another meaning."""
+    function = _module("events").function_of(place)
+    return str(place) if function is None else f"{function[0]}:{function[1]}"
 
 
 def _module(name: str) -> ModuleType:

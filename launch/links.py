@@ -55,7 +55,7 @@ def read_links(path: Path) -> Links | None:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
         found = [Links(**row["links"]) for row in rows if row["links"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{path}: holds no links ({type(error).__name__}: {error}); give the scaling.json of sparsesnn launch "
             "weak-scaling"

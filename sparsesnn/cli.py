@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, show, train
-from sparsesnn.errors import ConfigError, DescriptionError, SparseSnnError
+from sparsesnn.errors import CodeError, ConfigError, DescriptionError, SparseSnnError
 from sparsesnn.wording import meant
 
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
     """Runs one command, of this command line or that of `parser`; returns the exit code."""
     parser = parser or _parser()
-    options, unknown = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options, unknown = parser.parse_known_args(words)
+    options.words = [parser.prog, *words]
     if unknown:
         return _fail(_unknown(parser, options, unknown[0]), 2)
     if options.command is None:
@@ -30,6 +32,8 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         with warnings.catch_warnings():  # puts back how warnings are shown, which the next line changes
             warnings.showwarning = _warn  # type: ignore[assignment]
             return int(options.run(options))
+    except CodeError as error:
+        return _fail(error.with_command(options.words), 2)
     except (ConfigError, DescriptionError) as error:
         return _fail(error, 2)
     except SparseSnnError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Sequence  # noqa: UP035
+
 
 class SparseSnnError(Exception):
     """Base of every error that sparsesnn raises on purpose."""
@@ -49,6 +52,27 @@ class CacheError(DataError):
 
 class ConfigError(SparseSnnError, ValueError):
     """A run's configuration holds an unknown key or a value that is not allowed."""
+
+
+class CodeError(ConfigError):
+    """A configuration or a checkpoint names code as its data. Code runs only if the user names it in the command or call.
+
+    Attributes:
+        place: FILE.py:FUNCTION.
+    """
+
+    def __init__(self, place: str, command: Sequence[str] = ()) -> None:
+        python = f"give data_dir={place!r} (to load_run, data=), or on the command line --data {shlex.quote(place)}"
+        trusted = f"run: {shlex.join([*command, '--data', place])}" if command else python
+        super().__init__(
+            f"data.dir: is {place!r} in a configuration or a checkpoint. That is code, which runs only if you name it "
+            f"yourself. If you trust that file, {trusted}"
+        )
+        self.place = place
+
+    def with_command(self, command: Sequence[str]) -> CodeError:
+        """The same error with the whole command to type: these words and the code."""
+        return CodeError(self.place, command)
 
 
 class CheckpointError(SparseSnnError, RuntimeError):

@@ -284,7 +284,7 @@ class Network:
     def from_json(cls, text: str) -> Network:
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
             raise DescriptionError(
                 f"network: {text[:40]!r} is not JSON: {error}; give the text itself, of a file Path(file).read_text()"
             ) from None

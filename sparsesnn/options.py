@@ -136,6 +136,8 @@ class Option:
             raise _MisfitError(misfit.value, f".{key}{misfit.place}") from None
 
     def _within(self, x: float) -> bool:
+        if isinstance(x, int) and x.bit_length() > 1023:  # larger than any float
+            return False
         if math.isnan(x) or math.isinf(x):
             return x in (self.low, self.high)
         return (

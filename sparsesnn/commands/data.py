@@ -152,6 +152,7 @@ def _build(options: argparse.Namespace) -> int:
             cache_dir=data.cache_dir or None,
             download=data.download,
             n_workers=options.workers,
+            runs_code=data.runs_code,
             **data.options,
         )
         seconds = time.perf_counter() - start
@@ -241,15 +242,14 @@ def _show(options: argparse.Namespace) -> int:
 def _resolve(options: argparse.Namespace) -> Config:
     """The configuration that training with these options would have."""
     from sparsesnn.commands.train import read_config
-    from sparsesnn.config import Config
-    from sparsesnn.config.flags import given
+    from sparsesnn.config.flags import resolve
 
     if options.dataset is None and options.config is None:
         raise ConfigError(f"data {options.action}: which data set? name one, or give --config FILE")
     named = {} if options.dataset is None else {"data": {"name": options.dataset}}
     if options.dataset is not None and Path(options.dataset).suffix.lower() in (".npz", ".h5", ".hdf5"):
         named = {"data": {"name": "events", "dir": options.dataset}}
-    return Config.resolve(*([] if options.config is None else [read_config(options.config)]), named, given(options))
+    return resolve(options, *([] if options.config is None else [read_config(options.config)]), named)
 
 
 def _folder(given: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,14 @@ def register(what: Any) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     from sparsesnn.datasets.classes import count_classes
-    from sparsesnn.datasets.events import Options, find_files, parts_of, read_files, window_of
+    from sparsesnn.datasets.events import Options, find_files, function_of, parts_of, read_files, window_of
 
     place = options.file.expanduser()
+    if function_of(place):
+        raise ConfigError(
+            f"data check: {place} is a function; give a file or folder of arrays, or draw a sample: "
+            f"sparsesnn data show events --data {shlex.quote(str(place))}"
+        )
     recording = read_files(find_files(place))
     count_classes(recording.labels, recording.class_names, f"{place}: label")
     for line in describe(recording, parts_of(recording), options.start or "zero"):

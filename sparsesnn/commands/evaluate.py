@@ -24,7 +24,9 @@ def register(commands: Any) -> None:
     )
     parser.set_defaults(run=_eval)
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data set's files (default: as in training)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="the data set's files (default: as in training), or FILE.py:FUNCTION"
+    )
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
     parser.add_argument(
         "--weights", choices=("best", "last"), default="best", help="best: those that validation chose (default)"

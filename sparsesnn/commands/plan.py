@@ -341,7 +341,7 @@ def _activity(text: str) -> tuple[Any, dict[str, int]]:
     file = path / "result.json" if path.is_dir() else path
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--activity: {file} cannot be read: {error}") from None
     found = data.get("activity") if isinstance(data, dict) else None
     if not isinstance(found, dict) or not all(type(x) in (int, float) for x in found.values()):

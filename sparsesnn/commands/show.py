@@ -42,7 +42,9 @@ def register(commands: Any) -> None:
         metavar="N",
         help="neurons of each population whose potential is drawn; default: 5",
     )
-    parser.add_argument("--data", metavar="DIR", help="folder of the data set's files (default: as in training)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="the data set's files (default: as in training), or FILE.py:FUNCTION"
+    )
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
     parser.add_argument("--out", type=Path, metavar="FILE", help="png, svg or pdf; default: RUN/sample-K.png")
 
@@ -53,11 +55,10 @@ def _show(options: argparse.Namespace) -> int:
     from sparsesnn.layers import Population
     from sparsesnn.loss import decode
     from sparsesnn.train import plots
-    from sparsesnn.train.evaluation import load_run, part_of_run
+    from sparsesnn.train.evaluation import load_run
 
-    run = load_run(options.checkpoint, weights=options.weights)
-    config = run.config if options.data is None else run.config.with_values({"data": {"dir": options.data}})
-    part = part_of_run(config, options.split)
+    run = load_run(options.checkpoint, data=options.data, weights=options.weights)
+    config, part = run.config, run.part(options.split)
     if not 0 <= options.sample < len(part):
         raise ConfigError(f"--sample: is {options.sample}; the {options.split} part has 0 to {len(part) - 1}")
     if options.neurons < 0:

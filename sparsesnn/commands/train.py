@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsesnn.errors import ConfigError
+from sparsesnn.errors import CodeError, ConfigError
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 
 if TYPE_CHECKING:
@@ -109,7 +109,14 @@ def _train(options: argparse.Namespace) -> int:
         return _dry_run(options)
     if options.link is not None:
         raise ConfigError("--link: has no effect without --comm dry-run:R")
-    return run_on_ranks(lambda world: _train_on(options, world))
+
+    def work(world: Communicator | None) -> int:
+        try:
+            return _train_on(options, world)
+        except CodeError as error:  # one of several ranks prints its message before it ends
+            raise error.with_command(options.words) from None
+
+    return run_on_ranks(work)
 
 
 def _dry_run(options: argparse.Namespace) -> int:
@@ -154,8 +161,7 @@ def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
 def resolve(options: argparse.Namespace) -> Any:
     """Configuration file, then command line; a resumed run without either takes its own configuration."""
     from sparsesnn import datasets
-    from sparsesnn.config import Config
-    from sparsesnn.config.flags import given
+    from sparsesnn.config import flags
 
     named = {} if options.dataset is None else {"data": {"name": options.dataset}}
     layers = [read_config(options.config)] if options.config is not None else []
@@ -163,7 +169,7 @@ def resolve(options: argparse.Namespace) -> Any:
         if not options.resume:
             raise ConfigError(f"train: which data set? give one of {', '.join(datasets.NAMES)}, or --config FILE")
         layers = [_config_of_run(options.out, options.seeds)]
-    return Config.resolve(*layers, named, given(options))
+    return flags.resolve(options, *layers, named)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -179,6 +185,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _config_of_run(folder: Path | None, seeds: str | None) -> dict[str, Any]:
     from sparsesnn.train.checkpoint import CheckpointStore
+    from sparsesnn.train.files import inside
     from sparsesnn.train.folder import CONFIG
 
     if folder is None:
@@ -189,7 +196,7 @@ def _config_of_run(folder: Path | None, seeds: str | None) -> dict[str, Any]:
         store = CheckpointStore(place)
         if store.exists():
             return store.read().config
-        if (place / CONFIG).exists():
+        if inside(place, CONFIG).exists():
             return read_config(place / CONFIG)
     raise ConfigError(f"--resume: {folder} holds no run; name a data set or --config FILE to start one there")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
-from sparsesnn.config.run import all_options
+from sparsesnn.config.run import Config, all_options
 from sparsesnn.config.tables import from_text, merge, nested, read_assignment
 
 
@@ -34,6 +35,14 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
     group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any option, such as net.surrogate.slope=25"
     )
+
+
+def resolve(options: argparse.Namespace, *layers: Mapping[str, Any]) -> Config:
+    """The configuration of some tables, and on top what was given on the command line, where data may be FILE.py:FUNCTION."""
+    table = given(options)
+    config = Config.resolve(*layers, table)
+    place = table.get("data", {}).get("dir")
+    return config if place is None else config.with_data_dir(place)
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from sparsesnn import datasets, engines
@@ -19,6 +20,7 @@ from sparsesnn.config.sections import (
     TrainConfig,
 )
 from sparsesnn.datasets import Augment
+from sparsesnn.datasets.loading import absolute_place
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import Option
 from sparsesnn.wording import meant
@@ -95,7 +97,20 @@ class Config:
 
     def with_values(self, table: Mapping[str, Any]) -> Config:
         """The same configuration with some values replaced: `config.with_values({"train": {"seed": 1}})`."""
-        return Config.resolve(self.to_dict(), table)
+        made = Config.resolve(self.to_dict(), table)
+        same = (made.data.name, made.data.dir) == (self.data.name, self.data.dir)
+        return made._with_code() if same and self.data.runs_code else made
+
+    def with_data_dir(self, place: str | Path) -> Config:
+        """The same configuration with data from `place`, which the caller names.
+
+        Only here may it be FILE.py:FUNCTION: the code that a configuration file or a checkpoint names never runs.
+        """
+        return self.with_values({"data": {"dir": absolute_place(place)}})._with_code()
+
+    def _with_code(self) -> Config:
+        object.__setattr__(self.data, "runs_code", True)
+        return self
 
     def options(self) -> dict[str, Option]:
         """What is known of every option, by section.key."""

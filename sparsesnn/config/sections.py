@@ -47,7 +47,7 @@ class DataConfig(Section, name="data"):
     name: str = option("digits", "the data set", choices=datasets.NAMES)
     dir: str = option(
         "",
-        "folder of its files; of your own events a file, or FILE.py:FUNCTION",
+        "folder of its files; of your own events a file, or FILE.py:FUNCTION, which runs only if you give it on the command line",
         flag="data",
         metavar="DIR",
         free=True,
@@ -70,6 +70,8 @@ class DataConfig(Section, name="data"):
         "the data has such a part, else random:0.2",
     )
     options: dict[str, Any] = spread(_data_options)
+    #: whether `dir` may be FILE.py:FUNCTION; see `Config.with_data_dir`. It is no field, so that no file can set it
+    runs_code: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

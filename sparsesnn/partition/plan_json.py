@@ -85,7 +85,7 @@ def from_json(text: str) -> Plan:
     """
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"plan: not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"plan: the file is no plan; its \"format\" must be '{FORMAT}'")

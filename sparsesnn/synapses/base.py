@@ -155,7 +155,7 @@ class Synapses:
 
 def synapses_from_dict(data: Any) -> Synapses:
     """The inverse of `Synapses.to_dict`. Errors: `DescriptionError`."""
-    if not isinstance(data, Mapping) or data.get("kind") not in Synapses.kinds:
+    if not isinstance(data, Mapping) or data.get("kind") not in list(Synapses.kinds):  # a list: it may be unhashable
         raise DescriptionError(
             f"synapses: is {data!r}; give an object whose 'kind' is one of {', '.join(sorted(Synapses.kinds))}"
         )

@@ -33,7 +33,7 @@ from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.parameters import NEURONS, cuts
-from sparsesnn.train.files import Buffer, read_json, strict_json, write_atomically
+from sparsesnn.train.files import Buffer, inside, read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
 from sparsesnn.whole_file import TEMPORARY
 
@@ -240,7 +240,7 @@ class CheckpointStore:
 
     def read(self) -> Checkpoint:
         """The checkpoint; `CheckpointError` if it is missing, damaged, of another format, or names missing files."""
-        if not self.path.is_file():
+        if not inside(self.folder, NAME).is_file():
             raise CheckpointError(f"{self.folder}: has no {NAME}; give the folder of a run (--out of sparsesnn train)")
         document = read_json(self.path)
         where = str(self.path)
@@ -320,7 +320,7 @@ class CheckpointStore:
         )
 
     def _read(self, file: TensorFile) -> dict[str, Tensor]:
-        path = self.folder / file.file
+        path = inside(self.folder, file.file)
         try:
             size = path.stat().st_size
             data = path.read_bytes() if size == file.n_bytes else b""

@@ -95,13 +95,24 @@ class SavedRun:
         model: Model = self.engine.model
         return model
 
+    def part(self, split: str = "test") -> prepare.Part:
+        """The "test", "valid" or "train" part of the data; `CodeError` for code that `load_run` was not given."""
+        return part_of_run(self.config, split)
+
 
 def load_run(
-    folder: str | Path, *, weights: str = "best", backend: str | None = None, integers: str | Path | None = None
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    weights: str = "best",
+    backend: str | None = None,
+    integers: str | Path | None = None,
 ) -> SavedRun:
-    """Reads a run folder, or the `checkpoint.json` in it.
+    """Reads a run folder, or the `checkpoint.json` in it. No code in it runs, and none that it names.
 
     Args:
+        data: file or folder of the data, or FILE.py:FUNCTION, which is code; None: the one of the run, unless that is code. Other
+            files are read as its own were: with their step and sizes, also where these followed from the files.
         weights: "best" (chosen by validation; the last ones if there was none yet) or "last".
         backend: None: the one it was trained with.
         integers: a file that `sparsesnn.integers.save` wrote, which gives the weights.
@@ -121,7 +132,8 @@ def load_run(
         config, network = Config.from_dict(saved.config), Network.from_dict(saved.network)
         progress = build(Progress, saved.progress, "progress")
         n_classes = int(saved.data["n_classes"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _check_description(saved.data.get("description", {}))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
     tensors = store.tensors(files, network)
     if files is saved.tensors:
@@ -140,7 +152,8 @@ def load_run(
     engine.load_weights(tensors, where)
     engine.start()
     epoch = progress.best_epoch if files is saved.best else progress.epoch
-    return SavedRun(engine, config, network, n_classes, epoch, saved.data)
+    run = SavedRun(engine, config, network, n_classes, epoch, saved.data)
+    return run if data is None else replace(run, config=_on_other_files(run, data))
 
 
 def evaluate_run(
@@ -158,17 +171,16 @@ def evaluate_run(
 
     Args:
         folder, weights, backend, integers: see `load_run`.
-        data_dir: folder of the data; None: the one of the run. Other files are read as its own were: with their step and sizes, also
-            where these followed from the files, and with their numbers of classes that have names.
+        data_dir: `data` of `load_run`; classes that have names keep the run's numbers.
         split: "test", "valid" (the part that the run held out) or "train" (without it).
         threads: worker threads; 0: all cores.
         predictions: takes the logits of every sample.
 
     Errors: those of `load_run`; `DataError` if the data has other neurons or steps, or more or other classes than the network.
     """
-    run = load_run(folder, weights=weights, backend=backend, integers=integers)
+    run = load_run(folder, data=data_dir, weights=weights, backend=backend, integers=integers)
     engines.set_threads(run.engine.name, threads)
-    config = run.config if data_dir is None else _on_other_files(run, data_dir)
+    config = run.config
     part = part_of_run(config, split)
     known = run.data.get("description", {})
     part = replace(part, event_set=prepare.with_classes_of(known, part.event_set, config.data.name))
@@ -201,16 +213,25 @@ def evaluate_run(
     }
 
 
+def _check_description(description: Mapping[str, Any]) -> None:
+    """`ValueError` unless the fields of a data set's description that are used here have their types."""
+    names, sensor = description.get("classes") or [], description.get("sensor") or [1, 1, 1]
+    right = isinstance(description.get("dt_us") or 0.0, (int, float)) and isinstance(names, list) and len(sensor) > 1
+    if not right or not all(isinstance(x, (str, int)) for x in (*names, *sensor)):
+        raise ValueError("data.description has other types than those of a data set")
+
+
 def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
     """The run's configuration for these; what its own files decided (0, for your own events) stays as it was."""
     data, known = run.config.data, run.data.get("description", {})
-    changed: dict[str, Any] = {"dir": str(data_dir)}
-    if data.name == "events":
+    moved = run.config.with_data_dir(data_dir)
+    changed: dict[str, Any] = {}
+    if data.name == "events" and data.dir not in (str(data_dir), moved.data.dir):
         pool, sensor = data.options.get("pool", 1), known.get("sensor")
         sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_units": run.data["n_neurons"]}
         found = {"dt_ms": known.get("dt_us", 0.0) / 1e3, **{k: n * pool for k, n in sizes.items()}}
         changed |= {k: x for k, x in found.items() if not data.options.get(k)}
-    return run.config.with_values({"data": changed})
+    return moved.with_values({"data": changed})
 
 
 def part_of_run(config: Config, split: str) -> prepare.Part:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.whole_file import whole_file
 
 LOCK = ".lock"
 
+#: a JSON file of a run has fewer levels than this; a deeper one would exhaust the stack of what reads it
+_MOST_LEVELS = 64
 
 #: what a file can write
 Buffer = bytes | memoryview
@@ -61,13 +64,47 @@ def read_json(path: Path, *, max_bytes: int = 512 << 20) -> Any:
     if len(data) > max_bytes:
         raise CheckpointError(f"{path}: is larger than {max_bytes:,} bytes; it is not one of ours")
 
-    def refuse(name: str) -> None:
+    def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a number of JSON")
 
+    def finite(text: str) -> float:
+        number = float(text)
+        return number if math.isfinite(number) else refuse(text)
+
     try:
-        return json.loads(data.decode(), parse_constant=refuse)
+        found = json.loads(data.decode(), parse_constant=refuse, parse_float=finite)
+        _check_depth(found)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is damaged or not JSON: {error}") from None
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inner = (x.values() if isinstance(x, dict) else x for x in level if isinstance(x, (dict, list)))
+        level = [x for values in inner for x in values if isinstance(x, (dict, list))]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a run's file or folder: a link that leads out of the run folder could make a run read or write anything.
+
+    Errors: `CheckpointError` for such a link, and for what is neither a file nor a folder, such as a pipe.
+    """
+    path = folder / name
+    real = Path(os.path.realpath(path))
+    if path.is_symlink() and not real.is_relative_to(os.path.realpath(folder)):
+        raise CheckpointError(
+            f"{path}: is a link to {real}, outside the run folder; put the file itself there, or remove the link"
+        )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CheckpointError(
+            f"{path}: is a device, pipe or socket; a run folder holds files and folders only: remove it"
+        )
+    return path
 
 
 @contextmanager
@@ -76,7 +113,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Errors: `ConfigError` if another process trains in the folder.
     """
-    with (folder / LOCK).open("a+") as file:
+    with inside(folder, LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -38,7 +38,6 @@ def begin_run(held: ExitStack, folder: Path, config: Config, resume: bool, grid:
         progress = build(Progress, saved.progress, "progress")
         if progress.is_over(config.train.epochs, config.train.patience):
             return "finished"
-        (folder / RESULT).unlink()
     return ""
 
 
@@ -97,7 +96,8 @@ def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -
             before = Config.from_dict(saved.config)
         except ConfigError as error:
             raise CheckpointError(f"{store.path}: its configuration is not one of ours: {error}") from None
-        finished = (folder / RESULT).exists() or saved.progress.get("epoch", 0) >= before.train.epochs
+        done = saved.progress.get("epoch", 0)
+        finished = (folder / RESULT).exists() or (isinstance(done, int) and done >= before.train.epochs)
         if changed := differences(before, config, finished=finished):
             raise CheckpointError(
                 f"{folder}: the run was started with another configuration: {'; '.join(changed)}; "

@@ -60,7 +60,7 @@ def train(
 
     Args:
         config: see `sparsesnn.train.Config.resolve`.
-        data_dir: folder of the data; None: the one in the configuration.
+        data_dir: folder of the data; None: the one in the configuration. FILE.py:FUNCTION, which is code, may be given only here.
         out: run folder, made if needed; None: runs/<data set>-<date>-<time>.
         resume: go on from the folder's checkpoint; starts anew, and says so, if there is none.
         report: where progress is shown; None: nowhere.
@@ -73,7 +73,7 @@ def train(
     the checkpoint is written).
     """
     if data_dir is not None:
-        config = config.with_values({"data": {"dir": str(data_dir)}})
+        config = config.with_data_dir(data_dir)
     world = world or Local()
     ranks.check_equal(world, "the configuration", _comparable(config, resume), "start all ranks alike")
     grid = engines.engine_grid(config.train.backend, world, config.parallel.replicas, config.parallel.shards)
@@ -91,6 +91,10 @@ def train(
         _check_validation(config)
         parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
         ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
+        if saved is not None and grid.is_first:
+            (folder / RESULT).unlink(
+                missing_ok=True
+            )  # of a finished run that trains on; without its data it keeps the result
         with stop_on_signals() as stop:
             run = Run(config, parts, folder, saved, report, grid, tells=on_epoch is not None)
             if on_epoch is not None and grid.is_first:
@@ -197,7 +201,8 @@ class Run:
         except ConfigError as error:
             raise CheckpointError(f"{where}: {error}") from None
         p = self.progress
-        if min(p.epoch, p.batch, p.step, p.metrics_position) < 0 or p.batch > len(self.stream):
+        numbers = (p.epoch, p.batch, p.step, p.metrics_position)
+        if min(numbers) < 0 or max(numbers) >= 2**63 or p.batch > len(self.stream):
             raise CheckpointError(f"{where}: stands at epoch {p.epoch}, batch {p.batch}, step {p.step}: out of range")
         tensors = self.store.tensors(saved.tensors, self.engine.network)
         self.engine.load(tensors, where)
@@ -210,7 +215,7 @@ class Run:
             self.store.tensors(
                 self.best, self.engine.network
             )  # better to learn of damage now than after the last epoch
-        before, n_epochs = int(saved.config["train"]["epochs"]), self.config.train.epochs
+        before, n_epochs = Config.from_dict(saved.config).train.epochs, self.config.train.epochs
         if before <= p.epoch and before < n_epochs:
             p.extended = (*p.extended, before)
             self.report.note(

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparsesnn.engines import Step
 from sparsesnn.errors import CheckpointError
-from sparsesnn.train.files import read_json, strict_json, write_atomically
+from sparsesnn.train.files import inside, read_json, strict_json, write_atomically
 
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
@@ -215,7 +215,7 @@ class Result:
     @classmethod
     def read(cls, folder: Path) -> Result:
         """From a run folder; `CheckpointError` if `result.json` is missing or damaged."""
-        data = read_json(folder / RESULT)
+        data = read_json(inside(folder, RESULT))
         try:
             return cls(**data)
         except TypeError as error:
@@ -231,7 +231,7 @@ class MetricsFile:
     """
 
     def __init__(self, folder: Path, position: int) -> None:
-        self.path = folder / METRICS
+        self.path = inside(folder, METRICS)
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < position:
             raise CheckpointError(
@@ -260,10 +260,10 @@ class MetricsFile:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`, one per epoch; empty if there are none yet."""
-    path = folder / METRICS
+    path = inside(folder, METRICS)
     if not path.exists():
         return []
     try:
         return [json.loads(line) for line in path.read_text().splitlines()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}") from None

@@ -105,6 +105,7 @@ def load_split(config: DataConfig, split: str) -> EventSet:
         cache_dir=config.cache_dir or None,
         split=split,
         download=config.download,
+        runs_code=config.runs_code,
         **config.options,
     )
 
@@ -187,7 +188,9 @@ def with_classes_of(description: Mapping[str, Any], part: EventSet, where: str) 
     if not own or own == names:
         return part
     if unknown := [name for name in own if name not in names]:
-        raise DataError(f"{where}: has the class {unknown[0]!r}; training had {', '.join(names[:9]) or 'numbers'}")
+        raise DataError(
+            f"{where}: has the class {unknown[0]!r}; training had {', '.join(map(str, names[:9])) or 'numbers'}"
+        )
     number = np.array([names.index(name) for name in own])
     known = {**part.description, "classes": names}
     return replace(part, labels=number[part.labels], n_classes=len(names), description=known)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsesnn.config import Config
 from sparsesnn.config.tables import flatten
+from sparsesnn.train.files import inside
 from sparsesnn.train.loggers import Logger
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self.config, self.folder, self.weights, self.epoch = config, folder, weights, first_epoch
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+        self.writer = SummaryWriter(str(inside(folder, "tensorboard")), purge_step=first_epoch)
 
     def append(self, record: Mapping[str, Any]) -> None:
         self.epoch = record["epoch"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -23,7 +24,7 @@ from sparsesnn.datasets import events as own_events
 from sparsesnn.datasets import load
 from sparsesnn.datasets.recording import read
 from sparsesnn.datasets.sensor import Sensor
-from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.errors import CodeError, ConfigError, DataError
 from sparsesnn.train import Config, evaluate_run, load_run, prepare, train
 
 h5py = pytest.importorskip("h5py")
@@ -254,9 +255,9 @@ def test_functions(tmp_path: Path) -> None:
     assert (table.ids.tolist(), table.n_neurons) == ([2, 0, 1], 3)
     assert table.description["classes"] == ["a", "b"]
     assert len(load("events", data_dir=f"{path}:one_set")) == 20
-    parts = prepare.load_parts(config(f"{path}:one_set").data)
+    parts = prepare.load_parts(config("").with_data_dir(f"{path}:one_set").data)
     assert (len(parts.train), len(parts.test)) == (14, 4)
-    assert len(prepare.load_parts(config(f"{path}:both").data).test) == 20
+    assert len(prepare.load_parts(config("").with_data_dir(f"{path}:both").data).test) == 20
     for name, message in {
         "wrong": r"mine\.py:wrong: returns a list; allowed: an EventSet, a dict",
         "strange": "returns the part 'dev'; allowed: train, valid, test",
@@ -271,6 +272,118 @@ def test_functions(tmp_path: Path) -> None:
         load("events", data_dir=f"{tmp_path}/other.py:table")
     with pytest.raises(DataError, match="has no part 'test'; there is train"):
         load("events", split="test", data_dir=f"{path}:one_set")
+
+
+# ---- code runs only if it is named in the command or call ---------------------------------------------------------------
+
+TAPS = """
+import pathlib
+import numpy as np
+
+pathlib.Path(__file__).with_suffix(".ran").touch()
+
+def taps():
+    labels = np.arange(30) % 2
+    unit = np.repeat(4 * labels, 9) + np.tile(np.arange(9) % 4, 30)
+    return {"t_us": np.tile(np.arange(9.0), 30), "unit": unit, "sample": np.repeat(np.arange(30), 9), "label": labels}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_from_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of code, which leaves taps.ran if it runs, and `run`, a run on what it returns."""
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "taps.py").write_text(TAPS)
+    (folder / "recipe.toml").write_text(config("taps.py:taps").to_toml())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "--config", "recipe.toml", "--data", "taps.py:taps", "--out", "run", "--quiet"]) == 0
+    (folder / "taps.ran").unlink()
+    return folder
+
+
+@pytest.fixture
+def taps(run_from_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, which is the current folder."""
+    folder = tmp_path / "here"
+    shutil.copytree(run_from_code, folder)
+    monkeypatch.chdir(folder)
+    own_events._made.cache_clear()  # as a process of its own
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval run",
+        "show run",
+        "train --resume --out run --epochs 3",
+        "train --config recipe.toml --out other",
+        "train --config recipe.toml --out other --seeds 0,1",
+        "train --config run/config.toml --comm dry-run:2",
+        "launch --ranks 2 --auto -- train --config recipe.toml --out other",
+        "data build --config recipe.toml",
+        "data show --config recipe.toml",
+    ],
+)
+def test_code_that_a_file_names_does_not_run(taps: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = (taps / "run" / "result.json").read_bytes()
+    assert main(command.split()) == 2
+    said = capsys.readouterr().err
+    assert not (taps / "taps.ran").exists()
+    assert (taps / "run" / "result.json").read_bytes() == result
+    assert not list(taps.glob("other/**/checkpoint.json"))
+    assert "data.dir" in said
+    typed = said[said.index("run: sparsesnn ") + 5 :].split()
+    assert typed[:-2] == ["sparsesnn", *command.split()]
+    assert typed[-2] == "--data"
+    assert Path(typed[-1].rpartition(":")[0]).name == "taps.py"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval run --data taps.py:taps",
+        "show run --data taps.py:taps",
+        "train --resume --out run --epochs 3 --data taps.py:taps --quiet",
+        "train --config recipe.toml --out other --seeds 0,1 --data taps.py:taps --quiet",
+        "train --config recipe.toml --out other --data.dir taps.py:taps --quiet",
+        "train --config recipe.toml --out other --set data.dir=taps.py:taps --quiet",
+        "train --config recipe.toml --comm dry-run:2 --data taps.py:taps",
+        "data build --config recipe.toml --data taps.py:taps",
+    ],
+)
+def test_code_in_the_command_runs(taps: Path, command: str) -> None:
+    assert main(command.split()) == 0
+    assert (taps / "taps.ran").exists()
+
+
+def test_code_in_python(taps: Path, run_from_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_file = config("taps.py:taps")
+    for call in (
+        lambda: train(of_file, out=taps / "other"),
+        lambda: evaluate_run(taps / "run"),
+        lambda: load_run(taps / "run").part("train"),
+        lambda: load("events", data_dir="taps.py:taps", runs_code=False),
+        lambda: prepare.load_parts(
+            of_file.with_data_dir("taps.py:taps").with_values({"data": {"dir": "taps.py:x"}}).data
+        ),
+    ):
+        with pytest.raises(CodeError, match=r"data_dir='.*taps\.py:\w+'"):
+            call()
+    with pytest.raises(ConfigError, match="runs_code"):
+        config("taps.py:taps").with_values({"data": {"runs_code": True}})
+    assert not (taps / "taps.ran").exists()
+    # the path in the checkpoint is absolute: in another folder it does not mean another file
+    place = load_run(taps / "run").config.data.dir
+    assert place == str(run_from_code / "taps.py:taps")
+    assert (
+        evaluate_run(taps / "run", data_dir=place)["loss"]
+        == evaluate_run(taps / "run", data_dir="taps.py:taps")["loss"]
+    )
+    monkeypatch.chdir(taps.parent)
+    run = load_run(taps / "run", data=taps / "taps.py:taps")
+    assert len(run.part("train")) + len(run.part("valid")) + len(run.part("test")) == 30
 
 
 # ---- Tonic ------------------------------------------------------------------------------------------------------------

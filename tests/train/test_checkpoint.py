@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import resource
 import threading
@@ -27,7 +28,7 @@ from sparsesnn.engines.tensors import (
 from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network, parse_net
-from sparsesnn.train import prepare
+from sparsesnn.train import prepare, train
 from sparsesnn.train.checkpoint import (
     FORMAT,
     Checkpoint,
@@ -36,6 +37,7 @@ from sparsesnn.train.checkpoint import (
     _safetensors,
 )
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+from sparsesnn.train.metrics import read_metrics
 
 ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
@@ -210,6 +212,8 @@ def sealed(body: Any) -> bytes:
         (b"[" * 100_000, "damaged or not JSON"),
         (b'{"format": NaN}', "NaN is not a number"),
         (b'{"n": ' + b"9" * 5000 + b"}", "damaged or not JSON"),
+        (b'{"n": 1e999}', "1e999 is not a number"),
+        (b'{"n": ' + b"[" * 90 + b"]" * 90 + b"}", "more than 64 levels"),
         (b"[]", "is not a checkpoint"),
         (b"null", "is not a checkpoint"),
         (b'{"format": "other"}', "is not a checkpoint"),
@@ -241,6 +245,44 @@ def test_a_checkpoint_names_only_files_beside_it(store: CheckpointStore, entry: 
     store.path.write_bytes(sealed(body))
     with pytest.raises(CheckpointError, match="does not name a tensor file"):
         store.read()
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "ckpt-000000001.safetensors", ".lock", "metrics.jsonl"])
+def test_a_link_out_of_the_run_folder_is_neither_read_nor_written(tmp_path: Path, name: str) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    config = Config.resolve(
+        {"data": {"name": "synthetic"}, "train": {"epochs": 1, "plots": False, "tensorboard": False}}
+    )
+    train(config, out=run)
+    (run / "result.json").unlink()
+    files = [path.name for path in run.iterdir()]
+    (name,) = [file for file in files if file.partition("-")[0] == name.partition("-")[0]]
+    (run / name).rename(outside)
+    before = outside.read_bytes()
+    (run / name).symlink_to(outside)
+    with pytest.raises(CheckpointError, match=rf"{name}: is a link to .*outside.*outside the run folder"):
+        train(config.with_values({"train": {"epochs": 2}}), out=run, resume=True)
+    assert outside.read_bytes() == before
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(CheckpointError, match=rf"{name}: .*pipe"):
+        train(config, out=run, resume=True)
+
+
+def test_links_within_and_to_the_run_folder_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "kept.jsonl").write_text('{"epoch": 1}\n')
+    (tmp_path / "run" / "metrics.jsonl").symlink_to("kept.jsonl")
+    (tmp_path / "newest").symlink_to("run")
+    assert read_metrics(tmp_path / "newest") == [{"epoch": 1}]
+
+
+def test_a_link_under_the_temporary_name_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("mine")
+    (tmp_path / ".result.json.tmp").symlink_to("outside")
+    write_atomically(tmp_path / "result.json", b"new")
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert not (tmp_path / "result.json").is_symlink()
 
 
 def test_a_file_that_is_larger_than_any_checkpoint_is_not_read(tmp_path: Path) -> None:
