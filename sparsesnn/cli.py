@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 
 from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, show, train
 from sparsesnn.errors import CodeError, ConfigError, DescriptionError, SparseSnnError
-from sparsesnn.wording import meant
+from sparsesnn.wording import meant, printable
+
+#: in messages of several lines, which hold names of files and classes
+_KEPT = "\n\t"
 
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
 
 def _warn(message: Warning | str, *_: Any) -> None:
     """A warning in one line, without the file and line of the source that a user of the command cannot change."""
-    print(f"sparsesnn: warning: {message}", file=sys.stderr)
+    print(f"sparsesnn: warning: {printable(message, keep=_KEPT)}", file=sys.stderr)
 
 
 def _out_of_memory(what: str = "") -> int:
@@ -66,7 +69,7 @@ def _out_of_memory(what: str = "") -> int:
 
 
 def _fail(message: object, code: int, kind: str = "error: ") -> int:
-    print(f"sparsesnn: {kind}{message}", file=sys.stderr)
+    print(f"sparsesnn: {kind}{printable(message, keep=_KEPT)}", file=sys.stderr)
     return code
 
 

@@ -93,6 +93,10 @@ class PlanError(SparseSnnError):
         self.available = available
 
 
+class PictureError(SparseSnnError):
+    """A picture cannot be drawn."""
+
+
 class MissingDependencyError(SparseSnnError, ImportError):
     """An optional package is absent; the message names the command that installs it."""
 

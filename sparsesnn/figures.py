@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparsesnn.errors import ConfigError, MissingDependencyError
+from sparsesnn.errors import ConfigError, MissingDependencyError, PictureError, SparseSnnError
 from sparsesnn.whole_file import whole_file
+from sparsesnn.wording import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,20 +22,113 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#9
 CYCLE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#f0e442", "#000000")
 
 
+#: characters of a name that a picture has room for
+_MOST_CHARACTERS = 60
+
+
+def import_matplotlib() -> None:
+    """Imports matplotlib, also if MPLBACKEND names a backend that is absent: figures that go to files need none.
+
+    Jupyter sets MPLBACKEND for the kernel's child processes too, whose Python may lack that package.
+
+    Errors: `MissingDependencyError` without matplotlib; `PictureError` if its import fails.
+    """
+    try:
+        try:
+            import matplotlib.figure
+        except ImportError:
+            raise
+        except Exception:
+            backend = os.environ.pop("MPLBACKEND", None)
+            if backend is None:
+                raise
+            for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+                del sys.modules[name]  # half imported
+            try:
+                import matplotlib.figure  # noqa: F401
+            finally:
+                os.environ["MPLBACKEND"] = backend
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise PictureError(f"matplotlib: cannot be imported: {one_line(error)}; install it again") from error
+        raise MissingDependencyError("matplotlib", "plot", "drawing plots") from error
+    except Exception as error:
+        raise PictureError(f"matplotlib: cannot be imported: {one_line(error)}; install it again") from error
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plot", "drawing plots") from error
+    import_matplotlib()
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def shown(name: object) -> str:
+    """A name of a class or population as a label: without control characters, shortened, and never hidden.
+
+    Matplotlib leaves labels that begin with `_` out of legends, so a space precedes them.
+    """
+    text = printable(name)
+    text = text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    return f" {text}" if text.startswith("_") else text
+
+
 def save(figure: Figure, path: Path, title: str) -> None:
-    """Writes the figure in the format that the suffix names: png, svg or pdf."""
+    """Writes the figure in the format that the suffix names: png, svg or pdf. No text in it is markup.
+
+    Errors: `ConfigError` for another suffix, `OSError` if the file cannot be written, `PictureError` for what else fails.
+    """
     kind = path.suffix[1:].lower()
     if kind not in ("png", "svg", "pdf"):
         raise ConfigError(f"plot: {path} ends in {path.suffix!r}; end its name in .png, .svg or .pdf")
-    figure.suptitle(title, fontsize=10)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, dpi=120, format=kind)
+    from matplotlib import rc_context
+
+    with drawing(path), whole_file(path) as temporary, warnings.catch_warnings():
+        # of looks, which everyone sees: characters that the font lacks are boxes, and long texts leave no room
+        warnings.simplefilter("ignore", UserWarning)
+        figure.suptitle(title, fontsize=10)
+        _as_it_is(figure)
+        with rc_context({"text.usetex": False}):  # for labels that are made while it draws
+            figure.savefig(temporary, dpi=120, format=kind)
+
+
+@contextmanager
+def drawing(path: Path) -> Iterator[None]:
+    """What a library raises while it draws `path`, of many types, as one `PictureError`; a full disk stays an `OSError`."""
+    try:
+        yield
+    except (SparseSnnError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise PictureError(f"{path}: cannot be drawn: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error in one line, with its type unless it is one of ours."""
+    text = " ".join(str(error).split())
+    if isinstance(error, SparseSnnError):
+        return text
+    return f"{type(error).__name__}{': ' * bool(text)}{text[:300]}"
+
+
+def _as_it_is(figure: Figure) -> None:
+    """Texts are names of classes, populations and files: `$a_$` is no formula, and no TeX runs. Powers on axes stay formulas."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter, ScalarFormatter
+
+    numbers: set[Text] = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            numbers.add(axis.offsetText)
+            for formatter, ticks in (
+                (axis.get_major_formatter(), axis.get_major_ticks()),
+                (axis.get_minor_formatter(), axis.get_minor_ticks()),
+            ):
+                if isinstance(formatter, (ScalarFormatter, LogFormatter)):
+                    numbers.update(label for tick in ticks for label in (tick.label1, tick.label2))
+    for text in figure.findobj(Text):
+        text.set_usetex(False)
+        if text not in numbers:
+            text.set_parse_math(False)
+            text.set_text(printable(text.get_text(), keep="\n"))

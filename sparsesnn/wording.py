@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from typing import Iterable  # noqa: UP035
 
 
@@ -10,6 +11,21 @@ def count(n: int, noun: str) -> str:
     """`1 thread`, `1,200 samples`; `noun` in the singular, with a plural in -s, or in -es as classes and batches."""
     plural = f"{noun}es" if noun.endswith(("s", "tch")) else f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural}"
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Text of others, such as names of files and classes, for a terminal or a picture: control characters become escapes.
+
+    A terminal would obey them: `\\x1b[2J` empties its screen, and others hide text or turn its direction.
+
+    Args:
+        keep: characters that stay as they are, such as line breaks.
+    """
+
+    def stays(c: str) -> bool:
+        return c.isprintable() or c in keep or unicodedata.category(c) == "Zs"
+
+    return "".join(c if stays(c) else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def powers_of_two_near(n: int) -> str:

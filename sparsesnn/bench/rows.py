@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from sparsesnn.errors import CheckpointError, ConfigError, MissingDependencyError
+from sparsesnn.errors import CheckpointError, ConfigError, SparseSnnError
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
 from sparsesnn.wording import count
 
@@ -92,10 +92,10 @@ def _differences(there: object, now: Mapping[str, Any]) -> str:
 
 
 def draw(plot: Callable[..., None], *arguments: Any) -> None:
-    """Draws, or warns that matplotlib is missing: what was measured is worth more than its picture."""
+    """Draws, or warns that it could not: the measurements are worth more than their picture."""
     try:
         plot(*arguments)
-    except MissingDependencyError as error:
+    except (SparseSnnError, OSError) as error:
         warnings.warn(f"{error}; no plot was drawn, the rows are written", stacklevel=2)
 
 

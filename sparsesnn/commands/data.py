@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn.commands import data_check
 from sparsesnn.errors import CacheError, ConfigError
-from sparsesnn.wording import count
+from sparsesnn.wording import count, printable
 
 if TYPE_CHECKING:
     from sparsesnn.config import Config
@@ -131,7 +131,7 @@ def _info(options: argparse.Namespace) -> int:
     size = sum(entry.n_bytes for entry in kept)
     print(f"{count(len(kept), 'cached file')}, {_megabytes(size)}, in {folder}")
     for entry in kept:
-        print(_line(entry))
+        print(printable(_line(entry), keep="\n"))
     return 0
 
 
@@ -232,7 +232,7 @@ def _show(options: argparse.Namespace) -> int:
                 )
         except OSError as error:
             raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
-        print(f"{title}: {_class_name(event_set, options.sample)}, drawn to {out}{more}")
+        print(printable(f"{title}: {_class_name(event_set, options.sample)}, drawn to {out}{more}"))
     return 0
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.event_times import STARTS
+from sparsesnn.wording import printable
 
 if TYPE_CHECKING:
     from sparsesnn.datasets.recording import Recording
@@ -53,13 +54,12 @@ def _check(options: argparse.Namespace) -> int:
     recording = read_files(find_files(place))
     count_classes(recording.labels, recording.class_names, f"{place}: label")
     for line in describe(recording, parts_of(recording), options.start or "zero"):
-        print(line)
+        print(printable(line))
     start = options.start or ("first" if recording.begins_late else "zero")
     dt_us = window_of(recording, Options(start=start))
     more = "" if start == "zero" else f" --set data.start={start}"
-    print(
-        f"train    sparsesnn train events --data {options.file}{more}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)"
-    )
+    command = f"sparsesnn train events --data {shlex.quote(str(options.file))}{more}"
+    print(printable(f"train    {command}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)"))
     for text in recording.precision.notes(np.concatenate(recording.spans), dt_us):
         print(f"note     {text}")
     if options.no_plot:
@@ -69,7 +69,7 @@ def _check(options: argparse.Namespace) -> int:
         draw(recording, out, title=str(options.file))
     except OSError as error:
         raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
-    print(f"picture  {out}")
+    print(printable(f"picture  {out}"))
     return 0
 
 
@@ -107,7 +107,7 @@ def describe(recording: Recording, parts: list[str], start: str = "zero") -> lis
 
 def draw(recording: Recording, path: Path, *, title: str) -> None:
     """Samples of some classes, events for each unit, events and durations of samples, and samples for each class."""
-    from sparsesnn.figures import BLUE, GREEN, ORANGE, new_figure, save
+    from sparsesnn.figures import BLUE, GREEN, ORANGE, new_figure, save, shown
 
     units, starts = _units(recording), recording.starts
     figure = new_figure(11, 6)
@@ -118,7 +118,7 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
         own = slice(int(starts[sample]), min(int(starts[sample + 1]), int(starts[sample]) + _MOST_DOTS))
         axes.plot(recording.t_us[own] / 1e3, units[own], ".", markersize=2, color=BLUE)
         name = recording.class_names[label] if recording.class_names else str(label)
-        axes.set_title(f"sample {sample}, class {name}", fontsize=9)
+        axes.set_title(f"sample {sample}, class {shown(name)}", fontsize=9)
         axes.set_xlabel("ms")
     above[0].set_ylabel("unit")
     per_unit = np.bincount(units, minlength=1)
@@ -132,7 +132,7 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
     labels, n_samples = np.unique(recording.labels, return_counts=True)
     below[2].bar(np.arange(labels.size), n_samples, color=GREEN)
     if labels.size <= _MOST_NAMES:
-        names = [recording.class_names[k] if recording.class_names else str(k) for k in labels.tolist()]
+        names = [shown(recording.class_names[k] if recording.class_names else k) for k in labels.tolist()]
         below[2].set_xticks(np.arange(labels.size), names, rotation=30, fontsize=8)
     below[2].set_xlabel("class")
     below[2].set_ylabel("samples")

@@ -50,7 +50,7 @@ def _eval(options: argparse.Namespace) -> int:
     from sparsesnn.train.evaluation import evaluate_run
     from sparsesnn.train.predictions import Predictions
     from sparsesnn.train.report import percent
-    from sparsesnn.wording import count
+    from sparsesnn.wording import count, printable
 
     predictions = Predictions()
 
@@ -69,11 +69,12 @@ def _eval(options: argparse.Namespace) -> int:
     confusion = predictions.confusion()
     if options.confusion:
         result["confusion"] = confusion.counts.tolist()
-        picture = _draw(options, confusion, predictions.names, result)
     if options.per_class:
         result["per_class"] = confusion.per_class(predictions.names)
     if options.json:
         print(json.dumps(result, allow_nan=False))
+        if options.confusion:
+            _draw(options, confusion, predictions.names, result)
         return 0
     of = f"{count(result['n_samples'], 'sample')}, after epoch {result['epoch']}"
     print(f"{options.split} accuracy {percent(result['accuracy'])} of {of}")
@@ -83,22 +84,28 @@ def _eval(options: argparse.Namespace) -> int:
     for row in result.get("per_class", ()):
         of = count(row["n_samples"], "sample")
         shares = ", ".join(f"{what} {percent(row[what])}" for what in ("precision", "recall", "f1"))
-        print(f"class {row['name']}: {shares} ({of})")
+        print(printable(f"class {row['name']}: {shares} ({of})"))
     if options.confusion:
-        print(f"confusion matrix (a row per class, a column per class read), drawn to {picture}:")
+        picture = _draw(options, confusion, predictions.names, result)
+        drawn = "" if picture is None else f", drawn to {printable(picture)}"
+        print(f"confusion matrix (a row per class, a column per class read){drawn}:")
         width = len(str(max(map(max, result["confusion"])))) + 1
         for row in result["confusion"]:
             print("".join(f"{n:{width}}" for n in row))
     if options.predictions is not None:
-        print(f"predictions: {options.predictions}")
+        print(f"predictions: {printable(options.predictions)}")
     return 0
 
 
-def _draw(options: argparse.Namespace, confusion: Any, names: Any, result: Any) -> Path:
+def _draw(options: argparse.Namespace, confusion: Any, names: Any, result: Any) -> Path | None:
+    """The picture; None if it cannot be drawn, which is a warning: the numbers are the result."""
     from sparsesnn.train.plots import plot_confusion
+    from sparsesnn.train.report import optional
 
     folder = options.checkpoint if options.checkpoint.is_dir() else options.checkpoint.parent
     path: Path = folder / "confusion.png"
     title = f"{folder.name}, {options.split} part, after epoch {result['epoch']}"
-    plot_confusion(confusion.counts, names, path, title=title)
-    return path
+    with optional("confusion.png"):
+        plot_confusion(confusion.counts, names, path, title=title)
+        return path
+    return None

@@ -85,8 +85,6 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     if kind == "weak-scaling" and options.ipus and (options.json or not options.no_plot):
         print(f"predicting {options.ipus} IPUs; --ipus '' leaves that out", file=sys.stderr)
         predicted = scaling.ipu_rows(_integers("--ipus", options.ipus))
-    if not options.no_plot:
-        scaling.plot(settings, shown, predicted, options.out / "scaling.png")
     if options.json:
         print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": predicted}, allow_nan=False))
     else:
@@ -94,6 +92,8 @@ def run(kind: str, arguments: Sequence[str]) -> int:
             f"{options.out / 'scaling.csv'}: {count(len(rows), 'row')}"
             + (", the IPUs of the third panel of the plot are predicted" if predicted else "")
         )
+    if not options.no_plot:
+        scaling.plot(settings, shown, predicted, options.out / "scaling.png")
     return 0
 
 

@@ -158,9 +158,6 @@ def _plan(options: argparse.Namespace) -> int:
     if options.save is not None:
         with _writing("--save", options.save):
             write_atomically(options.save, plan.to_json().encode())
-    if options.plot is not None:
-        with _writing("--plot", options.plot):
-            draw(plan, options.plot, prediction)
     if options.json:
         found = [grid.to_dict() for grid in grids.rows]
         data = {
@@ -172,6 +169,9 @@ def _plan(options: argparse.Namespace) -> int:
         print(json.dumps(data, allow_nan=False))
     else:
         print("\n".join([table(plan, prediction), *(f"note: {text}" for text in more_notes), *grids.table()]))
+    if options.plot is not None:
+        with _writing("--plot", options.plot):
+            draw(plan, options.plot, prediction)
     return 0
 
 
@@ -205,10 +205,10 @@ def _sweep(options: argparse.Namespace) -> int:
     else:
         rows = list(sweeps.weak_scaling(_counts(options.ipus), options.target))
         text, draw = sweep_tables.scaling_table(rows), sweep_tables.plot_scaling
+    print(json.dumps([asdict(r) for r in rows], allow_nan=False) if options.json else text)
     if options.plot is not None:
         with _writing("--plot", options.plot):
             draw(rows, options.plot)
-    print(json.dumps([asdict(r) for r in rows], allow_nan=False) if options.json else text)
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError
+from sparsesnn.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +85,7 @@ def _show(options: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
     names = part.class_names or [str(k) for k in range(run.n_classes)]
-    print(f"{out}: class {names[label]}, read as {names[max(range(len(logits)), key=logits.__getitem__)]}")
+    print(printable(f"{out}: class {names[label]}, read as {names[max(range(len(logits)), key=logits.__getitem__)]}"))
     return 0
 
 

@@ -82,7 +82,7 @@ def _populations(axes: Axes, plan: Plan, tiles: np.ndarray) -> None:
     for k, name in enumerate(k for k in plan.populations if k not in plan.network.inputs):
         spans = [(s.tile, 1) for s in plan.populations[name].shards if tiles[0] <= s.tile <= tiles[-1]]
         color = figures.CYCLE[k % len(figures.CYCLE)]
-        axes.broken_barh(spans, (-height * (1 + k % shared), height), color=color, label=name)
+        axes.broken_barh(spans, (-height * (1 + k % shared), height), color=color, label=figures.shown(name))
 
 
 def _phases(axes: Axes, prediction: Prediction) -> None:

@@ -10,13 +10,17 @@ examples/loggers.py has two, for Weights & Biases and MLflow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from sparsesnn.config import Config
 from sparsesnn.errors import ConfigError
+from sparsesnn.train.report import optional
 
 GROUP = "sparsesnn.loggers"
 
@@ -24,7 +28,7 @@ GROUP = "sparsesnn.loggers"
 class Logger(Protocol):
     """Takes the numbers of a run. It is made as `logger(config, folder)`: the run's configuration and its folder.
 
-    Only the first rank has loggers. What they raise ends the run; its last checkpoint stands.
+    Only the first rank has loggers. What they raise is a warning, and the run goes on.
     """
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -34,20 +38,56 @@ class Logger(Protocol):
         """Called once, with what `result.json` holds, or None where the run was stopped or failed."""
 
 
-def make_loggers(config: Config, folder: Path) -> list[Logger]:
+@dataclass(frozen=True)
+class Guarded:
+    """A logger whose errors are warnings: it must not cost the run."""
+
+    name: str
+    logger: Logger
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        with optional(self.name):
+            self.logger.append(record)
+
+    def close(self, result: Mapping[str, Any] | None) -> None:
+        with optional(self.name):
+            self.logger.close(result)
+
+
+def make_loggers(config: Config, folder: Path) -> list[Guarded]:
     """The loggers that `train.loggers` names. Errors: `ConfigError` for one that no installed package offers."""
     names = [name.strip() for name in config.train.loggers.split(",") if name.strip()]
-    offered = {point.name: point for point in entry_points(group=GROUP)} if names else {}
+    offered = {point.name: point for point in entry_points(group=GROUP) if _is_installed(point)} if names else {}
     if missing := [name for name in names if name not in offered]:
         there = ", ".join(sorted(offered)) or "none"
         raise ConfigError(
             f"train.loggers: no installed package offers {missing[0]!r} (entry point group {GROUP}); there are: {there}; "
             "install one, or change the name"
         )
-    return [offered[name].load()(config, folder) for name in names]
+    made = (guarded(f"logger {name}", partial(_make, offered[name], config, folder)) for name in names)
+    return [logger for found in made for logger in found]
 
 
-def close_all(loggers: Sequence[Logger], result: Mapping[str, Any] | None) -> None:
+def _make(point: EntryPoint, config: Config, folder: Path) -> Logger:
+    logger: Logger = point.load()(config, folder)
+    return logger
+
+
+def guarded(name: str, make: Callable[[], Logger]) -> list[Guarded]:
+    """The logger that `make` returns, in a list that is empty if it fails, which is a warning."""
+    with optional(name):
+        return [Guarded(name, make())]
+    return []
+
+
+def _is_installed(point: EntryPoint) -> bool:
+    """Not for packages of the current folder, which `python -m` searches first: anyone's data may lie there."""
+    if point.dist is None or not sys.path or Path(sys.path[0] or ".").absolute() != Path.cwd():
+        return True
+    return Path(str(point.dist.locate_file(""))).absolute() != Path.cwd()
+
+
+def close_all(loggers: Sequence[Guarded], result: Mapping[str, Any] | None) -> None:
     """Closes every logger."""
     for logger in loggers:
         logger.close(result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally
 from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.plots import plot_run
 from sparsesnn.train.predictions import Confusion
-from sparsesnn.train.report import Report, percent
+from sparsesnn.train.report import Report, optional, percent
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.start import first_batches, introduce, scale_weights, take_weights
 from sparsesnn.train.tensorboard import tensorboard_of
@@ -433,7 +433,7 @@ class Run:
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def finish(self, stop: StopRequest) -> Result:
-        """Tests the weights that validation chose, and for the record the last ones; writes result and pictures."""
+        """Tests the weights that validation chose, and for the record the last ones; writes the result, then pictures."""
         sha256 = self.engine.weights_sha256()
         with self.engine.evaluated():
             return self._finish(stop, sha256)
@@ -480,8 +480,6 @@ class Run:
             extended=list(p.extended),
             per_class=confusion.per_class(self.parts.test.class_names),
         )
-        if self.config.train.plots:
-            plot_run(self, result, confusion)
         if self.grid.is_first:
             result.write(self.folder)
         by = "the highest validation accuracy, then the lowest loss" if self.best is not None else "being the last"
@@ -492,6 +490,10 @@ class Run:
         if result.neurobench:
             self.report.note(f"work    {note(result.neurobench)}")
         self.report.note(f"result  {self.folder / RESULT}")
+        if self.config.train.plots:
+            # of several ranks none may leave early: their first pass through the network is one of all
+            with optional("plots") if self.world.size == 1 else nullcontext():
+                plot_run(self, result, confusion)
         return result
 
 

@@ -14,7 +14,19 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn.errors import MissingDependencyError
-from sparsesnn.figures import BLUE, CYCLE, GREEN, GREY, ORANGE, RED, new_figure, save
+from sparsesnn.figures import (
+    BLUE,
+    CYCLE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    drawing,
+    import_matplotlib,
+    new_figure,
+    save,
+    shown,
+)
 from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, Output
@@ -22,6 +34,7 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.traces import Traces
 from sparsesnn.train.metrics import Result, read_metrics
 from sparsesnn.train.predictions import Confusion, class_name
+from sparsesnn.train.report import optional
 from sparsesnn.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -39,14 +52,14 @@ _MOST_FRAMES = 12
 _MOST_IMAGES, _LEAST_FRAME_MS, _ANIMATION_PIXELS = 100, 40.0, 256
 #: maps of a population, or filters of a connection, that are drawn; and channels that these filters read
 _MOST_MAPS, _MOST_CHANNELS = 16, 4
-#: a confusion matrix of more classes has colors alone
-_MOST_NUMBERS = 40
+#: a confusion matrix of more classes has colors alone; it grows to so many inches, and names so many classes
+_MOST_NUMBERS, _LARGEST, _MOST_NAMES = 40, 16.0, 80
 
 
 def plot_run(run: Run, result: Result, confusion: Confusion) -> None:
     """Curves, activity, confusion and a raster of the first test sample into the run's folder.
 
-    All ranks call this, the first one draws.
+    All ranks call this, the first one draws. A picture that cannot be drawn is a warning.
     """
     test, parts = run.parts.test, run.parts
     spikes = test.event_set.batch(test.indices[:1])
@@ -54,25 +67,29 @@ def plot_run(run: Run, result: Result, confusion: Confusion) -> None:
     logits = decode(output, run.training.decoding, parts.n_classes)[0].tolist()
     if not run.grid.is_first:
         return
-    records = read_metrics(run.folder)
-    title = f"{run.config.data.name}, {run.folder.name}"
-    label = int(test.event_set.labels[test.indices[0]])
-    try:
-        plot_curves(records, run.folder / "curves.png", best_epoch=result.best_epoch, title=title)
-        plot_activity(records, run.folder / "activity.png", title=title)
-        plot_confusion(
-            confusion.counts,
-            test.class_names,
-            run.folder / "confusion.png",
-            title=f"{title}, test part, after epoch {result.best_epoch}",
-        )
-        plot_maps(run.network, run.engine.model, spikes, output, run.folder, title=title)
-        plot_raster(
-            run.network, spikes, output, label, logits, run.folder / "raster.png",
-            title="first test sample", dt_ms=run.times.dt_ms, names=test.class_names,
-        )  # fmt: skip
-    except MissingDependencyError as error:
-        run.report.note(f"plots   none: {error}")
+    folder, title = run.folder, f"{run.config.data.name}, {run.folder.name}"
+    with optional("plots"):
+        try:
+            import_matplotlib()
+        except MissingDependencyError as error:
+            run.report.note(f"plots   none: {error}")
+            return
+        records = read_metrics(folder)
+        label = int(test.event_set.labels[test.indices[0]])
+        with optional("curves.png"):
+            plot_curves(records, folder / "curves.png", best_epoch=result.best_epoch, title=title)
+        with optional("activity.png"):
+            plot_activity(records, folder / "activity.png", title=title)
+        with optional("confusion.png"):
+            of = f"{title}, test part, after epoch {result.best_epoch}"
+            plot_confusion(confusion.counts, test.class_names, folder / "confusion.png", title=of)
+        with optional("filters.png, maps.png"):
+            plot_maps(run.network, run.engine.model, spikes, output, folder, title=title)
+        with optional("raster.png"):
+            plot_raster(
+                run.network, spikes, output, label, logits, folder / "raster.png",
+                title="first test sample", dt_ms=run.times.dt_ms, names=test.class_names,
+            )  # fmt: skip
 
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
@@ -109,12 +126,13 @@ def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: st
         for k, name in enumerate(names):
             values = [scale * record[key].get(name, 0) for record in records]
             marker = "o" if len(epochs) < 40 else None
-            axes.plot(epochs, values, color=CYCLE[k % len(CYCLE)], marker=marker, markersize=3, label=name)
+            axes.plot(epochs, values, color=CYCLE[k % len(CYCLE)], marker=marker, markersize=3, label=shown(name))
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, title="population")
+        if names:
+            axes.legend(frameon=False, title="population")
     panels[0].set_ylabel("activity, % of neurons that fire in a step")
     if dropped:
         panels[1].set_ylabel("candidates dropped in the epoch")
@@ -199,7 +217,7 @@ def plot_raster(
     input_name, scale = network.inputs[0], dt_ms or 1.0
     rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
     predicted = int(np.argmax(logits))
-    classes = [class_name(names, k) for k in range(len(logits))]
+    classes = [shown(class_name(names, k)) for k in range(len(logits))]
     traced = {name: traces for name, traces in output.traces.items() if name in rasters}
     heights = [2.0] * (len(rasters) + len(traced) + 1)
     figure = new_figure(9, 1.0 + sum(heights))
@@ -267,16 +285,18 @@ def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Pa
     """Samples of each class (rows) by the class they were read as (columns); colors are shares of the row."""
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
     n = len(counts)
-    names = [class_name(names, k) for k in range(n)]
-    figure = new_figure(max(4.0, 0.34 * n + 2), max(3.6, 0.34 * n + 1.4))
+    size = min(0.34 * n, _LARGEST)
+    figure = new_figure(max(4.0, size + 2), max(3.6, size + 1.4))
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if n <= _MOST_NUMBERS:
         for row, column in zip(*np.nonzero(counts), strict=True):
             color = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=7, color=color)
-    axes.set_xticks(range(n), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=7)
-    axes.set_yticks(range(n), names, fontsize=7)
+    named = range(0, n, -(-n // _MOST_NAMES))
+    labels = [shown(class_name(names, k)) for k in named]
+    axes.set_xticks(named, labels, rotation=90 if max(map(len, labels)) > 2 else 0, fontsize=7)
+    axes.set_yticks(named, labels, fontsize=7)
     axes.set_xlabel("class read")
     axes.set_ylabel("class")
     figure.colorbar(image, ax=axes, label="share of the class", shrink=0.8)
@@ -288,7 +308,7 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
     steps, neurons, n_spikes = _events(event_set, sample)
     label = int(event_set.labels[sample])
     names = event_set.description.get("classes", [])
-    name = f" ({names[label]})" if label < len(names) and names[label] != str(label) else ""
+    name = f" ({shown(names[label])})" if label < len(names) and names[label] != str(label) else ""
     title = f"{title}: class {label}{name}, {n_spikes:,} spikes in {event_set.n_steps} steps"
     if event_set.sensor is None:
         figure = new_figure(9, 5)
@@ -321,7 +341,7 @@ def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:
     frames = [Image.fromarray(image).quantize(64, dither=Image.Dither.NONE) for image in pixels]
     life_ms = (event_set.dt_us or 0.0) / 1e3 * event_set.n_steps / max(1, len(frames))
     frame_ms = max(_LEAST_FRAME_MS, life_ms)
-    with whole_file(path) as temporary:
+    with drawing(path), whole_file(path) as temporary:
         frames[0].save(
             temporary, "GIF", save_all=True, append_images=frames[1:], duration=round(frame_ms), loop=0, disposal=1
         )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from sparsesnn.figures import one_line
 from sparsesnn.train.metrics import Tally
+from sparsesnn.wording import printable
 
 #: seconds between two updates of the bar: reading it must not cost what it measures
 UPDATE_S = 0.2
@@ -31,6 +35,7 @@ class Report:
         """One line, above the bar."""
         if self.quiet:
             return
+        text = printable(text)
         if self.bar is not None:
             self.bar.write(text, file=self.stream)
         else:
@@ -78,6 +83,15 @@ class Report:
         if self.bar is not None:
             self.bar.close()
             self.bar = None
+
+
+@contextmanager
+def optional(what: str) -> Iterator[None]:
+    """For output that a run can do without, such as pictures: an error in it becomes a warning, and the run goes on."""
+    try:
+        yield
+    except Exception as error:  # of any library, or of a logger
+        warnings.warn(f"{what}: {one_line(error)}; going on without it", UserWarning, stacklevel=3)
 
 
 def percent(share: float | None) -> str:

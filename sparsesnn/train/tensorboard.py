@@ -10,8 +10,9 @@ from torch import Tensor
 
 from sparsesnn.config import Config
 from sparsesnn.config.tables import flatten
+from sparsesnn.figures import import_matplotlib
 from sparsesnn.train.files import inside
-from sparsesnn.train.loggers import Logger
+from sparsesnn.train.loggers import Guarded, guarded
 
 if TYPE_CHECKING:
     from sparsesnn.train.loop import Run
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 100_000
 
 
-def tensorboard_of(run: Run) -> list[Logger]:
+def tensorboard_of(run: Run) -> list[Guarded]:
     """The run's logger; none where `train.tensorboard` is false, or TensorBoard is not installed, which is noted."""
     if not run.config.train.tensorboard:
         return []
     try:
-        return [TensorBoard(run.config, run.folder, run.progress.epoch + 1, run.engine.weights)]
+        import tensorboard  # noqa: F401
     except ImportError:
         run.report.note("note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without")
         return []
+    return guarded(
+        "TensorBoard", lambda: TensorBoard(run.config, run.folder, run.progress.epoch + 1, run.engine.weights)
+    )
 
 
 class TensorBoard:
@@ -76,6 +80,7 @@ class TensorBoard:
         self.writer.add_hparams(parameters, reached, run_name=".", global_step=self.epoch)
 
     def _add_picture(self, path: Path) -> None:
-        from matplotlib.image import imread  # a picture is there, so is matplotlib
+        import_matplotlib()
+        from matplotlib.image import imread
 
         self.writer.add_image(path.stem, imread(path)[..., :3], self.epoch, dataformats="HWC")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,23 @@ def test_show_refuses(run: Path, arguments: list[str], facts: str, capsys: pytes
 
     assert main(["show", str(run), *arguments]) == 2
     assert re.search(facts, capsys.readouterr().err)
+
+
+@pytest.mark.filterwarnings("default:confusion.png")
+def test_numbers_do_not_depend_on_their_picture(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no backend")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
+    assert main(["eval", str(run), "--confusion", "--json"]) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["confusion"]) == 3
+    assert "sparsesnn: warning: confusion.png: " in said.err
+    assert main(["show", str(run)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "sample-0.png: cannot be drawn: ValueError: no backend" in line
 
 
 @pytest.mark.parametrize("backend", ["cpu", "dense"])

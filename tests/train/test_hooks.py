@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Mapping
@@ -106,6 +107,40 @@ def test_loggers_are_closed_where_a_run_fails(offered: list[Kept], tmp_path: Pat
     with pytest.raises(StopError):
         train(make_config(train={"loggers": "kept"}), out=tmp_path, on_epoch=call)
     assert offered[0].results == [None]
+
+
+@pytest.mark.parametrize("hook", ["__init__", "append", "close", "load"])
+def test_a_logger_that_raises_does_not_end_the_run(
+    offered: list[Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no network")
+
+    if hook == "load":
+        monkeypatch.setattr(metadata.EntryPoint, "load", fail)
+    else:
+        monkeypatch.setattr(Kept, hook, fail)
+    with pytest.warns(UserWarning, match="logger kept: OSError: no network"):
+        result = train(make_config(train={"loggers": "kept"}), out=tmp_path)
+    assert json.loads((tmp_path / "result.json").read_text())["test_accuracy"] == result.test_accuracy
+    if hook == "append":
+        assert len(offered[0].results) == 1
+    if hook == "close":
+        assert offered[0].records == [1, 2, 3]
+
+
+def test_a_package_of_the_current_folder_is_not_installed(tmp_path: Path) -> None:
+    """`python -m` searches the current folder first, where a sender's files may lie."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    (tmp_path / "evil-1.0.dist-info").mkdir()
+    (tmp_path / "evil-1.0.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1.0\n")
+    (tmp_path / "evil-1.0.dist-info" / "entry_points.txt").write_text("[sparsesnn.loggers]\nevil = evil:Logger\n")
+    config = make_config(train={"loggers": "evil", "epochs": 1})
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    command = [sys.executable, "-m", "sparsesnn", "train", "--config", "run.toml", "--out", "run", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "train.loggers: no installed package offers 'evil'" in done.stderr
 
 
 def test_a_logger_that_nobody_offers(offered: list[Kept], tmp_path: Path) -> None:

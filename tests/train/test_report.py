@@ -65,3 +65,9 @@ def test_nothing_dropped_is_one_zero() -> None:
     Report(stream=stream).end_epoch({**RECORD, "dropped": {"hidden1": 0}, "valid_accuracy": None}, best=False)
     assert stream.getvalue().endswith("dropped 0\n")
     assert "valid" not in stream.getvalue()
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal() -> None:
+    stream = io.StringIO()
+    Report(stream=stream).note("data    a\x1b[2J, b\nerror \u202e, ä 日本")
+    assert stream.getvalue() == "data    a\\x1b[2J, b\\nerror \\u202e, ä 日本\n"

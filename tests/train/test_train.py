@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -674,3 +675,49 @@ def test_ctrl_c_ends_with_code_130(tmp_path: Path) -> None:
     assert f"go on with: sparsesnn train --resume --out {out}" in errors
     assert "Traceback" not in errors
     assert json.loads((out / "checkpoint.json").read_text())
+
+
+# ---- output that a run can do without ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "place", ["sparsesnn.figures.save", "sparsesnn.train.plots.plot_confusion", "sparsesnn.train.plots.read_metrics"]
+)
+def test_a_picture_that_cannot_be_drawn_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is optional")
+    at_that_time: list[bool] = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        at_that_time.append((tmp_path / "result.json").exists())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, fail)
+    if place.endswith("save"):
+        monkeypatch.setattr("sparsesnn.train.plots.save", fail)
+    report = Lines()
+    with pytest.warns(UserWarning, match="No space left on device"):
+        result = train(make_config(train={"epochs": 1, "plots": True}), out=tmp_path, report=report)
+    assert at_that_time
+    assert all(at_that_time)
+    assert json.loads((tmp_path / "result.json").read_text())["test_accuracy"] == result.test_accuracy
+    assert any(line.startswith("test ") for line in report.lines)
+    if place.endswith("confusion"):
+        assert {"curves.png", "activity.png", "raster.png"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("hook", ["__init__", "append", "close", "_add_picture"])
+def test_tensorboard_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is optional")
+
+    def fail(*_: Any) -> None:
+        raise ValueError("another protobuf")
+
+    monkeypatch.setattr(f"sparsesnn.train.tensorboard.TensorBoard.{hook}", fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        with pytest.warns(UserWarning, match="TensorBoard: ValueError: another protobuf"):
+            train(make_config(train={"epochs": 1, "plots": True, "tensorboard": True}), out=tmp_path)
+    assert (tmp_path / "result.json").exists()
