@@ -188,13 +188,8 @@ class _Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-c",
-                _WORKER,
-                json.dumps(sys.path),
-            ],  # -I: nothing is imported from the current folder
+            # -I: nothing is imported from the current folder
+            [sys.executable, "-I", "-c", _WORKER, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

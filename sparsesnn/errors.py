@@ -61,18 +61,19 @@ class CodeError(ConfigError):
         place: FILE.py:FUNCTION.
     """
 
-    def __init__(self, place: str, command: Sequence[str] = ()) -> None:
+    def __init__(self, place: str, command: Sequence[str] = (), *, on_ranks: bool = False) -> None:
         python = f"give data_dir={place!r} (to load_run, data=), or on the command line --data {shlex.quote(place)}"
-        trusted = f"run: {shlex.join([*command, '--data', place])}" if command else python
+        start = "let all ranks run" if on_ranks else "run"
+        trusted = f"{start}: {shlex.join([*command, '--data', place])}" if command else python
         super().__init__(
             f"data.dir: is {place!r} in a configuration or a checkpoint. That is code, which runs only if you name it "
             f"yourself. If you trust that file, {trusted}"
         )
         self.place = place
 
-    def with_command(self, command: Sequence[str]) -> CodeError:
+    def with_command(self, command: Sequence[str], *, on_ranks: bool = False) -> CodeError:
         """The same error with the whole command to type: these words and the code."""
-        return CodeError(self.place, command)
+        return CodeError(self.place, command, on_ranks=on_ranks)
 
 
 class CheckpointError(SparseSnnError, RuntimeError):

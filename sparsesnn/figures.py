@@ -33,15 +33,16 @@ def import_matplotlib() -> None:
 
     Errors: `MissingDependencyError` without matplotlib; `PictureError` if its import fails.
     """
+    is_new = "matplotlib" not in sys.modules
     try:
         try:
             import matplotlib.figure
         except ImportError:
             raise
         except Exception:
-            backend = os.environ.pop("MPLBACKEND", None)
-            if backend is None:
+            if not is_new or "MPLBACKEND" not in os.environ:
                 raise
+            backend = os.environ.pop("MPLBACKEND")
             for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
                 del sys.modules[name]  # half imported
             try:
@@ -57,7 +58,7 @@ def import_matplotlib() -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches."""
+    """An empty figure; its size is in inches."""
     import_matplotlib()
     from matplotlib.figure import Figure
 
@@ -95,7 +96,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
 
 @contextmanager
 def drawing(path: Path) -> Iterator[None]:
-    """What a library raises while it draws `path`, of many types, as one `PictureError`; a full disk stays an `OSError`."""
+    """Turns errors of libraries while they draw `path` into a `PictureError`; a full disk stays an `OSError`."""
     try:
         yield
     except (SparseSnnError, OSError, MemoryError):

@@ -114,7 +114,7 @@ def _train(options: argparse.Namespace) -> int:
         try:
             return _train_on(options, world)
         except CodeError as error:  # one of several ranks prints its message before it ends
-            raise error.with_command(options.words) from None
+            raise error.with_command(options.words, on_ranks=world is not None) from None
 
     return run_on_ranks(work)
 

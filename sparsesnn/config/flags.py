@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
 
 
 def resolve(options: argparse.Namespace, *layers: Mapping[str, Any]) -> Config:
-    """The configuration of some tables, and on top what was given on the command line, where data may be FILE.py:FUNCTION."""
+    """The configuration of some tables, with the command line on top, which alone may give FILE.py:FUNCTION as data."""
     table = given(options)
     config = Config.resolve(*layers, table)
     place = table.get("data", {}).get("dir")

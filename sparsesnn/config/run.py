@@ -104,7 +104,7 @@ class Config:
     def with_data_dir(self, place: str | Path) -> Config:
         """The same configuration with data from `place`, which the caller names.
 
-        Only here may it be FILE.py:FUNCTION: the code that a configuration file or a checkpoint names never runs.
+        Only here may it be FILE.py:FUNCTION: the code that a configuration file or a checkpoint names does not run.
         """
         return self.with_values({"data": {"dir": absolute_place(place)}})._with_code()
 

@@ -47,7 +47,7 @@ class DataConfig(Section, name="data"):
     name: str = option("digits", "the data set", choices=datasets.NAMES)
     dir: str = option(
         "",
-        "folder of its files; of your own events a file, or FILE.py:FUNCTION, which runs only if you give it on the command line",
+        "folder of its files; for your events a file, or FILE.py:FUNCTION, which runs only if you give it on the command line",
         flag="data",
         metavar="DIR",
         free=True,

@@ -92,7 +92,7 @@ def _check_depth(value: Any) -> None:
 def inside(folder: Path, name: str) -> Path:
     """The path of a run's file or folder: a link that leads out of the run folder could make a run read or write anything.
 
-    Errors: `CheckpointError` for such a link, and for what is neither a file nor a folder, such as a pipe.
+    Errors: `CheckpointError` for such a link, and for devices, pipes and sockets.
     """
     path = folder / name
     real = Path(os.path.realpath(path))

@@ -28,7 +28,7 @@ GROUP = "sparsesnn.loggers"
 class Logger(Protocol):
     """Takes the numbers of a run. It is made as `logger(config, folder)`: the run's configuration and its folder.
 
-    Only the first rank has loggers. What they raise is a warning, and the run goes on.
+    Only the first rank has loggers. An error in one is a warning, and the run continues.
     """
 
     def append(self, record: Mapping[str, Any]) -> None:

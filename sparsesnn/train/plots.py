@@ -52,7 +52,7 @@ _MOST_FRAMES = 12
 _MOST_IMAGES, _LEAST_FRAME_MS, _ANIMATION_PIXELS = 100, 40.0, 256
 #: maps of a population, or filters of a connection, that are drawn; and channels that these filters read
 _MOST_MAPS, _MOST_CHANNELS = 16, 4
-#: a confusion matrix of more classes has colors alone; it grows to so many inches, and names so many classes
+#: a confusion matrix of more classes has colors alone; its largest size in inches, and the most names along an axis
 _MOST_NUMBERS, _LARGEST, _MOST_NAMES = 40, 16.0, 80
 
 

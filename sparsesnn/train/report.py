@@ -87,11 +87,11 @@ class Report:
 
 @contextmanager
 def optional(what: str) -> Iterator[None]:
-    """For output that a run can do without, such as pictures: an error in it becomes a warning, and the run goes on."""
+    """For output that a run can do without, such as pictures: an error in it becomes a warning, and the run continues."""
     try:
         yield
     except Exception as error:  # of any library, or of a logger
-        warnings.warn(f"{what}: {one_line(error)}; going on without it", UserWarning, stacklevel=3)
+        warnings.warn(f"{what}: {one_line(error)}; continuing without it", UserWarning, stacklevel=3)
 
 
 def percent(share: float | None) -> str:

@@ -291,7 +291,7 @@ def taps():
 
 @pytest.fixture(scope="module")
 def run_from_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a file of code, which leaves taps.ran if it runs, and `run`, a run on what it returns."""
+    """A folder with a file of code, which leaves taps.ran if it runs, and `run`, a run on its data."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "taps.py").write_text(TAPS)
     (folder / "recipe.toml").write_text(config("taps.py:taps").to_toml())
@@ -308,7 +308,7 @@ def taps(run_from_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder = tmp_path / "here"
     shutil.copytree(run_from_code, folder)
     monkeypatch.chdir(folder)
-    own_events._made.cache_clear()  # as a process of its own
+    own_events._made.cache_clear()  # as in a new process
     return folder
 
 

@@ -288,6 +288,9 @@ def test_text_that_is_no_network() -> None:
         Network.from_json('{"populations": ')
     with pytest.raises(DescriptionError, match="the JSON is a list; give an object"):
         Network.from_json("[]")
+    for text in ("[" * 100_000, '{"populations": ' + "9" * 5000 + "}"):
+        with pytest.raises(DescriptionError, match="is not JSON"):
+            Network.from_json(text)
 
 
 # ---- parse_net -----------------------------------------------------------------------------------------------------

@@ -155,6 +155,8 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"optim": {"lr": math.nan}}, "optim.lr: is nan; allowed: 0 or more"),
         ({"optim": {"lr": math.inf}}, "optim.lr: is inf; allowed: 0 or more, finite"),
         ({"optim": {"lr": -1.0}}, "optim.lr: is -1.0"),
+        ({"optim": {"lr": 10**400}}, "optim.lr: is 1000.*allowed: 0 or more"),
+        ({"data": {"runs_code": True}}, "data: unknown key 'runs_code'"),
         ({"optim": {"schedule": "step"}}, "optim.schedule: is 'step'; allowed: cosine, constant"),
         ({"loss": {"label_smoothing": 1.0}}, "loss.label_smoothing"),
         ({"loss": {"decoding": "best"}}, "loss.decoding: is 'best'; allowed: auto, max"),

@@ -217,7 +217,7 @@ def test_a_broken_matplotlib_is_not_called_missing(monkeypatch: pytest.MonkeyPat
         figures.new_figure(3, 3)
 
 
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://absent", "absent", "TkAgg"])
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "absent"])
 def test_pictures_do_not_need_the_backend_of_the_environment(tmp_path: Path, backend: str) -> None:
     code = (
         "import os, sys; from pathlib import Path; from sparsesnn import figures; "
