@@ -7,7 +7,7 @@ Bit-equal for any number of threads and any instruction set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.optim import optimizer
 from sparsesnn import _core
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.options import number, plain
 
 
 @named
@@ -49,9 +50,10 @@ class Adam(torch.optim.Optimizer):
             raise DescriptionError(
                 f"{type(self).__name__}: params is a {type(params).__name__}; give the tensors: model.parameters()"
             )
-        numbers = (lr, eps, weight_decay, *betas)
+        lr, eps, weight_decay = _own(lr), _own(eps), _own(weight_decay)
+        betas = cast("tuple[float, float]", tuple(_own(beta) for beta in betas))
         if (
-            not all(isinstance(x, (int, float, torch.Tensor)) for x in numbers)
+            not all(isinstance(x, Tensor) or number(x) is not None for x in (lr, eps, weight_decay, *betas))
             or not lr >= 0
             or not eps > 0
             or not weight_decay >= 0
@@ -165,3 +167,8 @@ class AdamW(Adam):
         weight_decay: float = 1e-2,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
+
+
+def _own(x: Any) -> Any:
+    """NumPy's numbers as Python's; a tensor stays one, such as a rate that is changed in place."""
+    return x if isinstance(x, Tensor) else plain(x)

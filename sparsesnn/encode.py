@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sparsesnn.arguments import named
 from sparsesnn.errors import NumericError, ShapeError
+from sparsesnn.options import plain
 from sparsesnn.spikes import SpikeBatch
 
 __all__ = ["rate", "latency", "delta"]
@@ -34,6 +35,7 @@ def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> S
     Errors: `ShapeError` for no sample axis or T below 1; `NumericError` for values outside 0 to 1.
     Source: Poisson rate code in discrete time, as snnTorch's `spikegen.rate`.
     """
+    n_steps = plain(n_steps)
     values = _samples(x, n_steps, "rate")
     drawn = (torch.rand(values.shape, generator=generator) < values for _ in range(n_steps))
     return _lists(drawn, n_steps, *values.shape)
@@ -52,6 +54,7 @@ def latency(x: Any, n_steps: int, *, threshold: float = 0.01) -> SpikeBatch:
     Errors: `ShapeError` for no sample axis or T below 1; `NumericError` for values or a threshold outside 0 to 1.
     Source: time to first spike, Thorpe et al. 2001; linear, as snnTorch's `spikegen.latency(linear=True)`.
     """
+    n_steps, threshold = plain(n_steps), plain(threshold)
     if not 0 <= threshold <= 1:
         raise NumericError(f"latency: threshold is {threshold!r}; allowed: 0 to 1")
     values = _samples(x, n_steps, "latency")
@@ -74,6 +77,7 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
     Errors: `ShapeError` unless there are axes of steps and samples; `NumericError` for NaN, infinity, a threshold of 0 or less.
     Source: send-on-delta sampling, Miskowicz 2006; the pixels of an event camera do so with the logarithm of brightness.
     """
+    threshold = plain(threshold)
     if not threshold > 0:
         raise NumericError(f"delta: threshold is {threshold!r}; give a number above 0")
     signal = torch.as_tensor(x).detach().cpu().float()

@@ -18,6 +18,7 @@ from torch.nn import functional
 from sparsesnn import _core
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.options import whole
 from sparsesnn.output import Output, at_least_float32
 from sparsesnn.spikes import SpikeBatch
 
@@ -89,7 +90,7 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     of C, or there is no step to decode.
     Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; sum of softmax, Bittar & Garner 2022; rate code, Eshraghian et al. 2023.
     """
-    _check_decoding(decoding, n_classes)
+    n_classes = _check_decoding(decoding, n_classes)
     name = output.output
     if decoding == "count":
         if output.potentials is not None:
@@ -109,11 +110,14 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     return OVER_TIME[decoding](potentials if potentials.ndim == 3 else potentials.mean(-1))
 
 
-def _check_decoding(decoding: str, n_classes: int) -> None:
+def _check_decoding(decoding: str, n_classes: int) -> int:
+    """The number of classes."""
     if decoding not in DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")
-    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or n_classes < 1:
+    found = whole(n_classes)
+    if found is None or found < 1:
         raise DescriptionError(f"decode: n_classes is {n_classes!r}; give a whole number, at least 1")
+    return found
 
 
 @named
@@ -159,7 +163,7 @@ class CrossEntropy:
             raise ShapeError(
                 f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)"
             )
-        _check_decoding(decoding, n_classes)
+        n_classes = _check_decoding(decoding, n_classes)
         if not 0 <= label_smoothing < 1:
             raise DescriptionError(f"cross_entropy: label_smoothing is {label_smoothing}; allowed: 0 to below 1")
         self.labels, self.decoding, self.n_classes = labels, decoding, n_classes

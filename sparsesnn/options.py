@@ -9,6 +9,8 @@ all made from these declarations (see `sparsesnn.config`). Python 3.8 reads this
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -42,6 +44,7 @@ class Option:
         local: it may differ between the ranks of a run.
         flag: a short flag of the command line; of a switch that is on by default, the flag that turns it off.
         metavar: what the help of the command line calls the value.
+        former: a name that it had before; files and scripts may still hold it.
     """
 
     help: str
@@ -55,6 +58,7 @@ class Option:
     local: bool = False
     flag: str = ""
     metavar: str = ""
+    former: str = ""
     name: str = ""
     type: Any = Any
     default: Any = None
@@ -90,19 +94,19 @@ class Option:
                 "tensor's detach(); to train a parameter, see the options learn_…"
             )
         try:
-            return self._fit(plain(value), self.type)
+            return self._fit(value, self.type)
         except _MisfitError as misfit:
             where = place.format(self.name + misfit.place)
             infinite = isinstance(misfit.value, float) and math.isinf(misfit.value)
             finite = ", finite" if infinite and "finite" not in self.allowed else ""
-            number = self.type is float and not isinstance(misfit.value, (int, float))
-            kind, example = ("numbers, ", f", such as {self.default!r}") if number else ("", "")
+            no_number = self.type is float and not isinstance(misfit.value, (int, float))
+            kind, example = ("numbers, ", f", such as {self.default!r}") if no_number else ("", "")
             # values are short, and near ones mean something else, as gpu and ipu
             near = meant(misfit.value, self.texts, 0.8) if isinstance(misfit.value, str) else ""
             raise error(f"{where} is {misfit.value!r}; {near}allowed: {kind}{self.allowed}{finite}{example}") from None
 
     def _fit(self, value: Any, wanted: Any) -> Any:
-        origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+        value, origin, inner = plain(value), typing.get_origin(wanted), typing.get_args(wanted)
         if wanted is Any or (wanted is type(None) and value is None):
             return value
         if is_union(wanted):
@@ -114,12 +118,13 @@ class Option:
                     nearest = nearest if misfit.value is value else misfit
             raise nearest
         if origin is tuple and isinstance(value, (list, tuple)):
-            return tuple(self._fit(plain(v), inner[0]) for v in value)
+            return tuple(self._fit(v, inner[0]) for v in value)
         if is_table(wanted) and isinstance(value, Mapping):
             return {key: self._entry(key, v, inner[1]) for key, v in value.items()}
         if wanted in (int, float):
-            if isinstance(value, (int, wanted)) and not isinstance(value, bool) and self._within(value):
-                return wanted(value)
+            x = whole(value) if wanted is int else number(value)
+            if x is not None and self._within(x):
+                return x
         elif (
             origin is None
             and isinstance(wanted, type)
@@ -186,7 +191,37 @@ class _MisfitError(ValueError):
 
 def plain(value: Any) -> Any:
     """A tensor, an array or a NumPy scalar as a number or a list of numbers; anything else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    return plain(value.tolist()) if hasattr(value, "tolist") else value  # an array of objects may hold NumPy's numbers
+
+
+def whole(value: Any) -> Optional[int]:  # noqa: UP045
+    """The whole number that a value stands for; None for any other value.
+
+    Python's and NumPy's integers count, arrays and tensors of shape [] that hold one, and other types with `__index__`.
+    A float does not, even 4.0, and neither does a bool: where things are counted, both are mostly mistakes.
+    """
+    value = plain(value)
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        return None
+
+
+def number(value: Any) -> Optional[float]:  # noqa: UP045
+    """The number that a value stands for; None for any other value.
+
+    Whole numbers count (see `whole`), and floats in the same forms; a bool and a text do not.
+    """
+    value = plain(value)
+    found = whole(value)
+    if found is None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
+        return None
+    try:
+        return float(value if found is None else found)
+    except OverflowError:  # beyond the largest float
+        return None
 
 
 def _number(x: float) -> str:
@@ -216,6 +251,11 @@ def options_of(cls: Any) -> Mapping[str, Option]:
                 found[f.name] = replace(f.metadata["option"], name=f.name, type=kinds[f.name], default=default)
         _KNOWN[cls] = types.MappingProxyType(found)
     return _KNOWN[cls]
+
+
+def former_names(known: Mapping[str, Option]) -> Dict[str, str]:  # noqa: UP006
+    """For each former name of an option the one of now."""
+    return {option.former: name for name, option in known.items() if option.former}
 
 
 #: what `options_of` has found

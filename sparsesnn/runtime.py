@@ -6,6 +6,7 @@ from typing import TypedDict, cast
 
 from sparsesnn import _core
 from sparsesnn.errors import ConfigError
+from sparsesnn.options import whole
 
 
 class BuildInfo(TypedDict):
@@ -43,9 +44,10 @@ def set_num_threads(n: int) -> None:
 
     Errors: `ConfigError` for anything else.
     """
-    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 1024:
+    found = whole(n)
+    if found is None or not 1 <= found <= 1024:
         raise ConfigError(f"set_num_threads: n is {n!r}; give a whole number from 1 to 1024")
-    _core.set_num_threads(n)
+    _core.set_num_threads(found)
 
 
 def set_isa(name: str) -> None:

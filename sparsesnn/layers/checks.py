@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Tuple, Union  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.options import check, options_of, plain
+from sparsesnn.options import check, options_of, plain, whole
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -29,9 +29,10 @@ def check_population(population: Any) -> None:
 
     A population may leave its size (None) to a network, which knows what its synapses make.
     """
-    model, n = type(population).__name__, plain(population.n)
-    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        raise DescriptionError(f"{model}: n is {n!r}; give a whole number of neurons, at least 1")
+    model, given = type(population).__name__, plain(population.n)
+    n = whole(given)
+    if given is not None and (n is None or n < 1):
+        raise DescriptionError(f"{model}: n is {given!r}; give a whole number of neurons, at least 1")
     object.__setattr__(population, "n", n)
     check(population, f"{model}: {{}}", DescriptionError)
     for name, known in options_of(type(population)).items():

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Dict, Mapping, Tuple, Type, TypeVar  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.options import plain
+from sparsesnn.options import number, plain
 
 _Model = TypeVar("_Model", bound="HasDecays")
 
@@ -100,4 +100,4 @@ def time_constants(population: Any, dt: float) -> Dict[str, Tuple[float, float]]
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
+    return number(x) is not None

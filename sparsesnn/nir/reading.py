@@ -25,6 +25,7 @@ from sparsesnn.nir import graphs, maps
 from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain
 from sparsesnn.nir.files import nir_package, read
 from sparsesnn.nir.graphs import Graph, Route
+from sparsesnn.options import number
 from sparsesnn.synapses import Pool
 
 #: the secondary gradient threshold of imported neurons, as a share of their threshold: ours by default
@@ -162,7 +163,8 @@ def _settle(convention: Convention, dt: float | None, reset: str | None) -> tupl
         raise DescriptionError(
             f"`dt`: graphs of {convention.name!r} have no usual step; give `dt`, as its time constants"
         )
-    if not isinstance(dt, (int, float)) or not 0 < dt < math.inf:
+    step = number(dt)
+    if step is None or not 0 < step < math.inf:
         raise DescriptionError(f"`dt` is {dt!r}; give a step above 0, in the unit of the graph's time constants")
     if reset is None:
         reset = convention.resets[0]
@@ -175,7 +177,7 @@ def _settle(convention: Convention, dt: float | None, reset: str | None) -> tupl
     if reset not in convention.resets:
         known = ", ".join(convention.resets)
         raise DescriptionError(f"`reset` is {reset!r}; neurons of {convention.name} know: {known}")
-    return float(dt), reset
+    return step, reset
 
 
 @dataclass(frozen=True)

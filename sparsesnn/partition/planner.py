@@ -11,6 +11,7 @@ from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Input
 from sparsesnn.layers.catalog import AnyPopulation
 from sparsesnn.network import Network
+from sparsesnn.options import plain
 from sparsesnn.partition.cpu.slabs import place_slabs
 from sparsesnn.partition.ipu.layout import LAYOUTS
 from sparsesnn.partition.ipu.placement import place_shards
@@ -69,6 +70,7 @@ def make_plan(
 
     Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
     """
+    n_samples, n_steps, replicas, keep_every = (plain(n) for n in (n_samples, n_steps, replicas, keep_every))
     if target.kind != "cpu":
         check_matrices(network.connections, f"a plan for '{target.name}'")
     else:
@@ -123,7 +125,7 @@ def _skeleton(
     if max_activity is not None and not 0 < max_activity <= 1:
         raise ConfigError(f"plan: max_activity is {max_activity!r}; allowed: above 0, at most 1; None: from activity")
     expected = _by_population(network, activity)
-    given = dict(capacity or {})
+    given = {name: plain(most) for name, most in (capacity or {}).items()}
     populations = {}
     for name, p in network.populations.items():
         most = given.pop(name, None)

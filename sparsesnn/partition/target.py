@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from sparsesnn.errors import ConfigError
+from sparsesnn.options import plain
 from sparsesnn.wording import powers_of_two_near
 
 KINDS = ("ipu", "cpu")
@@ -89,9 +90,10 @@ class Target:
         if self.kind not in KINDS:
             raise ConfigError(f"target {self.name!r}: kind is {self.kind!r}; allowed: {', '.join(KINDS)}")
         for name in ("devices", "tiles", "bytes_per_tile", "workers_per_tile"):
-            value = getattr(self, name)
+            value = plain(getattr(self, name))
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a whole number, at least 1")
+            object.__setattr__(self, name, value)
         has = self.tiles_per_device
         if has is not None and (not isinstance(has, int) or isinstance(has, bool) or has < self.tiles):
             raise ConfigError(
@@ -106,9 +108,10 @@ class Target:
             (self.exchange, "bytes_per_cycle"),
             (self.links, "bytes_per_s"),
         ):
-            value = getattr(where, name)
+            value = plain(getattr(where, name))
             if not isinstance(value, (int, float)) or not 0 < value < math.inf:
                 raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a number above 0")
+            object.__setattr__(where, name, value)
 
     @property
     def n_tiles(self) -> int:

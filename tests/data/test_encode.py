@@ -40,6 +40,12 @@ def test_delta_fires_where_the_level_has_changed() -> None:
     assert ss.encode.delta(torch.zeros(0, 3, 2), 1.0).shape == (0, 3, 4)
 
 
+@pytest.mark.parametrize("of", [np.int64, np.array, torch.tensor])
+def test_whole_numbers_of_other_libraries(of: Any) -> None:
+    x = torch.ones(2, 3)
+    assert ss.encode.rate(x, of(4)).shape == ss.encode.latency(x, of(4), threshold=of(0)).shape == (4, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("made", "error", "facts"),
     [
@@ -47,6 +53,7 @@ def test_delta_fires_where_the_level_has_changed() -> None:
         (lambda: ss.encode.rate(torch.tensor([[float("nan")]]), 3), NumericError, "rate: x runs from nan"),
         (lambda: ss.encode.rate(torch.rand(3), 3), ShapeError, r"rate: x has shape \[3\].*\[B, ...\]"),
         (lambda: ss.encode.latency(torch.rand(3, 2), 0), ShapeError, "latency: n_steps is 0"),
+        (lambda: ss.encode.rate(torch.rand(3, 2), np.float64(2)), ShapeError, "rate: n_steps is 2.0; .*whole number"),
         (lambda: ss.encode.latency(torch.rand(3, 2), 2, threshold=2), NumericError, "latency: threshold is 2"),
         (lambda: ss.encode.delta(torch.rand(3, 2), 1), ShapeError, r"delta: x has shape \[3, 2\].*\[T, B, ...\]"),
         (lambda: ss.encode.delta(torch.rand(3, 2, 1), 0), NumericError, "delta: threshold is 0"),

@@ -409,7 +409,7 @@ class Options:
 def load(*, split: str, options: Options, **others: Any) -> EventSet:
     labels = np.arange(options.n_samples) % 2
     events = [(np.arange(9) * 1000.0, np.arange(9) % 3 + 3 * label) for label in labels]
-    binned = bin_events(events, n_units=6, n_steps=9, dt_us=1000.0)
+    binned = bin_events(events, n_neurons=6, n_steps=9, dt_us=1000.0)
     description = {"name": "halves", "split": split, "classes": ["low", "high"]}
     return EventSet(binned.ids, binned.n_spikes, labels, binned.n_neurons, 2, description=description)
 '''

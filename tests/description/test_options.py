@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.layers import LI, LIF, CubaLIF
 from sparsesnn.layers.checks import PerNeuron
-from sparsesnn.options import check, option, options_of
+from sparsesnn.options import check, number, option, options_of, whole
 from sparsesnn.surrogate import Surrogate
 
 
@@ -36,6 +40,58 @@ def test_values_take_the_declared_type() -> None:
     section = Section(rate=0, limit=math.inf, decay=[1, 0.5], room=7, pair=[3, 4.5], parts={"a": 1})  # type: ignore[arg-type]
     assert (type(section.rate), section.limit) == (float, math.inf)
     assert (section.decay, section.pair, section.parts, section.room) == ((1.0, 0.5), (3.0, 4.5), {"a": 1.0}, 7)
+
+
+class Index:
+    """A number of some other library."""
+
+    def __index__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        4,
+        np.int64(4),
+        np.uint8(4),
+        np.array(4),
+        np.array(np.int16(4), object),
+        torch.tensor(4),
+        Index(),
+        IntEnum("Four", {"four": 4}).four,
+    ],  # type: ignore[attr-defined]
+)
+def test_whole_numbers(value: Any) -> None:
+    assert (whole(value), number(value)) == (4, 4.0)
+    assert (type(whole(value)), type(number(value))) == (int, float)
+    section = Section(number=value, limit=value, room=value, pair=[value], parts={"a": value})  # type: ignore[arg-type]
+    assert (section.number, section.limit, section.room, section.pair, section.parts) == (4, 4.0, 4, (4.0,), {"a": 4.0})
+
+
+@pytest.mark.parametrize(
+    "value", [0.5, np.float64(0.5), np.float32(0.5), np.float16(0.5), np.array(0.5), torch.tensor(0.5), Fraction(1, 2)]
+)
+def test_numbers(value: Any) -> None:
+    assert (whole(value), number(value)) == (None, 0.5)
+    section = Section(rate=value, limit=value, pair=[value], parts={"a": value})  # type: ignore[arg-type]
+    assert (section.rate, section.limit, section.pair, section.parts) == (0.5, 0.5, (0.5,), {"a": 0.5})
+    with pytest.raises(ConfigError, match=r"part.number: is .*; allowed: whole numbers, 1 to 9"):
+        Section(number=value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, np.bool_(True), torch.tensor(True), "4", b"4", None, [4], np.array([4]), torch.tensor([4]), 1j, object()],
+)
+def test_what_is_no_number(value: Any) -> None:
+    assert (whole(value), number(value)) == (None, None)
+
+
+def test_numbers_at_the_edges() -> None:
+    assert [whole(x) for x in (4.0, np.float32(4), torch.tensor(4.0))] == [None] * 3  # a float is none
+    assert (whole(1 << 100), number(10**400)) == (1 << 100, None)
+    assert math.isnan(number(math.nan) or 0.0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import copy
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,6 +114,19 @@ def test_hooks_and_the_profiler_see_steps(kind: type[Adam]) -> None:
     with torch.profiler.profile() as profile:
         optimiser.step()
     assert f"Optimizer.step#{kind.__name__}.step" in {event.key for event in profile.key_averages()}
+
+
+def test_numbers_of_other_libraries() -> None:
+    weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    for weight, of in zip(weights, (float, np.float64), strict=True):
+        weight.grad = torch.ones(3)
+        optimizer = Adam([weight], lr=of(0.1), betas=(of(0.5), of(0.75)), eps=of(1e-8), weight_decay=of(0))
+        optimizer.step()
+        assert type(optimizer.param_groups[0]["lr"]) is type(optimizer.param_groups[0]["betas"][0]) is float
+    assert torch.equal(*weights)
+    for wrong in (True, "0.1", None):
+        with pytest.raises(DescriptionError, match=f"Adam: lr={wrong!r}, "):
+            Adam([torch.nn.Parameter(torch.ones(1))], lr=wrong)  # type: ignore[arg-type]
 
 
 def test_what_it_cannot_update_is_refused() -> None:
