@@ -21,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.datasets import hdf5
+from sparsesnn.datasets.classes import shape_advice, strange_entry
 from sparsesnn.datasets.files import NPY_ERRORS
 from sparsesnn.errors import DataError
+from sparsesnn.typed import typed
 
 Array = npt.NDArray[Any]
 
@@ -113,10 +115,23 @@ def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, lis
 
 def as_columns(table: Mapping[str, Any], wanted: Callable[[str], bool], where: str) -> Columns:
     """The same of arrays that are in memory already."""
-    found = {name: np.asarray(values) for name, values in table.items() if wanted(str(name))}
+    found = {str(name): _typed(where, str(name), values) for name, values in table.items() if wanted(str(name))}
     for name, array in found.items():
         _check(where, name, array.shape, array.dtype)
     return {name: in_memory(array) for name, array in found.items()}
+
+
+def _typed(where: str, name: str, values: Any) -> Array:
+    """An array of numbers or texts."""
+    try:
+        array = typed(values)
+    except ValueError:  # lists of different lengths
+        raise DataError(
+            f"{where}: {name} has lists of different lengths; give a flat array of numbers or texts"
+        ) from None
+    if array.dtype.hasobject:
+        raise DataError(f"{where}: {name} holds {strange_entry(array)}; give numbers alone, or texts alone")
+    return array
 
 
 def in_memory(array: Array) -> Column:
@@ -136,6 +151,8 @@ def _check(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         raise DataError(
             f"{where}: {name} holds Python objects, which are never made from files; save texts as np.array(names, dtype=str)"
         )
+    if len(shape) > 1 and shape[1] != 1 and name == "label":
+        raise DataError(f"{where}: {name} is {dtype}{list(shape)}; {shape_advice(shape)}")
     if len(shape) > 1 or dtype.kind not in "biufSU":
         raise DataError(f"{where}: {name} is {dtype}{list(shape)}; give a flat array of numbers or texts")
 

@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparsesnn.arguments import named, renamed
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import Clock, Precision, Times, spans, step_of, window_problem
 from sparsesnn.ids import MAX_UINT16_NEURONS
-from sparsesnn.options import option
+from sparsesnn.options import number, option, whole
+from sparsesnn.typed import padding_advice, typed
 
 Array = npt.NDArray[Any]
 
@@ -92,9 +94,10 @@ class Binned:
 
 def step_us(dt_ms: float) -> float:
     """A time step in microseconds, to the nanosecond: 2.01 ms are 2010 µs and not 2009.9999999999998."""
-    if isinstance(dt_ms, bool) or not isinstance(dt_ms, (int, float)) or not 0 < dt_ms < 1e9:
+    width = number(dt_ms)
+    if width is None or not 0 < width < 1e9:
         raise ConfigError(f"binning: dt_ms is {dt_ms!r}; give a number of milliseconds above 0")
-    return round(dt_ms * 1e6) / 1e3
+    return round(width * 1e6) / 1e3
 
 
 def pooled(n_units: int, pool: int) -> int:
@@ -124,20 +127,26 @@ def max_count(duplicates: str) -> int | None:
     )
 
 
-def check_window(*, n_steps: int, dt_us: float, pool: int, n_units: int) -> None:
-    """Raises `ConfigError` unless the parameters of a binning have a meaning."""
-    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= 1_000_000:
+def check_window(*, n_steps: int, dt_us: float, pool: int, n_units: int) -> tuple[int, float, int, int]:
+    """The parameters of a binning as Python's numbers; `ConfigError` unless they have a meaning."""
+    steps, width, units, shared = whole(n_steps), number(dt_us), whole(n_units), whole(pool)
+    if steps is None or not 1 <= steps <= 1_000_000:
         raise ConfigError(f"binning: n_steps is {n_steps!r}; give a whole number from 1 to 1,000,000")
-    if not 0 < dt_us < 1e12:
+    if width is None or not 0 < width < 1e12:
         raise ConfigError(f"binning: the time step is {dt_us} us; give a finite time above 0 (at least 1 ns)")
-    if isinstance(pool, bool) or not isinstance(pool, int) or not 1 <= pool <= n_units:
-        raise ConfigError(f"binning: pool is {pool!r}; give a whole number from 1 to {n_units}, the number of units")
+    if units is None or not 1 <= units < 1 << 31:
+        raise ConfigError(f"binning: n_neurons is {n_units!r}; give a whole number from 1 to {(1 << 31) - 1:,}")
+    if shared is None or not 1 <= shared <= units:
+        raise ConfigError(f"binning: pool is {pool!r}; give a whole number from 1 to {units}, the number of units")
+    return steps, width, shared, units
 
 
+@named
+@renamed(n_units="n_neurons")
 def bin_events(
     events: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
     *,
-    n_units: int,
+    n_neurons: int,
     n_steps: int,
     dt_us: float,
     pool: int = 1,
@@ -150,7 +159,7 @@ def bin_events(
 
     Args:
         events: for each sample `(t_us, unit)`: times in microseconds, float or integer [E], and units, integer [E].
-        n_units: units that there are; the neurons are `pooled(n_units, pool)`.
+        n_neurons: units that there are, before pooling, which leaves `pooled(n_neurons, pool)`.
         n_steps: T.
         dt_us: width of a step, microseconds.
         pool: neighbouring units that share a neuron.
@@ -159,14 +168,15 @@ def bin_events(
         clock: decides where the time of a sample begins, and collects problems; None: at 0.
 
     Raises:
-        DataError: NaN or infinite times, units that are not integers in 0 .. n_units-1, unequal lengths; the message
+        DataError: NaN or infinite times, units that are not integers in 0 .. n_neurons-1, unequal lengths; the message
             names the sample.
         ConfigError: a parameter without meaning.
 
     Without `clock`, warns if no event lies in the window, or all of them in its first step: the times may be in another unit.
     """
+    events = [(typed(t), typed(u)) for t, u in events]
     n_events = [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)]
-    times = [np.asarray(t) for t, _ in events]
+    times = [t for t, _ in events]
     precisions = [Precision.of(t) for t in times]
     pieces = [precision.in_us(t) for precision, t in zip(precisions, times, strict=True)]
     t_us = _concatenate(pieces, np.float64)
@@ -182,12 +192,12 @@ def bin_events(
             own = [t for p, t in zip(precisions, pieces, strict=True) if p == precision]
             clock.notes += precision.notes(_concatenate(own, np.float64), dt_us)
         t_us = clock.relative(t_us, lengths)
-    unit = _concatenate([np.asarray(u) if np.size(u) else np.empty(0, np.int64) for _, u in events], np.int64)
+    unit = _concatenate([_signed(u) for _, u in events], np.int64)
     return bin_flat(
         t_us,
         unit,
         lengths,
-        n_units=n_units,
+        n_units=n_neurons,
         n_steps=n_steps,
         dt_us=dt_us,
         pool=pool,
@@ -223,11 +233,12 @@ def bin_flat(
         slack_us: see `event_times.step_of`.
         check_units: warn as `bin_events` does without a clock.
     """
-    check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
+    n_steps, dt_us, pool, n_units = check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
     largest, n_neurons, n_samples = max_count(duplicates), pooled(n_units, pool), n_events.size
     sample = np.repeat(np.arange(n_samples), n_events)
     _check_finite(t_us, sample, source, first_sample)
-    allowed = f"0 to {n_units - 1}; check the data set and the sensor it was made with"
+    advice = padding_advice(unit, "t_us[unit >= 0], unit[unit >= 0]")
+    allowed = f"0 to {n_units - 1}; {advice or 'check the data set and the sensor it was made with'}"
     _check_all((unit >= 0) & (unit < n_units), unit, sample, source, first_sample, "units", allowed)
 
     step = step_of(t_us, dt_us, slack_us)
@@ -260,6 +271,14 @@ def smallest(numbers: npt.NDArray[np.int64]) -> Array:
 
 def _concatenate(arrays: list[Array], dtype: type) -> Array:
     return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def _signed(unit: npt.ArrayLike) -> Array:
+    """Units in a type that concatenates with others: uint64 and int64 together would become floats."""
+    array = np.asarray(unit)
+    if not array.size:
+        return np.empty(0, np.int64)
+    return array.astype(np.int64) if array.dtype == np.uint64 and int(array.max()) < 1 << 63 else array
 
 
 def _check_shape(t_us: npt.ArrayLike, unit: npt.ArrayLike, where: str) -> int:

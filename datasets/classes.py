@@ -1,40 +1,59 @@
-"""Classes and groups: whole numbers as they are, texts numbered in their order."""
+"""Classes and groups: whole numbers as they are; texts numbered by a list of names, or in sorted order."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.errors import DataError
+from sparsesnn.options import number
+from sparsesnn.typed import typed
+from sparsesnn.wording import count, meant
+
+Array = npt.NDArray[Any]
 
 #: the readout has a neuron for each
 MAX_CLASSES = 100_000
+#: names that a message lists
+_MOST_NAMES = 12
 
 
-def numbered(values: npt.ArrayLike, what: str) -> tuple[npt.NDArray[np.int64], list[str]]:
+def numbered(
+    values: npt.ArrayLike, what: str, names: Sequence[Any] | None = None, *, argument: str = "classes"
+) -> tuple[npt.NDArray[np.int64], list[str]]:
     """int64[n], and the names that the numbers stand for; none where the values are numbers already.
 
     Args:
         values: [n], whole numbers or texts.
         what: whose they are, for messages.
+        names: what the numbers 0, 1, … stand for. A text becomes its place in this list; whole numbers are places already, unless
+            the names are whole numbers too. None: texts are numbered in sorted order.
+        argument: what `names` is called, for messages.
 
     Raises:
-        DataError: another shape; floats, which would be truncated; numbers beyond int64.
+        DataError: another shape; floats, which would be truncated; numbers beyond int64; a value that `names` lacks.
     """
-    given = np.asarray(values)
-    if given.ndim != 1:
-        raise DataError(f"{what}: has the shape {list(given.shape)}; give one number or text for each sample")
-    if given.dtype.kind == "O":
-        given = _texts(given, what)
-    if given.dtype.kind in "SU":
-        names, numbers = np.unique(_decoded(given), return_inverse=True)
-        return numbers.astype(np.int64).reshape(-1), [str(name) for name in names]
-    if given.size and given.dtype.kind not in "biu":
-        raise DataError(f"{what}: is {given.dtype}, such as {given[0]!r}; give whole numbers from 0, or texts")
+    given = _one_each(values, what)
+    if given.dtype.kind == "S":
+        given = np.char.decode(given, "utf-8", "replace")
+    if given.size and given.dtype.kind not in "biuU":
+        found = (
+            f"holds {strange_entry(given)}" if given.dtype.kind in "OT" else f"is {given.dtype}, such as {given[0]!r}"
+        )
+        raise DataError(f"{what}: {found}; give whole numbers from 0, or texts")
     if given.dtype == np.uint64 and given.size and int(given.max()) >= 1 << 63:
         raise DataError(f"{what}: holds {given.max()}; allowed: numbers below 2^63")
+    if names is not None:
+        return _by_name(given, what, names, argument)
+    if given.dtype.kind == "U":
+        found, numbers = np.unique(given, return_inverse=True)
+        return numbers.astype(np.int64).reshape(-1), [str(name) for name in found]
     return given.astype(np.int64), []
 
 
@@ -52,13 +71,147 @@ def count_classes(labels: npt.NDArray[np.int64], names: list[str], what: str) ->
     return max(len(names), int(labels.max(initial=-1)) + 1)
 
 
-def _texts(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
-    for value in values:
-        if not isinstance(value, (str, bytes)):
-            raise DataError(f"{what}: holds a {type(value).__name__}, {value!r}; give whole numbers or texts")
-    texts = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
-    return np.array(texts, dtype=str) if texts else np.empty(0, "U1")
+def shape_advice(shape: Sequence[int]) -> str:
+    """What to give in place of labels of several axes."""
+    return (
+        f"one label for each sample is supported, [{shape[0] if shape else 'samples'}]; a label for each step or event of a sample is "
+        "not supported yet"
+    )
 
 
-def _decoded(values: npt.NDArray[Any]) -> npt.NDArray[np.str_]:
-    return np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
+def one_label_each(n_labels: int, n_events: Sequence[int], what: str, n_steps: int | None = None) -> None:
+    """`DataError` unless there are as many labels as samples.
+
+    Args:
+        n_events: of each sample.
+        n_steps: of a sample.
+    """
+    n = len(n_events)
+    if n_labels == n:
+        return
+    which = {sum(n_events): "events", n * (n_steps or 0): "steps"}.get(n_labels) if n_labels else None
+    each = f", as many as the samples have {which} in all" if which else ""
+    raise DataError(f"{what}: has {n_labels:,} entries for {count(n, 'sample')}{each}; {shape_advice([n])}")
+
+
+# ---- several sets --------------------------------------------------------------------------------------------------
+
+#: the texts of the sets of this process, in the order of their numbers
+_seen: list[list[str]] = []
+#: whether classes are matched by name later, so that their numbers may differ
+_matched: ContextVar[bool] = ContextVar("_matched", default=False)
+
+
+def warn_of_other_texts(names: list[str], what: str, *, chosen: bool, stacklevel: int) -> None:
+    """Warns if an earlier set had other texts: in the two sets, one number may stand for different classes.
+
+    Args:
+        names: in the order of their numbers.
+        what: whose they are, for messages.
+        chosen: the order was given and is not the sorted one. Such a set does not warn; later ones are compared with it.
+    """
+    if not names or names in _seen or _matched.get():
+        return
+    earlier = _seen[-1] if _seen else names
+    _seen.append(names)
+    if not chosen and earlier != names:
+        warnings.warn(
+            f"{what}: labels are texts, numbered in sorted order: {listed(names)}. An earlier set had {listed(earlier)}, so that a number "
+            "may stand for another class there. If one network reads both sets, give both the same classes=, such as "
+            "classes=train.classes",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+
+
+@contextmanager
+def matched_by_name() -> Iterator[None]:
+    """Sets that are made inside have their classes matched by name later, so that their numbers may differ."""
+    token = _matched.set(True)
+    try:
+        yield
+    finally:
+        _matched.reset(token)
+
+
+def listed(names: Sequence[str]) -> str:
+    """`cat, dog, owl`; long lists are cut."""
+    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def _one_each(values: Any, what: str) -> Array:
+    """The values as a flat array."""
+    try:
+        given = typed(values)
+    except ValueError:  # lists of different lengths
+        raise DataError(f"{what}: has lists of different lengths; {shape_advice([len(values)])}") from None
+    if given.ndim == 2 and given.size and given.dtype.kind in "biuf":
+        if given.shape[1] == 1:
+            raise DataError(f"{what}: has the shape {list(given.shape)}; give a flat array, labels.reshape(-1)")
+        if np.isin(given, (0, 1)).all() and (given.sum(axis=1) == 1).all():
+            raise DataError(
+                f"{what}: has the shape {list(given.shape)} with a single 1 in each row; of one-hot labels give labels.argmax(axis=1); "
+                f"{shape_advice(given.shape)}"
+            )
+    if given.ndim != 1:
+        raise DataError(f"{what}: has the shape {list(given.shape)}; {shape_advice(given.shape)}")
+    return given
+
+
+def names_of(names: Any, what: str) -> tuple[list[str], bool]:
+    """Names of classes, or of the members of a group, as texts, and whether they are whole numbers.
+
+    Args:
+        names: in the order of their numbers; or the number of each, such as {"cat": 0, "dog": 1}.
+        what: whose they are, for messages.
+
+    Raises:
+        DataError: something else, or a name that is given twice.
+    """
+    if isinstance(names, Mapping) and sorted(names.values(), key=str) == sorted(range(len(names)), key=str):
+        names = sorted(names, key=lambda name: names[name])
+    given = None if isinstance(names, (str, bytes, Mapping, Set)) else typed(names)
+    if given is not None and given.dtype.kind == "S":
+        given = np.char.decode(given, "utf-8", "replace")
+    if given is None or given.ndim != 1 or (given.size and given.dtype.kind not in "iuU"):
+        raise DataError(
+            f"{what}: is {names!r:.200}; give a list of texts in the order of their numbers, such as ['cat', 'dog']"
+        )
+    found = [str(name) for name in given.tolist()]
+    if len(set(found)) < len(found):
+        twice = next(name for k, name in enumerate(found) if name in found[:k])
+        raise DataError(f"{what}: holds {twice!r} twice; give each name once")
+    return found, bool(given.size) and given.dtype.kind != "U"
+
+
+def strange_entry(given: Array) -> str:
+    """What keeps an array of Python objects from being one of numbers or texts."""
+    entries = given.astype(object).reshape(-1)
+    for x in entries:
+        if not isinstance(x, (str, bytes)) and number(x) is None:
+            return f"a {type(x).__name__}, {x!r}"
+    if texts := [x for x in entries if isinstance(x, (str, bytes))]:
+        return f"texts and numbers, such as {texts[0]!r} and {next(x for x in entries if not isinstance(x, (str, bytes)))!r}"
+    return f"{max(entries, key=abs)!r}, which int64 cannot hold"
+
+
+def _by_name(given: Array, what: str, names: Any, argument: str) -> tuple[npt.NDArray[np.int64], list[str]]:
+    known, are_numbers = names_of(names, f"{what}: {argument}")
+    if given.dtype.kind != "U" and not are_numbers:
+        numbers = given.astype(np.int64)
+        if known and numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(known):
+            raise DataError(
+                f"{what}: run from {numbers.min()} to {numbers.max()}; {argument} has {len(known)} names, so 0 to {len(known) - 1} are allowed"
+            )
+        return numbers, known
+    texts, places = np.unique(given.astype(np.int64) if given.dtype.kind == "b" else given, return_inverse=True)
+    place_of = {name: k for k, name in enumerate(known)}
+    if strange := [str(text) for text in texts if str(text) not in place_of]:
+        raise DataError(
+            f"{what}: holds {strange[0]!r}, which {argument} lacks; {meant(strange[0], known)}allowed: {listed(known) or 'none'}"
+        )
+    numbers = np.array([place_of[str(text)] for text in texts], np.int64)
+    return numbers[places.reshape(-1)] if texts.size else np.empty(0, np.int64), known

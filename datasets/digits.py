@@ -61,7 +61,7 @@ def load(*, split: str, options: Options, **files: Any) -> EventSet:
     chosen = np.flatnonzero(_is_test(labels) == (split == "test"))
     binned = bin_events(
         [encode(image, n_steps) for image in images[chosen]],
-        n_units=2 * _N_PIXELS,
+        n_neurons=2 * _N_PIXELS,
         n_steps=n_steps,
         dt_us=1.0,
         source="digits",

@@ -12,15 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparsesnn.arguments import named
+from sparsesnn.arguments import named, renamed
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import Binned, bin_events
-from sparsesnn.datasets.classes import count_classes, numbered
+from sparsesnn.datasets.classes import count_classes, numbered, one_label_each, warn_of_other_texts
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import Clock
 from sparsesnn.ids import MAX_UINT16_NEURONS
+from sparsesnn.options import plain, whole
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.typed import typed
 from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]
@@ -71,6 +73,11 @@ class EventSet:
     sample_starts: npt.NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name, least in (("n_neurons", 1), ("n_classes", 0), ("n_lost", 0), ("n_merged", 0)):
+            number = whole(getattr(self, name))
+            if number is None or number < least:
+                raise DataError(f"EventSet: {name} is {getattr(self, name)!r}; give a whole number from {least}")
+            object.__setattr__(self, name, number)
         if self.n_spikes.ndim != 2 or self.n_spikes.dtype not in (np.uint8, np.uint16, np.int32):
             raise DataError(
                 f"EventSet: n_spikes is {self.n_spikes.dtype}{list(self.n_spikes.shape)}; "
@@ -129,6 +136,7 @@ class EventSet:
         )
 
     @classmethod
+    @renamed(n_units="n_neurons")
     def from_events(
         cls,
         events: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
@@ -136,54 +144,79 @@ class EventSet:
         *,
         n_steps: int,
         dt_us: float,
-        n_units: int | None = None,
+        n_neurons: int | None = None,
         n_classes: int | None = None,
+        classes: Sequence[Any] | None = None,
         pool: int = 1,
         duplicates: str = "binary",
         start: str = "zero",
         groups: Mapping[str, npt.ArrayLike] | None = None,
+        group_names: Mapping[str, Sequence[Any]] | None = None,
         description: Mapping[str, Any] | None = None,
     ) -> EventSet:
         """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens.
 
         Args:
             events, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
-            labels: [n], class of each sample: whole numbers from 0, or texts, which become classes in alphabetical order
-                (`description["classes"]`).
-            n_units: units that there are; None: the largest number and one.
+            labels: [n], class of each sample: whole numbers from 0, or texts.
+            n_neurons: units that there are, before `pool`; None: the largest number and one.
             n_classes: number of classes; None: the largest label and one.
             start: where the time of a sample begins: "zero", at time 0, or "first", at its first event.
+            classes: the texts that class 0, 1, … have, such as those of the training set: `classes=train.classes`. None: texts are
+                numbered in sorted order, set by set; a set with other texts than an earlier one warns.
             groups: for each name, [n]: which group a sample belongs to; whole numbers or texts.
-            description: what made it, JSON values.
+            group_names: for each name of a group, the texts that member 0, 1, … have; None: in sorted order.
+            description: what made it, JSON values; its entries `classes` and `group_names` are the same as the arguments.
 
         Raises:
-            DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts.
+            DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts, or texts that
+                `classes` or `group_names` lacks.
             ConfigError: a window without meaning.
 
         Warns if samples or most events are lost, if the window does not fit, and if a clock begins again; see `event_times`.
         """
         clock = Clock(start)
-        if n_units is None:
-            n_units = 1 + max((int(np.max(unit)) for _, unit in events if np.size(unit)), default=0)
-        window: dict[str, Any] = {"n_units": n_units, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
+        events = [(typed(t_us), typed(unit)) for t_us, unit in events]
+        if n_neurons is None:
+            n_neurons = 1 + max((0, *(int(np.max(unit)) for _, unit in events if unit.size)))
+        window: dict[str, Any] = {"n_neurons": n_neurons, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
+        description = dict(description or {})
+        given = description.get("classes") if classes is None else classes
+        numbers, names = numbered(labels, "from_events: labels", given)
+        one_label_each(numbers.size, [np.size(t_us) for t_us, _ in events], "from_events: labels", whole(n_steps))
+        warn_of_other_texts(names, "from_events", chosen=given is not None, stacklevel=4)
         binned = bin_events(events, **window, duplicates=duplicates, source="from_events", clock=clock)
         clock.warn("from_events", binned.window_problem(*clock.samples(), dt_us, start=start))
-        classes, names = numbered(labels, "from_events: labels")
-        found = count_classes(classes, names, "from_events") if n_classes is None else n_classes
-        members = {name: numbered(group, f"from_events: groups[{name!r}]") for name, group in (groups or {}).items()}
-        group_names = {name: texts for name, (_, texts) in members.items() if texts}
+        if n_classes is None:
+            n_classes = count_classes(numbers, names, "from_events")
+        elif classes is not None and names and whole(n_classes) != len(names):
+            raise DataError(
+                f"from_events: n_classes is {n_classes!r}, but classes has {len(names)} names; leave n_classes out"
+            )
+        texts_of = {**description.pop("group_names", {}), **(group_names or {})}
+        if strange := [name for name in texts_of if name not in (groups or {})]:
+            raise DataError(
+                f"from_events: group_names has {strange[0]!r}; allowed: {', '.join(groups or {}) or 'none'}"
+            )
+        members = {
+            name: numbered(
+                group, f"from_events: groups[{name!r}]", texts_of.get(name), argument=f"group_names[{name!r}]"
+            )
+            for name, group in (groups or {}).items()
+        }
+        found_names = {name: texts for name, (_, texts) in members.items() if texts}
         return cls.from_binned(
             binned,
-            classes,
-            found,
+            numbers,
+            n_classes,
             groups={name: numbers for name, (numbers, _) in members.items()},
             description={
-                "dt_us": dt_us,
+                "dt_us": plain(dt_us),
                 **({} if binned.values is None else {"duplicates": duplicates}),
                 **({} if start == "zero" else {"start": start}),
+                **description,
                 **({"classes": names} if names else {}),
-                **({"group_names": group_names} if group_names else {}),
-                **(description or {}),
+                **({"group_names": found_names} if found_names else {}),
             },
         )
 
@@ -198,6 +231,7 @@ class EventSet:
         duplicates: str = "binary",
         start: str = "zero",
         sensor_size: Sequence[int] | None = None,
+        classes: Sequence[Any] | None = None,
     ) -> EventSet:
         """From a data set of Tonic, or anything whose items are (events with fields x, t and perhaps y, p; label).
 
@@ -207,14 +241,16 @@ class EventSet:
             start: as in `from_events`.
             pool: pixels that share a neuron, in x and in y; of a sensor with one row, neighboring channels.
             sensor_size: (width, height, polarities); None: that of the data set. Unit order: x + W·(y + H·p).
+            classes: the texts that class 0, 1, … have; None: `dataset.classes`, or, if there is none, see `from_events`.
 
         Raises:
-            DataError: events beyond the sensor, or of another form; labels that are neither whole numbers nor texts.
+            DataError: events beyond the sensor, or of another form; labels that are neither whole numbers nor texts, or texts that
+                `classes` lacks.
         """
         from sparsesnn.datasets.tonic_sets import from_tonic
 
         window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "pool": pool, "duplicates": duplicates}
-        return from_tonic(dataset, **window, start=start, sensor_size=sensor_size)
+        return from_tonic(dataset, **window, start=start, sensor_size=sensor_size, classes=classes, stacklevel=4)
 
     # ---- looked at ---------------------------------------------------------------------------------------------
 
@@ -245,6 +281,16 @@ class EventSet:
         ends = np.cumsum(self.n_spikes, dtype=np.int64).reshape(self.n_spikes.shape)
         found: Array = sums[ends] - sums[ends - self.n_spikes]
         return found
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes, in the order of their numbers; none where labels are numbers."""
+        return [str(name) for name in self.description.get("classes") or ()]
+
+    @property
+    def group_names(self) -> dict[str, list[str]]:
+        """For each group whose members have names, these in the order of their numbers."""
+        return {name: [str(x) for x in names] for name, names in (self.description.get("group_names") or {}).items()}
 
     @property
     def dt_us(self) -> float | None:
@@ -311,7 +357,7 @@ class EventSet:
 
     def checked(self, indices: Sequence[int] | Array) -> npt.NDArray[np.int64]:
         """int64[B], the numbers of samples; `IndexError` where there is no such sample."""
-        chosen = np.asarray(indices)
+        chosen = typed(indices)
         if chosen.size == 0:
             chosen = chosen.astype(np.int64)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":

@@ -35,9 +35,10 @@ import numpy.typing as npt
 from sparsesnn import event_times
 from sparsesnn.datasets import cache
 from sparsesnn.datasets.binning import Binned, bin_flat, check_window, duplicates_option, max_count, pooled, step_us
-from sparsesnn.datasets.classes import count_classes
+from sparsesnn.datasets.classes import count_classes, matched_by_name
 from sparsesnn.datasets.convert import progress_bar
 from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.datasets.files import is_hidden
 from sparsesnn.datasets.recording import PARTS, Recording, from_arrays, join, read
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import DataError
@@ -71,7 +72,9 @@ class Options:
     dt_ms: float = option(0.0, "width of a step, milliseconds; 0: the longest sample lasts n_steps", low=0)
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
     start: str = option("zero", "where the time of a sample begins: at zero, or at its first event", choices=STARTS)
-    n_units: int = option(0, "units; 0: the largest number and one", low=0, high=100_000_000)
+    n_neurons: int = option(
+        0, "units, before pool; 0: the largest number and one", low=0, high=100_000_000, former="n_units"
+    )
     width: int = option(0, "of a camera, pixels; 0: the largest x and one", low=0, high=100_000)
     height: int = option(0, "of a camera, pixels; 0: the largest y and one", low=0, high=100_000)
     pool: int = option(
@@ -123,7 +126,7 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
     source |= {"name": data_dir.name}
     source.pop("names_sizes_sha256")  # of whole paths; a copy elsewhere is the same data
     source |= {"edges": [cache.source_identity(path)["edges_sha256"] for path in files.values()]}
-    parameters = {"name": "events", "split": split, "source": source, "files": list(files), **asdict(options)}
+    parameters = {"name": "events", "split": split, "source": source, "files": list(files), **_in_files(options)}
     parameters["times"] = event_times.VERSION
 
     def build() -> EventSet:
@@ -152,6 +155,8 @@ def find_files(place: Path) -> dict[str, Path]:
         return {"": place}
     found: dict[str, Path] = {}
     for path in sorted(place.iterdir()):
+        if is_hidden(path.name):
+            continue
         part = re.split(r"[_-]", path.stem)[-1]
         if path.suffix.lower() in _ENDINGS and part in PARTS:
             if part in found:
@@ -184,6 +189,11 @@ def window_of(recording: Recording, options: Options) -> float:
     least = max(float(ends.max(initial=0.0)) / options.n_steps, 1.0)
     unit = 10.0 ** (math.floor(math.log10(least)) - 2)  # three digits, and more than the longest sample needs
     return round((math.floor(least / unit) + 1) * unit, 3)
+
+
+def _in_files(options: Options) -> dict[str, Any]:
+    """The options as caches and checkpoints hold them: those of earlier versions stay valid, and have `n_units`."""
+    return {"n_units" if name == "n_neurons" else name: value for name, value in asdict(options).items()}
 
 
 def _part_of(recording: Recording, split: str, options: Options, more: Mapping[str, Any]) -> EventSet:
@@ -245,7 +255,7 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
         description={
             "name": "events",
             "split": split,
-            **asdict(options),
+            **_in_files(options),
             **more,
             "dt_us": dt_us,
             "parts": parts,
@@ -270,7 +280,7 @@ def _units(
 ) -> tuple[Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], int, Sensor | None]:
     """What gives the cells int64[E] of some events, the number of cells, and the sensor of a camera."""
     sizes = {}
-    for name, key in (("unit", "n_units"), ("x", "width"), ("y", "height")):
+    for name, key in (("unit", "n_neurons"), ("x", "width"), ("y", "height")):
         if name in recording.places:
             most = int(recording.places[name].max(initial=0))
             sizes[name] = getattr(options, key) or most + 1
@@ -307,7 +317,8 @@ def _made(path: Path, name: str, mtime_ns: int) -> Recording | dict[str, EventSe
     try:
         spec.loader.exec_module(module)
         function = getattr(module, name, None)
-        made = function() if callable(function) else None
+        with matched_by_name():  # parts are, when they are loaded
+            made = function() if callable(function) else None
     except DataError:
         raise
     except Exception as error:

@@ -72,13 +72,24 @@ def tonic_datasets(name: str) -> Any:
     return tonic.datasets
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder among data is none of them: names that begin with a dot, and __MACOSX.
+
+    Archives made on a Mac hold `._NAME` for every file and `__MACOSX`, notebooks leave `.ipynb_checkpoints`.
+    """
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def list_files(folder: Path, suffix: str) -> list[str]:
-    """All files below a folder whose names end so, relative to it, in order; `DataError` if there is none."""
+    """All files below a folder whose names end so, relative to it, in order; `DataError` if there is none.
+
+    Hidden files and folders are skipped, see `is_hidden`.
+    """
     found = []
     for place, folders, names in os.walk(folder, onerror=_unreadable):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
         below = Path(place).relative_to(folder)
-        found += [(below / name).as_posix() for name in sorted(names) if name.endswith(suffix)]
+        found += [(below / name).as_posix() for name in sorted(names) if name.endswith(suffix) and not is_hidden(name)]
     if not found:
         raise DataError(f"{folder}: holds no {suffix} files; check that the data set was unpacked there")
     return found

@@ -25,7 +25,7 @@ from sparsesnn import event_times
 from sparsesnn.datasets import cache, files, hdf5
 from sparsesnn.datasets import convert as conversion
 from sparsesnn.datasets.binning import bin_events, check_window, duplicates_option, max_count, step_us
-from sparsesnn.datasets.classes import MAX_CLASSES
+from sparsesnn.datasets.classes import MAX_CLASSES, shape_advice
 from sparsesnn.datasets.convert import Job, Part
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError
@@ -127,7 +127,7 @@ def convert(
     """The lists of samples `first` to `last - 1` of a file."""
     events = [pair for block in read_events(Path(path), first, last) for pair in block]
     window: dict[str, Any] = {"dt_us": dt_us, "n_steps": n_steps, "pool": pool, "duplicates": duplicates}
-    return Part(bin_events(events, n_units=N_UNITS, **window, source=path, first_sample=first, clock=Clock(start)))
+    return Part(bin_events(events, n_neurons=N_UNITS, **window, source=path, first_sample=first, clock=Clock(start)))
 
 
 def read_events(
@@ -210,8 +210,10 @@ def _check(path: Path) -> None:
                     f"it must hold one array of {what} a sample"
                 )
         if file["labels"].ndim != 1 or file["labels"].dtype.kind not in "iu":
+            shape = file["labels"].shape
             raise DataError(
-                f"{path}: labels is {file['labels'].dtype}{list(file['labels'].shape)}; it must be flat integers"
+                f"{path}: labels is {file['labels'].dtype}{list(shape)}; it must be flat integers"
+                + (f"; {shape_advice(shape)}" if len(shape) > 1 else "")
             )
         if file["extra/speaker"].ndim != 1:
             raise DataError(f"{path}: extra/speaker is {list(file['extra/speaker'].shape)}; it must be flat")

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from sparsesnn.arguments import current_names
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import CodeError, ConfigError
 from sparsesnn.event_times import MIN_EVENTS
-from sparsesnn.options import Option, options_of
+from sparsesnn.options import Option, former_names, options_of
 from sparsesnn.wording import count, unknown
 
 #: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and
@@ -98,6 +99,7 @@ def load(
     if not runs_code and name == "events" and data_dir is not None and module.function_of(Path(data_dir).expanduser()):
         raise CodeError(str(data_dir))
     known = options(name)
+    parameters = current_names(parameters, former_names(known), f"load: {name}", warn=2)
     for key in parameters:
         if key not in known:
             raise ConfigError(f"load: {name}: {unknown('parameter', key, known)}")

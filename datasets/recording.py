@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from sparsesnn.datasets.classes import numbered
 from sparsesnn.datasets.convert import progress_bar
 from sparsesnn.errors import DataError
 from sparsesnn.event_times import Precision, Wraps, exact_us, spans, unwrap
+from sparsesnn.typed import padding_advice
 from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]
@@ -171,6 +173,7 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
                 "from 0, and give each a label"
             )
         counts += np.bincount(sample, minlength=n)
+    _warn_of_empty(counts, source)
     groups: dict[str, npt.NDArray[np.int64]] = {}
     group_names: dict[str, list[str]] = {}
     for name in found:
@@ -213,6 +216,25 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
         source,
         precision=precision,
         wraps=unwrap(t_us, counts),
+    )
+
+
+def _warn_of_empty(n_events: npt.NDArray[np.int64], source: str) -> None:
+    """Warns if most samples have no events: then `label` probably has an entry for something else."""
+    n, n_all, empty = n_events.size, int(n_events.sum()), int((n_events == 0).sum())
+    if 2 * empty <= n or not n_all:
+        return
+    if n == n_all:
+        advice = (
+            "label has as many entries as there are events; give one for each sample. If every event has its label, "
+            "label[np.unique(sample, return_index=True)[1]] has one for each sample that has events"
+        )
+    else:
+        advice = "label has one entry for each sample, numbered from 0; check sample and label"
+    warnings.warn(
+        f"{source}: {empty:,} of {count(n, 'sample')} have no events: {advice}",
+        UserWarning,
+        stacklevel=3,
     )
 
 
@@ -335,7 +357,11 @@ def _from_zero(values: Array, name: str, start: int, source: str) -> npt.NDArray
     whole = _whole(values, name, source)
     if whole.size and int(whole.min()) < 0:
         bad = int(np.argmin(whole))
-        raise DataError(f"{source}: {name}[{start + bad}] is {whole[bad]}; allowed: whole numbers from 0")
+        advice = padding_advice(whole, f"{name}[{name} >= 0], and the same entries of the other arrays")
+        raise DataError(
+            f"{source}: {name}[{start + bad}] is {whole[bad]}; allowed: whole numbers from 0"
+            + (advice and f"; {advice}")
+        )
     if whole.size and int(whole.max()) >= _MAX_PLACES.get(name, 1 << 63):
         bad = int(np.argmax(whole))
         raise DataError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsesnn.errors import DataError
+from sparsesnn.options import plain, whole
 from sparsesnn.wording import count
 
 #: the entry of `EventSet.description`
@@ -43,8 +44,9 @@ class Sensor:
         entry = description.get(KEY)
         if entry is None:
             return None
-        sizes = list(entry) if isinstance(entry, (list, tuple)) else []
-        if len(sizes) == 3 and all(type(size) is int and size > 0 for size in sizes):
+        entry = plain(entry)
+        sizes = [whole(size) or 0 for size in entry] if isinstance(entry, (list, tuple)) else []
+        if len(sizes) == 3 and min(sizes) > 0:
             sensor = cls(*sizes)
             if sensor.n_neurons == n_neurons:
                 return sensor

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.datasets import hashing
+from sparsesnn.datasets.classes import listed
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 
@@ -35,9 +38,22 @@ def split_validation(
         among: only these samples are divided; None: all.
         option: where `how` comes from, for messages.
 
+    Warns if one of the parts lacks a class that the other one has.
+
     Raises:
         ConfigError: another form, an unknown group, a member with no samples, or one of the two parts would be empty.
     """
+    rest, held_out = divide(event_set, how, seed=seed, among=among, option=option)
+    if held_out.size:
+        parts = {"training": event_set.labels[rest], f"the part of {option} = {how!r}": event_set.labels[held_out]}
+        warn_of_missing_classes(parts, event_set.classes, stacklevel=3)
+    return rest, held_out
+
+
+def divide(
+    event_set: EventSet, how: str, *, seed: int = 0, among: Indices | None = None, option: str = "valid"
+) -> tuple[Indices, Indices]:
+    """`split_validation` without its warning, for callers that look at the classes of all parts together."""
     samples = np.arange(len(event_set), dtype=np.int64) if among is None else among
     kind, _, rest = how.partition(":")
     if kind == "none" and not rest:
@@ -53,6 +69,29 @@ def split_validation(
             f"{option}: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one: hold out another share, or 'none'"
         )
     return samples[~held_out], samples[held_out]
+
+
+def warn_of_missing_classes(parts: Mapping[str, Indices], names: Sequence[str], *, stacklevel: int = 2) -> None:
+    """Warns of classes that some parts have and others lack, by name; of classes that no part has, nothing depends.
+
+    Args:
+        parts: for the name of each part, the labels of its samples. The first is the training part.
+        names: of the classes; none where they are numbers.
+    """
+    there = {part: set(np.unique(labels).tolist()) for part, labels in parts.items()}
+    every, (training, *_) = set().union(*there.values()), there
+    lines = []
+    for part, found in there.items():
+        if missing := sorted(every - found):
+            shown = listed([names[k] if k < len(names) else str(k) for k in missing])
+            what = "which are never learned" if part == training else "so that its accuracy says nothing of them"
+            lines.append(f"{part} has no samples of {'class' if len(missing) == 1 else 'classes'} {shown}, {what}")
+    if lines:
+        warnings.warn(
+            f"{'; '.join(lines)}. Check the labels, or divide the data in another way",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def overrates(event_set: EventSet, how: str) -> str:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sparsesnn.datasets.binning import Binned, bin_events, pooled
-from sparsesnn.datasets.classes import count_classes, numbered
+from sparsesnn.datasets.binning import Binned, bin_events, check_window, pooled
+from sparsesnn.datasets.classes import count_classes, names_of, numbered, warn_of_other_texts
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import DataError
 from sparsesnn.event_times import Clock
+from sparsesnn.options import plain, whole
+from sparsesnn.typed import padding_advice
 
 #: samples that are read at once
 _BLOCK = 256
@@ -27,25 +29,31 @@ def from_tonic(
     duplicates: str = "binary",
     start: str = "zero",
     sensor_size: Sequence[int] | None = None,
+    classes: Sequence[Any] | None = None,
+    stacklevel: int = 2,
 ) -> EventSet:
-    """See `EventSet.from_tonic`."""
+    """See `EventSet.from_tonic`; `stacklevel`: of warnings."""
     name, clock = type(dataset).__name__, Clock(start)
-    size = tuple(getattr(dataset, "sensor_size", None) or () if sensor_size is None else sensor_size)
-    if len(size) != 3 or not all(isinstance(x, (int, np.integer)) and x > 0 for x in size):
-        raise DataError(f"from_tonic: {name} says no sensor_size; give sensor_size=(width, height, polarities)")
-    width, height, n_polarities = (int(x) for x in size)
+    given = plain(getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size)
+    size = [whole(x) or 0 for x in given] if isinstance(given, (list, tuple)) else []
+    if len(size) != 3 or min(size) < 1:
+        found = "says no sensor_size" if given is None else f"has sensor_size {given!r}"
+        raise DataError(f"from_tonic: {name} {found}; give sensor_size=(width, height, polarities)")
+    width, height, n_polarities = size
+    n_steps, dt_us, pool, _ = check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=max(width, height))
     side_x, side_y = pooled(width, pool), pooled(height, pool)
     parts, labels = [], []
     for first in range(0, max(1, len(dataset)), _BLOCK):
         events = []
         for k in range(first, min(first + _BLOCK, len(dataset))):
             given, label = dataset[k]
-            labels.append(label.item() if hasattr(label, "item") else label)
+            label = plain(label)
+            labels.append(label[0] if isinstance(label, list) and len(label) == 1 else label)
             events.append(_flat(given, (width, height, n_polarities), pool, f"from_tonic: {name}: sample {k}"))
         parts.append(
             bin_events(
                 events,
-                n_units=side_x * side_y * n_polarities,
+                n_neurons=side_x * side_y * n_polarities,
                 n_steps=n_steps,
                 dt_us=dt_us,
                 duplicates=duplicates,
@@ -56,24 +64,39 @@ def from_tonic(
         )
     binned = Binned.join(parts)
     clock.warn(f"from_tonic: {name}", binned.window_problem(*clock.samples(), dt_us, start=start))
-    classes, names = numbered(np.array(labels) if labels else np.empty(0, np.int64), f"from_tonic: {name}: labels")
-    known = [str(x) for x in getattr(dataset, "classes", [])]
-    n_classes = count_classes(classes, names, f"from_tonic: {name}")
+    own, argument = _own_classes(dataset) if classes is None else [], "classes"
+    if own and any(isinstance(label, (str, bytes)) for label in labels):
+        classes, argument = own, "dataset.classes (to override it, give classes=)"
+    numbers, names = numbered(labels, f"from_tonic: {name}: labels", classes, argument=argument)
+    names = names or own  # of labels that are numbers
+    warn_of_other_texts(
+        names, f"from_tonic: {name}", chosen=classes is not None or bool(own), stacklevel=stacklevel + 1
+    )
+    n_classes = count_classes(numbers, names, f"from_tonic: {name}")
     sensor = Sensor(side_x, side_y, n_polarities)
     return EventSet.from_binned(
         binned,
-        classes,
-        n_classes if names else max(n_classes, len(known)),
+        numbers,
+        n_classes,
         description={
             "name": name,
             "dt_us": dt_us,
             "pool": pool,
             **({} if binned.values is None else {"duplicates": duplicates}),
             **({} if start == "zero" else {"start": start}),
-            "classes": names or known,
+            "classes": names,
             **({"sensor": sensor.entry()} if height > 1 else {}),
         },
     )
+
+
+def _own_classes(dataset: Any) -> list[str]:
+    """Names of the classes that a data set lists itself; none where it has no list of names."""
+    found = getattr(dataset, "classes", None)
+    try:
+        return [] if found is None else names_of(found, "dataset.classes")[0]
+    except DataError:
+        return []
 
 
 def _flat(events: Any, size: tuple[int, int, int], pool: int, where: str) -> tuple[Any, Any]:
@@ -90,6 +113,10 @@ def _flat(events: Any, size: tuple[int, int, int], pool: int, where: str) -> tup
     p = np.where(p < 0, 0, p)
     for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, n_polarities)):
         if values.size and not 0 <= int(values.min()) <= int(values.max()) < limit:
-            raise DataError(f"{where} has {name} from {values.min()} to {values.max()}; allowed: 0 to {limit - 1}")
+            advice = padding_advice(values, f"events[events['{name}'] >= 0]")
+            raise DataError(
+                f"{where} has {name} from {values.min()} to {values.max()}; allowed: 0 to {limit - 1}"
+                + (advice and f"; {advice}")
+            )
     side_x, side_y = pooled(width, pool), pooled(height, pool)
     return events["t"], x // pool + side_x * (y // pool + side_y * p)

@@ -20,7 +20,9 @@ from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.batches import Batch, Batches, Indices
+from sparsesnn.options import whole
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.typed import typed
 
 # what else of an epoch is in random order; the order of samples itself has no word, for it came first
 _BATCH_ORDER = 1
@@ -88,7 +90,10 @@ class Stream:
         per_rank: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        chosen = np.arange(len(event_set)) if indices is None else np.asarray(indices)
+        batch_size, seed = _whole("batch_size", batch_size), _whole("seed", seed)
+        bucket_batches, prefetch = _whole("bucket_batches", bucket_batches), _whole("prefetch", prefetch)
+        rank, n_ranks = _whole("rank", rank), _whole("n_ranks", n_ranks)
+        chosen = np.arange(len(event_set)) if indices is None else typed(indices)
         if chosen.size == 0:
             chosen = chosen.astype(np.int64)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
@@ -213,6 +218,13 @@ class Stream:
                 finally:
                     self.wait_s += time.perf_counter() - start
                 yield batch
+
+
+def _whole(name: str, value: Any) -> int:
+    found = whole(value)
+    if found is None:
+        raise ConfigError(f"Stream: {name} is {value!r}; give a whole number")
+    return found
 
 
 def share(n_samples: int, rank: int, n_ranks: int) -> tuple[int, int]:

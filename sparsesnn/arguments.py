@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, TypeVar  # noqa: UP035
+import warnings
+from typing import Any, Callable, Dict, Mapping, TypeVar  # noqa: UP035
 
 from sparsesnn.wording import unknown
 
@@ -28,14 +29,52 @@ def named(called: _Called) -> _Called:
     return called
 
 
+def renamed(**former: str) -> Callable[[_Called], _Called]:
+    """Decorator of a function under `named`: `former="name"` accepts an argument by its former name, with a `DeprecationWarning`."""
+
+    def mark(function: _Called) -> _Called:
+        function.former_names = former  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def current_names(given: Mapping[str, Any], former: Mapping[str, str], who: str, *, warn: int = 0) -> Dict[str, Any]:  # noqa: UP006
+    """Arguments by the names that they have now.
+
+    Args:
+        given: by any name.
+        former: for each former name the one of now.
+        who: whose arguments they are, for messages.
+        warn: the stack level of a `DeprecationWarning`; 0: none, as for files.
+
+    Errors: `TypeError` for two different values of one argument.
+    """
+    found = {name: value for name, value in given.items() if name not in former}
+    for old, new in former.items():
+        if old not in given:
+            continue
+        if new in given and given[new] != given[old]:
+            raise TypeError(
+                f"{who}: {new} is {given[new]!r}, and {old}, its former name, {given[old]!r}; leave {old} out"
+            )
+        if warn:
+            warnings.warn(f"{who}: {old} is now called {new}; give {new}", DeprecationWarning, stacklevel=warn + 1)
+        found[new] = given[old]
+    return found
+
+
 def _named(function: Callable[..., Any], who: str) -> Callable[..., Any]:
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return function
+    former: Mapping[str, str] = getattr(function, "former_names", {})
 
     @functools.wraps(function)
     def checked(*values: Any, **by_name: Any) -> Any:
+        if former:
+            by_name = current_names(by_name, former, who, warn=2)
         for name in by_name:
             if name not in known:
                 allowed = [name for name in known if name not in ("self", "cls")]

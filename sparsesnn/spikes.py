@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn.arguments import named
+from sparsesnn.arguments import named, renamed
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.event_times import Clock, Precision, step_of, window_problem
 from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
+from sparsesnn.options import number, plain, whole
+from sparsesnn.typed import padding_advice, typed
 
 #: what `SpikeBatch.from_dense` does with the gradient of its spikes
 GRADIENTS = ("none", "fired", "all")
@@ -50,6 +52,10 @@ class SpikeBatch:
     dropped: Tensor | None = None
     graded: bool = False
 
+    def __post_init__(self) -> None:
+        if not (type(self.n_steps) is type(self.n_samples) is type(self.n_neurons) is int):
+            self.n_steps, self.n_samples, self.n_neurons = map(plain, (self.n_steps, self.n_samples, self.n_neurons))
+
     def __repr__(self) -> str:
         n_spikes = int(self.n_spikes.sum())
         near, dropped = self.ids.numel() - n_spikes, self.n_dropped()
@@ -66,18 +72,27 @@ class SpikeBatch:
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
         """From `lists[b][t]`, the ids that fire in sample b at step t; sorted here, duplicates are an error."""
-        n_samples, n_steps = len(lists), len(lists[0]) if lists else 0
+        n_samples, n_steps = len(lists), len(lists[0]) if len(lists) else 0
         if any(len(sample) != n_steps for sample in lists):
             raise ShapeError(
                 f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
                 "pad the shorter with empty lists"
             )
-        rows = [np.sort(list(lists[b][t])) for t in range(n_steps) for b in range(n_samples)]
+        n_neurons, rows = _count("from_lists", "n_neurons", n_neurons, 1), []
+        for t in range(n_steps):
+            for b in range(n_samples):
+                given = lists[b][t]
+                row = typed(given if hasattr(given, "dtype") else list(given))
+                if row.size and row.dtype.kind not in "iu":
+                    raise SpikeListError(f"from_lists: ids are {row.dtype}, such as {row.flat[0]}; give whole numbers")
+                rows.append(np.sort(row))
         n_spikes = np.array([len(row) for row in rows], dtype=np.int32)
-        ids = np.concatenate([row for row in rows if row.size] or [np.empty(0, np.int64)])
-        if ids.dtype.kind not in "iu":
-            raise SpikeListError(f"from_lists: ids are {ids.dtype}, such as {ids[0]}; give whole numbers")
-        return cls._from_flat(ids.astype(np.int64), n_spikes, n_steps, n_samples, n_neurons)
+        ids = np.concatenate([row.astype(np.int64) for row in rows if row.size] or [np.empty(0, np.int64)])
+        if advice := padding_advice(ids, "ids[ids >= 0]"):
+            raise SpikeListError(
+                f"from_lists: spike ids run from -1 to {ids.max()}; allowed: 0 to {n_neurons - 1}; {advice}"
+            )
+        return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
 
     @classmethod
     def from_dense(
@@ -108,9 +123,13 @@ class SpikeBatch:
         spikes = spikes.transpose(0, 1) if batch_first else spikes
         if not graded and not bool(((spikes == 0) | (spikes == 1)).all()):
             value = spikes[(spikes != 0) & (spikes != 1)].flatten()[0].item()
-            raise SpikeListError(
-                f"from_dense: spikes hold {value:.6g}; entries must be 0 or 1; for counts or other values give graded=True"
-            )
+            advice = "for counts or other values give graded=True"
+            if bool((spikes == -1).any()) and spikes.min() == -1 and bool((spikes == spikes.round()).all()):
+                advice = (
+                    "-1 looks like padding, which must be removed first: of ids give from_lists the rows without it, row[row >= 0]; of "
+                    "spikes give spikes.clamp(min=0); for spikes of both signs give graded=True"
+                )
+            raise SpikeListError(f"from_dense: spikes hold {value:.6g}; entries must be 0 or 1; {advice}")
         if graded and not bool(torch.isfinite(spikes).all()):
             raise SpikeListError("from_dense: entries are NaN or infinite; give finite numbers")
         n_steps, n_samples, n_neurons = spikes.shape
@@ -129,6 +148,7 @@ class SpikeBatch:
         return replace(batch, values=flat[row, neuron].float(), graded=graded) if learns or graded else batch
 
     @classmethod
+    @renamed(n_units="n_neurons")
     def from_events(
         cls,
         events: Sequence[tuple[np.ndarray, np.ndarray]],
@@ -146,12 +166,18 @@ class SpikeBatch:
         whose value is their number. With `start="first"`, the time of a sample begins at its first event, and not at 0. Warns if
         samples or most events are left out, if the window does not fit the events, and if a clock begins again.
         """
-        if not dt_us > 0:
+        width = number(dt_us)
+        if width is None or not width > 0:
             raise SpikeListError(f"from_events: dt_us is {dt_us!r}; give the width of a step in microseconds, above 0")
+        dt_us = width
+        n_steps, n_neurons = (
+            _count("from_events", "n_steps", n_steps, 0),
+            _count("from_events", "n_neurons", n_neurons, 1),
+        )
         n_samples, clock = len(events), Clock(start)
         keys, used, n_inside = [], [], 0
         for b, (given, unit) in enumerate(events):
-            given, unit = np.asarray(given), np.asarray(unit)
+            given, unit = typed(given), typed(unit)
             if given.shape != unit.shape or given.ndim != 1:
                 raise ShapeError(
                     f"from_events: sample {b} has t_us {given.shape} and unit {unit.shape}; give equal lengths"
@@ -167,8 +193,10 @@ class SpikeBatch:
             if unit.size and unit.dtype.kind not in "iu":
                 raise SpikeListError(f"from_events: sample {b} has units of type {unit.dtype}; give integers")
             if unit.size and (unit.min() < 0 or unit.max() >= n_neurons):
+                advice = padding_advice(unit, "t_us[unit >= 0], unit[unit >= 0]")
                 raise SpikeListError(
                     f"from_events: sample {b} has units {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}"
+                    + (advice and f"; {advice}")
                 )
             clock.notes += precision.notes(t_us, dt_us)
             step = step_of(clock.relative(t_us, np.array([t_us.size])), dt_us, precision.slack_us(t_us))
@@ -289,11 +317,13 @@ class SpikeBatch:
         return self._rows(rows.reshape(-1), self.n_steps, chosen.numel())
 
     def __getitem__(self, index: slice | Sequence[int] | Tensor | int) -> SpikeBatch:
-        return self.samples([index] if isinstance(index, int) else index)
+        one = whole(index)  # a Python or NumPy integer, or a tensor of shape []
+        return self.samples(index if one is None else [one])  # type: ignore[arg-type]  None: no single number
 
     def steps(self, start: int, stop: int) -> SpikeBatch:
         """Steps `start` to `stop - 1` of every sample."""
         self.validate()
+        start, stop = plain(start), plain(stop)
         if not 0 <= start <= stop <= self.n_steps:
             raise IndexError(f"steps: {start} to {stop} asked of a batch with {self.n_steps} steps")
         rows = slice(start * self.n_samples, stop * self.n_samples)
@@ -361,6 +391,7 @@ class SpikeBatch:
 
     def silence(self, n_steps: int) -> SpikeBatch:
         """`n_steps` steps of empty lists, for the same samples and neurons."""
+        n_steps = _count("silence", "n_steps", n_steps, 0)
         return self._from_flat(
             np.empty(0, np.int64), np.zeros(n_steps * self.n_samples, np.int32), n_steps, self.n_samples, self.n_neurons
         )
@@ -478,6 +509,14 @@ class SpikeBatch:
             and dropped is None
             and (not self.graded if values is None else _is_like(values, ids))
         )
+
+
+def _count(where: str, name: str, value: Any, least: int) -> int:
+    """A number of steps, samples or neurons. Errors: `ShapeError`."""
+    found = whole(value)
+    if found is None or not least <= found < 2**31:
+        raise ShapeError(f"{where}: {name} is {value!r}; give a whole number from {least} to {2**31 - 1}")
+    return found
 
 
 def _is_like(values: Tensor, ids: Tensor) -> bool:

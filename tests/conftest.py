@@ -27,6 +27,12 @@ def engine_settings_are_restored() -> Iterator[None]:
     sparsesnn.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def texts_of_other_tests_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set with other texts than an earlier one warns; sets of other tests do not count."""
+    monkeypatch.setattr("sparsesnn.datasets.classes._seen", [])
+
+
 @pytest.fixture(params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> int:
     """The test runs with 1, 2 and 3 threads."""

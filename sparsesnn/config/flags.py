@@ -30,7 +30,9 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
             text = "false" if known.default else "true"
             group.add_argument(*flags, dest=name, action="store_const", const=text, help=help)
             flags = []
-        shown = help if flags else argparse.SUPPRESS
+        shown = help if flags else argparse.SUPPRESS  # before a former name is added
+        if known.former:
+            flags.append(f"--{name.partition('.')[0]}.{known.former}")
         group.add_argument(*flags, f"--{name}", dest=name, metavar=known.metavar or None, help=shown)
     group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any option, such as net.surrogate.slope=25"

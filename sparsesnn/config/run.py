@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsesnn import datasets, engines
+from sparsesnn.arguments import current_names
 from sparsesnn.config import tables
 from sparsesnn.config.net import NetConfig
 from sparsesnn.config.sections import (
@@ -22,7 +23,7 @@ from sparsesnn.config.sections import (
 from sparsesnn.datasets import Augment
 from sparsesnn.datasets.loading import absolute_place
 from sparsesnn.errors import ConfigError
-from sparsesnn.options import Option
+from sparsesnn.options import Option, former_names
 from sparsesnn.wording import meant
 
 #: keys of the section net that describe it population by population
@@ -52,6 +53,7 @@ class Config:
         given: dict[str, Any] = {}
         for layer in layers:
             _check_sections(layer)
+            layer = {section: _current(section, table) for section, table in layer.items()}
             # a text given later replaces a description given before, and the reverse
             net = layer.get("net", {})
             if "text" in net or "populations" in net:
@@ -143,6 +145,15 @@ def differences(old: Config, new: Config, *, finished: bool = False) -> list[str
         for name in names
         if name not in free and before.get(name) != after.get(name)
     ]
+
+
+def _current(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with the names that its options have now."""
+    known = tables.keys_of(tables.keys_of(Config, {})[section].type, {})
+    try:
+        return current_names(table, former_names(known), section)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_sections(layer: Mapping[str, Any]) -> None:

@@ -44,7 +44,10 @@ class Spread:
     def keys(self, table: Table) -> dict[str, Option]:
         """The options by their keys."""
         return {
-            self.prefix + name: replace(known, name=self.prefix + name) for name, known in self.options(table).items()
+            self.prefix + name: replace(
+                known, name=self.prefix + name, former=known.former and self.prefix + known.former
+            )
+            for name, known in self.options(table).items()
         }
 
 

@@ -228,7 +228,7 @@ def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
     changed: dict[str, Any] = {}
     if data.name == "events" and data.dir not in (str(data_dir), moved.data.dir):
         pool, sensor = data.options.get("pool", 1), known.get("sensor")
-        sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_units": run.data["n_neurons"]}
+        sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_neurons": run.data["n_neurons"]}
         found = {"dt_ms": known.get("dt_us", 0.0) / 1e3, **{k: n * pool for k, n in sizes.items()}}
         changed |= {k: x for k, x in found.items() if not data.options.get(k)}
     return moved.with_values({"data": changed})

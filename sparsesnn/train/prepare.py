@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sparsesnn import datasets, engines
 from sparsesnn.config import Config, DataConfig
 from sparsesnn.config.sections import AUTO
-from sparsesnn.datasets import EventSet, hashing
+from sparsesnn.datasets import EventSet, hashing, splits
 from sparsesnn.engines import Objective, Training, Updates
 from sparsesnn.engines.dropout import Dropout, Heard
 from sparsesnn.errors import ConfigError, DataError
@@ -139,20 +139,25 @@ def load_parts(config: DataConfig) -> Parts:
     if how_test == "own":
         learnt, test = np.arange(len(whole)), Part.whole(_load_beside(config, whole, "test"))
     else:
-        learnt, held_out = datasets.split_validation(whole, how_test, option="test")
+        learnt, held_out = splits.divide(whole, how_test, option="test")
         test = Part(whole, held_out)
     valid: Part | None = None
     if how_valid == "own":
         valid = Part.whole(_load_beside(config, whole, "valid"))
     elif how_valid != "none":
-        rest, held_out = datasets.split_validation(whole, how_valid, among=learnt)
+        rest, held_out = splits.divide(whole, how_valid, among=learnt)
         learnt, valid = rest, Part(whole, held_out)
     parts = Parts(Part(whole, learnt), valid, test)
-    for name, part in (("training", parts.train), ("validation", parts.valid), ("test", parts.test)):
+    named = {"training": parts.train, "validation": parts.valid, "test": parts.test}
+    for name, part in named.items():
         if part is not None and not len(part):
             raise DataError(
                 f"{config.name}: the {name} part is empty; check the files, or data.valid ({config.valid!r})"
             )
+    labels = {
+        f"the {name} part": part.event_set.labels[part.indices] for name, part in named.items() if part is not None
+    }
+    splits.warn_of_missing_classes(labels, parts.train.class_names)
     return parts
 
 

@@ -235,7 +235,7 @@ def test_a_frame_shows_every_spike_where_it_is(tmp_path, monkeypatch, duplicates
     pytest.importorskip("matplotlib")
     events = ([0, 1, 1, 25], [2 + 5 * 3, 4 + 5 * 2, 4 + 5 * 2, 0 + 5 * (3 + 4)])  # 5 x 4 pixels, 2 polarities
     event_set = EventSet.from_events(
-        [events], [0], n_units=40, n_steps=26, dt_us=1.0, duplicates=duplicates, n_classes=1,
+        [events], [0], n_neurons=40, n_steps=26, dt_us=1.0, duplicates=duplicates, n_classes=1,
         description={"sensor": [5, 4, 2], "classes": ["wave"]},
     )  # fmt: skip
     drawn = {}
@@ -259,7 +259,7 @@ def test_an_empty_sample_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     for sensor in ({}, {"sensor": [3, 2, 1]}):
         event_set = EventSet.from_events(
-            [([], [])], [0], n_units=6, n_steps=1, dt_us=1.0, description=sensor, n_classes=1
+            [([], [])], [0], n_neurons=6, n_steps=1, dt_us=1.0, description=sensor, n_classes=1
         )
         plots.plot_sample(event_set, 0, tmp_path / "a.png", title="empty")
         assert (tmp_path / "a.png").read_bytes().startswith(PNG)

@@ -22,7 +22,7 @@ ALL = Augment(time_jitter=1.5, time_shift=3, time_stretch=0.3, channel_shift=4, 
 def event_set() -> EventSet:
     rng = np.random.default_rng(1)
     events = [(rng.uniform(0, N_STEPS, n), rng.integers(0, N_NEURONS, n)) for n in (150, 0, 1, 80, 200, 33)]
-    return EventSet.from_events(events, range(6), n_units=N_NEURONS, n_steps=N_STEPS, dt_us=1.0)
+    return EventSet.from_events(events, range(6), n_neurons=N_NEURONS, n_steps=N_STEPS, dt_us=1.0)
 
 
 def dense(event_set: EventSet, indices, augment, seed=7, epoch=2) -> np.ndarray:
@@ -62,7 +62,7 @@ def test_a_sample_is_changed_alike_in_whatever_batch_it_is(chosen, jitter, shift
 def _all_samples() -> EventSet:
     rng = np.random.default_rng(2)
     events = [(rng.uniform(0, N_STEPS, n), rng.integers(0, N_NEURONS, n)) for n in (40, 0, 1, 30, 25, 3)]
-    return EventSet.from_events(events, [0, 1, 0, 1, 0, 1], n_units=N_NEURONS, n_steps=N_STEPS, dt_us=1.0)
+    return EventSet.from_events(events, [0, 1, 0, 1, 0, 1], n_neurons=N_NEURONS, n_steps=N_STEPS, dt_us=1.0)
 
 
 ALL_SAMPLES = _all_samples()
@@ -71,7 +71,7 @@ ALL_SAMPLES = _all_samples()
 def test_seed_epoch_and_sample_all_count(event_set):
     # samples 0 and 1 of `twins` have the same spikes
     twins = EventSet.from_events(
-        [(np.arange(20.0), np.arange(20))] * 2, [0, 0], n_units=N_NEURONS, n_steps=N_STEPS, dt_us=1.0
+        [(np.arange(20.0), np.arange(20))] * 2, [0, 0], n_neurons=N_NEURONS, n_steps=N_STEPS, dt_us=1.0
     )
     a, b = dense(twins, [0, 1], ALL)
     assert (a != b).any()
@@ -86,7 +86,9 @@ GOLDEN = [(4, 6), (4, 10), (6, 7), (7, 9), (11, 17), (12, 13), (12, 15), (15, 18
 
 def test_result_is_fixed():
     """Figures are compared over versions and machines: what a seed means must never change."""
-    event_set = EventSet.from_events([(np.arange(5.0, 17.0), np.arange(5, 17))], [0], n_units=24, n_steps=24, dt_us=1.0)
+    event_set = EventSet.from_events(
+        [(np.arange(5.0, 17.0), np.arange(5, 17))], [0], n_neurons=24, n_steps=24, dt_us=1.0
+    )
     batch = event_set.batch([0], rng=(1, 2), augment=ALL)
     step = batch.list_index().tolist()
     assert list(zip(step, batch.ids.tolist(), strict=True)) == GOLDEN
@@ -95,7 +97,7 @@ def test_result_is_fixed():
 def test_drop_leaves_out_the_share_and_adds_nothing(event_set):
     rng = np.random.default_rng(0)
     large = EventSet.from_events(
-        [(rng.uniform(0, 500, 40_000), rng.integers(0, 500, 40_000))], [0], n_units=500, n_steps=500, dt_us=1.0
+        [(rng.uniform(0, 500, 40_000), rng.integers(0, 500, 40_000))], [0], n_neurons=500, n_steps=500, dt_us=1.0
     )
     before = large.batch([0])
     after = large.batch([0], rng=(0, 0), augment=Augment(event_drop=0.25)).validate()
@@ -131,7 +133,7 @@ def test_jitter_moves_each_spike_by_its_own_draw(name, axis):
     # one spike a sample in the middle, so that moves can be read off
     n = 4000
     centre = [(np.array([50.0]), np.array([50]))] * n
-    event_set = EventSet.from_events(centre, [0] * n, n_units=101, n_steps=101, dt_us=1.0)
+    event_set = EventSet.from_events(centre, [0] * n, n_neurons=101, n_steps=101, dt_us=1.0)
     changed = dense(event_set, np.arange(n), Augment(**{name: 4.0}))
     place = np.argwhere(changed)
     assert len(place) == n
@@ -148,7 +150,7 @@ def test_stretch_scales_time_and_leaves_no_gaps():
     event_set = EventSet.from_events(
         [(np.repeat(np.arange(40.0), 50), np.tile(np.arange(50), 40))] * n,
         [0] * n,
-        n_units=50,
+        n_neurons=50,
         n_steps=100,
         dt_us=1.0,
     )
@@ -162,7 +164,7 @@ def test_stretch_scales_time_and_leaves_no_gaps():
 
 
 def test_spikes_that_leave_are_left_out_and_those_that_meet_become_one():
-    event_set = EventSet.from_events([(np.zeros(5), np.arange(5))], [0], n_units=5, n_steps=1, dt_us=1.0)
+    event_set = EventSet.from_events([(np.zeros(5), np.arange(5))], [0], n_neurons=5, n_steps=1, dt_us=1.0)
     for epoch in range(20):
         batch = event_set.batch([0], rng=(0, epoch), augment=Augment(channel_jitter=3.0)).validate()
         assert batch.ids.numel() <= 5
@@ -216,7 +218,7 @@ def test_truth_says_whether_anything_changes():
 def test_a_crop_silences_the_ends_and_moves_nothing():
     # one neuron that fires in all steps
     event_set = EventSet.from_events(
-        [(np.arange(40.0), np.zeros(40, int))] * 300, [0] * 300, n_units=1, n_steps=40, dt_us=1.0
+        [(np.arange(40.0), np.zeros(40, int))] * 300, [0] * 300, n_neurons=1, n_steps=40, dt_us=1.0
     )
     kept = dense(event_set, np.arange(300), Augment(time_crop=0.5))[:, :, 0]
     n_kept, first = kept.sum(1), kept.argmax(1)
@@ -234,7 +236,7 @@ def test_a_crop_silences_the_ends_and_moves_nothing():
 def full() -> EventSet:
     """300 samples in which every neuron fires in every step."""
     events = (np.repeat(np.arange(9.0), 13), np.tile(np.arange(13), 9))
-    return EventSet.from_events([events] * 300, [0] * 300, n_units=13, n_steps=9, dt_us=1.0)
+    return EventSet.from_events([events] * 300, [0] * 300, n_neurons=13, n_steps=9, dt_us=1.0)
 
 
 @pytest.mark.parametrize(("strength", "axis", "most"), [({"time_mask": 0.5}, 1, 4), ({"channel_mask": 5}, 2, 5)])
@@ -268,7 +270,7 @@ def blocks(places, labels, duplicates="binary", n_steps=40) -> EventSet:
     step, unit = (x.reshape(-1) for x in np.mgrid[:5, :4])
     none = (np.empty(0), np.empty(0, int))
     events = [none if place is None else (step + float(place[0]), unit + place[1]) for place in places]
-    window = {"n_units": 31, "n_steps": n_steps, "dt_us": 1.0, "duplicates": duplicates}
+    window = {"n_neurons": 31, "n_steps": n_steps, "dt_us": 1.0, "duplicates": duplicates}
     return EventSet.from_events(events, labels, **window, n_classes=4)
 
 
@@ -370,7 +372,7 @@ def test_blends_of_cameras_move_over_time_alone():
     rng = np.random.default_rng(4)
     pixels = rng.permutation(CAMERA.n_neurons)
     events = [(np.full(50, 3.0), pixels[:50]), (np.full(50, 8.0), pixels[50:100])]
-    made = EventSet.from_events(events, [0, 0], n_units=CAMERA.n_neurons, n_steps=12, dt_us=1.0)
+    made = EventSet.from_events(events, [0, 0], n_neurons=CAMERA.n_neurons, n_steps=12, dt_us=1.0)
     made = replace(made, description={"sensor": CAMERA.entry()})
     blend = made.batch([0], (7, 0), Augment(blend=1.0), np.array([1])).to_dense().numpy()[:, 0] > 0
     assert np.flatnonzero(blend.any(1)).tolist() == [5]
@@ -387,7 +389,7 @@ def striped() -> EventSet:
     events = [(np.arange(30.0), np.full(30, s)) for s in range(3)]
     events.append((np.repeat(np.arange(30.0), 2), np.tile([3, 4], 30)))
     events.append((np.empty(0), np.empty(0, int)))
-    return EventSet.from_events(events, [0, 1, 2, 3, 4], n_units=5, n_steps=30, dt_us=1.0)
+    return EventSet.from_events(events, [0, 1, 2, 3, 4], n_neurons=5, n_steps=30, dt_us=1.0)
 
 
 def test_a_mixed_sample_has_a_section_of_another_one_and_its_share_of_the_label(striped):
@@ -443,7 +445,7 @@ def test_a_mixed_sample_is_then_changed_like_any_other(striped):
 def pictures() -> EventSet:
     rng = np.random.default_rng(4)
     events = [(rng.uniform(0, 3, 60), rng.integers(0, CAMERA.n_neurons, 60)) for _ in range(3)]
-    made = EventSet.from_events(events, range(3), n_units=CAMERA.n_neurons, n_steps=3, dt_us=1.0)
+    made = EventSet.from_events(events, range(3), n_neurons=CAMERA.n_neurons, n_steps=3, dt_us=1.0)
     return replace(made, description={"sensor": CAMERA.entry()})
 
 
@@ -542,7 +544,7 @@ def counted(n_samples: int = 40) -> tuple[EventSet, EventSet]:
     """Samples with several events in a cell, counted; and with all of them in cells of their own."""
     rng = np.random.default_rng(3)
     events = [(rng.uniform(0, 20, 90), rng.integers(0, 8, 90)) for _ in range(n_samples)]
-    window = {"n_units": 8, "n_steps": 20, "dt_us": 1.0}
+    window = {"n_neurons": 8, "n_steps": 20, "dt_us": 1.0}
     return EventSet.from_events(events, [0] * n_samples, **window, duplicates="count"), EventSet.from_events(
         events, [0] * n_samples, **window
     )

@@ -20,7 +20,7 @@ from sparsesnn.host.batches import Batches
 def make(n_events, *, n_steps, n_neurons, sensor=None, seed=0, duplicates="binary") -> EventSet:
     rng = np.random.default_rng(seed)
     events = [(rng.uniform(0, n_steps, n), rng.integers(0, n_neurons, n)) for n in n_events]
-    window = {"n_units": n_neurons, "n_steps": n_steps, "dt_us": 1.0, "duplicates": duplicates}
+    window = {"n_neurons": n_neurons, "n_steps": n_steps, "dt_us": 1.0, "duplicates": duplicates}
     made = EventSet.from_events(events, np.arange(len(events)) % 4, **window, n_classes=4)
     return replace(made, description={"sensor": sensor.entry()} if sensor else {})
 

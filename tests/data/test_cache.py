@@ -23,14 +23,14 @@ PARAMETERS = {"name": "toy", "split": "train", "dt_us": 1.0, "n_steps": 6}
 
 
 def make(
-    seed: int = 0, n_samples: int = 5, n_units: int = 11, n_steps: int = 6, duplicates: str = "binary"
+    seed: int = 0, n_samples: int = 5, n_neurons: int = 11, n_steps: int = 6, duplicates: str = "binary"
 ) -> EventSet:
     rng = np.random.default_rng(seed)
-    events = [(rng.uniform(-1, n_steps + 1, n), rng.integers(0, n_units, n)) for n in range(n_samples)]
+    events = [(rng.uniform(-1, n_steps + 1, n), rng.integers(0, n_neurons, n)) for n in range(n_samples)]
     return EventSet.from_events(
         events,
         np.arange(n_samples) % 3,
-        n_units=n_units,
+        n_neurons=n_neurons,
         n_steps=n_steps,
         dt_us=1.0,
         duplicates=duplicates,
@@ -68,12 +68,12 @@ def written(tmp_path) -> Path:
 @given(
     seed=st.integers(0, 99),
     n_samples=st.integers(0, 5),
-    n_units=st.sampled_from([1, 11, 300, 65_537]),
+    n_neurons=st.sampled_from([1, 11, 300, 65_537]),
     duplicates=st.sampled_from(["binary", "count"]),
 )
-def test_round_trip_is_the_identity(tmp_path_factory, seed, n_samples, n_units, duplicates):
+def test_round_trip_is_the_identity(tmp_path_factory, seed, n_samples, n_neurons, duplicates):
     path = tmp_path_factory.mktemp("cache") / "set.safetensors"
-    event_set = make(seed, n_samples, n_units, duplicates=duplicates)
+    event_set = make(seed, n_samples, n_neurons, duplicates=duplicates)
     cache.write(path, "key", event_set)
     assert_same(cache.read(path, "key"), event_set)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -321,7 +321,7 @@ from pathlib import Path
 import numpy as np
 from sparsesnn.datasets import EventSet, cache
 n = 40_000
-event_set = EventSet.from_events([(np.arange(n) % 50, np.arange(n) // 50)], [0], n_units=n, n_steps=50, dt_us=1.0)
+event_set = EventSet.from_events([(np.arange(n) % 50, np.arange(n) // 50)], [0], n_neurons=n, n_steps=50, dt_us=1.0)
 path = Path(sys.argv[1])
 print("ready", flush=True)
 while True:
@@ -369,7 +369,7 @@ def build():
         file.write(f"{os.getpid()}\\n")
     while not finish.exists():
         time.sleep(0.01)
-    return EventSet.from_events([(np.arange(300) % 7, np.arange(300))], [0], n_units=300, n_steps=7, dt_us=1.0)
+    return EventSet.from_events([(np.arange(300) % 7, np.arange(300))], [0], n_neurons=300, n_steps=7, dt_us=1.0)
 
 print("ready", flush=True)
 sys.stdin.readline()
@@ -456,7 +456,7 @@ from pathlib import Path
 import numpy as np
 from sparsesnn.datasets import EventSet, cache
 n = 20_000
-make = lambda: EventSet.from_events([(np.arange(n) % 9, np.arange(n))], [0], n_units=n, n_steps=9, dt_us=1.0)
+make = lambda: EventSet.from_events([(np.arange(n) % 9, np.arange(n))], [0], n_neurons=n, n_steps=9, dt_us=1.0)
 print("ready", flush=True)
 for k in range(int(sys.argv[2])):
     cache.load_or_build({"name": "toy", "split": "train", "k": k}, make, Path(sys.argv[1]))
@@ -491,7 +491,7 @@ import numpy as np
 from sparsesnn.datasets import EventSet, cache
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # a write beyond it fails, as on a full disk
-build = lambda: EventSet.from_events([(np.arange(9000) % 9, np.arange(9000))], [0], n_units=9000, n_steps=9, dt_us=1.0)
+build = lambda: EventSet.from_events([(np.arange(9000) % 9, np.arange(9000))], [0], n_neurons=9000, n_steps=9, dt_us=1.0)
 event_set = cache.load_or_build({"name": "toy", "split": "train"}, build, Path(sys.argv[1]))
 print(event_set.ids.size, event_set.path)
 """

@@ -26,7 +26,7 @@ from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.convert import Part
 from sparsesnn.errors import ConfigError, DataError
 
-def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_workers=1, n_units=5):
+def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_workers=1, n_neurons=5):
     with open(log, "a") as file:
         file.write(f"{os.getpid()} {first} {last}\\n")
     print("a library that talks", flush=True)
@@ -48,7 +48,7 @@ def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_workers=1, 
             raise DataError(f"item {item} is damaged: ä")
     items = np.arange(first, last)
     events = [(np.arange(k % 4), np.arange(k % 4) + k % 2) for k in items]
-    binned = bin_events(events, n_units=n_units, n_steps=3, dt_us=1.0)
+    binned = bin_events(events, n_neurons=n_neurons, n_steps=3, dt_us=1.0)
     return Part(binned, {"labels": items % 3, "squares": items**2})
 """
 

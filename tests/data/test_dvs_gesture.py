@@ -134,6 +134,17 @@ def test_events_of_a_clip_equal_tonics(tmp_path):
             np.testing.assert_array_equal(getattr(ours, name), events[name])
 
 
+def test_files_of_other_systems_are_skipped(tmp_path):
+    expected = load_partial(data_dir=written(tmp_path / "plain"))
+    folder = written(tmp_path / "mac")
+    for name in ("._user01_led", "__MACOSX/user01_led", ".ipynb_checkpoints"):
+        place = folder / "DVSGesture" / "ibmGestureTrain" / name
+        place.mkdir(parents=True)
+        (place / "0.npy").write_bytes(b"of a Mac")
+    found = load_partial(data_dir=folder)
+    assert found.labels.tolist() == expected.labels.tolist()
+
+
 def test_events_in_no_window_are_counted(tmp_path):
     t = np.array([0, 5, 9, 10, 19, 20, 25, 30, 39, 41])
     write(tmp_path, {"user01_lab/5.npy": np.stack([t * 0, t * 0 + 1, t * 0, t], axis=1)})
@@ -150,6 +161,9 @@ def test_events_in_no_window_are_counted(tmp_path):
     assert overlapping.n_lost == 1
 
 
+@pytest.mark.filterwarnings(
+    "ignore:(training|the part of valid) .*has no samples of class"
+)  # a person has few of them here
 def test_held_out_groups(tmp_path):
     event_set = load_partial(data_dir=written(tmp_path), n_steps=10, dt_ms=10, hop_ms=100)
     train, valid = split_validation(event_set, "users:3")

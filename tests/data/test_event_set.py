@@ -22,7 +22,7 @@ def make(lists: list[list[list[int]]], n_neurons: int, n_steps: int) -> EventSet
         )
         for sample in lists
     ]
-    return EventSet.from_events(events, [0] * len(lists), n_units=n_neurons, n_steps=n_steps, dt_us=1.0, n_classes=1)
+    return EventSet.from_events(events, [0] * len(lists), n_neurons=n_neurons, n_steps=n_steps, dt_us=1.0, n_classes=1)
 
 
 def assert_same(batch: SpikeBatch, other: SpikeBatch) -> None:
@@ -129,19 +129,202 @@ def test_arrays_that_do_not_fit_together_are_errors(change, message):
     ("labels", "message"),
     [
         ([0.0, 1.5], r"labels: is float64, such as .*0\.0.*whole numbers"),
-        (np.array([1, None]), "labels: holds a int, 1"),
+        (np.array([1, None]), "labels: holds a NoneType, None"),
     ],
 )
 def test_labels_that_are_neither_numbers_nor_texts_are_errors(labels, message):
     events = [([1.0, 2.0], [0, 1])] * 2
     with pytest.raises(DataError, match=f"from_events: {message}"):
-        EventSet.from_events(events, labels, n_units=3, n_steps=4, dt_us=1.0)
+        EventSet.from_events(events, labels, n_neurons=3, n_steps=4, dt_us=1.0)
     with pytest.raises(DataError, match=message.replace("labels:", r"groups\['who'\]:")):
-        EventSet.from_events(events, [0, 1], n_units=3, n_steps=4, dt_us=1.0, groups={"who": labels})
+        EventSet.from_events(events, [0, 1], n_neurons=3, n_steps=4, dt_us=1.0, groups={"who": labels})
     numbers = np.unique(["yes", "no"], return_inverse=True)[1]
     for good in (numbers, numbers.astype(bool), numbers.tolist()):
-        assert EventSet.from_events(events, good, n_units=3, n_steps=4, dt_us=1.0).labels.tolist() == [1, 0]
-    assert len(EventSet.from_events([], [], n_units=3, n_steps=4, dt_us=1.0)) == 0
+        assert EventSet.from_events(events, good, n_neurons=3, n_steps=4, dt_us=1.0).labels.tolist() == [1, 0]
+    assert len(EventSet.from_events([], [], n_neurons=3, n_steps=4, dt_us=1.0)) == 0
+
+
+EVENTS = [([1.0, 2.0], [0, 1]), ([1.5], [2])]
+WINDOW = {"n_neurons": 3, "n_steps": 4, "dt_us": 1.0}
+
+
+def test_a_list_of_classes_gives_texts_their_numbers():
+    train = EventSet.from_events(EVENTS * 6, ["cat", "dog", "owl"] * 4, **WINDOW)
+    assert (train.classes, train.labels[:3].tolist()) == (["cat", "dog", "owl"], [0, 1, 2])
+    test = EventSet.from_events(EVENTS, ["owl", "dog"], classes=train.classes, **WINDOW)
+    assert (test.labels.tolist(), test.n_classes, test.classes) == ([2, 1], 3, train.classes)
+    for classes in (
+        np.array(train.classes),
+        tuple(train.classes),
+        {"dog": 1, "owl": 2, "cat": 0},
+        [b"cat", b"dog", b"owl"],
+    ):
+        assert EventSet.from_events(EVENTS, ["owl", "dog"], classes=classes, **WINDOW).labels.tolist() == [2, 1]
+    described = EventSet.from_events(EVENTS, ["owl", "dog"], description={"classes": ["owl", "cat", "dog"]}, **WINDOW)
+    assert (described.labels.tolist(), described.classes) == ([0, 2], ["owl", "cat", "dog"])
+    numbers = EventSet.from_events(EVENTS, [2, 1], classes=train.classes, **WINDOW)
+    assert (numbers.labels.tolist(), numbers.n_classes) == ([2, 1], 3)
+    assert EventSet.from_events(EVENTS, [30, 10], classes=[10, 20, 30], **WINDOW).labels.tolist() == [2, 0]
+    assert EventSet.from_events([], [], classes=train.classes, **WINDOW).n_classes == 3
+
+
+def test_a_list_of_members_gives_texts_of_groups_their_numbers():
+    who = {"groups": {"speakers": ["eva", "ann"]}}
+    names = {"speakers": ["eva", "bob", "ann"]}
+    found = EventSet.from_events(EVENTS, [0, 1], **who, group_names=names, **WINDOW)
+    assert (found.groups["speakers"].tolist(), found.group_names) == ([0, 2], names)
+    again = EventSet.from_events(EVENTS, [0, 1], **who, description={"group_names": names}, **WINDOW)
+    assert (again.groups["speakers"].tolist(), again.group_names) == ([0, 2], names)
+    assert EventSet.from_events(EVENTS, [0, 1], **who, **WINDOW).group_names == {"speakers": ["ann", "eva"]}
+    with pytest.raises(DataError, match=r"groups\['speakers'\]: holds 'eva', which group_names\['speakers'\] lacks"):
+        EventSet.from_events(EVENTS, [0, 1], **who, group_names={"speakers": ["ann"]}, **WINDOW)
+    with pytest.raises(DataError, match="group_names has 'who'; allowed: speakers"):
+        EventSet.from_events(EVENTS, [0, 1], **who, group_names={"who": ["ann"]}, **WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "message"),
+    [
+        (["cat", "dgo"], ["cat", "dog"], "holds 'dgo', which classes lacks; did you mean 'dog'. allowed: cat, dog"),
+        (["cat", "dog"], [], "holds 'cat', which classes lacks; allowed: none"),
+        ([0, 2], ["cat", "dog"], "run from 0 to 2; classes has 2 names, so 0 to 1"),
+        (["cat", "dog"], "cat", "classes: is 'cat'; give a list"),
+        (["cat", "dog"], {"cat", "dog"}, "classes: is .*; give a list"),
+        (["cat", "dog"], ["cat", "dog", "cat"], "classes: holds 'cat' twice"),
+        (["cat", "dog"], [0.5, 1.5], "classes: is .*; give a list of texts"),
+    ],
+)
+def test_classes_that_do_not_go_with_the_labels_are_errors(labels, classes, message):
+    with pytest.raises(DataError, match=f"from_events: labels: {message}"):
+        EventSet.from_events(EVENTS, labels, classes=classes, **WINDOW)
+    with pytest.raises(DataError, match="n_classes is 5, but classes has 2 names"):
+        EventSet.from_events(EVENTS, ["cat", "dog"], classes=["cat", "dog"], n_classes=5, **WINDOW)
+
+
+def test_other_texts_in_a_second_set_are_a_warning():
+    first = EventSet.from_events(EVENTS, ["cat", "owl"], **WINDOW)
+    EventSet.from_events(EVENTS, ["owl", "cat"], **WINDOW)  # the same texts
+    EventSet.from_events(EVENTS, [1, 0], **WINDOW)
+    with pytest.warns(
+        UserWarning, match="numbered in sorted order: dog, owl.*earlier set had cat, owl.*classes="
+    ) as caught:
+        other = EventSet.from_events(EVENTS, ["owl", "dog"], **WINDOW)
+    assert caught[0].filename == __file__
+    assert first.labels[1] == other.labels[0] == 1
+    EventSet.from_events(EVENTS, ["owl", "dog"], **WINDOW)  # once
+    EventSet.from_events(EVENTS, ["yes", "no"], classes=["yes", "no"], **WINDOW)
+    with pytest.warns(UserWarning, match="numbered in sorted order: no, yes.*earlier set had yes, no"):
+        EventSet.from_events(EVENTS, ["yes", "no"], **WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            np.zeros((2, 4), int),
+            r"has the shape \[2, 4\]; one label for each sample is supported, \[2\]; a label for each step",
+        ),
+        ([[0, 1], [1]], "has lists of different lengths; one label for each sample"),
+        (np.array([["a", "b"], ["b", "a"]]), r"has the shape \[2, 2\]; one label for each sample"),
+        (
+            np.eye(2),
+            r"has the shape \[2, 2\] with a single 1 in each row; of one-hot labels give labels.argmax\(axis=1\)",
+        ),
+        ([[0], [1]], r"has the shape \[2, 1\]; give a flat array, labels.reshape\(-1\)"),
+        (
+            [0, 0, 1],
+            "has 3 entries for 2 samples, as many as the samples have events in all; one label for each sample",
+        ),
+        ([0] * 8, "has 8 entries for 2 samples, as many as the samples have steps in all; one label for each sample"),
+        ([0] * 5, "has 5 entries for 2 samples; one label for each sample"),
+    ],
+)
+def test_anything_but_one_label_for_each_sample_is_an_error(labels, message):
+    with pytest.raises(DataError, match=f"from_events: labels: {message}"):
+        EventSet.from_events(EVENTS, labels, **WINDOW)
+
+
+@pytest.mark.parametrize(
+    "number", [np.int64, np.uint8, lambda n: np.array(n), torch.tensor, lambda n: np.array(n, object)]
+)
+def test_whole_numbers_of_other_libraries_are_numbers(number):
+    plain = EventSet.from_events(EVENTS, [1, 0], n_neurons=3, n_steps=4, dt_us=2, pool=2, n_classes=2)
+    sizes = {
+        "n_neurons": number(3),
+        "n_steps": number(4),
+        "dt_us": number(2),
+        "pool": number(2),
+        "n_classes": number(2),
+    }
+    found = EventSet.from_events(EVENTS, [number(1), number(0)], **sizes)
+    for name in ("n_neurons", "n_classes", "n_steps", "dt_us"):
+        assert getattr(found, name) == getattr(plain, name)
+        assert type(getattr(found, name)) is type(getattr(plain, name)), name
+    assert_same(found.batch([number(0), number(1)]), plain.batch([0, 1]))
+    assert dataclasses.replace(plain, n_neurons=number(2), n_classes=number(2), n_lost=number(0)).n_neurons == 2
+    camera = dataclasses.replace(plain, description={"sensor": [number(2), number(1), number(1)]})
+    assert camera.sensor is not None
+    assert camera.sensor.entry() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("wrong", [3.0, np.float64(3), np.array([3]), True, np.bool_(True), "3", None, 0])
+def test_what_is_no_whole_number_is_named(wrong):
+    with pytest.raises((ConfigError, DataError), match="n_steps is"):
+        EventSet.from_events(EVENTS, [1, 0], n_steps=wrong, dt_us=1.0)
+    if wrong is not None:
+        with pytest.raises(ConfigError, match="n_neurons is"):
+            EventSet.from_events(EVENTS, [1, 0], n_neurons=wrong, n_steps=4, dt_us=1.0)
+    with pytest.raises(DataError, match="n_neurons is"):
+        dataclasses.replace(make([[[0]]], 1, 1), n_neurons=wrong)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["b", "a"], object),
+        np.array([b"b", "a"], object),
+        np.array(["b", "a"], np.dtypes.StringDType()) if hasattr(np.dtypes, "StringDType") else ["b", "a"],
+        np.array(["b", "a"], "S1"),
+        np.array([1, 0], object),
+        np.array([np.int64(1), 0], object),
+        torch.tensor([1, 0]),
+    ],
+    ids=lambda labels: f"{type(labels).__name__} of {labels.dtype}",
+)
+def test_labels_and_events_as_objects_are_read(labels):
+    objects = [(np.array(t, object), np.array(unit, object)) for t, unit in EVENTS]
+    found = EventSet.from_events(objects, labels, groups={"who": labels}, **WINDOW)
+    assert (found.labels.tolist(), found.groups["who"].tolist()) == ([1, 0], [1, 0])
+    assert_same(found.batch([0, 1]), EventSet.from_events(EVENTS, [1, 0], **WINDOW).batch(np.array([0, 1], object)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array(["a", 1], object), "holds texts and numbers, such as 'a' and 1"),
+        (np.array([1, None], object), "holds a NoneType, None"),
+        (np.array(["a", None], object), "holds a NoneType, None"),
+        (np.array([True, 2], object), "holds a bool, True"),
+        (np.array([1 << 70, 0], object), "holds 1180591620717411303424, which int64"),
+        (np.array([0.5, 1], object), "is float64, such as .*0.5"),
+    ],
+)
+def test_objects_that_are_no_labels_are_named(labels, message):
+    with pytest.raises(DataError, match=f"labels: {message}"):
+        EventSet.from_events(EVENTS, labels, **WINDOW)
+
+
+def test_the_former_name_of_n_neurons_is_accepted():
+    with pytest.warns(DeprecationWarning, match="EventSet.from_events: n_units is now called n_neurons") as caught:
+        found = EventSet.from_events(EVENTS, [0, 1], n_units=7, n_steps=4, dt_us=1.0)
+    assert (caught[0].filename, found.n_neurons) == (__file__, 7)
+    with pytest.raises(TypeError, match="n_neurons is 3, and n_units, its former name, 7; leave n_units out"):
+        EventSet.from_events(EVENTS, [0, 1], n_units=7, **WINDOW)
+
+
+def test_units_of_minus_one_look_like_padding():
+    with pytest.raises(DataError, match=r"units such as -1 .*-1 looks like padding: remove it first, .*unit >= 0"):
+        EventSet.from_events([([1.0, -1.0], [0, -1])], [0], **WINDOW)
 
 
 def test_is_frozen():

@@ -22,6 +22,25 @@ def test_files_are_listed_in_order(tmp_path):
         files.list_files(tmp_path / "absent", ".bin")
 
 
+def test_hidden_files_and_folders_are_skipped(tmp_path):
+    names = (
+        "b/2.bin",
+        "b/._2.bin",
+        ".bin",
+        ".trash/1.bin",
+        "__MACOSX/b/._2.bin",
+        "b/.ipynb_checkpoints/2-checkpoint.bin",
+    )
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert files.list_files(tmp_path, ".bin") == ["b/2.bin"]
+    (tmp_path / "b" / "2.bin").unlink()
+    with pytest.raises(DataError, match=r"holds no \.bin files"):
+        files.list_files(tmp_path, ".bin")
+    assert files.list_files(tmp_path / ".trash", ".bin") == ["1.bin"], "a hidden folder that is asked for"
+
+
 def test_rows_of_many_files_come_as_one_array(tmp_path):
     contents = [b"", bytes(range(9)), b"", bytes(range(3))]
     paths = []

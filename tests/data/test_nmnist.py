@@ -199,6 +199,16 @@ def test_is_cached_by_files_and_parameters(tmp_path, monkeypatch):
 # ---- hostile files -----------------------------------------------------------------------------------------------
 
 
+def test_files_of_other_systems_are_skipped(tmp_path):
+    expected = load_partial(data_dir=written(tmp_path / "plain"))
+    others = dict.fromkeys(
+        ("0/._00002.bin", ".ipynb_checkpoints/00002-checkpoint.bin", "__MACOSX/0/._00002.bin"), b"1234567"
+    )
+    found = load_partial(data_dir=write(written(tmp_path / "mac"), others))
+    assert found.labels.tolist() == expected.labels.tolist()
+    np.testing.assert_array_equal(found.ids, expected.ids)
+
+
 @pytest.mark.parametrize(
     ("recordings", "message"),
     [

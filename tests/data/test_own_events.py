@@ -137,7 +137,7 @@ def test_pixels_and_polarities(tmp_path: Path, signs: tuple[int, int]) -> None:
     assert (found.sensor.width, found.sensor.height, found.sensor.n_polarities) == (6, 4, 2)
     units = x // 2 + 6 * (y // 2 + 4 * on)
     pairs = [(np.arange(45), units[:45]), (np.arange(45, 90), units[45:])]
-    assert_same(found, ss.EventSet.from_events(pairs, [0, 1], n_units=48, n_steps=3, dt_us=30.0))
+    assert_same(found, ss.EventSet.from_events(pairs, [0, 1], n_neurons=48, n_steps=3, dt_us=30.0))
     larger = load("events", data_dir=tmp_path / "a.npz", n_steps=3, dt_ms=0.03, width=20, height=8)
     assert larger.n_neurons == 20 * 8 * 2
     with pytest.raises(DataError, match=r"a\.npz: x reaches 10; data\.width is 10; raise it, or give 0"):
@@ -181,6 +181,11 @@ def test_parts_of_a_file_and_files_of_a_folder(tmp_path: Path) -> None:
         assert_same(load("events", split=split, data_dir=tmp_path / "folder"), expected)
         assert expected.description["parts"] == ["train", "valid", "test"]
     assert [len(one[k]) for k in ("train", "test", "valid")] == [8, 3, 2]
+    (tmp_path / "folder" / "__MACOSX").mkdir()
+    (tmp_path / "folder" / ".ipynb_checkpoints").mkdir()
+    for name in ("._train.npz", ".mine_test.h5"):
+        (tmp_path / "folder" / name).write_bytes(b"of a Mac")
+    assert_same(load("events", data_dir=tmp_path / "folder"), one["train"])
     save(tmp_path / "folder" / "other_test.npz", table)
     with pytest.raises(DataError, match=r"mine_test\.h5 and other_test\.npz are both the part 'test'"):
         load("events", data_dir=tmp_path / "folder")
@@ -435,6 +440,42 @@ def test_what_is_no_data_set_of_tonic() -> None:
         ss.EventSet.from_tonic([(np.zeros(3), 0)], n_steps=7, dt_us=100.0, sensor_size=(4, 5, 2))
 
 
+def test_classes_of_a_data_set_of_tonic() -> None:
+    class Named(TonicLike):
+        classes = ("dog", "cat", "owl")
+
+    window: dict[str, Any] = {"n_steps": 7, "dt_us": 100.0}
+    for classes in (Named.classes, np.array(Named.classes, "S"), {"cat": 1, "dog": 0, "owl": 2}):
+        Named.classes = classes  # type: ignore[assignment]
+        for labels, numbers in ((["owl", "dog"], [2, 0]), ([np.array([1]), np.array(0)], [1, 0])):
+            found = ss.EventSet.from_tonic(Named(labels), **window)
+            assert (found.labels.tolist(), found.n_classes, found.classes) == (numbers, 3, ["dog", "cat", "owl"])
+    found = ss.EventSet.from_tonic(Named(["owl", "fox"]), classes=["fox", "owl"], **window)
+    assert (found.labels.tolist(), found.classes) == ([1, 0], ["fox", "owl"])
+    with pytest.raises(
+        DataError, match=r"labels: holds 'fox', which dataset\.classes .*classes=.* lacks; .*allowed: dog, cat, owl"
+    ):
+        ss.EventSet.from_tonic(Named(["owl", "fox"]), **window)
+    with pytest.warns(
+        UserWarning, match="from_tonic: TonicLike: labels are texts.*: b, c.*earlier set had fox, owl"
+    ) as caught:
+        ss.EventSet.from_tonic(TonicLike(["b", "c"]), **window)
+    assert caught[0].filename == __file__
+
+
+def test_sizes_for_a_data_set_of_tonic() -> None:
+    plain = ss.EventSet.from_tonic(TonicLike([0, 1]), n_steps=7, dt_us=100.0, pool=2)
+    sizes: dict[str, Any] = {"n_steps": np.int64(7), "pool": torch.tensor(2), "sensor_size": np.array([9, 5, 2])}
+    assert_same(ss.EventSet.from_tonic(TonicLike([0, 1]), dt_us=np.float32(100), **sizes), plain)
+    for wrong in (0, 2.0, True, 10):
+        with pytest.raises(ConfigError, match=f"pool is {wrong}"):
+            ss.EventSet.from_tonic(TonicLike([0, 1]), n_steps=7, dt_us=100.0, pool=wrong)
+    with pytest.raises(DataError, match=r"has sensor_size \(9, 5\); give sensor_size="):
+        ss.EventSet.from_tonic(TonicLike([0, 1]), n_steps=7, dt_us=100.0, sensor_size=(9, 5))
+    with pytest.raises(DataError, match=r"labels: has the shape \[2, 7\]; one label for each sample"):
+        ss.EventSet.from_tonic(TonicLike([np.zeros(7, int)] * 2), n_steps=7, dt_us=100.0)
+
+
 # ---- labels ---------------------------------------------------------------------------------------------------------------
 
 
@@ -669,7 +710,7 @@ def test_pieces_of_any_size_give_the_same(
     unit = table["x"] // 2 + 17 * (table["y"] // 2 + 11 * (table["p"] > 0))
     own = [table["sample"] == s for s in range(23)]
     events = [(table["t_us"][k] - (table["t_us"][k].min() if k.any() else 0), unit[k]) for k in own]
-    assert_same(made, ss.EventSet.from_events(events, table["label"], n_steps=31, dt_us=made.dt_us or 0, n_units=374))
+    assert_same(made, ss.EventSet.from_events(events, table["label"], n_steps=31, dt_us=made.dt_us or 0, n_neurons=374))
 
 
 @pytest.mark.parametrize("kind", ["npz", "compressed npz", "h5 in chunks"])
@@ -736,6 +777,112 @@ def test_the_example_of_a_camera(tmp_path: Path) -> None:
     place = (column * torch.arange(24)).sum(2) / column.sum(2)
     assert place[5, 0] < 12 < place[30, 0], "right"
     assert place[5, 1] > 12 > place[30, 1], "left"
+
+
+def test_a_label_for_every_event_is_a_warning(tmp_path: Path) -> None:
+    sample = np.repeat(np.arange(5), 10)
+    events = {"t_us": np.arange(50), "unit": sample, "sample": sample}
+    right = save(tmp_path / "right.npz", {**events, "label": np.arange(5) % 2})
+    assert load("events", data_dir=right).labels.tolist() == [0, 1, 0, 1, 0]
+    wrong = save(tmp_path / "wrong.npz", {**events, "label": sample % 2})
+    advice = r"wrong\.npz: 45 of 50 samples have no events: label has as many entries as there are events; give one for each sample"
+    with pytest.warns(UserWarning, match=f"{advice}.* label.np.unique.sample, return_index=True.") as caught:
+        found = load("events", data_dir=wrong)
+    assert (len(caught), len(found)) == (1, 50)
+    assert (sample % 2)[np.unique(sample, return_index=True)[1]].tolist() == [0, 1, 0, 1, 0]
+    many = save(tmp_path / "many.npz", {**events, "label": np.zeros(500, int)})
+    with pytest.warns(UserWarning, match="495 of 500 samples have no events: label has one entry for each sample"):
+        load("events", data_dir=many)
+    some = save(tmp_path / "some.npz", {**events, "label": np.zeros(10, int)})
+    assert len(load("events", data_dir=some)) == 10, "half of the samples may be silent"
+
+
+@pytest.mark.parametrize("ending", ["npz", "h5", "py"])
+def test_a_label_for_every_step_is_not_supported(tmp_path: Path, ending: str) -> None:
+    table = {"t_us": [5, 1, 9], "unit": [0, 2, 1], "sample": [0, 0, 1], "label": np.zeros((2, 7), int)}
+    facts = r"label is int64\[2, 7\]; one label for each sample is supported, \[2\]; a label for each step"
+    if ending == "py":
+        with pytest.raises(DataError, match=facts):
+            own_events.from_arrays(table, "mine.py:table")
+    else:
+        path = save(tmp_path / f"a.{ending}", table)
+        with pytest.raises(DataError, match=facts):
+            read(path)
+
+
+def test_objects_and_padding_in_arrays_in_memory() -> None:
+    table: dict[str, Any] = {
+        "t_us": [5, 1, 9],
+        "unit": [0, 2, 1],
+        "sample": [0, 0, 1],
+        "label": ["b", "a"],
+        "group": ["x", "y"],
+    }
+    plain = own_events.from_arrays(table, "mine")
+    found = own_events.from_arrays({name: np.array(values, object) for name, values in table.items()}, "mine")
+    assert found.t_us.tolist() == plain.t_us.tolist()
+    assert found.places["unit"].tolist() == plain.places["unit"].tolist()
+    assert (
+        (found.class_names, found.group_names)
+        == (plain.class_names, plain.group_names)
+        == (["a", "b"], {"group": ["x", "y"]})
+    )
+    if hasattr(np.dtypes, "StringDType"):
+        texts = np.array(["b", "a"], np.dtypes.StringDType())
+        assert own_events.from_arrays({**table, "label": texts}, "mine").class_names == ["a", "b"]
+    for change, message in (
+        ({"label": np.array(["b", None], object)}, "mine: label holds a NoneType, None"),
+        ({"label": ["b", ["a"]]}, "mine: label has lists of different lengths"),
+        ({"unit": [0, -1, 1]}, r"unit\[1\] is -1; .*-1 looks like padding: remove it first, as in unit\[unit >= 0\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            own_events.from_arrays({**table, **change}, "mine")
+
+
+def test_the_former_name_of_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path / "mine.npz", arrays())
+    with pytest.warns(DeprecationWarning, match="load: events: n_units is now called n_neurons") as caught:
+        former = load("events", data_dir=path, n_units=40)
+    assert caught[0].filename == __file__
+    assert_same(former, load("events", data_dir=path, n_neurons=40))
+    file = tmp_path / "run.toml"
+    file.write_text(f'[data]\nname = "events"\ndir = "{path}"\nn_units = 40\n')
+    table = {"data": {"name": "events", "n_units": 40}}
+    assert Config.from_toml(file.read_text()).data.options["n_neurons"] == 40
+    assert Config.resolve(table, {"data": {"n_neurons": 41}}).data.options["n_neurons"] == 41, "the later layer wins"
+    assert Config.resolve({"data": {**table["data"], "n_neurons": 40}}).data.options["n_neurons"] == 40
+    with pytest.raises(ConfigError, match="data: n_neurons is 41, and n_units, its former name, 40; leave n_units out"):
+        Config.resolve({"data": {**table["data"], "n_neurons": 41}})
+    for given in (["--data.n_units", "40"], ["--data.n_neurons", "40"], ["--set", "data.n_units=40"]):
+        assert main(["train", "events", "--data", str(path), *given, "--print-config"]) == 0
+        assert "n_neurons = 40\n" in capsys.readouterr().out
+
+
+def test_classes_that_a_part_lacks_are_named(tmp_path: Path) -> None:
+    part = np.array(["train"] * 50 + ["test"] * 10)
+    table = {**arrays(60), "part": part}
+    table["label"] = np.where(part == "test", "down", table["label"])
+    message = "the training part has no samples of class down, which are .*; the test part has no samples of classes left, right, up"
+    with pytest.warns(UserWarning, match=message) as caught:
+        prepare.load_parts(config(save(tmp_path / "a.npz", table)).data)
+    assert len(caught) == 1
+
+
+def test_parts_of_a_function_are_matched_by_the_names_of_their_classes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import sparsesnn as ss\n"
+        "def made(labels):\n"
+        "    return ss.EventSet.from_events([([1.0], [2])] * len(labels), labels, n_steps=3, dt_us=1.0)\n"
+        "def both():\n"
+        "    return {'train': made(['cat', 'dog', 'owl'] * 20), 'test': made(['owl', 'dog', 'owl', 'cat'])}\n"
+        "def fewer():\n"
+        "    return {'train': made(['cat', 'dog', 'owl'] * 20), 'test': made(['owl', 'dog'])}\n"
+    )
+    assert prepare.load_parts(config(f"{path}:both").data).test.event_set.labels.tolist() == [2, 1, 2, 0]
+    with pytest.warns(UserWarning, match="the test part has no samples of class cat") as caught:
+        parts = prepare.load_parts(config(f"{path}:fewer").data)
+    assert (len(caught), parts.test.event_set.labels.tolist()) == (1, [2, 1])
 
 
 def test_one_class_is_a_warning(tmp_path: Path) -> None:

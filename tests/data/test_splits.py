@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,6 +28,7 @@ def make(labels, speakers=None) -> EventSet:
     share=st.floats(0.01, 0.99),
     seed=st.integers(0, 9),
 )
+@pytest.mark.filterwarnings("ignore:the part of valid .* has no samples")
 def test_random_parts_are_stratified_and_cover_all_samples_once(labels, share, seed):
     event_set = make(labels)
     train, valid = split_validation(event_set, f"random:{share!r}", seed=seed)
@@ -47,7 +50,8 @@ def test_random_follows_the_seed():
 
 def test_groups_are_held_out_whole():
     event_set = make([0, 1, 0, 1, 0], speakers=[4, 5, 6, 4, 2])
-    train, valid = split_validation(event_set, "speakers:4, 5")
+    with pytest.warns(UserWarning, match="^training has no samples of class 1, which are never learned"):
+        train, valid = split_validation(event_set, "speakers:4, 5")
     assert train.tolist() == [2, 4]
     assert valid.tolist() == [0, 1, 3]
 
@@ -105,7 +109,8 @@ def test_samples_that_a_file_lists(tmp_path):
     path.write_text("# recordings of Monday\n7 2\n\n2 0 # the first one\n")
     train, valid = split_validation(event_set, f"file:{path}")
     assert (train.tolist(), valid.tolist()) == ([1, 3, 4, 5, 6, 8], [0, 2, 7])
-    rest, held_out = split_validation(event_set, f"file:{path}", among=np.array([1, 2, 3, 8]))
+    with pytest.warns(UserWarning, match="^the part of valid = 'file:.*val.txt' has no samples of class 1"):
+        rest, held_out = split_validation(event_set, f"file:{path}", among=np.array([1, 2, 3, 8]))
     assert (rest.tolist(), held_out.tolist()) == ([1, 3, 8], [2])
 
 
@@ -127,6 +132,30 @@ def test_lists_of_samples_that_are_not_there(text, message, tmp_path):
         split_validation(make(np.arange(9) % 2), f"file:{tmp_path / 'none'}")
     with pytest.raises(ConfigError, match="'file:/dev/zero' cannot be read .*no file"):
         split_validation(make(np.arange(9) % 2), "file:/dev/zero")  # it never ends
+
+
+@pytest.mark.parametrize(
+    ("labels", "speakers", "message"),
+    [
+        ([0, 1, 2, 0], [1, 0, 0, 0], "^training has no samples of classes dog, owl, which are never learned"),
+        (
+            [0, 1, 2, 0],
+            [1, 1, 1, 0],
+            "^the part of test = 'speakers:0' has no samples of classes dog, owl, so that its accuracy",
+        ),
+        ([0, 1, 1, 1], [0, 0, 1, 1], "^training has no samples of class cat, .* Check the labels"),
+    ],
+)
+def test_classes_that_one_of_the_parts_lacks_are_named(labels, speakers, message):
+    named = dataclasses.replace(make(labels, speakers), n_classes=3, description={"classes": ["cat", "dog", "owl"]})
+    with pytest.warns(UserWarning, match=message):
+        split_validation(named, "speakers:0", option="test")
+
+
+def test_classes_that_no_part_has_are_no_matter():
+    named = dataclasses.replace(make([0, 1, 0, 1], [0, 0, 1, 1]), n_classes=3)
+    rest, held_out = split_validation(named, "speakers:0")
+    assert (rest.tolist(), held_out.tolist()) == ([2, 3], [0, 1])
 
 
 def test_random_parts_of_data_with_groups_are_questioned():

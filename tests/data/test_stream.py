@@ -17,7 +17,7 @@ from sparsesnn.host.stream import Stream, share
 def make(n_samples: int = 23) -> EventSet:
     rng = np.random.default_rng(0)
     events = [(rng.uniform(0, 9, 30), rng.integers(0, 13, 30)) for _ in range(n_samples)]
-    return EventSet.from_events(events, np.arange(n_samples), n_units=13, n_steps=9, dt_us=1.0)
+    return EventSet.from_events(events, np.arange(n_samples), n_neurons=13, n_steps=9, dt_us=1.0)
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def uneven(n_samples: int = 103) -> EventSet:
     """Samples of 0 to 205 events."""
     rng = np.random.default_rng(5)
     events = [(rng.uniform(0, 40, n), rng.integers(0, 60, n)) for n in rng.permutation(2 * np.arange(n_samples))]
-    return EventSet.from_events(events, np.arange(n_samples), n_units=60, n_steps=40, dt_us=1.0)
+    return EventSet.from_events(events, np.arange(n_samples), n_neurons=60, n_steps=40, dt_us=1.0)
 
 
 def spread(event_set: EventSet, bucket_batches: int) -> float:
@@ -363,7 +363,7 @@ def test_blends_are_made_of_the_same_samples():
     """Samples of two blocks that no training sample has would show in it."""
     step, unit = (x.reshape(-1) for x in np.mgrid[:5, :4])
     events = [(step + 10.0, unit + (3 if s < 4 else 20)) for s in range(8)]
-    made = EventSet.from_events(events, [0, 1] * 4, n_units=31, n_steps=40, dt_us=1.0)
+    made = EventSet.from_events(events, [0, 1] * 4, n_neurons=31, n_steps=40, dt_us=1.0)
     stream = Stream(made, [0, 1, 2, 3], 4, shuffle=True, seed=3, augment=Augment(blend=1.0))
     whole = Stream(made, None, 4, shuffle=True, seed=3, augment=Augment(blend=1.0))
     seen = {name: set() for name in ("some", "all")}
@@ -373,6 +373,20 @@ def test_blends_are_made_of_the_same_samples():
                 seen[name] |= set(spikes.ids.tolist())
     assert seen["some"] == {3, 4, 5, 6}
     assert seen["all"] > seen["some"]
+
+
+def test_whole_numbers_of_other_libraries(event_set):
+    plain = Stream(event_set, [0, 2, 1], 2, shuffle=True, seed=3, bucket_batches=2, prefetch=1)
+    for of in (np.int64, np.array, torch.tensor, lambda n: np.array(n, object)):
+        numbers = {"seed": of(3), "bucket_batches": of(2), "prefetch": of(1), "rank": of(0), "n_ranks": of(1)}
+        stream = Stream(event_set, np.array([0, 2, 1], object), of(2), shuffle=True, **numbers)
+        assert len(stream) == 2
+        assert stream.order(1).tolist() == plain.order(1).tolist()
+        assert [labels.tolist() for _, labels in stream.epoch(0)] == [labels.tolist() for _, labels in plain.epoch(0)]
+    for name in ("batch_size", "seed", "prefetch"):
+        for wrong in (2.0, True, "2"):
+            with pytest.raises(ConfigError, match=f"Stream: {name} is {wrong!r}; give a whole number"):
+                Stream(event_set, None, **{"batch_size": 2, "seed": 0, "shuffle": False, name: wrong})
 
 
 def test_no_samples_make_no_batches(event_set):

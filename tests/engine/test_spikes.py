@@ -155,15 +155,67 @@ def test_errors_of_the_constructors() -> None:
             SpikeBatch.from_dense(torch.full((1, 1, 1), bad))
 
 
+@pytest.mark.parametrize("of", [np.int64, np.uint16, np.array, torch.tensor, lambda n: np.array(n, object)])
+def test_whole_numbers_of_other_libraries_are_sizes(of: Any) -> None:
+    lists = [[[0, 3], [1]], [[], [2]]]
+    plain = SpikeBatch.from_lists(lists, 4)
+    found = SpikeBatch.from_lists([[[of(n) for n in row] for row in sample] for sample in lists], of(4))
+    assert (type(found.n_neurons), found.n_neurons) == (int, 4)
+    assert torch.equal(found.to_dense(), plain.to_dense())
+    rows = [[np.array(row, object) for row in sample] for sample in lists]
+    assert torch.equal(SpikeBatch.from_lists(rows, 4).to_dense(), plain.to_dense())
+    events = [(np.array([0.5, 1], object), np.array([0, 3], object)), ([1], [np.uint64(2)])]
+    binned = SpikeBatch.from_events(events, n_steps=of(2), n_neurons=of(4), dt_us=of(1))
+    assert (binned.to_dense().sum(), binned.n_steps) == (3, 2)
+    assert torch.equal(plain[of(1)].to_dense(), plain[1].to_dense())
+    assert plain.steps(of(0), of(1)).n_steps == 1
+    assert plain.silence(of(3)).shape == (3, 2, 4)
+    made = SpikeBatch(plain.offsets, plain.ids, plain.n_spikes, of(2), of(2), of(4))
+    assert torch.equal(made.to_dense(), plain.to_dense())
+
+
+@pytest.mark.parametrize("wrong", [4.0, np.float64(4), True, "4", None, [4], 0, -1])
+def test_sizes_that_are_none_are_named(wrong: Any) -> None:
+    with pytest.raises(ShapeError, match="from_lists: n_neurons is .*; give a whole number from 1"):
+        SpikeBatch.from_lists([[[0]]], wrong)
+    with pytest.raises(ShapeError, match="from_events: n_neurons is .*; give a whole number from 1"):
+        SpikeBatch.from_events([], n_steps=2, n_neurons=wrong, dt_us=1.0)
+
+
+def test_rows_of_several_types_are_whole_numbers() -> None:
+    rows = [[np.array([2, 0], np.uint64), [1]], [{2, 1}, range(3)]]
+    assert SpikeBatch.from_lists(rows, 3).ids.tolist() == [0, 2, 1, 2, 1, 0, 1, 2]
+    with pytest.raises(SpikeListError, match=r"ids are float64, such as 0\.5"):
+        SpikeBatch.from_lists([[[0], [0.5]]], 3)
+
+
+def test_padding_is_named_and_how_to_remove_it() -> None:
+    padded = torch.tensor([[[0, 3, -1], [1, -1, -1]]])  # [B, T, K], ids
+    with pytest.raises(
+        SpikeListError, match=r"-1 to 3; allowed: 0 to 3; -1 looks like padding: remove it first, as in ids\[ids >= 0\]"
+    ):
+        SpikeBatch.from_lists(padded, 4)  # type: ignore[arg-type]
+    rows = [[ids[ids >= 0] for ids in sample] for sample in padded]
+    assert SpikeBatch.from_lists(rows, 4).n_listed.tolist() == [2, 1]
+    for spikes in (padded, torch.tensor([[[0.0, 1.0, -1.0]]])):
+        with pytest.raises(SpikeListError, match=r"-1 looks like padding, .* row\[row >= 0\].* spikes.clamp\(min=0\)"):
+            SpikeBatch.from_dense(spikes)
+    with pytest.raises(SpikeListError, match="for counts or other values give graded=True"):
+        SpikeBatch.from_dense(torch.tensor([[[0.0, 2.0, -1.5]]]))
+    with pytest.raises(
+        SpikeListError, match=r"units -1 to 1; allowed: 0 to 1; -1 looks like padding.*unit\[unit >= 0\]"
+    ):
+        SpikeBatch.from_events([(np.array([0.0, -1.0]), np.array([1, -1]))], n_steps=1, n_neurons=2, dt_us=1.0)
+
+
 @pytest.mark.parametrize("make", [SpikeBatch.from_events, bin_events])
 def test_times_in_another_unit_are_noticed(make: Any) -> None:
     """Of a second of events in 100 steps of 10 ms."""
     seconds = np.random.default_rng(0).uniform(0, 1, 70)
-    n_neurons = {"n_neurons": 7} if make == SpikeBatch.from_events else {"n_units": 7}
 
     def binned(*times: Any) -> Any:
         events = [(t, np.arange(len(t)) % 7) for t in times]
-        return make(events, n_steps=100, dt_us=1e4, **n_neurons)
+        return make(events, n_steps=100, dt_us=1e4, n_neurons=7)
 
     for factor in (1, 1e3):
         with pytest.warns(

@@ -142,7 +142,7 @@ def test_spikes_with_values(net, tmp_path, monkeypatch):
         "n_steps": 11,
         "dt_ms": 1.0,
         "duplicates": "count",
-        "n_units": 17,
+        "n_neurons": 17,
         "valid": "random:0.1",
         "test": "random:0.2",
     }

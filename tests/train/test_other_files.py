@@ -79,7 +79,7 @@ def made(names: str, dt_us: float = 5000.0) -> EventSet:
     rng = np.random.default_rng(3)
     label = [names[k % len(names)] for k in range(12 * len(names))]
     recordings = [(rng.random(40) * 1e5, UNITS[name] + rng.integers(0, 4, 40)) for name in label]
-    return EventSet.from_events(recordings, label, n_steps=20, dt_us=dt_us, n_units=12)
+    return EventSet.from_events(recordings, label, n_steps=20, dt_us=dt_us, n_neurons=12)
 
 
 def test_parts_that_were_made_apart(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_files_that_swap_their_parts_are_read_again(tmp_path: Path) -> None:
     for name, unit in (("a_train", 3), ("b_test", 7)):
         table = events("ab")
         np.savez(folder / f"{name}.npz", **{**table, "unit": np.full(table["unit"].size, unit)})
-    how: dict[str, Any] = {"data_dir": folder, "cache_dir": tmp_path / "cache", "n_steps": 10, "n_units": 12}
+    how: dict[str, Any] = {"data_dir": folder, "cache_dir": tmp_path / "cache", "n_steps": 10, "n_neurons": 12}
     assert set(load("events", split="train", **how).ids.tolist()) == {3}
     (folder / "a_train.npz").rename(folder / "a_test.npz")
     (folder / "b_test.npz").rename(folder / "b_train.npz")

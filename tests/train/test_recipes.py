@@ -34,7 +34,7 @@ def made_up(config: DataConfig, recipe: str, seed: int) -> EventSet:
     made = EventSet.from_events(
         events,
         np.arange(N_SAMPLES) % n_classes,
-        n_units=n_units,
+        n_neurons=n_units,
         n_steps=n_steps,
         dt_us=1.0,
         n_classes=n_classes,

@@ -10,7 +10,7 @@ from sparsesnn.train.times import Times
 
 
 def events(dt_us: float | None) -> EventSet:
-    made = EventSet.from_events([([1.0, 2.0], [0, 1])], [0], n_units=3, n_steps=4, dt_us=dt_us or 1.0)
+    made = EventSet.from_events([([1.0, 2.0], [0, 1])], [0], n_neurons=3, n_steps=4, dt_us=dt_us or 1.0)
     return made if dt_us else EventSet(made.ids, made.n_spikes, made.labels, 3, 1)
 
 
