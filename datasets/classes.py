@@ -32,7 +32,7 @@ def numbered(
     Args:
         values: [n], whole numbers or texts.
         what: whose they are, for messages.
-        names: what the numbers 0, 1, … stand for. A text becomes its place in this list; whole numbers are places already, unless
+        names: of the numbers 0, 1, …. A text becomes its place in this list; whole numbers are places already, unless
             the names are whole numbers too. None: texts are numbered in sorted order.
         argument: what `names` is called, for messages.
 
@@ -43,10 +43,10 @@ def numbered(
     if given.dtype.kind == "S":
         given = np.char.decode(given, "utf-8", "replace")
     if given.size and given.dtype.kind not in "biuU":
-        found = (
+        holds = (
             f"holds {strange_entry(given)}" if given.dtype.kind in "OT" else f"is {given.dtype}, such as {given[0]!r}"
         )
-        raise DataError(f"{what}: {found}; give whole numbers from 0, or texts")
+        raise DataError(f"{what}: {holds}; give whole numbers from 0, or texts")
     if given.dtype == np.uint64 and given.size and int(given.max()) >= 1 << 63:
         raise DataError(f"{what}: holds {given.max()}; allowed: numbers below 2^63")
     if names is not None:
@@ -80,7 +80,7 @@ def shape_advice(shape: Sequence[int]) -> str:
 
 
 def one_label_each(n_labels: int, n_events: Sequence[int], what: str, n_steps: int | None = None) -> None:
-    """`DataError` unless there are as many labels as samples.
+    """`DataError` unless every sample has one label.
 
     Args:
         n_events: of each sample.

@@ -159,7 +159,7 @@ class EventSet:
         Args:
             events, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
             labels: [n], class of each sample: whole numbers from 0, or texts.
-            n_neurons: units that there are, before `pool`; None: the largest number and one.
+            n_neurons: number of units, before `pool`; None: the largest number and one.
             n_classes: number of classes; None: the largest label and one.
             start: where the time of a sample begins: "zero", at time 0, or "first", at its first event.
             classes: the texts that class 0, 1, … have, such as those of the training set: `classes=train.classes`. None: texts are
@@ -176,16 +176,16 @@ class EventSet:
         Warns if samples or most events are lost, if the window does not fit, and if a clock begins again; see `event_times`.
         """
         clock = Clock(start)
-        events = [(typed(t_us), typed(unit)) for t_us, unit in events]
+        arrays = [(typed(t_us), typed(unit)) for t_us, unit in events]
         if n_neurons is None:
-            n_neurons = 1 + max((0, *(int(np.max(unit)) for _, unit in events if unit.size)))
+            n_neurons = 1 + max((0, *(int(unit.max()) for _, unit in arrays if unit.size and unit.dtype.kind in "iu")))
         window: dict[str, Any] = {"n_neurons": n_neurons, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
         description = dict(description or {})
         given = description.get("classes") if classes is None else classes
         numbers, names = numbered(labels, "from_events: labels", given)
-        one_label_each(numbers.size, [np.size(t_us) for t_us, _ in events], "from_events: labels", whole(n_steps))
+        one_label_each(numbers.size, [t_us.size for t_us, _ in arrays], "from_events: labels", whole(n_steps))
         warn_of_other_texts(names, "from_events", chosen=given is not None, stacklevel=4)
-        binned = bin_events(events, **window, duplicates=duplicates, source="from_events", clock=clock)
+        binned = bin_events(arrays, **window, duplicates=duplicates, source="from_events", clock=clock)
         clock.warn("from_events", binned.window_problem(*clock.samples(), dt_us, start=start))
         if n_classes is None:
             n_classes = count_classes(numbers, names, "from_events")

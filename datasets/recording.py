@@ -226,8 +226,8 @@ def _warn_of_empty(n_events: npt.NDArray[np.int64], source: str) -> None:
         return
     if n == n_all:
         advice = (
-            "label has as many entries as there are events; give one for each sample. If every event has its label, "
-            "label[np.unique(sample, return_index=True)[1]] has one for each sample that has events"
+            "label has one entry for each event; give one for each sample, such as "
+            "label[np.unique(sample, return_index=True)[1]] if no sample is empty"
         )
     else:
         advice = "label has one entry for each sample, numbered from 0; check sample and label"

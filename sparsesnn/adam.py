@@ -53,7 +53,7 @@ class Adam(torch.optim.Optimizer):
         lr, eps, weight_decay = _own(lr), _own(eps), _own(weight_decay)
         betas = cast("tuple[float, float]", tuple(_own(beta) for beta in betas))
         if (
-            not all(isinstance(x, Tensor) or number(x) is not None for x in (lr, eps, weight_decay, *betas))
+            not all(_is_number(x) for x in (lr, eps, weight_decay, *betas))
             or not lr >= 0
             or not eps > 0
             or not weight_decay >= 0
@@ -172,3 +172,7 @@ class AdamW(Adam):
 def _own(x: Any) -> Any:
     """NumPy's numbers as Python's; a tensor stays one, such as a rate that is changed in place."""
     return x if isinstance(x, Tensor) else plain(x)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Tensor) or number(x) is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -318,7 +318,7 @@ class SpikeBatch:
 
     def __getitem__(self, index: slice | Sequence[int] | Tensor | int) -> SpikeBatch:
         one = whole(index)  # a Python or NumPy integer, or a tensor of shape []
-        return self.samples(index if one is None else [one])  # type: ignore[arg-type]  None: no single number
+        return self.samples(cast("slice | Sequence[int] | Tensor", index) if one is None else [one])
 
     def steps(self, start: int, stop: int) -> SpikeBatch:
         """Steps `start` to `stop - 1` of every sample."""

@@ -13,7 +13,7 @@ from sparsesnn.options import number, plain, whole
 def typed(values: Any) -> npt.NDArray[Any]:
     """`values` as an array; one of Python objects becomes int64, float64 or texts if all of its entries are.
 
-    NumPy's StringDType becomes texts. Any other array of objects stays what it is, for the caller to refuse.
+    NumPy's StringDType becomes texts. Any other array of objects is returned unchanged, for the caller to refuse.
     """
     if hasattr(values, "detach"):  # a tensor, perhaps on a GPU
         values = values.detach().cpu()

@@ -785,7 +785,9 @@ def test_a_label_for_every_event_is_a_warning(tmp_path: Path) -> None:
     right = save(tmp_path / "right.npz", {**events, "label": np.arange(5) % 2})
     assert load("events", data_dir=right).labels.tolist() == [0, 1, 0, 1, 0]
     wrong = save(tmp_path / "wrong.npz", {**events, "label": sample % 2})
-    advice = r"wrong\.npz: 45 of 50 samples have no events: label has as many entries as there are events; give one for each sample"
+    advice = (
+        r"wrong\.npz: 45 of 50 samples have no events: label has one entry for each event; give one for each sample"
+    )
     with pytest.warns(UserWarning, match=f"{advice}.* label.np.unique.sample, return_index=True.") as caught:
         found = load("events", data_dir=wrong)
     assert (len(caught), len(found)) == (1, 50)

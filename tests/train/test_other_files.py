@@ -89,7 +89,8 @@ def test_parts_that_were_made_apart(tmp_path: Path) -> None:
         "def slow(): return {'train': made('abc'), 'test': made('abc'), 'valid': made('abc', 1e4)}\n"
     )
     (tmp_path / "own.py").write_text(text)
-    result = train(config_for(f"{tmp_path / 'own.py'}:named", data={"test": "own"}), out=tmp_path / "run")
+    with pytest.warns(UserWarning, match="the test part has no samples of class a, "):
+        result = train(config_for(f"{tmp_path / 'own.py'}:named", data={"test": "own"}), out=tmp_path / "run")
     assert result.test_accuracy > 0.9
     with pytest.raises(DataError, match=r"steps of us is 5000\.0 in the part train, 10000\.0 in valid"):
         train(config_for(f"{tmp_path / 'own.py'}:slow", data={"test": "own", "valid": "own"}), out=tmp_path / "other")
