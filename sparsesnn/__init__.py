@@ -7,9 +7,9 @@ is what goes in. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.los
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sparsesnn import errors
+from sparsesnn import errors, startup
 from sparsesnn.delays import Delays
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator, decays
 from sparsesnn.network import Connection, Network, parse_net
@@ -28,6 +28,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036
             "and plans networks. In the source tree run: pip install -e . (or ./dev test), which builds it; if sparsesnn is "
             "installed already, this folder hides the installation: start Python from another directory"
         )
+    except (ImportError, UnicodeDecodeError) as error:
+        startup.refuse(error)
     else:
         from sparsesnn import encode
         from sparsesnn.adam import Adam, AdamW
@@ -95,9 +97,39 @@ __all__ = [
     "__version__",
 ]
 
-if not TYPE_CHECKING and _missing:
+if TYPE_CHECKING:
+    from sparsesnn import bench as bench
+    from sparsesnn import config as config
+    from sparsesnn import datasets as datasets
+    from sparsesnn import dense as dense
+    from sparsesnn import host as host
+    from sparsesnn import init as init
+    from sparsesnn import integers as integers
+    from sparsesnn import ipu as ipu
+    from sparsesnn import layers as layers
+    from sparsesnn import loss as loss
+    from sparsesnn import nir as nir
+    from sparsesnn import onnx as onnx
+    from sparsesnn import partition as partition
+    from sparsesnn import poptorch as poptorch
+    from sparsesnn import reference as reference
+    from sparsesnn import traces as traces
+    from sparsesnn import train as train
+else:
+    #: modules that are imported when they are first used
+    _modules = (
+        *("bench", "config", "datasets", "dense", "host", "init", "integers", "ipu", "layers", "loss", "nir", "onnx"),
+        *("partition", "poptorch", "reference", "traces", "train"),
+    )
 
-    def __getattr__(name: str) -> None:
-        if name in (*__all__, "_core"):
+    def __getattr__(name: str) -> Any:
+        if _missing and name in (*__all__, "_core"):
             raise ImportError(f"sparsesnn.{name} {_missing}")
+        if name in _modules:
+            import importlib
+
+            return importlib.import_module(f"sparsesnn.{name}")
         raise AttributeError(f"module 'sparsesnn' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_modules})

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from sparsesnn import startup
 from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, show, train
 from sparsesnn.errors import CodeError, ConfigError, DescriptionError, SparseSnnError
 from sparsesnn.wording import meant, printable
@@ -22,21 +25,10 @@ _KEPT = "\n\t"
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
     """Runs one command, of this command line or that of `parser`; returns the exit code."""
-    parser = parser or _parser()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options, unknown = parser.parse_known_args(words)
-    options.words = [parser.prog, *words]
-    if unknown:
-        return _fail(_unknown(parser, options, unknown[0]), 2)
-    if options.command is None:
-        parser.print_help()
-        return 2
+    _escape_output()
     try:
-        with warnings.catch_warnings():  # puts back how warnings are shown, which the next line changes
-            warnings.showwarning = _warn  # type: ignore[assignment]
-            return int(options.run(options))
-    except CodeError as error:
-        return _fail(error.with_command(options.words), 2)
+        startup.end()
+        return _run(parser or _parser(), arguments)
     except (ConfigError, DescriptionError) as error:
         return _fail(error, 2)
     except SparseSnnError as error:
@@ -55,7 +47,32 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         sys.stderr.close()
         return 1
     except OSError as error:  # a disk is full, a file is not ours
-        return _fail(f"{error.filename or options.command}: {error.strerror or error}", 1)
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes, os.PathLike)) else ""
+        return _fail(f"{place}{error.strerror or error}", 1)
+
+
+def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options, unknown = parser.parse_known_args(words)
+    options.words = [parser.prog, *words]
+    if unknown:
+        return _fail(_unknown(parser, options, unknown[0]), 2)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    with warnings.catch_warnings():  # puts back how warnings are shown, which the next line changes
+        warnings.showwarning = _warn  # type: ignore[assignment]
+        try:
+            return int(options.run(options))
+        except CodeError as error:
+            return _fail(error.with_command(options.words), 2)
+
+
+def _escape_output() -> None:
+    """Standard output and error print what their encoding lacks, and names that are no text, as \\u2026 or \\udce4."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _warn(message: Warning | str, *_: Any) -> None:

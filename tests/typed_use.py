@@ -47,3 +47,10 @@ optimizer: torch.optim.Optimizer = ss.Adam(model.parameters(), lr=1e-3)
 digits = datasets.load("digits", split="train")
 assert_type(digits, datasets.EventSet)
 assert_type(digits.batch([0, 1]), ss.SpikeBatch)
+
+# modules of the package need no import of their own
+assert_type(ss.nir.from_nir("net.nir", source="norse"), ss.Model)
+assert_type(ss.train.Config.resolve({}), ss.train.Config)
+assert_type(ss.loss.cross_entropy(output, torch.zeros(3, dtype=torch.int64), "max", n_classes=5), Tensor)
+ss.onnx.export(model, "step.onnx")
+ss.integers.save(model, "weights.safetensors")

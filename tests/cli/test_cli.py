@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,56 @@ def test_help_answers_without_importing_training() -> None:
     code = "import sys, sparsesnn.cli as c; c._parser(); print('sparsesnn.train' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert out.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("program", [["-m", "sparsesnn"], [str(Path(sys.executable).with_name("sparsesnn"))]])
+def test_ctrl_c_while_pytorch_is_imported(program: list[str], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)")
+    found = subprocess.run(
+        [sys.executable, *program, "train", "digits"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell ignores it in the background
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "sparsesnn: stopped by Ctrl-C\n")
+
+
+def test_ctrl_c_while_a_program_imports_the_package(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)")
+    code = "try:\n  import sparsesnn\nexcept KeyboardInterrupt:\n  print('ours')"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "ours\n", "")
+
+
+def test_ctrl_c_while_a_command_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparsesnn.cli._run", stopped)
+    assert run("info") == 130
+    assert capsys.readouterr() == ("", "sparsesnn: stopped by Ctrl-C\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_help_in_an_encoding_that_lacks_its_characters(encoding: str) -> None:
+    for command in ([], ["train"], ["nir"], ["launch"], ["plan"]):
+        found = subprocess.run(
+            [sys.executable, "-m", "sparsesnn", *command, "--help"],
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        assert (found.returncode, found.stderr) == (0, b"")
+        assert found.stdout.decode(encoding).startswith("usage: sparsesnn")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import re
 import shutil
@@ -43,6 +45,46 @@ def test_public_names_exist() -> None:
     assert missing == []
 
 
+def test_modules_are_attributes(tmp_path: Path) -> None:
+    """Those that the documents name, in a process that imports the package alone."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    texts = [path.read_text() for path in pages]
+    texts += [inspect.getdoc(getattr(sparsesnn, name)) or "" for name in sparsesnn.__all__]
+    names = set(re.findall(r"(?<![\w.])(?:ss|sparsesnn)(?:\.[A-Za-z_]\w*)+", "\n".join(texts)))
+    names = {name.replace("ss.", "sparsesnn.", 1) if name.startswith("ss.") else name for name in names}
+    names -= {"sparsesnn.loggers"}  # a group of entry points
+    names -= set(re.findall(r"-m (sparsesnn[\w.]+)", "\n".join(texts)))
+    assert {f"sparsesnn.{name}" for name in ("onnx.export", "nir.from_nir", "train.train", "integers.save")} <= names
+    result = python(
+        f"""
+import sparsesnn
+assert {{"nir", "onnx", "train", "integers", "Model"}} <= set(dir(sparsesnn))
+for name in {sorted(names)}:
+    found = sparsesnn
+    for part in name.split(".")[1:]:
+        if not hasattr(found, part):
+            print(name)
+            break
+        found = getattr(found, part)
+""",
+        cwd=tmp_path,
+    )
+    assert result.stderr == ""
+    assert result.stdout.split() == []
+
+
+def test_typed_modules_are_those_of_the_package() -> None:
+    tree = ast.parse((ROOT / "sparsesnn" / "__init__.py").read_text())
+    (typed,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imported = [alias.asname for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert imported == sorted(sparsesnn._modules)
+
+
+def test_a_name_that_is_missing() -> None:
+    with pytest.raises(AttributeError, match="'sparsesnn' has no attribute 'nothing'"):
+        sparsesnn.nothing  # noqa: B018
+
+
 def test_build_info_is_consistent() -> None:
     info = sparsesnn.build_info()
     assert info["isa_built"][0] == "base"
@@ -61,7 +103,8 @@ def test_typed() -> None:
 
 
 def test_import_leaves_optional_packages_alone(tmp_path: Path) -> None:
-    optional = ("tonic", "h5py", "sklearn", "matplotlib", "tensorboard", "scipy", "mpi4py")
+    own = ("sparsesnn.nir", "sparsesnn.onnx", "sparsesnn.train", "sparsesnn.integers", "sparsesnn.bench")
+    optional = (*own, "tonic", "h5py", "sklearn", "matplotlib", "tensorboard", "scipy", "mpi4py", "nir", "onnx")
     result = python(f"import sys, sparsesnn; print([m for m in {optional} if m in sys.modules])", cwd=tmp_path)
     assert result.stdout.strip() == "[]", result.stderr
 
@@ -90,6 +133,27 @@ def test_environment_refuses(variable: str, value: str, message: str, tmp_path: 
     result = python("import sparsesnn", cwd=tmp_path, **{variable: value})
     assert result.returncode != 0
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("program", [["-m", "sparsesnn"], [str(Path(sys.executable).with_name("sparsesnn"))]])
+@pytest.mark.parametrize(
+    ("variable", "value", "fact"),
+    [
+        ("SPARSESNN_THREADS", "abc", "'abc'"),
+        ("SPARSESNN_ISA", "mmx", "'mmx'"),
+        ("SPARSESNN_COLUMNS_KB", b"\xff", r"'\xff'"),
+    ],
+)
+def test_the_command_refuses_an_environment_in_one_sentence(
+    program: list[str], variable: str, value: str | bytes, fact: str
+) -> None:
+    environment = {**os.environb, variable.encode(): os.fsencode(value)}
+    command = [sys.executable, *program, "info"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert found.stderr.startswith(f"sparsesnn: error: {variable} is {fact}")
+    assert found.stderr.count("\n") == 1
 
 
 def test_environment_sets_threads(tmp_path: Path) -> None:
