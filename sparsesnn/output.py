@@ -155,11 +155,15 @@ def n_steps(x: LayerOutput) -> int:
 
 
 def join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
-    if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
-        return before.then(x)
-    if isinstance(before, SpikeBatch) or isinstance(x, SpikeBatch):
+    """Spikes that a state keeps, followed by `x`. Errors: `ShapeError` if they are of another batch, population or backend."""
+    if isinstance(before, SpikeBatch) != isinstance(x, SpikeBatch):
         raise ShapeError("state: its history is of the other backend; pass the state that this model returned")
-    return torch.cat([before, x])
+    if (kept := tuple(before.shape[1:])) != (now := tuple(x.shape[1:])):
+        raise ShapeError(
+            f"state: its history has B={kept[0]}, N={kept[1]}, but these spikes have B={now[0]}, N={now[1]}; pass the state that "
+            "this model returned for the same samples, or None to begin a new sequence"
+        )
+    return before.then(x) if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch) else torch.cat([before, x])
 
 
 def steps_from(x: LayerOutput, start: int) -> LayerOutput:

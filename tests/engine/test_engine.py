@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference
+from sparsesnn.delays import Delays
 from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError, SpikeListError
@@ -670,6 +671,31 @@ def test_what_a_layer_returns_is_refused_as_its_input(backend: str) -> None:
     ):
         with pytest.raises(ShapeError, match=f"LIF: got a {name}; give the spikes"):
             chain[0](bad)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+@pytest.mark.parametrize(
+    "connections",
+    [
+        (Connection("input", "a", 2), Connection("a", "out")),
+        (Connection("input", "a"), Connection("a", "a", 3), Connection("a", "out", 2)),
+        (Connection("input", "a", axonal=Delays(3)), Connection("a", "out", axonal=Delays(2))),
+        (Connection("input", "a"), Connection("a", "a", axonal=Delays(2)), Connection("a", "out")),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_a_state_of_other_samples_is_refused(backend: str, connections: tuple[Connection, ...], live: bool) -> None:
+    populations = {"input": Input(10), "a": LIF(6), "out": LI(3)}
+    model = Model(Network(populations, connections), backend=backend)
+    state = model(random_spikes(0, 5, 4, 10)).state
+    run: Any = model
+    if live:
+        run = model.live()
+        run.state = state
+    for n_samples in (1, 3, 8):
+        with pytest.raises(ShapeError, match=f"(?s)state.*4.*{n_samples}"):
+            run(random_spikes(1, 5, n_samples, 10), *([] if live else [state]))
+    assert run(random_spikes(1, 5, 4, 10), *([] if live else [state])).potentials.shape == (5, 4, 3)
 
 
 def test_wrong_shapes_and_dtypes_are_refused() -> None:
