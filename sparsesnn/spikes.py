@@ -101,6 +101,7 @@ class SpikeBatch:
         """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1.
 
         Args:
+            batch_first: the axes are [B, T, N]. A model that is given swapped axes warns if nearly nothing fires and B > 4·T.
             graded: entries may be any finite number, such as counts or analog currents; all but 0 are listed.
             gradient: what layers before ours receive, where `spikes` requires a gradient. "fired": entries that are 1
                 receive that of their spike, straight through; "all": entries that are 0 are listed too, as near-spikes,

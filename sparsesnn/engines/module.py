@@ -21,6 +21,7 @@ from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.engines.live import LiveModel
 from sparsesnn.engines.pooling import pooled
 from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
+from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
@@ -263,6 +264,7 @@ class Model(Loadable):
             self.layers[name] = layer
         self.fits_one_call = backend == "cpu" and fits_one_call(network)
         self.one_call: OneCall | None = None
+        self.watch: Watch | None = None if grid else Watch(network)
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
 
@@ -318,7 +320,10 @@ class Model(Loadable):
         else:
             with self.parts.packed(self.layers._modules) if self.parts else nullcontext():
                 outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
-        return self._output(outputs, states, past, traces)
+        output = self._output(outputs, states, past, traces)
+        if self.watch and self.training and not past and torch.is_grad_enabled():
+            self.watch.ran(spikes, output.activity)
+        return output
 
     def learn(
         self,
@@ -340,16 +345,26 @@ class Model(Loadable):
             heard, first_sample: as of `forward`.
 
         Returns: the loss, detached; and the output, for counts and measures.
+
+        Warns once of a population that fires no spike in 20 such steps; and where torch.distributed has several processes, whose
+        gradients this does not add up.
         """
         self._check_input(spikes)
+        if self.watch:
+            self.watch.learns()
         if self.parts and self.parts.reduction:
             self.parts.reduction.begin(spikes.n_samples, first_sample)
         call = self._one_call(spikes, self) if isinstance(spikes, SpikeBatch) and not heard else None
         if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
-            return call.learn(spikes, loss, self.depth, first_sample)
-        output = self(spikes, heard=heard, first_sample=first_sample)
-        value = loss(output)
-        value.backward()
+            value, output = call.learn(spikes, loss, self.depth, first_sample)
+            if self.watch:
+                self.watch.ran(spikes, output.activity)
+        else:
+            output = self(spikes, heard=heard, first_sample=first_sample)
+            value = loss(output)
+            value.backward()
+        if self.watch:
+            self.watch.learned(output.activity)
         return value.detach(), output
 
     def _one_call(self, spikes: SpikeBatch, *watched: nn.Module) -> OneCall | None:

@@ -38,6 +38,7 @@ class TorchEngine(Engine):
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
         self.model = self._make_model()
+        self.model.watch = None  # the trainer reports on the run
         if training.recurrence != Recurrence():
             init_recurrent(self.model, training.recurrence, training.seed)
         self.optimizer = self._make_optimizer()
