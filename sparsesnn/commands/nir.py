@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sparsesnn import surrogate
 from sparsesnn.errors import ConfigError, DescriptionError
+from sparsesnn.surrogate import KINDS, Surrogate
 
 EXAMPLES = """\
 examples:
@@ -79,6 +81,17 @@ def register(commands: Any) -> None:
         reader.add_argument(
             "--no-reset-delay", action="store_true", help="the neurons had snnTorch's reset_delay=False"
         )
+        reader.add_argument(
+            "--surrogate",
+            metavar="KIND[:SLOPE]",
+            help=f"for training: {', '.join(KINDS)}; atan:2 is snnTorch's default (default: fast_sigmoid:10)",
+        )
+        reader.add_argument(
+            "--grad-threshold",
+            metavar="X",
+            help="for training: neurons with v > X receive a gradient; exact, or --grad-threshold=-inf for all "
+            "(default: 0.9 times the threshold of each neuron)",
+        )
 
 
 @contextmanager
@@ -143,7 +156,29 @@ def _read(options: argparse.Namespace) -> Any:
             dt=options.dt,
             reset=options.reset,
             reset_delay=not options.no_reset_delay,
+            surrogate=None if options.surrogate is None else _surrogate(options.surrogate),
+            grad_threshold=None if options.grad_threshold is None else _potential(options.grad_threshold),
         )
+
+
+def _surrogate(text: str) -> Surrogate:
+    """From `atan:2`, or `atan` with that kind's own slope."""
+    kind, _, slope = text.partition(":")
+    if kind not in KINDS:
+        raise ConfigError(f"--surrogate: is {text!r}; allowed: {', '.join(KINDS)}, with a slope as in atan:2")
+    try:
+        return Surrogate(kind, float(slope)) if slope else getattr(surrogate, kind)()  # type: ignore[no-any-return]
+    except (ValueError, DescriptionError):
+        raise ConfigError(f"--surrogate: is {text!r}; give a slope above 0, as in atan:2") from None
+
+
+def _potential(text: str) -> float | str:
+    if text == "exact":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--grad-threshold: is {text!r}; allowed: numbers, -inf, exact") from None
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -153,7 +188,8 @@ def _show(options: argparse.Namespace) -> int:
     for name, population in network.populations.items():
         incoming = ", ".join(c.pre + (f" (delay {c.delay})" if c.delay else "") for c in network.senders(name))
         values = {
-            key: _short(getattr(population, key, None)) for key in ("alpha", "beta", "threshold", "reset", "gain")
+            key: _short(getattr(population, key, None))
+            for key in ("alpha", "beta", "threshold", "reset", "gain", "surrogate", "grad_threshold")
         }
         said = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
         loop = ", itself" if network.is_recurrent(name) else ""
@@ -171,9 +207,9 @@ def _show_nodes(options: argparse.Namespace) -> int:
     from sparsesnn.nir import read
     from sparsesnn.nir.graphs import flatten
 
-    for option in ("dt", "reset"):
+    for option in ("dt", "reset", "surrogate", "grad_threshold"):
         if getattr(options, option) is not None:
-            raise ConfigError(f"--{option}: has an effect only with --source; say who wrote the file")
+            raise ConfigError(f"--{option.replace('_', '-')}: has an effect only with --source; say who wrote the file")
     graph = flatten(read(options.file))
     for name, node in graph.nodes.items():
         values = []
@@ -190,6 +226,8 @@ def _show_nodes(options: argparse.Namespace) -> int:
 
 
 def _short(value: Any) -> str | None:
+    if isinstance(value, Surrogate):
+        return f"{value.kind}:{value.slope:g}"
     if isinstance(value, tuple):
         return f"{min(value):.4g}…{max(value):.4g}"
     return f"{value:.6g}" if isinstance(value, float) else value

@@ -7,10 +7,12 @@ recurrent weights.
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,14 @@ from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convent
 from sparsesnn.nir.files import nir_package, read
 from sparsesnn.nir.graphs import Graph, Route
 from sparsesnn.options import number
+from sparsesnn.surrogate import Surrogate, fast_sigmoid
 from sparsesnn.synapses import Pool
 
 #: the secondary gradient threshold of imported neurons, as a share of their threshold: ours by default
 GRAD_SHARE = 0.9
+# not a warning of Python's: imports that leave these choices open are in order
+_LOG = logging.getLogger("sparsesnn.nir")
+_reported = False
 
 
 def from_nir(
@@ -40,6 +46,8 @@ def from_nir(
     reset: str | None = None,
     reset_delay: bool = True,
     gain: str | None = None,
+    surrogate: Surrogate | None = None,
+    grad_threshold: float | str | None = None,
     backend: str = "cpu",
 ) -> Model:
     """A model that fires as the graph's did in the library that wrote it, up to the order of floating-point sums.
@@ -58,6 +66,11 @@ def from_nir(
         reset_delay: snnTorch's argument of that name, which its files do not say either.
         gain: "unit" where the library adds its input as it is, whatever the graph says: Sinabs with norm_input=False; None:
             as the library does by default.
+        surrogate: of all neurons that fire, such as `sparsesnn.atan(2)`, snnTorch's default; None: `fast_sigmoid(10)`, ours.
+            It and `grad_threshold` matter in training alone, and no file holds them: what None stands for is reported once, as a
+            message of the logger `sparsesnn.nir`.
+        grad_threshold: of all neurons that fire, a potential or "exact", see `LIF`; -inf: every neuron receives a gradient, as in
+            other libraries. None: 0.9 times the threshold of each neuron.
         backend: of the model.
 
     Errors: `DescriptionError` where the graph has no equal here: node types, padded pools, potentials at rest that differ
@@ -67,7 +80,9 @@ def from_nir(
     if gain not in (None, "unit"):
         raise DescriptionError(f"gain is {gain!r}; give 'unit', or None for what {source} does by default")
     convention = replace(convention, gain=gain or convention.gain)
-    how = _How(convention, *_settle(convention, dt, reset), reset_delay)
+    if not isinstance(surrogate, (Surrogate, NoneType)):
+        raise DescriptionError(f"surrogate is {surrogate!r}; give a Surrogate, such as sparsesnn.atan(2), or None")
+    how = _How(convention, *_settle(convention, dt, reset), reset_delay, surrogate, grad_threshold)
     given = read(graph) if isinstance(graph, (str, Path)) else graph
     nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
     neurons = nodes.of_kind(*_NEURONS)
@@ -102,6 +117,8 @@ def from_nir(
             matrices[names[route.source], names[node]] = made.weights(route, sizes[route.source], node)
         if made.bias is not None:
             weights[f"layers.{names[node]}.bias"] = made.bias
+    if any(isinstance(population, Population) for population in populations.values()):
+        _report(how)
     model = Model(Network(populations, tuple(connections)), backend=backend)
     for c in model.network.connections:
         if (weight := matrices[c.pre, c.post]) is not None:
@@ -146,6 +163,8 @@ class _How:
     dt: float
     reset: str
     reset_delay: bool
+    surrogate: Surrogate | None
+    grad_threshold: float | str | None
 
     def steps(self, delay: float, node: str) -> int:
         """A delay in steps. Errors: `DescriptionError` if it is no whole number of them."""
@@ -155,6 +174,25 @@ class _How:
                 f"node {node!r}: a delay of {delay:g} is no whole number of steps of {self.dt:g}; give `dt`"
             )
         return steps
+
+
+def _report(how: _How) -> None:
+    """Reports the choices for training that neither the file nor the caller made; once in a process."""
+    global _reported
+    defaults = {
+        "surrogate": ("fast_sigmoid(slope=10)", how.surrogate),
+        "grad_threshold": (f"{GRAD_SHARE:g} times the threshold", how.grad_threshold),
+    }
+    chosen = [f"{name} is {default}" for name, (default, given) in defaults.items() if given is None]
+    if not chosen or _reported:
+        return
+    _reported = True
+    _LOG.warning(
+        "NIR graphs hold no surrogate and no grad_threshold, which matter in training alone; of imported neurons %s. Give surrogate "
+        "and grad_threshold to choose (--surrogate, --grad-threshold); snnTorch's default is atan(alpha=2) with a gradient for every "
+        "neuron, which is grad_threshold=-inf",
+        " and ".join(chosen),
+    )
 
 
 def _settle(convention: Convention, dt: float | None, reset: str | None) -> tuple[float, str]:
@@ -245,7 +283,8 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     threshold = _threshold(kind, values, how, where)
     arguments |= {
         "threshold": _short(threshold),
-        "grad_threshold": _short(GRAD_SHARE * threshold),
+        "grad_threshold": _short(GRAD_SHARE * threshold) if how.grad_threshold is None else how.grad_threshold,
+        "surrogate": how.surrogate or fast_sigmoid(),
         "recurrent": recurrent,
         **_reset(how, kind, recurrent, where),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sparsesnn.errors import DataError, DescriptionError, MissingDependencyError
 from sparsesnn.layers import LI, LIF, CubaLIF
 from sparsesnn.nir import CONVENTIONS, from_nir, read, readers, readers_text, to_nir, write
 from sparsesnn.nir import files as nir_files
+from sparsesnn.nir import reading as nir_reading
 
 nir = pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
 
@@ -80,6 +82,37 @@ def test_nir_by_euler() -> None:
     assert isinstance(population, LIF)
     assert (population.beta, population.gain, population.reset) == (0.9, 0.25, "zero")
     assert population.grad_threshold == 0.9
+
+
+def test_surrogate_and_grad_threshold_are_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(nir_reading, "_reported", False)
+    of_lif = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2, v_threshold=2.0))
+    of_li = graph(3, "input>w>n>output", w=linear(2, 3), n=nir.LI(np.full(2, 1e-3), np.ones(2), np.zeros(2)))
+    chosen: dict[str, Any] = {"surrogate": ss.atan(3), "grad_threshold": -math.inf}
+    from_nir(of_li, source="nir", dt=1e-4)
+    population: Any = from_nir(of_lif, source="nir", dt=1e-4, **chosen).network.populations["output"]
+    assert (population.surrogate, population.grad_threshold) == (ss.atan(3), -math.inf)
+    assert caplog.messages == []
+    for _ in range(2):
+        population = from_nir(of_lif, source="nir", dt=1e-4).network.populations["output"]
+    assert (population.surrogate, population.grad_threshold) == (ss.fast_sigmoid(10), 1.8)
+    (message,) = caplog.messages
+    for fact in ("surrogate is fast_sigmoid(slope=10)", "grad_threshold is 0.9 times", "atan(alpha=2)"):
+        assert fact in message
+    population = from_nir(
+        of_lif, source="nir", dt=1e-4, surrogate=ss.boxcar(2), grad_threshold="exact"
+    ).network.populations["output"]
+    assert population.grad_threshold == "exact"
+
+
+def test_surrogate_and_grad_threshold_are_checked() -> None:
+    of_lif = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
+    with pytest.raises(DescriptionError, match=r"surrogate is 'atan'; give a Surrogate, such as sparsesnn.atan\(2\)"):
+        from_nir(of_lif, source="nir", dt=1e-4, surrogate="atan")  # type: ignore[arg-type]
+    with pytest.raises(DescriptionError, match="grad_threshold is 'some'"):
+        from_nir(of_lif, source="nir", dt=1e-4, grad_threshold="some")
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.3, 0.5, 0.7, 0.8187, 0.9, 0.95, 0.99, 0.999, 0.0])
@@ -571,6 +604,22 @@ def test_show_without_a_source_lists_the_nodes(tmp_path: Path, capsys: pytest.Ca
     assert main(["nir", "show", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
     (hidden,) = [line for line in lines if line.startswith("hidden: ")]
+    for options, found in (
+        ([], "surrogate=fast_sigmoid:10 grad_threshold=0.9 "),
+        (["--surrogate", "atan:2", "--grad-threshold=-inf"], "surrogate=atan:2 grad_threshold=-inf "),
+        (["--surrogate", "triangle", "--grad-threshold", "exact"], "surrogate=triangle:1 grad_threshold=exact "),
+    ):
+        assert main(["nir", "show", str(file), "--source", "nir", "--dt", "1e-3", *options]) == 0
+        assert found in capsys.readouterr().out
+    for option, value, allowed in (
+        ("--surrogate", "tan", "fast_sigmoid, straight_through"),
+        ("--surrogate", "atan:0", "above 0"),
+        ("--grad-threshold", "low", "numbers, -inf, exact"),
+    ):
+        assert main(["nir", "show", str(file), "--source", "nir", "--dt", "1e-3", option, value]) == 2
+        assert re.search(f"{option}: is '{value}'; .*{allowed}", capsys.readouterr().err)
+    assert main(["nir", "show", str(file), "--grad-threshold", "1"]) == 2
+    assert "--grad-threshold: has an effect only with --source" in capsys.readouterr().err
     assert hidden.startswith("hidden: LIF tau[4] 0.01")
     assert {*hidden.rpartition(" <- ")[2].split(", ")} == {"input_to_hidden", "hidden_recurrent"}
     assert "--source" in lines[-1]
