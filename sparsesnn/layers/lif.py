@@ -35,7 +35,7 @@ class Population(HasDecays):
     grad_threshold: PerNeuronOrText = option(
         0.9,
         "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, as high as threshold: spikes only, "
-        "exact: all whose surrogate derivative is not 0",
+        "exact: all whose surrogate derivative is not 0. If neither the population nor anything before it learns, spikes only, even at -inf",
         low=-math.inf,
         high=3e38,
         choices=("exact",),
