@@ -1,12 +1,13 @@
 """Named flat arrays from one file, .npz or HDF5, that may be damaged or made to do harm. They are read in pieces.
 
-Nothing is unpickled. What a header claims is compared with the bytes that the file holds before memory is taken: an array
-takes at most about a thousand times the bytes that it has in the file, which is what DEFLATE can do.
+Nothing is unpickled. What a header claims is compared with the size of the file before memory is taken, see `most_entries` and
+`most_bytes` in `hdf5_items`: a file of a few megabytes takes a few hundred at most.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import tempfile
@@ -20,9 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.datasets import hdf5
+from sparsesnn.datasets import hdf5, hdf5_items
 from sparsesnn.datasets.classes import shape_advice, strange_entry
 from sparsesnn.datasets.files import NPY_ERRORS
+from sparsesnn.datasets.hdf5_items import most_bytes, most_entries
 from sparsesnn.errors import DataError
 from sparsesnn.typed import typed
 
@@ -30,7 +32,12 @@ Array = npt.NDArray[Any]
 
 #: most bytes that DEFLATE makes of one
 _MOST_FROM_ONE = 1040
-
+#: bytes of an array's header in an .npz file; NumPy writes 128, and more for structured types
+_HEADER_BYTES = 1 << 16
+#: arrays of events, which may all be as long as the file allows; others are short
+_LONG_ARRAYS = 8
+#: characters of a label or a group, whose texts are kept at the length of the longest
+_TEXT_LENGTH = 1000
 
 #: entries of an array that are read at once
 BLOCK = 1 << 20
@@ -106,11 +113,17 @@ def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, lis
     """
     if not path.is_file():
         raise DataError(f"{path}: is no file; give a file that ends in .npz, .h5 or .hdf5")
-    if path.suffix.lower() == ".npz":
-        return _read_npz(path, wanted)
-    if path.suffix.lower() in (".h5", ".hdf5"):
-        return _read_hdf5(path, wanted)
-    raise DataError(f"{path}: ends in {path.suffix!r}; allowed: .npz, .h5, .hdf5")
+    readers = {".npz": _read_npz, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
+    if path.suffix.lower() not in readers:
+        raise DataError(f"{path}: ends in {path.suffix!r}; allowed: .npz, .h5, .hdf5")
+    columns, others = readers[path.suffix.lower()](path, wanted)
+    n, n_bytes = sum(column.size for column in columns.values()), path.stat().st_size
+    if n > _LONG_ARRAYS * most_entries(n_bytes):
+        raise DataError(
+            f"{path}: its {len(columns):,} arrays claim {n:,} entries from {n_bytes:,} bytes; allowed: "
+            f"{_LONG_ARRAYS * most_entries(n_bytes):,} in such a file; remove groups, or write it without compression"
+        )
+    return columns, others
 
 
 def as_columns(table: Mapping[str, Any], wanted: Callable[[str], bool], where: str) -> Columns:
@@ -153,8 +166,23 @@ def _check(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         )
     if len(shape) > 1 and shape[1] != 1 and name == "label":
         raise DataError(f"{where}: {name} is {dtype}{list(shape)}; {shape_advice(shape)}")
-    if len(shape) > 1 or dtype.kind not in "biufSU":
+    if len(shape) > 1 or dtype.kind not in "biufSU" or dtype.itemsize == 0:
         raise DataError(f"{where}: {name} is {dtype}{list(shape)}; give a flat array of numbers or texts")
+
+
+def _check_size(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Whether a file of its size can hold the array."""
+    n, n_file = math.prod(shape), path.stat().st_size
+    n_bytes = n * dtype.itemsize
+    for claimed, most, what in (
+        (n, most_entries(n_file), "entries"),
+        (n_bytes, most_bytes(n_file), "bytes"),
+    ):
+        if claimed > most:
+            raise DataError(
+                f"{path}: {name} claims {dtype}{list(shape)}, {n_bytes:,} bytes, from {n_file:,}; allowed: {most:,} {what} in such a "
+                "file; it is damaged, or write it without compression"
+            )
 
 
 @contextlib.contextmanager
@@ -190,12 +218,17 @@ def _read_npz(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Column:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(
+            f"{path}: {name} is compressed by method {info.compress_type}; allowed: 0 (stored), 8 (DEFLATE); save it with numpy.savez"
+        )
     packed = info.compress_size
     if packed > path.stat().st_size or info.file_size > _MOST_FROM_ONE * packed + 4096:
         raise DataError(f"{path}: {name} claims {info.file_size:,} bytes from {packed:,}; it is damaged")
     with archive.open(info) as file:
-        shape, dtype = _header(path, name, file)
-        begin = file.tell()
+        head = io.BytesIO(file.read(_HEADER_BYTES))
+    shape, dtype = _header(path, name, head)
+    begin = head.tell()
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes != info.file_size - begin:
         raise DataError(
@@ -207,13 +240,14 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: s
             file.read(begin)
             for k in range(0, math.prod(shape), BLOCK):
                 n = min(BLOCK, math.prod(shape) - k)
-                data = file.read(n * dtype.itemsize) if dtype.itemsize else b""
+                data = file.read(n * dtype.itemsize)
                 if len(data) != n * dtype.itemsize:
                     raise DataError(
                         f"{path}: {name} ends after {k * dtype.itemsize + len(data):,} of {n_bytes:,} bytes; copy it again"
                     )
-                yield (np.frombuffer(data, dtype) if data else np.zeros(n, dtype)).reshape(-1 if shape else ())
+                yield np.frombuffer(data, dtype).reshape(-1 if shape else ())
 
+    _check_size(path, name, shape, dtype)
     return Column(shape, dtype, pieces)
 
 
@@ -230,32 +264,42 @@ def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype
 
 
 def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
+    all_names = hdf5.probe(path, lambda names: [name for name in names if wanted(name)])
+    found = {}
     with hdf5.opened(path) as file:
         import h5py
 
-        names = [name for name in file if wanted(name) and isinstance(file.get(name), h5py.Dataset)]
-        others = [name for name in file if name not in names]
-        found = {}
-        for name in names:
-            data = file[name]
-            is_text = h5py.check_string_dtype(data.dtype) is not None
-            dtype = np.dtype("S1") if is_text else data.dtype  # texts are made as Python's
-            _check(str(path), name, data.shape, dtype)
-            data_bytes = math.prod(data.shape) * dtype.itemsize  # of texts at the least
-            held = min(data.id.get_storage_size(), path.stat().st_size)
-            if data_bytes > _MOST_FROM_ONE * held + 4096:
-                raise DataError(f"{path}: {name} claims {data_bytes:,} bytes from {held:,}; it is damaged")
-            found[name] = _of_hdf5(path, name, data.shape, dtype, is_text)
-    hdf5.probe(path, names)
-    return found, others
+        for name in filter(wanted, all_names):
+            data = hdf5_items.item(file, name)
+            if isinstance(data, h5py.Dataset):
+                found[name] = hdf5_column(path, name, data)
+    return found, [name for name in all_names if name not in found]
 
 
-def _of_hdf5(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], is_text: bool) -> Column:
+def hdf5_column(path: Path, name: str, data: Any) -> Column:
+    """A flat array of numbers or texts in an HDF5 file that `hdf5.probe` has read."""
+    import h5py
+
+    is_text = h5py.check_string_dtype(data.dtype) is not None
+    shape, dtype = data.shape, np.dtype("S1") if is_text else data.dtype  # texts are made as Python's
+    _check(str(path), name, shape, dtype)
+
     def pieces() -> Iterator[Array]:
+        n_bytes = path.stat().st_size
         with hdf5.opened(path) as file:
-            data = file[name].asstr() if is_text else file[name]
-            for k in range(0, math.prod(shape), BLOCK):
-                piece = np.asarray(data[k : k + BLOCK] if shape else data[()])
-                yield piece.astype(str) if piece.dtype == object else piece
+            for piece in hdf5_items.pieces(hdf5_items.item(file, name), name, n_bytes, BLOCK):
+                yield _texts(path, name, np.asarray(piece), math.prod(shape)) if is_text else np.asarray(piece)
 
     return Column(shape, dtype, pieces)
+
+
+def _texts(path: Path, name: str, values: Array, n: int) -> Array:
+    """Texts in UTF-8, of which a column has `n`, as an array of Python's."""
+    texts = [bytes(value).decode(errors="strict") for value in values.flat]
+    longest, n_bytes = max(map(len, texts), default=0), path.stat().st_size
+    if longest > _TEXT_LENGTH or 4 * n * longest > most_bytes(n_bytes):
+        raise DataError(
+            f"{path}: {name} has {n:,} texts of up to {longest:,} characters in a file of {n_bytes:,} bytes; allowed: {_TEXT_LENGTH:,} "
+            "characters, and fewer for so many samples; shorten them, or give numbers"
+        )
+    return np.array(texts, str).reshape(values.shape)

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.datasets import hdf5_items
+from sparsesnn.datasets.hdf5_items import BLOCK_SAMPLES as BLOCK_SAMPLES
+from sparsesnn.datasets.hdf5_items import RefusedError
 from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.regular_file import check_regular
 
-#: samples, and numbers, that are read at once
-BLOCK_SAMPLES, BLOCK_NUMBERS = 256, 1 << 20
+#: the script of a process that reads a file first
+PROBE = Path(hdf5_items.__file__)
 
-#: reads data sets from end to end; its arguments are the search path of modules, the file, names, and the sizes of a block
-PROBE = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-import h5py
-with h5py.File(sys.argv[2], "r") as file:
-    for key in json.loads(sys.argv[3]):
-        if not file[key].shape:
-            file[key][()]
-            continue
-        block = int(sys.argv[4 if h5py.check_vlen_dtype(file[key].dtype) else 5])
-        for start in range(0, len(file[key]), block):
-            file[key][start : start + block]
-"""
+#: what h5py raises on damaged files
+ERRORS = (
+    *(OSError, RuntimeError, KeyError, ValueError, TypeError, ArithmeticError, AttributeError, IndexError),
+    *(MemoryError, UnicodeError, AssertionError, RecursionError, RefusedError),
+)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """The file, open for reading."""
     try:
-        import h5py
+        import h5py  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError("h5py", "data", f"reading {path.name}") from error
-    with reading(path), h5py.File(path, "r") as file:
+    check_regular(path, DataError)
+    with reading(path), hdf5_items.open_file(str(path)) as file:
         yield file
 
 
@@ -47,24 +45,116 @@ def reading(path: Path) -> Iterator[None]:
     """What HDF5 raises on damaged files, of many types, as one `DataError`."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        raise DataError(f"{path}: is damaged or no HDF5 file ({error}); get a fresh copy") from error
+    except RefusedError as error:
+        raise DataError(f"{path}: {error}") from None
+    except ERRORS as error:
+        raise DataError(f"{path}: {why(str(error) or type(error).__name__, getattr(error, 'errno', None))}") from error
 
 
-def probe(path: Path, keys: Sequence[str]) -> None:
-    """Raises `DataError` if another process that reads these data sets is killed by the file.
+def why(text: str, number: int | None = None) -> str:
+    """What is wrong with a file that h5py cannot read, and what to do.
 
-    The HDF5 library follows the addresses that lists of varying length are stored by, and a damaged one ends the
-    process with a segmentation fault. Once for each conversion, a process that may die tries the file first.
+    Args:
+        text, number: of h5py's error; the number is None where it has none.
     """
-    if not sys.executable:  # an embedded interpreter cannot start another
-        return
-    command = [
-        *(sys.executable, "-I", "-c", PROBE, json.dumps(sys.path)),
-        *(str(path), json.dumps(list(keys)), str(BLOCK_SAMPLES), str(BLOCK_NUMBERS)),
-    ]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if ended.returncode < 0:
-        raise DataError(
-            f"{path}: is damaged: the HDF5 library ended with signal {-ended.returncode} on it; get a fresh copy"
+    if "unable to lock file" in text:
+        if number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            return "is on a file system without locks; set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
+        return "is locked: another process has it open for writing; close it there, or wait until that process ends"
+    if "already open for" in text:
+        return (
+            "is marked as open for writing; close it in the process that writes it; if that process crashed, run: h5clear -s on "
+            "the file"
         )
+    if number in (errno.EACCES, errno.EPERM):
+        return f"cannot be read ({os.strerror(number)}); check its permissions"
+    if number is not None and number > 0:
+        return f"cannot be read ({os.strerror(number)}); check the disk, or get a fresh copy"
+    if "filter" in text and ("not registered" in text or "plugin" in text):
+        return (
+            "is compressed with a filter that this HDF5 library does not have; run: pip install hdf5plugin, or write the file with "
+            f"gzip ({text})"
+        )
+    return f"is damaged or no HDF5 file ({' '.join(text.split())[:300]}); get a fresh copy"
+
+
+def probe(path: Path, choose: Callable[[list[str]], Sequence[str]]) -> list[str]:
+    """The names of what the file holds, after another process has read the arrays that `choose` takes of them.
+
+    The HDF5 library follows addresses that a damaged file holds, which can end the process, or never end. Once for each
+    conversion, a process with limits on memory and time tries the file first: it reads the same pieces in the same way.
+
+    Args:
+        choose: gets all names, and returns those that are going to be read; paths such as "spikes/times" too.
+
+    Raises:
+        DataError: the file is damaged, reaches into other files, or claims more than it can hold.
+    """
+    check_regular(path, DataError)
+    if not sys.executable:  # an embedded interpreter cannot start another
+        with opened(path) as file:
+            names = list(file)
+            hdf5_items.read_all(file, choose(names), path.stat().st_size)
+            return names
+    found: list[str] = []
+
+    def chosen(answer: Any) -> Sequence[str]:
+        found.extend(answer["names"])
+        return choose(found)
+
+    _ask(path, {}, chosen)
+    return found
+
+
+def read_tree(path: Path, name: str, most: int) -> dict[str, Any] | None:
+    """A group of a file as dicts of arrays, see `hdf5_items.tree`; None if the file has no such group.
+
+    Raises:
+        DataError: as `probe`.
+    """
+    check_regular(path, DataError)
+    if sys.executable:
+        _ask(path, {"tree": name, "most": most})
+    with opened(path) as file:
+        group = hdf5_items.item(file, name)
+        return None if group is None else hdf5_items.tree(group, name, path.stat().st_size, most)
+
+
+def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | None = None) -> None:
+    """Has another process read a file; a line that it prints before its verdict goes to `choose`."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(PROBE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"},
+    )
+    assert process.stdin is not None, "a pipe was asked for"
+    assert process.stdout is not None, "a pipe was asked for"
+    answer: Any = {}
+    try:
+        process.stdin.write(json.dumps({"path": str(path), "modules": sys.path, **request}) + "\n")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline() or "{}")
+        if choose is not None and "names" in answer:
+            process.stdin.write(json.dumps(list(choose(answer))) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or "{}")
+    except (BrokenPipeError, ValueError):
+        answer = {}
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                pipe.close()
+        code = process.wait()
+    if "refused" in answer:
+        raise DataError(f"{path}: {answer['refused']}")
+    if "error" in answer:
+        raise DataError(f"{path}: {why(answer['error'] or answer['type'], answer['errno'])}")
+    if "done" not in answer:
+        how = f"signal {-code}" if code < 0 else f"status {code}"
+        raise DataError(f"{path}: is damaged: the HDF5 library ended with {how} on it; get a fresh copy")

@@ -93,7 +93,7 @@ def load(
     parameters: dict[str, Any] = {"name": class_name.lower(), "split": split, "source": source, **window}
 
     def build() -> EventSet:
-        hdf5.probe(path, _KEYS)
+        hdf5.probe(path, lambda _: _KEYS)
         dataset = _open_with_tonic(class_name, make, path)
         labels, speakers, classes = _classes(dataset, path)
         job = Job(

@@ -39,6 +39,7 @@ _MOST_NAMES = 12
 _TIMES = {"t_us": 1.0, "t_ms": 1e3, "t_s": 1e6}
 _EVENT = ("unit", "x", "y", "p", "sample")
 _SHD = ("spikes/times", "spikes/units", "labels")
+_SHD_EXTRA = ("extra/speaker", "extra/keys")
 _MAX_SAMPLES = 100_000_000
 #: of what says where an event comes from: units, pixels along one side
 _MAX_PLACES = {"unit": 100_000_000, "x": 10_000, "y": 10_000}
@@ -123,12 +124,9 @@ def read(path: Path) -> Recording:
     Raises:
         DataError: the file is missing, damaged or of another form; the message names file, array and value.
     """
-    if path.suffix.lower() in (".h5", ".hdf5") and path.is_file():
-        with hdf5.opened(path) as file:
-            is_shd = "spikes" in file
-        if is_shd:
-            return _read_shd(path)
     columns, unread = arrays.read_arrays(path, is_known)
+    if "spikes" in unread and path.suffix.lower() != ".npz":
+        return _read_shd(path)
     return replace(from_columns(columns, str(path)), unread=unread)
 
 
@@ -382,11 +380,12 @@ def _long(column: arrays.Column, n: int, name: str, source: str) -> Array:
 
 def _read_shd(path: Path) -> Recording:
     """`spikes/times` (seconds) and `spikes/units`, one array a sample, `labels`; `extra/speaker`, `extra/keys` where there."""
+    hdf5.probe(path, lambda _: (*_SHD, *_SHD_EXTRA))
     with hdf5.opened(path) as file:
         import h5py
 
         missing = [key for key in _SHD if not isinstance(file.get(key), h5py.Dataset)]
-        extra = [key for key in ("extra/speaker", "extra/keys") if isinstance(file.get(key), h5py.Dataset)]
+        extra = [key for key in _SHD_EXTRA if isinstance(file.get(key), h5py.Dataset)]
         if missing:
             raise DataError(f"{path}: has no {', '.join(missing)}; a file in SHD's format holds {', '.join(_SHD)}")
         for key, kinds in (("spikes/times", "fiu"), ("spikes/units", "iu")):
@@ -398,20 +397,16 @@ def _read_shd(path: Path) -> Recording:
         lengths = {key: len(file[key]) for key in (*_SHD, *extra[:1]) if key != "extra/keys"}
         if len(set(lengths.values())) > 1 or lengths["labels"] > _MAX_SAMPLES:
             raise DataError(f"{path}: the numbers of samples are {lengths}; they must be equal")
-        if "extra/keys" in extra and file["extra/keys"].size > _MAX_SAMPLES:
-            raise DataError(f"{path}: extra/keys names {file['extra/keys'].size:,} classes; it is damaged")
-    hdf5.probe(path, (*_SHD, *extra))
-    with hdf5.opened(path) as file:
-        given = np.asarray(file["labels"][()])
-        speakers = np.asarray(file["extra/speaker"][()]) if "extra/speaker" in extra else None
-        keys = np.ravel(file["extra/keys"][()]) if "extra/keys" in extra else np.empty(0)
-    columns = _shd_events(path, given.size)
-    columns["label"] = arrays.in_memory(given)
-    if speakers is not None:
-        columns["group_speakers"] = arrays.in_memory(_named(*numbered(speakers, f"{path}: extra/speaker")))
+        labels, *others = (arrays.hdf5_column(path, key, file[key]) for key in ("labels", *extra))
+    known = dict(zip(extra, others, strict=True))
+    columns = _shd_events(path, labels.size)
+    columns["label"] = labels
+    if "extra/speaker" in known:
+        speakers = numbered(known["extra/speaker"].whole(), f"{path}: extra/speaker")
+        columns["group_speakers"] = arrays.in_memory(_named(*speakers))
     recording = from_columns(columns, str(path))
-    if keys.size and not recording.class_names:
-        texts = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
+    if "extra/keys" in known and known["extra/keys"].size and not recording.class_names:
+        texts = [str(key) for key in known["extra/keys"].whole()]
         if recording.labels.size and int(recording.labels.max()) >= len(texts):
             raise DataError(
                 f"{path}: labels run to {recording.labels.max()}, but extra/keys names {len(texts)} classes"

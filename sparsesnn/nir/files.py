@@ -1,4 +1,4 @@
-"""NIR files: HDF5, read after their sizes were looked at, written whole or not at all."""
+"""NIR files: HDF5, read within bounds that follow from the size of the file, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.datasets import hdf5
 from sparsesnn.errors import DataError, MissingDependencyError
 from sparsesnn.whole_file import whole_file
 
-#: bytes that all arrays of a file may declare; HDF5 can declare much in a small file
-MAX_BYTES = 8 << 30
 MAX_NODES = 100_000
+
+
+def most_bytes(n_bytes: int) -> int:
+    """Bytes that all arrays of a file of `n_bytes` may take: compressed zeros take a thousandth, weights more than a quarter."""
+    return (128 << 20) + 64 * n_bytes
 
 
 def nir_package() -> Any:
@@ -24,31 +28,24 @@ def nir_package() -> Any:
 
 
 def read(path: str | Path) -> Any:
-    """The graph in the file `path`. Errors: `DataError` if it is missing, damaged, too large or no NIR file."""
-    nir = nir_package()
-    import h5py
+    """The graph in the file `path`.
 
-    path = Path(path)
-    found = [0, 0]
+    The package `nir` would open the file itself, and follow its links into others; it gets what was read here.
 
-    def weigh(_: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[0] += item.size * max(1, item.dtype.itemsize) if item.shape is not None else 0
-        found[1] += 1
-        if found[0] > MAX_BYTES or found[1] > 20 * MAX_NODES:
-            raise DataError(
-                f"{path}: declares more than {MAX_BYTES >> 30} GiB or {MAX_NODES:,} nodes; it is no network"
-            )
-
+    Errors: `DataError` if it is missing, damaged, too large, no NIR file, or reaches into other files.
+    """
+    nir, path = nir_package(), Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file; give one that a NIR export wrote")
+    found = hdf5.read_tree(path, "node", most_bytes(path.stat().st_size) if path.is_file() else 0)
+    if found is None:
+        raise DataError(f"{path}: is no NIR file: it has no group 'node'; give one that a NIR export wrote")
     try:
-        with h5py.File(path, "r") as file:
-            file.visititems(weigh)
-        return nir.read(str(path), type_check=False)  # it gets the types of convolutions with groups wrong
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file; give one that a NIR export wrote") from None
-    except Exception as error:  # h5py and nir raise what they meet: OSError, KeyError, AssertionError, …
+        if "type_check" in found:
+            raise ValueError("node has an entry 'type_check'")
+        # type_check: the package gets the types of convolutions with groups wrong
+        return nir.dict2NIRNode({**found, "type_check": False})
+    except Exception as error:  # what nir meets: KeyError, AssertionError, …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: is no NIR file that can be read: {reason}") from None
 

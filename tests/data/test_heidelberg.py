@@ -300,7 +300,8 @@ def test_truncated_files_are_errors(tmp_path, n_bytes):
 
 def test_a_file_that_kills_the_library_is_an_error(tmp_path, monkeypatch):
     write_file(tmp_path / "shd_train.h5")
-    monkeypatch.setattr(hdf5, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setattr(hdf5, "PROBE", tmp_path / "probe.py")
+    hdf5.PROBE.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(DataError, match=r"shd_train\.h5: is damaged: the HDF5 library ended with signal 11"):
         load("shd", data_dir=tmp_path)
 

@@ -493,12 +493,12 @@ def test_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="net.nir: there is no such file; give one that a NIR export wrote"):
         read(path)
     path.write_bytes(b"not HDF5 at all" * 100)
-    with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):
+    with pytest.raises(DataError, match="net.nir: is damaged or no HDF5 file"):
         read(path)
     write(path, to_nir(ss.Model(ss.Network.chain(ss.Input(5), LIF(4, reset="zero"))), dt=1.0))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="net.nir: is no NIR file that can be read"):
+    with pytest.raises(DataError, match="net.nir: is damaged or no HDF5 file"):
         read(path)
 
 
@@ -508,7 +508,7 @@ def test_a_file_that_declares_too_much(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("node/weight", shape=(1 << 20, 1 << 20), dtype="f4", chunks=(1024, 1024))
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(DataError, match="declares more than 8 GiB"):
+    with pytest.raises(DataError, match=r"node/weight claims 1,099,511,627,776 entries.* in a file of \d,\d+ bytes; allowed: 134,\d+,\d+ bytes"):
         read(path)
 
 

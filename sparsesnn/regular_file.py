@@ -1,0 +1,33 @@
+"""Files that are opened for reading: a pipe, a device or a folder in place of a file is refused before opening it can wait."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def check_regular(path: str | Path, error: type[Exception], most_bytes: int | None = None) -> None:
+    """Refuses what is there and is no regular file; a file that is missing is left to whoever opens it.
+
+    Args:
+        error: raised with a message that begins with the path.
+        most_bytes: a larger file is refused, too; None: any size.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return
+    for is_kind, name in _KINDS:
+        if is_kind(found.st_mode):
+            raise error(f"{path}: is {name}; give a file")
+    if most_bytes is not None and found.st_size > most_bytes:
+        raise error(f"{path}: has {found.st_size:,} bytes; allowed: {most_bytes:,}; give another file")
