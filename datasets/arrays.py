@@ -34,6 +34,8 @@ Array = npt.NDArray[Any]
 _MOST_FROM_ONE = 1040
 #: bytes of an array's header in an .npz file; NumPy writes 128, and more for structured types
 _HEADER_BYTES = 1 << 16
+#: arrays of one file that are read; each is opened by itself
+_MOST_ARRAYS = 256
 #: arrays of events, which may all be as long as the file allows; others are short
 _LONG_ARRAYS = 8
 #: characters of a label or a group, whose texts are kept at the length of the longest
@@ -174,9 +176,11 @@ def _check_size(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[A
     """Whether a file of its size can hold the array."""
     n, n_file = math.prod(shape), path.stat().st_size
     n_bytes = n * dtype.itemsize
+    length = dtype.itemsize // {"U": 4, "S": 1}.get(dtype.kind, dtype.itemsize)
     for claimed, most, what in (
         (n, most_entries(n_file), "entries"),
         (n_bytes, most_bytes(n_file), "bytes"),
+        (length, _TEXT_LENGTH, "characters of a text"),
     ):
         if claimed > most:
             raise DataError(
@@ -202,10 +206,22 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         raise DataError(f"{path}: is damaged or no .npz file ({error}); write it again, or get a fresh copy") from error
 
 
+def _chosen(path: Path, names: Sequence[str], wanted: Callable[[str], bool]) -> list[str]:
+    chosen = [name for name in names if wanted(name)]
+    if strange := [name for name in chosen if not name.isprintable()]:
+        raise DataError(f"{path}: has an array with the name {strange[0]!r}, which is no text; rename it")
+    if len(chosen) > _MOST_ARRAYS:
+        raise DataError(
+            f"{path}: holds {len(chosen):,} arrays of events, labels and groups; allowed: {_MOST_ARRAYS}; remove groups"
+        )
+    return chosen
+
+
 def _read_npz(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
     found: dict[str, Column] = {}
     others = []
     with _opened(path) as archive:
+        _chosen(path, [info.filename.removesuffix(".npy") for info in archive.infolist()], wanted)
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             if not wanted(name):
@@ -264,7 +280,7 @@ def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype
 
 
 def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
-    all_names = hdf5.probe(path, lambda names: [name for name in names if wanted(name)])
+    all_names = hdf5.probe(path, lambda names: _chosen(path, names, wanted))
     found = {}
     with hdf5.opened(path) as file:
         import h5py
@@ -273,7 +289,7 @@ def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list
             data = hdf5_items.item(file, name)
             if isinstance(data, h5py.Dataset):
                 found[name] = hdf5_column(path, name, data)
-    return found, [name for name in all_names if name not in found]
+    return found, [name if name.isprintable() else ascii(name) for name in all_names if name not in found]
 
 
 def hdf5_column(path: Path, name: str, data: Any) -> Column:

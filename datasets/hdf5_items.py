@@ -32,6 +32,10 @@ MAX_DEPTH = 64
 MAX_ITEMS = 200_000
 #: arrays that a virtual array may be made of
 MAX_SOURCES = 100_000
+#: filters of the package hdf5plugin, whose files do not always say their names
+FILTERS = {
+    307: "bzip2", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz", 32026: "blosc2",
+}  # fmt: skip
 #: CPU seconds of one read, and of a whole file; both grow with the file
 MAX_SECONDS, MAX_SECONDS_ALL = 8.0, 60.0
 
@@ -188,7 +192,7 @@ def _check_virtual(data: Any, layout: Any, name: str, n_bytes: int, most: int | 
         raise RefusedError(
             f"{name} is made of {n:,} arrays, {depth} levels deep; allowed: {MAX_SOURCES:,} and {MAX_LINKS}; write it as one array"
         )
-    own, seen = os.path.basename(data.file.filename), set[str]()
+    own, seen = os.path.basename(data.file.filename), set[str]()  # noqa: PTH119
     for k in range(n):
         file, source = layout.get_virtual_filename(k), layout.get_virtual_dsetname(k)
         if file not in (".", own):
@@ -204,7 +208,7 @@ def _check_virtual(data: Any, layout: Any, name: str, n_bytes: int, most: int | 
         seen.add(source)
         found = item(data.file, source)
         if isinstance(found, h5py.Dataset):
-            check(found, f"{name}: {source}", n_bytes, most, depth + 1)
+            check(found, source, n_bytes, most, depth + 1)
 
 
 def _check_filters(data: Any, layout: Any, name: str) -> None:
@@ -216,7 +220,7 @@ def _check_filters(data: Any, layout: Any, name: str) -> None:
             continue
         if data.id.get_chunk_info(0).filter_mask >> k & 1:  # written without it
             continue
-        called = title.decode(errors="replace").split(";")[0][:40] or "without a name"
+        called = FILTERS.get(code) or title.decode(errors="replace")[:40] or "without a name"
         raise RefusedError(
             f"{name} is compressed with the filter {called!r} ({code}), which this HDF5 library does not have; run: pip install "
             "hdf5plugin, or write the file with gzip"
@@ -286,6 +290,8 @@ def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
             raise RefusedError(f"{where[:80]}… lies more than {MAX_DEPTH} groups deep; it is no network")
         made: dict[str, Any] = {}
         for key in group:
+            if not key.isprintable():  # surrogates, too, which stand for bytes that are no text
+                raise RefusedError(f"{where} has an entry with the name {key!r}, which is no text; it is damaged")
             name = f"{where}/{key}"
             n_items += 1
             if n_items > most_items:

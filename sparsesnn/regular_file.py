@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def check_regular(path: str | Path, error: type[Exception], most_bytes: int | No
         most_bytes: a larger file is refused, too; None: any size.
     """
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except OSError:
         return
     for is_kind, name in _KINDS:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: names that are listed in a line
 _MOST_NAMES = 12
+#: units that are counted one by one; of more only those that have events
+_MOST_COUNTED = 1 << 22
 #: events that are drawn of a sample
 _MOST_DOTS = 20_000
 
@@ -79,14 +81,16 @@ def describe(recording: Recording, parts: list[str], start: str = "zero") -> lis
     first = np.array([s[0] for s in spans]) if spans else np.zeros(0)
     length = np.array([s[1] - s[0] for s in spans]) if spans else np.zeros(0)
     units = _units(recording)
-    per_unit = np.bincount(units, minlength=1)
+    fired, per_unit = _per_unit(units)
+    n_units = int(units.max(initial=0)) + 1
     seconds = max(float(recording.t_us.max(initial=0.0)) / 1e6, 1e-9)
-    active = int((per_unit > 0).sum())
-    rate = per_unit / (seconds * max(1, len(recording)))
+    seconds *= max(1, len(recording))
+    busiest = int(per_unit.argmax()) if fired.size else -1
     lines = [
         f"samples  {len(recording):,}, events {recording.t_us.size:,}: {_three(n_events)} each",
-        f"units    {_grid(recording)}; {active:,} of {per_unit.size:,} have events; "
-        f"a unit fires {rate.mean():.4g} times a second on average, the busiest ({int(rate.argmax()):,}) {rate.max():.4g}",
+        f"units    {_grid(recording)}; {fired.size:,} of {n_units:,} have events; "
+        f"a unit fires {units.size / n_units / seconds:.4g} times a second on average, the busiest "
+        f"({fired[busiest] if fired.size else 0:,}) {per_unit[busiest] / seconds if fired.size else 0:.4g}",
         f"times    first events at {_three(first / 1e3)} ms, durations {_three(length / 1e3)} ms",
         f"classes  {_named(recording.labels, recording.class_names)}",
     ]
@@ -121,8 +125,11 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
         axes.set_title(f"sample {sample}, class {shown(name)}", fontsize=9)
         axes.set_xlabel("ms")
     above[0].set_ylabel("unit")
-    per_unit = np.bincount(units, minlength=1)
-    below[0].plot(np.arange(per_unit.size), per_unit, color=BLUE, linewidth=0.8)
+    fired, per_unit = _per_unit(units)
+    if int(units.max(initial=0)) < _MOST_COUNTED:  # a line, with the silent units
+        per_unit = np.bincount(units, minlength=1)
+        fired = np.arange(per_unit.size)
+    below[0].plot(fired, per_unit, color=BLUE, linewidth=0.8)
     below[0].set_xlabel("unit")
     below[0].set_ylabel("events")
     length = np.array([(s[1] - s[0]) / 1e3 for s in _spans(recording)] or [0.0])
@@ -152,6 +159,15 @@ def _spans(recording: Recording) -> list[tuple[float, float]]:
             strict=True,
         )
     )
+
+
+def _per_unit(units: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The units that have events, ascending, and the number of each; a single event may come from unit 199,999,999."""
+    if int(units.max(initial=0)) >= _MOST_COUNTED:
+        return np.unique(units, return_counts=True)
+    counts = np.bincount(units)
+    fired = np.flatnonzero(counts)
+    return fired, counts[fired]
 
 
 def _units(recording: Recording) -> npt.NDArray[np.int64]:

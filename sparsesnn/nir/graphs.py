@@ -22,6 +22,24 @@ INPUT = "*input*"
 _LINEAR = ("Linear", "Affine", "Scale", *maps.NODES, "Flatten", "Delay", "Output", "Identity", "Input")
 #: NIR graphs may hold graphs; deeper ones are not networks
 MAX_DEPTH = 20
+#: neurons of a population, and elements of maps: a shape of a few bytes can name any number
+MAX_NEURONS = 1 << 24
+#: elements of a matrix that no file holds: the identity, a Scale spread out, a product
+MAX_ELEMENTS = 1 << 26
+
+
+def check_neurons(n: int, where: str) -> None:
+    """`DescriptionError` for more neurons, or elements of maps, than a population here has."""
+    if not 1 <= n <= MAX_NEURONS:
+        raise DescriptionError(f"{where}: has {n:,} neurons; allowed: 1 to {MAX_NEURONS:,}; correct the shapes")
+
+
+def _check_matrix(n_post: int, n_pre: int, where: str) -> None:
+    if n_post * n_pre > MAX_ELEMENTS:
+        raise DescriptionError(
+            f"{where}: makes a matrix of {n_post:,} x {n_pre:,}; allowed: {MAX_ELEMENTS:,} elements of a matrix that is not in the "
+            "file; write the weights themselves as a Linear"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,10 @@ class Route:
         """As of `synapses`: [n_pre, n_post], a row per source, or a convolution's; None: there are none."""
         if self.matrix is None and self.kinds:
             return self.filters
-        return np.eye(n, dtype=np.float32) if self.matrix is None else np.ascontiguousarray(self.matrix.T)
+        if self.matrix is None:
+            _check_matrix(n, n, f"node {self.source!r}: its neurons reach their counterparts one by one, which")
+            return np.eye(n, dtype=np.float32)
+        return np.ascontiguousarray(self.matrix.T)
 
     def sizes(self) -> tuple[int, int] | None:
         """Neurons before and behind it; None: as many as the source has."""
@@ -147,6 +168,7 @@ class Graph:
             elif kind == "Input" and not self.before.get(name):
                 made = maps.shape_of(next(iter(self.nodes[name].input_type.values())), one_axis)
             if made is not None and name not in found:
+                check_neurons(math.prod(made), f"node {name!r}")
                 found[name] = made
                 ready += after.get(name, ())
         return found
@@ -182,9 +204,18 @@ class Graph:
         """What a node puts out, as routes from those that fire."""
         if name in stops:
             return [Route(name)], None
+        if (name, stops) not in self._known:  # paths that part and meet again would double with each meeting
+            if name in via:
+                raise DescriptionError(f"node {name!r}: feeds itself through weights alone; a loop must hold a neuron")
+            self._known[name, stops] = self._made(name, stops, via)
+        return self._known[name, stops]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, frozenset[str]], tuple[list[Route], Any]]:
+        return {}
+
+    def _made(self, name: str, stops: frozenset[str], via: tuple[str, ...]) -> tuple[list[Route], Any]:
         node, kind = self.nodes[name], type(self.nodes[name]).__name__
-        if name in via:
-            raise DescriptionError(f"node {name!r}: feeds itself through weights alone; a loop must hold a neuron")
         if kind == "Input" and not self.before.get(name):
             return [Route(INPUT)], None
         routes, bias = self._sum(name, stops, (*via, name))
@@ -234,10 +265,11 @@ class Graph:
 
     def input_size(self) -> int:
         shape = next(iter(self.nodes[self.inputs()[0]].input_type.values()))
-        n = int(np.prod(np.asarray(shape, dtype=np.int64))) if shape is not None else 0
-        if n < 1:
+        sizes = maps.whole(shape, "the Input node: shape") if shape is not None else [0]
+        if min(sizes, default=0) < 1:
             raise DescriptionError(f"the Input node has shape {shape}; give the number of neurons")
-        return n
+        check_neurons(math.prod(sizes), "the Input node")
+        return math.prod(sizes)
 
     def parameter_size(self, name: str) -> int:
         """Values per parameter of a neuron; 1 where one serves all or a channel, or for a readout without a node."""
@@ -288,17 +320,31 @@ def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
 
 def order(sources: Mapping[str, Sequence[str]]) -> list[str]:
     """Populations, each after those that it reads from. Errors: `DescriptionError` for feedback between populations."""
-    found: list[str] = []
-    left = dict(sources)
-    while left:
-        ready = [k for k, reads in left.items() if all(r in (k, INPUT) or r in found for r in reads)]
-        if not ready:
-            raise DescriptionError(
-                f"nodes {', '.join(map(repr, sorted(left)))}: feed one another in a loop; here a population may feed back "
-                "to itself only: join them into one"
-            )
+    feeds: dict[str, list[str]] = {}
+    open_reads = {}
+    for k, reads in sources.items():
+        own = {r for r in reads if r not in (k, INPUT)}
+        open_reads[k] = len(own)
+        for r in own:
+            feeds.setdefault(r, []).append(k)
+    found = []
+    ready = [k for k, n in open_reads.items() if n == 0]
+    place = {k: i for i, k in enumerate(sources)}
+    while ready:  # round by round, so that nodes of one depth keep their order
         found += ready
-        left = {k: reads for k, reads in left.items() if k not in ready}
+        after = []
+        for k in ready:
+            for post in feeds.get(k, ()):
+                open_reads[post] -= 1
+                if open_reads[post] == 0:
+                    after.append(post)
+        ready = sorted(after, key=place.__getitem__)
+    if len(found) < len(sources):
+        left = sorted(set(sources) - set(found))
+        raise DescriptionError(
+            f"nodes {', '.join(map(repr, left))}: feed one another in a loop; here a population may feed back "
+            "to itself only: join them into one"
+        )
     # Populations that nobody reads come last: the last one is the network's output.
     read = {r for k, reads in sources.items() for r in reads if r != k}
     return [k for k in found if k in read] + [k for k in found if k not in read]
@@ -355,6 +401,7 @@ def _add(known: Route | None, route: Route, name: str) -> Route:
             f"node {name!r}: hears {route.source!r} on two ways, one with convolution or pooling; give it one way"
         )
     n = next((m.shape[1] for m in (known.matrix, route.matrix) if m is not None), 0)
+    _check_matrix(n, n, f"node {name!r}")
     if known.matrix is None and route.matrix is None:
         raise DescriptionError(f"node {name!r}: hears {route.source!r} twice without weights; use one Scale of 2")
     parts = [np.eye(n, dtype=np.float32) if m is None else m for m in (known.matrix, route.matrix)]
@@ -367,12 +414,14 @@ def _times(weight: NDArray[Any], route: Route, name: str) -> NDArray[Any]:
         raise DescriptionError(f"node {name!r}: has {weight.shape[1]} columns for {sizes[1]} inputs; correct its shape")
     if matrix is None:
         return weight
+    _check_matrix(weight.shape[0], matrix.shape[1], f"node {name!r}")
     product: NDArray[Any] = weight.astype(np.float64) @ matrix
     return product
 
 
 def _rows(scale: NDArray[Any], matrix: NDArray[Any] | None, name: str) -> NDArray[Any]:
     if matrix is None:
+        _check_matrix(scale.size, scale.size, f"node {name!r}")
         return np.diag(scale)
     if scale.size not in (1, matrix.shape[0]):
         raise DescriptionError(f"node {name!r}: {scale.size} factors for {matrix.shape[0]} inputs; give one each")

@@ -22,13 +22,29 @@ POOLS = {"sum": "SumPool2d", "average": "AvgPool2d"}
 NODES = ("Conv1d", "Conv2d", *POOLS.values())
 
 
+#: the largest whole number that a node may hold: sizes, strides, paddings
+MOST = 1 << 28
+
+
+def whole(value: Any, what: str) -> list[int]:
+    """Whole numbers that a node holds, as a list. Errors: `DescriptionError` for texts, fractions, NaN, infinity, large numbers."""
+    found = np.asarray(value)
+    if found.dtype.kind in "biuf" and found.size <= 16 and np.all((found >= -MOST) & (found <= MOST)):
+        numbers = [float(x) for x in found.reshape(-1)]
+        if all(x.is_integer() for x in numbers):
+            return [int(x) for x in numbers]
+    raise DescriptionError(
+        f"{what} is {str(value)[:100]!r}; give at most 16 whole numbers, each from {-MOST:,} to {MOST:,}"
+    )
+
+
 # ---- order -------------------------------------------------------------------------------------------------------------
 
 
 def shape_of(given: Any, one_axis: bool = False) -> Shape | None:
     """Of NIR's (channels, height, width) or, on one axis, (channels, length), with leading ones (a batch) or without; None
     of what are no maps."""
-    sizes = [int(size) for size in np.asarray(given).reshape(-1)] if given is not None else []
+    sizes = whole(given, "shape") if given is not None else []
     n = 2 if one_axis else 3
     while len(sizes) > n and sizes[0] == 1:
         sizes = sizes[1:]
@@ -82,8 +98,8 @@ def kind_of(node: Any) -> OnMaps:
         dilation: Any = _pair(node.dilation)[: len(kernel)]
         padding: Any = _padding(node.padding, kernel, stride, dilation)
         if kind == "Conv1d":
-            return Conv1d(shape[0], kernel[0], stride[0], padding[0], dilation[0], groups=int(node.groups))
-        return Conv2d(shape[0], kernel, stride, padding, dilation, groups=int(node.groups))
+            return Conv1d(shape[0], kernel[0], stride[0], padding[0], dilation[0], groups=_groups(node))
+        return Conv2d(shape[0], kernel, stride, padding, dilation, groups=_groups(node))
     if any(_pair(node.padding)):
         raise DescriptionError(f"padding is {_pair(node.padding)}; pools here have none: use 0")
     reduction = next(name for name, its in POOLS.items() if its == kind)
@@ -101,7 +117,7 @@ def shape_before(node: Any) -> Shape | None:
     given = getattr(node, "input_shape", None)
     if given is None:
         return None
-    n_channels = np.shape(node.weight)[1] * int(node.groups)
+    n_channels = np.shape(node.weight)[1] * _groups(node)
     return shape_of((n_channels, *np.reshape(given, -1)), type(node).__name__ == "Conv1d")
 
 
@@ -114,8 +130,15 @@ def pooled(constant: Array, pool: OnMaps) -> Array:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    found = [int(x) for x in np.asarray(value).reshape(-1)]
+    found = whole(value, "stride, padding, dilation or kernel_size")
+    if not found:
+        raise DescriptionError("stride, padding, dilation or kernel_size is empty; give one or two whole numbers")
     return (found[0], found[-1])
+
+
+def _groups(node: Any) -> int:
+    (groups,) = whole(node.groups, "groups") if np.size(node.groups) == 1 else (0,)  # 0 is refused by name
+    return groups
 
 
 def _padding(padding: Any, kernel: Any, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:

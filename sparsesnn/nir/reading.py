@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from sparsesnn.engines.module import Model
-from sparsesnn.errors import DescriptionError
+from sparsesnn.errors import DescriptionError, SparseSnnError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import graphs, maps
@@ -84,6 +84,20 @@ def from_nir(
         raise DescriptionError(f"surrogate is {surrogate!r}; give a Surrogate, such as sparsesnn.atan(2), or None")
     how = _How(convention, *_settle(convention, dt, reset), reset_delay, surrogate, grad_threshold)
     given = read(graph) if isinstance(graph, (str, Path)) else graph
+    try:
+        return _model(given, source, how, backend)
+    except SparseSnnError:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        # what NumPy and PyTorch meet in shapes and types that do not fit together
+        raise DescriptionError(
+            f"graph: its nodes do not fit together ({type(error).__name__}: {' '.join(str(error).split())[:200]}); correct their "
+            "shapes, or write the file again"
+        ) from error
+
+
+def _model(given: Any, source: str, how: _How, backend: str) -> Model:
+    convention = how.convention
     nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
     neurons = nodes.of_kind(*_NEURONS)
     ends = nodes.readouts(_NEURONS)
@@ -168,6 +182,10 @@ class _How:
 
     def steps(self, delay: float, node: str) -> int:
         """A delay in steps. Errors: `DescriptionError` if it is no whole number of them."""
+        if not math.isfinite(delay / self.dt):
+            raise DescriptionError(
+                f"node {node!r}: has a delay of {delay:g}; give a finite number of steps of {self.dt:g}"
+            )
         steps = round(delay / self.dt)
         if abs(delay - steps * self.dt) > 1e-6 * max(self.dt, abs(delay)) or not 0 <= steps < 1 << 20:
             raise DescriptionError(
@@ -375,6 +393,8 @@ def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, 
                             f"node {name!r}: weights say that it has {sizes[name]} neurons, and {n}; correct their shapes"
                         )
     sizes.setdefault(graphs.INPUT, nodes.input_size())
+    for name, n in sizes.items():
+        graphs.check_neurons(n, f"node {name!r}")
     for node in order:
         own = nodes.parameter_size(node)
         direct = [sizes[r.source] for r in routes[node][0] if not r.changes and r.source in sizes]

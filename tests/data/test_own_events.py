@@ -583,7 +583,9 @@ def test_what_a_header_claims_is_compared_before_memory_is_taken(tmp_path: Path)
         file.create_dataset("t_us", (10**13,), np.float64)  # never written: takes no room in the file
         for name in ("unit", "sample", "label"):
             file[name] = np.zeros(3, int)
-    with pytest.raises(DataError, match=r"e\.h5: t_us claims 10,000,000,000,000 entries, 80,000,000,000,000 bytes.* allowed: 4,2"):
+    with pytest.raises(
+        DataError, match=r"e\.h5: t_us claims 10,000,000,000,000 entries, 80,000,000,000,000 bytes.* allowed: 4,2"
+    ):
         load("events", data_dir=tmp_path / "e.h5")
     (tmp_path / "f.h5").write_bytes(b"no")
     with pytest.raises(DataError, match=r"f\.h5: is damaged or no HDF5 file"):

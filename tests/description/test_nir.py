@@ -508,7 +508,10 @@ def test_a_file_that_declares_too_much(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("node/weight", shape=(1 << 20, 1 << 20), dtype="f4", chunks=(1024, 1024))
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(DataError, match=r"node/weight claims 1,099,511,627,776 entries.* in a file of \d,\d+ bytes; allowed: 134,\d+,\d+ bytes"):
+    with pytest.raises(
+        DataError,
+        match=r"node/weight claims 1,099,511,627,776 entries.* in a file of \d,\d+ bytes; allowed: 134,\d+,\d+ bytes",
+    ):
         read(path)
 
 
