@@ -30,6 +30,10 @@ from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
 from sparsesnn.wording import unknown
 
 
+#: of a network; the checks of its parts look at all pairs of them
+MAX_POPULATIONS, MAX_CONNECTIONS = 4096, 16_384
+
+
 @named
 @dataclass(frozen=True)
 class Network:
@@ -50,6 +54,12 @@ class Network:
     connections: tuple[Connection, ...]
 
     def __post_init__(self) -> None:
+        for what, n, most in (
+            ("populations", len(self.populations), MAX_POPULATIONS),
+            ("connections", len(self.connections), MAX_CONNECTIONS),
+        ):
+            if n > most:
+                raise DescriptionError(f"the network has {n:,} {what}; allowed: {most:,}; describe a smaller network")
         populations, connections = _with_sizes(*_with_loops(dict(self.populations), tuple(self.connections)))
         object.__setattr__(self, "populations", MappingProxyType(populations))
         object.__setattr__(self, "connections", _named(connections))
@@ -284,7 +294,7 @@ class Network:
     def from_json(cls, text: str) -> Network:
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
             raise DescriptionError(
                 f"network: {text[:40]!r} is not JSON: {error}; give the text itself, of a file Path(file).read_text()"
             ) from None
@@ -386,7 +396,7 @@ def parse_net(text: str, **defaults: Any) -> Network:
 
     if ":" in text:
         return Network.chain(*parse_maps(text, neurons, "".join(models)))
-    pattern = f"([1-9][0-9]*)([rs{''.join(models)}]*)(?:p([0-9.]+))?"
+    pattern = f"([1-9][0-9]{{0,18}})([rs{''.join(models)}]*)(?:p([0-9.]+))?"
     words = text.strip().split("-")
     matches = [re.fullmatch(pattern, word) for word in words]
     if len(matches) < 2 or None in matches:

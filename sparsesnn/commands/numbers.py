@@ -5,14 +5,16 @@ from __future__ import annotations
 from sparsesnn.errors import ConfigError
 
 
-def integers(option: str, text: str, least: int = 1) -> list[int]:
-    """`"16,48"` → [16, 48]. Errors: `ConfigError` for anything that is not whole numbers of at least `least`."""
+def integers(option: str, text: str, least: int = 1, most: int = 1_000_000) -> list[int]:
+    """`"16,48"` → [16, 48]. Errors: `ConfigError` for anything that is not whole numbers from `least` to `most`."""
     try:
         values = [int(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or min(values) < least:
-        raise ConfigError(f"{option}: is {text!r}; give whole numbers from {least} up, joined by commas, such as 16,48")
+    if not values or min(values) < least or max(values) > most:
+        raise ConfigError(
+            f"{option}: is {text!r}; give whole numbers from {least} to {most:,}, joined by commas, such as 16,48"
+        )
     return values
 
 

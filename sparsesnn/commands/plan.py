@@ -217,8 +217,10 @@ def _counts(text: str) -> list[int]:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1 or len(set(found)) != len(found):
-        raise ConfigError(f"--ipus: is {text!r}; give different whole numbers joined by commas, such as 1,2,4")
+    if not found or min(found) < 1 or max(found) > 1024 or len(set(found)) != len(found):
+        raise ConfigError(
+            f"--ipus: is {text!r}; give different whole numbers from 1 to 1,024, joined by commas, such as 1,2,4"
+        )
     return found
 
 

@@ -24,6 +24,10 @@ else:  # evaluated under Python 3.8 by sparsesnn.poptorch
     PerNeuronOrText = Union[float, Tuple[float, ...], str]  # noqa: UP006, UP007
 
 
+#: of a population: a slip of the pen is refused before memory is asked for, as for maps
+MAX_NEURONS = 1 << 28
+
+
 def check_population(population: Any) -> None:
     """Its size, and every argument as declared; lists have one number per neuron. Errors: `DescriptionError`.
 
@@ -31,8 +35,8 @@ def check_population(population: Any) -> None:
     """
     model, given = type(population).__name__, plain(population.n)
     n = whole(given)
-    if given is not None and (n is None or n < 1):
-        raise DescriptionError(f"{model}: n is {given!r}; give a whole number of neurons, at least 1")
+    if given is not None and (n is None or not 1 <= n <= MAX_NEURONS):
+        raise DescriptionError(f"{model}: n is {given!r}; give a whole number of neurons, from 1 to {MAX_NEURONS:,}")
     object.__setattr__(population, "n", n)
     check(population, f"{model}: {{}}", DescriptionError)
     for name, known in options_of(type(population)).items():

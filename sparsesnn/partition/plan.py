@@ -31,6 +31,12 @@ from sparsesnn.synapses.base import InLists
 from sparsesnn.wording import count, powers_of_two_near
 
 
+#: of a plan: samples of a batch, and steps, as data sets have them
+MAX_SAMPLES, MAX_STEPS = 1_000_000, 1_000_000
+#: shards of a population; a network of more neurons needs larger ones
+MAX_SHARDS = 1 << 18
+
+
 @dataclass(frozen=True)
 class Shard:
     """The neurons `first` to `first + n - 1` of one population, on one tile.
@@ -212,6 +218,11 @@ class Plan:
         for shard in self.populations[name].shards:
             found[shard.rank].append(shard)
         return found
+
+    @cached_property
+    def n_owners(self) -> dict[str, int]:
+        """Ranks that own neurons of each population; asked for by every rank."""
+        return {name: len({shard.rank for shard in p.shards}) for name, p in self.populations.items()}
 
     def in_lists(self, c: ConnectionPlan) -> InLists:
         """How the CPU engine goes through a connection's lists."""

@@ -32,10 +32,21 @@ from typing import Any
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.network import Network
-from sparsesnn.partition.plan import Collector, ConnectionPlan, Plan, PopulationPlan, Reducer, Shard
-from sparsesnn.partition.target import Target
+from sparsesnn.partition.plan import (
+    MAX_SAMPLES,
+    MAX_STEPS,
+    Collector,
+    ConnectionPlan,
+    Plan,
+    PopulationPlan,
+    Reducer,
+    Shard,
+)
+from sparsesnn.partition.target import MAX_DEVICES, Target
 from sparsesnn.wording import count
 
+#: of any whole number in a plan: neurons, tiles, samples
+MAX_NUMBER = (1 << 31) - 1
 FORMAT = "sparsesnn-plan"
 VERSION = 2
 #: what another version means by the same keys
@@ -85,7 +96,7 @@ def from_json(text: str) -> Plan:
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise ConfigError(f"plan: not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"plan: the file is no plan; its \"format\" must be '{FORMAT}'")
@@ -98,8 +109,8 @@ def from_json(text: str) -> Plan:
         plan = Plan(
             network=Network.from_dict(data["network"]),
             target=Target.from_dict(data["target"]),
-            n_samples=_whole(data["n_samples"], "n_samples", 1),
-            n_steps=_whole(data["n_steps"], "n_steps", 1),
+            n_samples=_whole(data["n_samples"], "n_samples", 1, MAX_SAMPLES),
+            n_steps=_whole(data["n_steps"], "n_steps", 1, MAX_STEPS),
             optimizer=_choice(data["optimizer"], "optimizer", ("adam", "sgd", "none")),
             weight_dtype=_choice(data["weight_dtype"], "weight_dtype", ("float32", "half")),
             activity={p["name"]: _fraction(p["activity"], p["name"]) for p in data["populations"]},
@@ -122,9 +133,9 @@ def from_json(text: str) -> Plan:
                 for c in data["connections"]
             ),
             strategy=str(data["strategy"]),
-            replicas=_whole(data.get("replicas", 1), "replicas", 1),
+            replicas=_whole(data.get("replicas", 1), "replicas", 1, MAX_DEVICES),
             regularises=bool(data.get("regularises", False)),
-            keep_every=_whole(data.get("keep_every", 1), "keep_every", 1),
+            keep_every=_whole(data.get("keep_every", 1), "keep_every", 1, MAX_STEPS),
         )
     except KeyError as error:
         raise ConfigError(f"plan: key {error} is missing; make the plan anew") from None
@@ -183,14 +194,14 @@ def _rows(cls: Any, rows: Any, what: str) -> tuple[Any, ...]:
         made = tuple(cls(*row) for row in rows)
     except TypeError:
         raise ConfigError(f"plan: {what}: a row does not fit {cls.__name__}; make the plan anew") from None
-    if any(type(x) is not int or x < 0 for row in made for x in astuple(row)):
-        raise ConfigError(f"plan: {what}: all numbers are whole and not negative; make the plan anew")
+    if any(type(x) is not int or not 0 <= x <= MAX_NUMBER for row in made for x in astuple(row)):
+        raise ConfigError(f"plan: {what}: all numbers are whole, from 0 to {MAX_NUMBER:,}; make the plan again")
     return made
 
 
-def _whole(value: Any, what: str, low: int) -> int:
-    if type(value) is not int or value < low:
-        raise ConfigError(f"plan: {what} is {value!r}; give a whole number, at least {low}")
+def _whole(value: Any, what: str, low: int, high: int = MAX_NUMBER) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ConfigError(f"plan: {what} is {value!r}; allowed: whole numbers from {low} to {high:,}")
     return value
 
 

@@ -18,8 +18,8 @@ from sparsesnn.partition.ipu.placement import place_shards
 from sparsesnn.partition.ipu.strategies import STRATEGIES
 from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE
-from sparsesnn.partition.plan import ConnectionPlan, Plan, PopulationPlan
-from sparsesnn.partition.target import Target
+from sparsesnn.partition.plan import MAX_SAMPLES, MAX_STEPS, ConnectionPlan, Plan, PopulationPlan
+from sparsesnn.partition.target import MAX_DEVICES, Target
 from sparsesnn.synapses.base import check_matrices
 
 #: of a population's neurons, the most that fit into a list: the "5 % maximum activity" of Finkbeiner et al. 2024
@@ -76,10 +76,14 @@ def make_plan(
     else:
         check_in_lists(network.connections, "a plan")
     skeleton = _skeleton(network, n_samples, n_steps, target, activity, max_activity, capacity, optimizer, weight_dtype)
-    if type(replicas) is not int or replicas < 1 or (replicas > 1 and target.name.startswith("cpu")):
+    if (
+        type(replicas) is not int
+        or not 1 <= replicas <= MAX_DEVICES
+        or (replicas > 1 and target.name.startswith("cpu"))
+    ):
         raise ConfigError(
-            f"plan: replicas is {replicas!r} on '{target.name}'; give a whole number, at least 1, and above 1 a target of "
-            "several machines: ipu-mk2, ipu-bow or mpi"
+            f"plan: replicas is {replicas!r} on '{target.name}'; allowed: whole numbers from 1 to {MAX_DEVICES:,}, and above 1 a "
+            "target of several machines: ipu-mk2, ipu-bow or mpi"
         )
     if (
         type(keep_every) is not int
@@ -113,9 +117,9 @@ def _skeleton(
     weight_dtype: str,
 ) -> Plan:
     """The plan without shards: everything that does not depend on placement, checked."""
-    for what, value in (("batch", n_samples), ("steps", n_steps)):
-        if type(value) is not int or value < 1:
-            raise ConfigError(f"plan: {what} is {value!r}; give a whole number, at least 1")
+    for what, value, most in (("batch", n_samples, MAX_SAMPLES), ("steps", n_steps, MAX_STEPS)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise ConfigError(f"plan: {what} is {value!r}; allowed: whole numbers from 1 to {most:,}")
     for what, chosen, allowed in (
         ("optimizer", optimizer, ("adam", "sgd", "none")),
         ("weight_dtype", weight_dtype, ("float32", "half")),

@@ -22,6 +22,8 @@ from sparsesnn.options import plain
 from sparsesnn.wording import powers_of_two_near
 
 KINDS = ("ipu", "cpu")
+#: of a target: devices or ranks, tiles of a device or cores of a rank
+MAX_DEVICES, MAX_TILES = 4096, 65_536
 Described = TypeVar("Described", "Exchange", "Links", "Target")
 
 
@@ -91,11 +93,16 @@ class Target:
             raise ConfigError(f"target {self.name!r}: kind is {self.kind!r}; allowed: {', '.join(KINDS)}")
         for name in ("devices", "tiles", "bytes_per_tile", "workers_per_tile"):
             value = plain(getattr(self, name))
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"target {self.name!r}: {name} is {value!r}; give a whole number, at least 1")
+            most = {"devices": MAX_DEVICES, "tiles": MAX_TILES}.get(name, 1 << 40)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+                raise ConfigError(
+                    f"target {self.name!r}: {name} is {value!r}; allowed: whole numbers from 1 to {most:,}"
+                )
             object.__setattr__(self, name, value)
         has = self.tiles_per_device
-        if has is not None and (not isinstance(has, int) or isinstance(has, bool) or has < self.tiles):
+        if has is not None and (
+            not isinstance(has, int) or isinstance(has, bool) or not self.tiles <= has <= MAX_TILES
+        ):
             raise ConfigError(
                 f"target {self.name!r}: tiles is {self.tiles} and tiles_per_device {has!r}; a plan uses 1 to all of the tiles of "
                 "a device"

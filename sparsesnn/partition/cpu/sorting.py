@@ -30,8 +30,7 @@ def first_reader(network: Network, name: str) -> Connection | None:
 
 def sorts_for_all(plan: Plan, c: ConnectionPlan) -> bool:
     """Whether the ranks that own neurons of pre sort their lists for this connection on all ranks."""
-    n_owners = sum(bool(shards) for shards in plan.shards_of_ranks(c.pre))
-    first = None if c.pre in plan.network.inputs or n_owners < 2 else first_reader(plan.network, c.pre)
+    first = None if c.pre in plan.network.inputs or plan.n_owners[c.pre] < 2 else first_reader(plan.network, c.pre)
     return first is not None and (first.post, first.delay) == (c.post, c.delay)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sparsesnn.partition.plan import Plan, Shard
+from sparsesnn.errors import DescriptionError
+from sparsesnn.partition.plan import MAX_SHARDS, Plan, Shard
 
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)
@@ -34,6 +35,11 @@ def tile_width(plan: Plan, name: str) -> int:
 def cpu_shards(n: int, n_read: int) -> tuple[Shard, ...]:
     """The shards of one population on the CPU, in ascending order; they cover each neuron once."""
     width = cpu_tile_width(n, n_read)
+    if n > MAX_SHARDS * width:
+        raise DescriptionError(
+            f"a population has {n:,} neurons, which are {-(-n // width):,} tiles of the CPU engine; allowed: {MAX_SHARDS:,}; describe "
+            "a smaller network"
+        )
     return tuple(Shard(tile, first, min(width, n - first)) for tile, first in enumerate(range(0, n, width)))
 
 
