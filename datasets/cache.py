@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import CacheError, DataError
+from sparsesnn.regular_file import check_regular
 
 #: raised whenever the content of a file changes its meaning, or the conversion its result
 FORMAT_VERSION = 3
@@ -54,6 +55,7 @@ def default_dir() -> Path:
 
 def source_identity(path: Path) -> dict[str, Any]:
     """What tells one version of a source file from another: name, size, time of change, hash of its head and tail."""
+    check_regular(path, DataError)
     try:
         stat = path.stat()
         with path.open("rb") as file:
@@ -425,6 +427,7 @@ def read(path: Path, key: str | None, *, check_content: bool = True) -> EventSet
 
 def _open(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
     """Metadata and arrays of a file of this format, mapped."""
+    check_regular(path, CacheError)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
@@ -459,7 +462,7 @@ def _arrays(path: Path, mapped: mmap.mmap, size: int, entries: dict[str, Any]) -
             dtype = np.dtype(_DTYPES[entry["dtype"]])
             shape = [int(length) for length in entry["shape"]]
             begin, end = (int(offset) for offset in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _damaged(path, f"describes the array {name!r} as {str(entry)[:200]}") from error
         fits = 0 <= begin <= end <= size - start and min(shape, default=0) >= 0
         if not fits or math.prod(shape) * dtype.itemsize != end - begin:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.regular_file import check_regular
 
 
 def find_folder(name: str, class_name: str, part: str, data_dir: Path | None, download: bool) -> Path:
@@ -109,6 +110,8 @@ def warn_if_partial(name: str, split: str, n_here: int, n_whole: int, what: str,
         )
 
 
+#: of one recording that is read as a whole
+MOST_RECORDING_BYTES = 256 << 20
 #: what NumPy and Python raise on headers of .npy files and archives that are damaged, or made to do harm
 NPY_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, OverflowError),
@@ -122,6 +125,7 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
     Raises:
         DataError: it is damaged, of another format, or holds Python objects, which are never made.
     """
+    check_regular(path, DataError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python, on a damaged header
@@ -142,6 +146,7 @@ def read_rows(paths: list[Path], n_columns: int) -> tuple[npt.NDArray[np.uint8],
     """
     contents = []
     for path in paths:
+        check_regular(path, DataError, MOST_RECORDING_BYTES)
         try:
             contents.append(path.read_bytes())
         except OSError as error:

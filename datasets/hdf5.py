@@ -151,6 +151,11 @@ def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | Non
             with suppress(OSError):
                 pipe.close()
         code = process.wait()
+    _judge(path, answer, code)
+
+
+def _judge(path: Path, answer: Any, code: int) -> None:
+    """`DataError` unless the process that read a file says that it is done; its exit code tells how it died."""
     if "refused" in answer:
         raise DataError(f"{path}: {answer['refused']}")
     if "error" in answer:

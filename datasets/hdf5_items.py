@@ -376,6 +376,13 @@ def _serve(request: Any) -> None:
             read_all(file, json.loads(sys.stdin.readline()), n_bytes)
 
 
+def verdict(error: Exception) -> dict[str, Any]:
+    """What a process answers that cannot read a file."""
+    if isinstance(error, RefusedError):
+        return {"refused": str(error)}
+    return {"error": str(error), "errno": getattr(error, "errno", None), "type": type(error).__name__}
+
+
 def main() -> None:
     """Reads a request, a line of JSON, from its input; answers with lines of JSON."""
     request = json.loads(sys.stdin.readline())
@@ -383,10 +390,8 @@ def main() -> None:
     try:
         _serve(request)
         print(json.dumps({"done": True}))
-    except RefusedError as error:
-        print(json.dumps({"refused": str(error)}))
     except Exception as error:
-        print(json.dumps({"error": str(error), "errno": getattr(error, "errno", None), "type": type(error).__name__}))
+        print(json.dumps(verdict(error)))
 
 
 if __name__ == "__main__":

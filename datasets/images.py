@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError, DataError
+from sparsesnn.regular_file import check_regular
 
 NAMES = ("mnist", "cifar10")
 SPLITS = ("train", "test")
@@ -104,9 +105,9 @@ def _idx(path: Path, n_axes: int) -> npt.NDArray[np.uint8]:
 def _bytes(path: Path) -> bytes:
     packed = path.with_name(path.name + ".gz")
     try:
+        for place in (path, packed):
+            check_regular(place, DataError, MOST_BYTES)
         if path.exists():
-            if path.stat().st_size > MOST_BYTES:
-                raise DataError(f"{path}: has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
             return path.read_bytes()
         if packed.exists():
             with gzip.open(packed) as file:
@@ -146,9 +147,8 @@ def _cifar10(folder: Path, split: str) -> Images:
 
 
 def _bytes_of(path: Path) -> bytes:
+    check_regular(path, DataError, MOST_BYTES)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DataError(f"{path}: has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; get it again") from None

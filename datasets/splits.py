@@ -14,6 +14,7 @@ from sparsesnn.datasets import hashing
 from sparsesnn.datasets.classes import listed
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
+from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
 Indices = npt.NDArray[np.int64]
 
@@ -124,6 +125,7 @@ def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, optio
 
 
 def _listed(path: Path, n_samples: int, how: str, option: str) -> Indices:
+    check_regular(path, ConfigError, MAX_TEXT_BYTES)
     try:
         if path.exists() and not path.is_file():
             raise OSError("it is no file")
@@ -131,7 +133,7 @@ def _listed(path: Path, n_samples: int, how: str, option: str) -> Indices:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option}: {how!r} cannot be read ({error}); give a text file of sample numbers") from None
     words = [word for line in lines for word in line.partition("#")[0].split()]
-    if wrong := [word for word in words if not word.isdecimal() or int(word) >= n_samples]:
+    if wrong := [word for word in words if not word.isdecimal() or len(word) > 18 or int(word) >= n_samples]:
         raise ConfigError(
             f"{option}: {how!r} lists {wrong[0]!r}; allowed: numbers of samples, 0 to {n_samples - 1}, between white space"
         )

@@ -15,6 +15,7 @@ from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.layer_exchange import make_exchange
 from sparsesnn.launch.scaling import KINDS
 from sparsesnn.partition.target import Links
+from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
 SMALL, LARGE = 8, 4 << 20  # bytes
 TAG = 7
@@ -52,6 +53,7 @@ def read_links(path: Path) -> Links | None:
 
     Errors: `ConfigError` for a file that is no such series.
     """
+    check_regular(path, ConfigError, MAX_TEXT_BYTES)
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
         found = [Links(**row["links"]) for row in rows if row["links"]]

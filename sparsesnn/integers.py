@@ -23,6 +23,7 @@ from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import CheckpointError, ConfigError, DescriptionError
 from sparsesnn.network import Network
 from sparsesnn.parameters import Incoming
+from sparsesnn.regular_file import check_regular
 from sparsesnn.rounding import BITS, Integers, product
 from sparsesnn.whole_file import whole_file
 
@@ -87,6 +88,7 @@ def read(path: str | Path) -> Saved:
     Errors: `CheckpointError` for a file that is missing, damaged, or another one.
     """
     tensors: dict[str, Tensor] = {}
+    check_regular(path, CheckpointError)
     try:
         with safe_open(str(path), "pt") as file:
             about = json.loads((file.metadata() or {})["sparsesnn"])

@@ -14,7 +14,7 @@ from typing import Any
 from sparsesnn.arguments import named
 from sparsesnn.connection import Connection as Connection
 from sparsesnn.delays import Delays
-from sparsesnn.errors import DescriptionError
+from sparsesnn.errors import DescriptionError, SparseSnnError
 from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.layers.catalog import (
     AnyPopulation,
@@ -28,7 +28,6 @@ from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
 from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
 from sparsesnn.wording import unknown
-
 
 #: of a network; the checks of its parts look at all pairs of them
 MAX_POPULATIONS, MAX_CONNECTIONS = 4096, 16_384
@@ -284,8 +283,16 @@ class Network:
                 raise DescriptionError(
                     f"network: {key!r} is {data[key]!r}; give {'an object' if kind is Mapping else 'a list'}"
                 )
-        populations = {name: population_from_dict(name, fields_) for name, fields_ in data["populations"].items()}
-        return cls(populations, tuple(Connection.from_dict(c) for c in data["connections"]))
+        try:
+            populations = {name: population_from_dict(name, fields_) for name, fields_ in data["populations"].items()}
+            return cls(populations, tuple(Connection.from_dict(c) for c in data["connections"]))
+        except SparseSnnError:
+            raise
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise DescriptionError(
+                f"network: a value has the wrong type or size ({type(error).__name__}: {str(error)[:200]}); write it as "
+                "Network.to_dict does"
+            ) from error
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)

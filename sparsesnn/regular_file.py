@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+#: of a configuration, a network or a plan
+MAX_TEXT_BYTES = 64 << 20
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -29,4 +31,4 @@ def check_regular(path: str | Path, error: type[Exception], most_bytes: int | No
         if is_kind(found.st_mode):
             raise error(f"{path}: is {name}; give a file")
     if most_bytes is not None and found.st_size > most_bytes:
-        raise error(f"{path}: has {found.st_size:,} bytes; allowed: {most_bytes:,}; give another file")
+        raise error(f"{path}: has {found.st_size:,} bytes; at most {most_bytes:,} are read; give another file")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.commands.measuring import add_parser
+from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
@@ -63,6 +64,7 @@ def _loading(options: argparse.Namespace) -> int:
     name, parameters, augment, batch = options.dataset, None, None, 48
     network: Callable[[int, int], Network] | None = NetConfig("auto-1024-1024-auto").network
     if options.config is not None:
+        check_regular(options.config, ConfigError, MAX_TEXT_BYTES)
         try:
             text = options.config.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError, PlanError
+from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
@@ -327,6 +328,7 @@ def _network(options: argparse.Namespace) -> Network:
     if options.net is not None:
         network = parse_net(options.net)
     else:
+        check_regular(options.network, ConfigError, MAX_TEXT_BYTES)
         try:
             network = Network.from_json(options.network.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -341,6 +343,7 @@ def _activity(text: str) -> tuple[Any, dict[str, int]]:
     if not path.exists():
         return _assignments(text, float, "--activity"), {}
     file = path / "result.json" if path.is_dir() else path
+    check_regular(file, ConfigError, MAX_TEXT_BYTES)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

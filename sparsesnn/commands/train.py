@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import CodeError, ConfigError
 from sparsesnn.host.comm.on_ranks import run_on_ranks
+from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator
@@ -175,6 +176,7 @@ def resolve(options: argparse.Namespace) -> Any:
 def read_config(path: Path) -> dict[str, Any]:
     from sparsesnn.config.tables import read_toml
 
+    check_regular(path, ConfigError, MAX_TEXT_BYTES)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -167,7 +167,7 @@ def read_assignment(text: str) -> dict[str, Any]:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text.strip()
 
 
@@ -175,7 +175,7 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
     """Parses TOML; `ConfigError` names the source and the line."""
     try:
         table: dict[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise ConfigError(f"{source}: is not TOML: {error}") from None
     return table
 

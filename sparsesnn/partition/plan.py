@@ -30,7 +30,6 @@ from sparsesnn.synapses import Synapses
 from sparsesnn.synapses.base import InLists
 from sparsesnn.wording import count, powers_of_two_near
 
-
 #: of a plan: samples of a batch, and steps, as data sets have them
 MAX_SAMPLES, MAX_STEPS = 1_000_000, 1_000_000
 #: shards of a population; a network of more neurons needs larger ones

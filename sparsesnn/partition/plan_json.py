@@ -139,8 +139,8 @@ def from_json(text: str) -> Plan:
         )
     except KeyError as error:
         raise ConfigError(f"plan: key {error} is missing; make the plan anew") from None
-    except TypeError as error:
-        raise ConfigError(f"plan: a value has the wrong type: {error}; make the plan anew") from None
+    except (TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ConfigError(f"plan: a value has the wrong type: {error}; make the plan again") from None
     check_plan(plan)
     return plan
 

@@ -33,6 +33,7 @@ from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.parameters import NEURONS, cuts
+from sparsesnn.regular_file import check_regular
 from sparsesnn.train.files import Buffer, inside, read_json, strict_json, write_atomically
 from sparsesnn.train.ranks import together
 from sparsesnn.whole_file import TEMPORARY
@@ -321,6 +322,7 @@ class CheckpointStore:
 
     def _read(self, file: TensorFile) -> dict[str, Tensor]:
         path = inside(self.folder, file.file)
+        check_regular(path, CheckpointError)
         try:
             size = path.stat().st_size
             data = path.read_bytes() if size == file.n_bytes else b""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.regular_file import check_regular
 from sparsesnn.whole_file import whole_file
 
 LOCK = ".lock"
@@ -56,6 +57,7 @@ def read_json(path: Path, *, max_bytes: int = 512 << 20) -> Any:
 
     Errors: `CheckpointError` if it is missing, too large, not UTF-8, not strict JSON or nested too deeply.
     """
+    check_regular(path, CheckpointError)
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
