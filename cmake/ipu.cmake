@@ -20,6 +20,7 @@ if(SPARSESNN_CHECK_CODELETS AND NOT SPARSESNN_SANITIZE)
     set(codelet_checks -fsanitize=undefined -fsanitize-trap=undefined)
   endif()
   set_source_files_properties(${ipu_codelets} PROPERTIES COMPILE_OPTIONS "${codelet_checks}")
+  set_source_files_properties(host/src/emulator/checks.cpp PROPERTIES COMPILE_DEFINITIONS SPARSESNN_CHECK_CODELETS)
 endif()
 
 # The same sources against the SDK, where its enable.sh has been sourced (it sets POPLAR_SDK_ENABLED).

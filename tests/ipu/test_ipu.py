@@ -251,6 +251,8 @@ def test_another_number_of_tiles_than_the_device_has_is_refused() -> None:
     [
         ipu.Optimiser("sgd", lr=0.05, weight_decay=0.01),
         ipu.Optimiser("sgd", lr=0.05, momentum=0.9),
+        ipu.Optimiser("sgd", lr=0.05, clip_norm=0.5),
+        ipu.Optimiser("sgd", lr=0.05, clip_norm=1e3),  # a limit that nothing reaches
         ipu.Optimiser("adam", lr=1e-3, weight_decay=0.1, clip_norm=0.5),
         ipu.Optimiser("adamw", lr=1e-3, weight_decay=0.1),
     ],
@@ -600,14 +602,17 @@ def test_what_cannot_keep_potentials_in_part_is_refused() -> None:
 def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float], replicas: int) -> None:
     network = Network.chain(ss.Input(11), lif(13, recurrent=True, capacity=4, bias=True), ss.LIF(6, grad_threshold=0.3))
     lower, upper = bounds
-    host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
+    host, device, other = (make_model(network, scale=3.0) for _ in range(3))
+    with torch.no_grad():
+        for model in (host, device, other):
+            model.layers["hidden"].bias.add_(0.4)  # so that absent samples fire; they must not count
     regulariser = ipu.Regulariser(lower, upper, 100.0, 50.0)
     plan = plan_for(network, 12 // replicas, 6, replicas=replicas, regularises=True)
     program = ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, checks="always")
-    plain = ipu.IpuProgram(plan, make_model(network, scale=3.0), decoding="count", n_classes=3)
+    plain = ipu.IpuProgram(plan, other, decoding="count", n_classes=3)
     optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
     for k in range(4):
-        n = 12 - 7 * (k == 1)  # absent samples fire by their bias, and must not count
+        n = 12 - 7 * (k == 1)
         spikes, labels = random_spikes(6, n, 11, 0.3, k), torch.arange(n) % 3
         optimiser.zero_grad()
         output = host(spikes)
@@ -620,6 +625,8 @@ def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float
         assert program.train_step(spikes, labels).gradient_norm == pytest.approx(norm, rel=1e-4)
         if k == 0:
             assert plain.train_step(spikes, labels).gradient_norm != pytest.approx(norm, rel=1e-2)
+        if k == 1:
+            assert program.lists(12)["hidden"].n_spikes.reshape(6, 12)[:, n:].sum() > 0
     program.save()
     assert_same_weights(host, device)
     assert program.report().n_vertices == n_vertices(plan)

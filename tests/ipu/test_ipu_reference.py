@@ -31,7 +31,8 @@ T, B, N_CLASSES = 8, 7, 3
 
 
 def program_for(model: ss.Model, b: int = B, t: int = T, **more: Any) -> ipu.IpuProgram:
-    target = replace(parse_target("ipu-mk2:1x16"), bytes_per_tile=more.pop("bytes_per_tile", 624 * 1024))
+    target = parse_target(f"ipu-mk2:1x{more.pop('tiles', 16)}")
+    target = replace(target, bytes_per_tile=more.pop("bytes_per_tile", target.bytes_per_tile))
     plan = make_plan(model.network, b, t, target, max_activity=1.0, optimizer="sgd", **more)
     return ipu.IpuProgram(plan, model, ipu.Optimiser("sgd", lr=RATE), n_classes=N_CLASSES, checks="always")
 
@@ -208,16 +209,17 @@ def test_a_potential_on_the_surrogates_edge_is_outside() -> None:
 # ---- ids of 16 bits --------------------------------------------------------------------------------------------------
 
 
-def test_an_input_of_65536_neurons() -> None:
+@pytest.mark.parametrize(("n_hidden", "tiles"), [(2, 16), (11, 1)], ids=["one pair a tile", "six pairs"])
+def test_an_input_of_65536_neurons(n_hidden: int, tiles: int) -> None:
     """Its last id takes all 16 bits; ids next to 2^15 would be others if cut to 15."""
     n = 65536
-    model = loud(ss.Model(Network.chain(ss.Input(n), ss.LIF(2, grad_threshold=0.2), ss.LI(3)), seed=SEED))
+    model = loud(ss.Model(Network.chain(ss.Input(n), ss.LIF(n_hidden, grad_threshold=0.2), ss.LI(3)), seed=SEED))
     dense = torch.zeros(2, 2, n)
     for row, ids in enumerate([(0, 5, n - 1), (32766, 32767, 32768), (32769, 40000, n - 2), (n - 1,)]):
         dense[row // 2, row % 2, list(ids)] = 1.0
     with torch.no_grad():
         model.layers["hidden"].sender_weights[0].mul_(0.5).add_(torch.arange(n)[:, None] % 7 / 16)
-    more = {"capacity": {"input": 8}, "bytes_per_tile": 4 * 2**20}
+    more = {"capacity": {"input": 8}, "bytes_per_tile": 16 * 2**20, "tiles": tiles}
     records = check(model, ss.SpikeBatch.from_dense(dense), labels_for(2), **more)
     assert records["hidden"].s.sum() > 0
 
