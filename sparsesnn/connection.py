@@ -10,7 +10,8 @@ from sparsesnn.arguments import named
 from sparsesnn.delays import MAX_DELAY, Delays
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
-from sparsesnn.synapses import Dense, Synapses, synapses_from_dict
+from sparsesnn.subclasses import as_described
+from sparsesnn.synapses import Dense, Synapses, described_synapses, synapses_from_dict
 
 
 @named
@@ -62,6 +63,10 @@ class Connection:
             raise DescriptionError(
                 f"connection {self.pre}->{self.post}: axonal is {self.axonal!r}; allowed: Delays(longest), None"
             )
+        where = f"connection {self.pre}->{self.post}"
+        object.__setattr__(self, "synapses", described_synapses(self.synapses, f"{where}: synapses"))
+        if self.axonal is not None:
+            object.__setattr__(self, "axonal", as_described(self.axonal, [Delays], f"{where}: axonal", "class"))
 
     @property
     def is_recurrent(self) -> bool:

@@ -19,6 +19,7 @@ from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.layers.catalog import (
     AnyPopulation,
     by_letter,
+    described,
     model_letters,
     neuron_options,
     population_from_dict,
@@ -26,6 +27,7 @@ from sparsesnn.layers.catalog import (
 )
 from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
+from sparsesnn.subclasses import as_described
 from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
 from sparsesnn.wording import unknown
 
@@ -59,7 +61,7 @@ class Network:
         ):
             if n > most:
                 raise DescriptionError(f"the network has {n:,} {what}; allowed: {most:,}; describe a smaller network")
-        populations, connections = _with_sizes(*_with_loops(dict(self.populations), tuple(self.connections)))
+        populations, connections = _with_sizes(*_with_loops(*_as_described(self.populations, self.connections)))
         object.__setattr__(self, "populations", MappingProxyType(populations))
         object.__setattr__(self, "connections", _named(connections))
         order = {name: position for position, name in enumerate(self.populations)}
@@ -308,6 +310,17 @@ class Network:
         if not isinstance(data, dict):
             raise DescriptionError(f"network: the JSON is a {type(data).__name__}; give an object")
         return cls.from_dict(data)
+
+
+def _as_described(
+    populations: Mapping[str, AnyPopulation], connections: Sequence[Connection]
+) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
+    """Without subclasses, whose own methods and parameters no engine reads."""
+    found = {
+        name: described(p, f"population {name!r}") if isinstance(p, (Input, LI, Population)) else p
+        for name, p in populations.items()
+    }
+    return found, tuple(as_described(c, [Connection], f"connection {c.pre}->{c.post}", "class") for c in connections)
 
 
 def _with_loops(

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from sparsesnn.bounds import bounded
 from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError
+from sparsesnn.layers.catalog import described
 from sparsesnn.layers.declaration import fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.rounding import BITS, Integers, Receivers, integers, rounded
-from sparsesnn.synapses import Dense, Synapses
+from sparsesnn.synapses import Dense, Synapses, described_synapses
 from sparsesnn.synapses.base import Columns
 
 #: the buffer in which a layer with a capacity counts the forward passes of training
@@ -127,6 +128,7 @@ class PopulationModule(nn.Module):
         """`uniform`: draws the initial weight of a connection; `neurons`: first and last + 1 of those that this process
         holds; None: all."""
         super().__init__()
+        population = described(population, "Layer: population")
         if population.n is None:
             raise DescriptionError(f"{type(population).__name__}: n is None, which only a network can fill in; give n")
         self.population = population
@@ -138,7 +140,9 @@ class PopulationModule(nn.Module):
         self.wiring: Any = None  # of the CPU engine, see sparsesnn.engines.cpu.wiring.Wiring
         self.snapshot: Any = None  # of a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
         self.part: Any = None  # of a layer that ranks share, see sparsesnn.engines.ranks.layer.Part
-        self.incoming = tuple(incoming)
+        self.incoming = tuple(
+            c._replace(synapses=described_synapses(c.synapses, f"connection {c.name}: synapses")) for c in incoming
+        )
         #: connections from other populations
         self.senders = tuple(c for c in self.incoming if not c.is_recurrent)
         #: connections from the population to itself

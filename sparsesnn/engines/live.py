@@ -11,6 +11,7 @@ from torch import nn
 
 from sparsesnn.engines.cpu.chain import Chain
 from sparsesnn.engines.cpu.layer import Snapshot
+from sparsesnn.engines.cpu.one_call import any_hooks
 from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.output import LayerState, Output, check_state
@@ -42,8 +43,7 @@ class LiveModel:
         self._model = copy.copy(model)
         self._model._modules = {**model._modules, "layers": layers}
         self._model.eval()
-        hooked = bool(model._forward_hooks or model._forward_pre_hooks)
-        if not hooked and Chain.fits(model.network, dict(layers)):
+        if not any_hooks([model]) and Chain.fits(model.network, dict(layers)):
             self._chain = Chain(model.network, dict(layers))
 
     @property

@@ -168,6 +168,9 @@ class Layer(Loadable, PopulationModule):
         heard = [pooled(x, pools) for x, pools in zip(lists, Wiring.of(self).pools_before, strict=True)]
         return run_layer(self, heard, state, training_step)
 
+    #: the `forward` that one call of the engine may stand for, also in a subclass that has another one
+    engine_forward = forward
+
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""
         started = state is not None
@@ -324,6 +327,9 @@ class Model(Loadable):
         if self.watch and self.training and not past and torch.is_grad_enabled():
             self.watch.ran(spikes, output.activity)
         return output
+
+    #: as of `Layer`
+    engine_forward = forward
 
     def learn(
         self,

@@ -10,6 +10,7 @@ from typing import Any, Union
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, MODELS, Input, Population
 from sparsesnn.options import Option, options_of
+from sparsesnn.subclasses import as_described
 from sparsesnn.surrogate import Surrogate
 from sparsesnn.wording import unknown
 
@@ -34,6 +35,12 @@ def by_letter() -> dict[str, type[Population]]:
     for model in MODELS.values():
         if issubclass(model, Population):
             found.setdefault(model.letter[0], model)
+    return found
+
+
+def described(population: AnyPopulation, where: str) -> AnyPopulation:
+    """A population as the engines run it, see `as_described`. Errors: `DescriptionError`, which begins with `where`."""
+    found: AnyPopulation = as_described(population, MODELS.values(), where, "neuron model")
     return found
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Tuple, Union  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import check, options_of, plain, whole
+from sparsesnn.subclasses import as_described
+from sparsesnn.surrogate import Surrogate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,6 +41,9 @@ def check_population(population: Any) -> None:
         raise DescriptionError(f"{model}: n is {given!r}; give a whole number of neurons, from 1 to {MAX_NEURONS:,}")
     object.__setattr__(population, "n", n)
     check(population, f"{model}: {{}}", DescriptionError)
+    if hasattr(population, "surrogate"):
+        surrogate = as_described(population.surrogate, [Surrogate], f"{model}: surrogate", "class")
+        object.__setattr__(population, "surrogate", surrogate)
     for name, known in options_of(type(population)).items():
         value = getattr(population, name)
         if known.type in (PerNeuron, PerNeuronOrText) and isinstance(value, tuple) and len(value) != n:

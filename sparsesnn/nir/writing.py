@@ -345,6 +345,9 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
             text = f"{where}: a matrix makes the maps of {name}, and NIR's Linear makes no maps; leave convolutions into {name} out"
             found.append(Reason(text, "no matrix that makes maps"))
         for kind in members:
+            if not kind.is_matrix and not isinstance(kind, (Pool, Conv2d)):
+                text = f"{where}: its synapses are {type(kind).__name__}, which NIR does not have; it has matrices, convolutions and pooling"
+                found.append(Reason(text, f"no {type(kind).__name__}"))
             if isinstance(kind, Pool) and kind.reduction not in reader.pools:
                 text = (
                     f"{where}: pools by {kind.reduction}, which {'NIR' if target == 'nir' else target} does not have; it has "

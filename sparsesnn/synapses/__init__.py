@@ -1,6 +1,6 @@
 """Kinds of synapses: one file each. A connection has one kind; parameters, initial weights, shards and plans ask it."""
 
-from sparsesnn.synapses.base import Shape, Synapses, synapses_from_dict
+from sparsesnn.synapses.base import Shape, Synapses, described_synapses, synapses_from_dict
 from sparsesnn.synapses.conv1d import Conv1d
 from sparsesnn.synapses.conv2d import Conv2d
 from sparsesnn.synapses.dense import Dense
@@ -8,4 +8,15 @@ from sparsesnn.synapses.pool import Pool
 from sparsesnn.synapses.series import Series
 from sparsesnn.synapses.sparse import Sparse
 
-__all__ = ["Conv1d", "Conv2d", "Dense", "Pool", "Series", "Shape", "Sparse", "Synapses", "synapses_from_dict"]
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Dense",
+    "Pool",
+    "Series",
+    "Shape",
+    "Sparse",
+    "Synapses",
+    "described_synapses",
+    "synapses_from_dict",
+]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Dict, NamedTuple, Optional, Tuple, Type, Union
 import numpy as np
 
 from sparsesnn.errors import DescriptionError
+from sparsesnn.subclasses import as_described
 from sparsesnn.wording import unknown
 
 #: of the weights of some receivers, in the order in which they are stored: where each receiver's begin, [n + 1], and
@@ -55,8 +56,12 @@ class Synapses:
 
     def __init_subclass__(cls, shared: bool = False) -> None:
         """`shared`: what several kinds extend, and no kind itself."""
-        if not shared:
-            Synapses.kinds[cls.__name__] = cls
+        if shared or (not _is_ours(cls) and any(_is_ours(k) for k in Synapses.kinds.values() if issubclass(cls, k))):
+            return
+        known = Synapses.kinds.get(cls.__name__)
+        if known and _is_ours(known) and not _is_ours(cls):
+            raise DescriptionError(f"synapses {cls.__name__}: sparsesnn has a kind of this name; choose another name")
+        Synapses.kinds[cls.__name__] = cls
 
     def bound(self, shape: Optional[Shape], channels_first: bool = False) -> Synapses:  # noqa: UP045
         """The same for a sender of a shape; most kinds do not ask.
@@ -151,6 +156,38 @@ class Synapses:
     def to_dict(self) -> dict[str, Any]:
         """Plain data; arguments that are None are left out."""
         return {"kind": type(self).__name__, **{k: v for k, v in asdict(self).items() if v is not None}}
+
+
+def _is_ours(kind: Type[Synapses]) -> bool:  # noqa: UP006
+    return kind.__module__.startswith("sparsesnn.")
+
+
+def as_known_kind(synapses: Synapses, where: str) -> Synapses:
+    """Synapses without a subclass of one of the kinds here, see `as_described`; a kind of one's own extends `Synapses` itself."""
+    ours = [kind for kind in Synapses.kinds.values() if _is_ours(kind)]
+    if not isinstance(synapses, tuple(ours)):
+        return synapses
+    found: Synapses = as_described(synapses, ours, where, "kind of synapses")
+    return found
+
+
+def described_synapses(synapses: Synapses, where: str) -> Synapses:
+    """The synapses of a connection as the engines run them.
+
+    Errors: `DescriptionError`, which begins with `where`, for a subclass of another kind with methods of its own, and for a product
+    of a kind that is a matrix, which the engines multiply themselves.
+    """
+    synapses = as_known_kind(synapses, where)
+    kind = type(synapses)
+    if _is_ours(kind):
+        return synapses
+    own = [x for x in ("add", "pull", "product", "product_grad") if getattr(kind, x) is not getattr(Synapses, x)]
+    if synapses.is_matrix and own:
+        raise DescriptionError(
+            f"{where} is of the class {kind.__name__}, whose weight is a matrix (is_matrix), with its own {', '.join(own)}; the engines "
+            "multiply by the matrix and would ignore that; remove them, or set is_matrix = False"
+        )
+    return synapses
 
 
 def synapses_from_dict(data: Any) -> Synapses:

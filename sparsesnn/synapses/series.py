@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
-from sparsesnn.synapses.base import InLists, Shape, Synapses, synapses_from_dict
+from sparsesnn.synapses.base import InLists, Shape, Synapses, as_known_kind, synapses_from_dict
 
 
 @named
@@ -34,6 +34,8 @@ class Series(Synapses):
         object.__setattr__(self, "members", members)
         if len(members) < 2 or any(isinstance(m, Series) or not isinstance(m, Synapses) for m in members):
             raise DescriptionError(f"Series: members are {members!r}; give two or more kinds such as Pool('max', 2)")
+        members = tuple(as_known_kind(m, "Series: member") for m in members)
+        object.__setattr__(self, "members", members)
         if type(members[-1]).add is Synapses.add:
             raise DescriptionError(f"Series: {members[-1]} cannot be a member; use Dense()")
         for member in members[:-1]:

@@ -15,6 +15,7 @@ import sparsesnn as ss
 from ipu_cases import with_shards_of
 from sparsesnn import ipu
 from sparsesnn.errors import DescriptionError
+from sparsesnn.layers import catalog
 from sparsesnn.layers.ad_lif import AdLIF
 from sparsesnn.layers.declaration import fires, kept_states
 from sparsesnn.layers.resonator import Resonator
@@ -225,7 +226,8 @@ class Unknown(ss.LIF):
         return "unknown"
 
 
-def test_a_model_without_a_codelet_is_refused_by_name() -> None:
+def test_a_model_without_a_codelet_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "MODELS", {**catalog.MODELS, "Unknown": Unknown})
     net = network(ss.LIF(N))
     model = ss.Model(net)
     plan = plan_for(net)

@@ -35,8 +35,13 @@ _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
 
 
 def any_hooks(modules: Iterable[Any]) -> bool:
-    """Whether somebody wants to see one of these modules run."""
-    return any(_HOOKS_EVERYWHERE) or any(vars(module)[name] for module in modules for name in _HOOKS)
+    """Whether any of these modules has a hook, or a `forward` of its own: then each runs by itself."""
+    return any(_HOOKS_EVERYWHERE) or any(
+        type(module).forward is not type(module).engine_forward
+        or "forward" in vars(module)
+        or any(vars(module)[name] for name in _HOOKS)
+        for module in modules
+    )
 
 
 def fits_one_call(network: Network) -> bool:
