@@ -56,6 +56,7 @@ def init_recurrent(model: Any, recurrence: Recurrence, seed: int) -> None:
             weight = getattr(layer, c.name)
             if not c.is_recurrent:
                 continue
+            layer.check_plain(f"init_recurrent: {c.name}")
             if recurrence.recurrent == "orthogonal":
                 if not isinstance(c.synapses, Dense):
                     raise DescriptionError(
@@ -151,6 +152,7 @@ def init_activity(
         # pooling alone has no gain to find; a rank without neurons of a population goes along with the others
         scalable = any(layer.has_weights(c) for c in layer.incoming)
         if scalable and (name in targets or (reads and readout_std is not None)):
+            layer.check_plain(f"init_activity: {name}")
             _check_input(name, layer, sources)
             if mean_shift:
                 for c, weight in zip(layer.senders, layer.sender_weights, strict=True):

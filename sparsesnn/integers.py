@@ -63,10 +63,16 @@ def save(model: Model, path: str | Path, weight_dtype: str | None = None) -> Non
         raise DescriptionError(
             f"weight_dtype is {kind!r}; allowed: {', '.join(BITS)}; give one, or a model that was made with it"
         )
-    tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
-    for name, layer, c in _weights(model):
-        found = layer.integers(c, kind)
-        tensors[name], tensors[name + SCALES] = found.numbers.cpu().contiguous(), found.scales.cpu().contiguous()
+    tensors: dict[str, Tensor] = {}
+    with model.settled():
+        for population, layer in model.layers.items():
+            assert isinstance(layer, Layer)
+            for own in layer.tensor_names:
+                if own not in layer._non_persistent_buffers_set:
+                    tensors[f"layers.{population}.{own}"] = layer.tensor(own).detach()
+            for name, c in _weights(population, layer):
+                tensors[name], tensors[name + SCALES] = layer.integers(c, kind)
+    tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
     about = json.dumps({"weight_dtype": kind, "network": model.network.to_dict()})
     data = to_bytes(tensors, {"sparsesnn": about})  # one key: safetensors gives several a random order
     path = Path(path)
@@ -95,9 +101,11 @@ def read(path: str | Path) -> Saved:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
         network, kind = Network.from_dict(about["network"]), about["weight_dtype"]
         model = Model(network, weight_dtype=kind)
-        for name, layer, c in _weights(model):
-            found = Integers(tensors[name], tensors.pop(name + SCALES))
-            tensors[name] = product(found, layer.receivers(c))
+        for population, layer in model.layers.items():
+            assert isinstance(layer, Layer)
+            for name, c in _weights(population, layer):
+                found = Integers(tensors[name], tensors.pop(name + SCALES))
+                tensors[name] = product(found, layer.receivers(c))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file; give one that `sparsesnn quantize` wrote") from None
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
@@ -125,7 +133,6 @@ def load(path: str | Path, *, backend: str = "cpu") -> Model:
     return model
 
 
-def _weights(model: Model) -> Iterator[tuple[str, Layer, Incoming]]:
-    for name, layer in model.layers.items():
-        assert isinstance(layer, Layer)
-        yield from ((f"layers.{name}.{c.name}", layer, c) for c in layer.incoming if layer.has_weights(c))
+def _weights(population: str, layer: Layer) -> Iterator[tuple[str, Incoming]]:
+    """The names and connections of a layer's weights."""
+    return ((f"layers.{population}.{c.name}", c) for c in layer.incoming if layer.has_weights(c))

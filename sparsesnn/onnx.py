@@ -47,11 +47,12 @@ class StepModule(nn.Module):
         #: shape of each state, with B in place of the samples
         self.state_shapes: list[tuple[int | str, ...]] = []
         self.n_input = self.network.populations[self.network.inputs[0]].n
-        for name, population in self.network.populations.items():
-            if name in model.layers:
-                self._add_layer(name, model.layers[name])
-            if depth := self.network.history(name):
-                self._add_state(f"{name}.past", depth, "B", population.n)
+        with model.settled():
+            for name, population in self.network.populations.items():
+                if name in model.layers:
+                    self._add_layer(name, model.layers[name])
+                if depth := self.network.history(name):
+                    self._add_state(f"{name}.past", depth, "B", population.n)
 
     def _add_state(self, name: str, *shape: int | str) -> None:
         self.state_names.append(name)
@@ -65,10 +66,10 @@ class StepModule(nn.Module):
             if c.axonal:
                 steps = layer.axonal_delays(c).detach().round().long()
                 self.register_buffer(f"{name} {c.name} steps", steps)
-        if layer.bias is not None:
-            self.register_buffer(f"{name} bias", layer.bias.detach().clone())
+        if (bias := layer.tensor("bias")) is not None:
+            self.register_buffer(f"{name} bias", bias.detach().clone())
         for p in population.parameters:
-            self.register_buffer(f"{name} {p.name}", getattr(layer, p.name).detach().clamp(p.low, p.high).clone())
+            self.register_buffer(f"{name} {p.name}", layer.tensor(p.name).detach().clamp(p.low, p.high).clone())
         for state in population.states:
             self._add_state(f"{name}.{state}", "B", population.n)
         if isinstance(population, Population):

@@ -5,14 +5,19 @@ Runs under Python 3.8 and torch 2.0 too, for `sparsesnn.poptorch`.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union  # noqa: UP035
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from sparsesnn.bounds import bounded
 from sparsesnn.delays import Delays
@@ -194,8 +199,105 @@ class PopulationModule(nn.Module):
         return math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)) > 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own wiring."""
-        return {**self.__dict__, "wiring": None, "snapshot": None}
+        """For copies and pickles: a copy makes its own wiring, and gets the numbers of tensors that are computed of others."""
+        found = {**self.__dict__, "wiring": None, "snapshot": None}
+        return {k: x.detach() if isinstance(x, Tensor) and not x.is_leaf else x for k, x in found.items()}
+
+    # a parametrized layer is of a class that PyTorch makes, whose own copies know nothing of a wiring
+    def __copy__(self) -> PopulationModule:
+        found = self.__new__(type(self))
+        found.__dict__.update(PopulationModule.__getstate__(self))
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PopulationModule:
+        found = memo[id(self)] = self.__new__(type(self))
+        found.__dict__.update(copy.deepcopy(PopulationModule.__getstate__(self), memo))
+        return found
+
+    # ---- Tensors as a forward pass reads them -----------------------------------------------------------------------
+
+    def tensor(self, name: str) -> Any:
+        """A parameter or buffer as a forward pass reads it now, also where PyTorch computes it of others: in a parametrization, or in
+        a hook before the pass, as `torch.nn.utils.prune` does; None where the layer has none of this name.
+
+        All that reads a layer reads this. Outside a pass it does so within `settled`.
+        """
+        if (own := self._own(name)) is not None:
+            return own
+        hook = self._hook_of(name)
+        if hook is None:
+            return getattr(self, name) if self._has(name) else None
+        if isinstance(hook, BasePruningMethod):
+            return hook.apply_mask(self)
+        # the pass itself goes on with the power iteration, readers do not
+        return hook.compute_weight(self, False) if isinstance(hook, SpectralNorm) else hook.compute_weight(self)
+
+    def _hook_of(self, name: str) -> Any:
+        """The hook that computes a tensor before each pass; None: there is none that PyTorch knows."""
+        for hook in self._forward_pre_hooks.values():
+            if isinstance(hook, BasePruningMethod) and hook._tensor_name == name:
+                return hook
+            if isinstance(hook, (WeightNorm, SpectralNorm)) and hook.name == name:
+                return hook
+        return None
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the parameters and buffers of a layer in which none is computed of others."""
+        delays = (f"{c.name}{DELAYS}" for c in self.incoming if c.axonal)
+        names = (*(c.name for c in self.incoming), "bias", *(q.name for q in self.population.parameters))
+        return tuple(name for name in (*names, "grad_threshold", *delays, STEP_COUNTER) if self._has(name))
+
+    def _has(self, name: str) -> bool:
+        return self._own(name) is not None or name in self._parametrized or isinstance(vars(self).get(name), Tensor)
+
+    def _own(self, name: str) -> Tensor | None:
+        return self._parameters.get(name, self._buffers.get(name))
+
+    @property
+    def _parametrized(self) -> Any:
+        return self._modules.get("parametrizations") or {}
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Names of those that are: pruned, parametrized, or set by a hook."""
+        return tuple(name for name in self.tensor_names if self._own(name) is None)
+
+    @contextlib.contextmanager
+    def settled(self, where: str = "Layer") -> Iterator[None]:
+        """While it holds, `tensor` gives what the next pass in evaluation reads, and reading changes nothing.
+
+        Errors: `DescriptionError`, which begins with `where`, for a tensor that a hook sets of which PyTorch does not know what it does.
+        """
+        for name in self.computed:
+            hooks = [h for h in self._forward_pre_hooks.values() if not computes(h)]
+            if name not in self._parametrized and self._hook_of(name) is None and hooks:
+                raise DescriptionError(
+                    f"{where}: {name} is no parameter, and the forward hook {hooks[0]!r} may change it before each pass, so it cannot be "
+                    "read now; compute it by torch.nn.utils.parametrize, or make it a parameter"
+                )
+        below = [m for m in self.modules() if m is not self and m.training]
+        for m in below:
+            m.training = False
+        try:
+            yield
+        finally:
+            for m in below:
+                m.training = True
+
+    def check_plain(self, who: str) -> None:
+        """`DescriptionError` if a tensor is computed of others, so that `who`, which changes or sums parameters, has none to change."""
+        if self.computed:
+            raise DescriptionError(
+                f"{who}: {self.computed[0]} is computed of other tensors (pruned or parametrized); it needs a parameter: call it before, or "
+                "make the change permanent, torch.nn.utils.prune.remove or torch.nn.utils.parametrize.remove_parametrizations"
+            )
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and on the device of the weights; its numbers are not meant."""
+        found = self._own(self.incoming[0].name)
+        return next(x for x in self.parameters() if x.is_floating_point()) if found is None else found
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Reads files from before layers counted: as if training began now."""
@@ -206,7 +308,7 @@ class PopulationModule(nn.Module):
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
         """One for each of `incoming`, empty where its synapses have none; dense ones are [n_pre, n], a row per sender."""
-        return tuple(getattr(self, c.name) for c in self.incoming)
+        return tuple(self.tensor(c.name) for c in self.incoming)
 
     def columns(self, c: Incoming) -> Columns | None:
         """Which synapses a connection has, see `Synapses.columns`; made once."""
@@ -216,29 +318,29 @@ class PopulationModule(nn.Module):
 
     def places(self, c: Incoming) -> Tensor:
         """int64[weights]: where the weights of a connection with `columns` lie in its matrix."""
-        weight: Tensor = getattr(self, c.name)
+        device = self.like.device
         found = self._places.get(c.name)
-        if found is None or found.device != weight.device:
+        if found is None or found.device != device:
             columns = self.columns(c)
             assert columns is not None
             offsets, senders = columns
             n = self.neurons[1] - self.neurons[0]
             receivers = np.repeat(np.arange(n), np.diff(offsets))
             with torch.inference_mode(False):  # it is kept for training
-                found = torch.from_numpy(senders.astype(np.int64) * n + receivers).to(weight.device)
+                found = torch.from_numpy(senders.astype(np.int64) * n + receivers).to(device)
             self._places[c.name] = found
         return found
 
     def weight(self, c: Incoming) -> Tensor:
         """The weight of a connection as it is read: rounded where `weight_dtype` names integers; its gradient is the parameter's."""
-        weight: Tensor = getattr(self, c.name)
+        weight: Tensor = self.tensor(c.name)
         if self.weight_dtype not in BITS or not weight.numel():
             return weight
         return rounded(weight, self.weight_dtype, self.receivers(c))
 
     def integers(self, c: Incoming, kind: str) -> Integers:
         """The weight of a connection as integers and scales."""
-        return integers(getattr(self, c.name), kind, self.receivers(c))
+        return integers(self.tensor(c.name), kind, self.receivers(c))
 
     def receivers(self, c: Incoming) -> Receivers | None:
         """The receiving neuron of each weight of a connection with `columns`; None: the last axis of the weight counts them."""
@@ -252,7 +354,7 @@ class PopulationModule(nn.Module):
 
     def mask(self, c: Incoming) -> Tensor:
         """1 where a connection with `columns` has a synapse, else 0, [n_pre, n]."""
-        return self._spread(c, torch.ones_like(getattr(self, c.name)))
+        return self._spread(c, torch.ones_like(self.tensor(c.name)))
 
     def _spread(self, c: Incoming, weight: Tensor) -> Tensor:
         n = self.neurons[1] - self.neurons[0]
@@ -289,7 +391,7 @@ class PopulationModule(nn.Module):
     @property
     def sender_weights(self) -> tuple[nn.Parameter, ...]:
         """The weights of `senders`."""
-        return tuple(getattr(self, c.name) for c in self.senders)
+        return tuple(self.tensor(c.name) for c in self.senders)
 
     @property
     def sender_matrices(self) -> tuple[Tensor, ...]:
@@ -308,7 +410,7 @@ class PopulationModule(nn.Module):
     def axonal_delays(self, c: Incoming) -> Tensor:
         """Of a connection that has them, in steps; whole ones, but for `between_steps`."""
         assert c.axonal
-        given: Tensor = getattr(self, f"{c.name}{DELAYS}")
+        given: Tensor = self.tensor(f"{c.name}{DELAYS}")
         if self.between_steps(c):
             found = bounded(given, 0.0, float(c.axonal.longest))
         else:
@@ -332,7 +434,7 @@ class PopulationModule(nn.Module):
     @property
     def loop_weight(self) -> nn.Parameter | None:
         """The weight of `loop`."""
-        return None if self.loop is None else getattr(self, self.loop.name)
+        return None if self.loop is None else self.tensor(self.loop.name)
 
     @property
     def loop_matrix(self) -> Tensor | None:
@@ -343,6 +445,11 @@ class PopulationModule(nn.Module):
         """Numbers of this process's neurons [..., n] with those of the other ranks [..., N]; all ranks call it together."""
         whole: Tensor = own if self.part is None else self.part.whole_neurons(own)
         return whole
+
+
+def computes(hook: Any) -> bool:
+    """Whether a hook before a pass computes a tensor of others, as `PopulationModule.tensor` does."""
+    return isinstance(hook, (BasePruningMethod, WeightNorm, SpectralNorm))
 
 
 class _Spread(torch.autograd.Function):

@@ -101,11 +101,9 @@ class Parameters:
             population=layer.population,
             weights=tuple(array(w) for w in layer.sender_matrices),
             delays=tuple(layer.delays),
-            bias=array(layer.bias),
-            neuron={
-                name: array(getattr(layer, name)).clip(low, high) for name, low, high in layer.population.parameters
-            },
-            grad_threshold=array(getattr(layer, "grad_threshold", None)),
+            bias=array(layer.tensor("bias")),
+            neuron={name: array(layer.tensor(name)).clip(low, high) for name, low, high in layer.population.parameters},
+            grad_threshold=array(layer.tensor("grad_threshold")),
             synapses=tuple(Dense() if c.synapses.is_matrix else c.synapses for c in layer.senders),
             axonal={k: array(layer.axonal_delays(c)) for k, c in connections.items() if c.axonal},
             masks=masks,

@@ -88,17 +88,17 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     """
     population = layer.population
     n_steps, n_samples = _shape(sent)
-    dtype = layer.weights[0].detach().cpu().numpy().dtype
+    dtype = torch.empty((), dtype=layer.like.dtype).numpy().dtype
     current = np.zeros((n_steps * n_samples, len(neurons)), dtype)
-    if layer.bias is not None:
-        current += _numpy(layer.bias)[neurons]
+    if (bias := layer.tensor("bias")) is not None:
+        current += _numpy(bias)[neurons]
     for source, incoming in zip(layer.arrived(inputs, state), layer.senders, strict=True):
         _add_arriving(current, layer, source, incoming, neurons, incoming.delay if state is None else 0)
     for incoming in layer.loops:
         own, n_before = layer.own_delayed(incoming, sent, state)
         _add_arriving(current, layer, own, incoming, neurons, incoming.delay - n_before)
     i = torch.from_numpy(current).view(n_steps, n_samples, -1)
-    p = {q.name: _each(getattr(layer, q.name), neurons).clamp(q.low, q.high) for q in population.parameters}
+    p = {q.name: _each(layer.tensor(q.name), neurons).clamp(q.low, q.high) for q in population.parameters}
     if state is None:
         states = tuple(i.new_zeros(i.shape[1:]) for _ in population.states)
     else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from sparsesnn.engines.cpu.chain import Chain
 from sparsesnn.engines.cpu.layer import Snapshot
@@ -15,6 +17,7 @@ from sparsesnn.engines.cpu.one_call import any_hooks
 from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.output import LayerState, Output, check_state
+from sparsesnn.parameters import computes
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
@@ -38,8 +41,9 @@ class LiveModel:
             self._model = copy.deepcopy(model).eval()
             return
         layers = nn.ModuleDict()
-        for name, layer in model.layers.items():
-            layers[name] = _still(name, layer)
+        with model.settled():
+            for name, layer in model.layers.items():
+                layers[name] = _still(name, layer)
         self._model = copy.copy(model)
         self._model._modules = {**model._modules, "layers": layers}
         self._model.eval()
@@ -87,12 +91,22 @@ class LiveModel:
 def _still(name: str, layer: Any) -> Any:
     """A layer as it is now. It shares the weights, of which the engine reads the shapes alone."""
     still = copy.copy(layer)
+    # PyTorch computes nothing here: neither a parametrization, which is a property of the class, nor a hook before the pass
+    still.__class__ = parametrize.type_before_parametrizations(layer)
+    still._modules = {k: x for k, x in layer._modules.items() if k != "parametrizations"}
+    still._forward_pre_hooks = OrderedDict((k, h) for k, h in layer._forward_pre_hooks.items() if not computes(h))
     weights = {c.name for c in layer.incoming}
     for kind in ("_parameters", "_buffers"):
         tensors = getattr(layer, kind).items()
         setattr(still, kind, {k: x if x is None or k in weights else x.detach().clone() for k, x in tensors})
+    for k in layer.computed:
+        still.__dict__.pop(k, None)
+        still._buffers[k] = layer.tensor(k).detach()
+    training, layer.training = layer.training, False  # its numbers are those of evaluation
     try:
         still.snapshot = Snapshot.of(layer)
     except NumericError as error:
         raise NumericError(f"{name}: {error}") from None
+    finally:
+        layer.training = training
     return still

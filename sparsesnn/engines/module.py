@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from sparsesnn.arguments import named
 from sparsesnn.engines import dense
@@ -168,9 +169,6 @@ class Layer(Loadable, PopulationModule):
         heard = [pooled(x, pools) for x, pools in zip(lists, Wiring.of(self).pools_before, strict=True)]
         return run_layer(self, heard, state, training_step)
 
-    #: the `forward` that one call of the engine may stand for, also in a subclass that has another one
-    engine_forward = forward
-
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""
         started = state is not None
@@ -321,15 +319,14 @@ class Model(Loadable):
         if plain and isinstance(data, SpikeBatch) and (call := self._one_call(data)):
             outputs, states = call.run(data)
         else:
-            with self.parts.packed(self.layers._modules) if self.parts else nullcontext():
+            packed = self.parts.packed(self.layers._modules) if self.parts else nullcontext()
+            same_weights = parametrize.cached() if chosen else nullcontext()  # in traces as in the pass
+            with packed, same_weights:
                 outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         output = self._output(outputs, states, past, traces)
         if self.watch and self.training and not past and torch.is_grad_enabled():
             self.watch.ran(spikes, output.activity)
         return output
-
-    #: as of `Layer`
-    engine_forward = forward
 
     def learn(
         self,
@@ -452,6 +449,15 @@ class Model(Loadable):
         if self.parts and self.parts.reduction:
             self.parts.reduction.finish()
 
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """While it holds, `tensor` of each layer gives what the next pass in evaluation reads; see `PopulationModule.settled`."""
+        with ExitStack() as stack:
+            for name, layer in self.layers.items():
+                assert isinstance(layer, Layer)
+                stack.enter_context(layer.settled(name))
+            yield
+
     def live(self) -> LiveModel:
         """This network as it is now, ready to run on and on, a few steps at a time; see `LiveModel`."""
         return LiveModel(self)
@@ -478,7 +484,7 @@ class Model(Loadable):
             return spikes
         if self.backend == "cpu":
             return spikes
-        weight = next(iter(self.layers.values())).weights[0]  # type: ignore[index]
+        weight: Tensor = next(iter(self.layers.values())).like  # type: ignore[assignment]
         if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
         return spikes.to(weight.device).to_dense()

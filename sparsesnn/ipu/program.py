@@ -169,6 +169,7 @@ class IpuProgram:
         found: list[tuple[str, Tensor, Any]] = []
         for k, c in enumerate(self.plan.connections):
             layer, shards = self._layer(c.post), self.plan.populations[c.post].shards
+            layer.check_plain(f"ipu: {c.post}")
             weight = getattr(layer, self.plan.network.connections[k].name)
             found.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
         for k, name in enumerate(self._names):

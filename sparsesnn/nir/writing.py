@@ -124,7 +124,11 @@ def to_nir(
         raise DescriptionError(f"`dt` is {dt!r}; give the step that the reader of the graph will run, above 0")
     if readout not in (None, *READOUTS):
         raise DescriptionError(f"`readout` is {readout!r}; give one of {', '.join(READOUTS)}, or None")
-    readout = readout or default_readout(target)
+    with model.settled():
+        return _graph(model, target, reader, dt, keep_reset, readout or default_readout(target))
+
+
+def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: bool, readout: str) -> Any:
     nir = nir_package()
     network = model.network
     one_axis = reader.one_axis and _is_one_axis(network)
@@ -147,7 +151,7 @@ def to_nir(
         if reasons and not (keep_reset and all(reason.is_reset for reason in reasons)):
             raise DescriptionError(next(r for r in reasons if not (keep_reset and r.is_reset)).text)
         neuron, factor = _neuron(nir, name, layer, target, reader, dt, readout)
-        bias = None if layer.bias is None else _array(layer.bias) * factor
+        bias = None if layer.bias is None else _array(layer.tensor("bias")) * factor
         for c, incoming in zip(network.senders(name), layer.senders, strict=True):
             synapses = f"{c.pre}_to_{name}"
             if synapses in nodes:
@@ -435,7 +439,7 @@ def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np
 
 
 def _each(layer: Layer, name: str, n: int) -> NDArray[np.float64]:
-    value = np.asarray(getattr(layer, name).detach().cpu().numpy(), dtype=np.float64)
+    value = np.asarray(layer.tensor(name).detach().cpu().numpy(), dtype=np.float64)
     if name != "threshold":
         value = np.clip(value, 0.0, 1.0)
     values: NDArray[np.float64] = np.broadcast_to(value.reshape(-1) if value.size > 1 else value, (n,)).copy()

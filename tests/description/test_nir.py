@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parametrizations, prune
 
 import sparsesnn as ss
 from sparsesnn.cli import main
@@ -664,3 +665,22 @@ def test_the_table_of_the_guide_names_every_source() -> None:
     for name, convention in CONVENTIONS.items():
         assert f'| `"{name}"` |' in text
         assert convention.dt is None or f"{convention.dt:g}" in text or "1e-" in text
+
+
+def test_pruned_weights_are_written_as_a_pass_reads_them() -> None:
+    network = ss.Network.chain(ss.Input(5), LIF(4, bias=True, reset="zero"), LI(2))
+    model, plain = ss.Model(network), ss.Model(network)
+    layer = model.layers["hidden"]
+    prune.random_unstructured(layer, "input->hidden", amount=0.5)
+    parametrizations.weight_norm(layer, "bias", dim=None)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(3).add_(0.1)
+    graph = to_nir(model, dt=1e-3)  # before any pass has computed the weights again
+    model(ss.SpikeBatch.from_dense(torch.zeros(2, 1, 5)))
+    wanted = {name: getattr(layer, name).detach() for name in ("input->hidden", "bias")}
+    plain.load_state_dict({**plain.state_dict(), **{f"layers.hidden.{name}": x for name, x in wanted.items()}})
+    for name, node in to_nir(plain, dt=1e-3).nodes.items():
+        for kind in ("weight", "bias"):
+            if hasattr(node, kind):
+                np.testing.assert_array_equal(getattr(graph.nodes[name], kind), getattr(node, kind))

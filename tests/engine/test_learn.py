@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsesnn import LI, LIF, Connection, Input, Model, Network, Output, SpikeBatch, parse_net
+from sparsesnn import LI, LIF, Connection, Input, Layer, Model, Network, Output, SpikeBatch, parse_net
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.loss import CrossEntropy
+from sparsesnn.parameters import Incoming
 from sparsesnn.synapses import Sparse
 
 T, B = 13, 3
@@ -307,3 +308,31 @@ def test_an_output_is_freed_when_nobody_has_it_any_more():
             assert [x() for x in held] == [None, None, None]
     finally:
         gc.enable()
+
+
+class Doubled(Layer):
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        out, state = super().forward(*arguments, **named)
+        return 2 * out, state
+
+
+class DoubledModel(Model):
+    def forward(self, *arguments: Any, **named: Any) -> Output:
+        output = super().forward(*arguments, **named)
+        output.potentials = 2 * output.potentials
+        return output
+
+
+@pytest.mark.parametrize("of_layer", [True, False])
+def test_a_forward_of_ones_own_is_run_by_whoever_runs_the_model(of_layer: bool) -> None:
+    network, data = parse_net("13-9-3"), SpikeBatch.from_dense((torch.rand(7, 4, 13) < 0.4).float())
+    plain = Model(network)
+    model = plain if of_layer else DoubledModel(network)
+    wanted = 2 * plain(data).potentials.detach()
+    if of_layer:
+        layer = Doubled(LI(3), [Incoming("hidden->output", 9)])
+        layer.load_state_dict(plain.layers["output"].state_dict())
+        model.layers["output"] = layer
+    assert torch.equal(model(data).potentials, wanted)
+    assert torch.equal(model.live()(data).potentials, wanted)
+    assert torch.equal(model.learn(data, lambda output: output.potentials.sum())[0], wanted.sum())

@@ -35,13 +35,15 @@ _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
 
 
 def any_hooks(modules: Iterable[Any]) -> bool:
-    """Whether any of these modules has a hook, or a `forward` of its own: then each runs by itself."""
+    """Whether any of these modules has a hook or, in a subclass, a `forward` of its own: then each runs by itself."""
     return any(_HOOKS_EVERYWHERE) or any(
-        type(module).forward is not type(module).engine_forward
-        or "forward" in vars(module)
-        or any(vars(module)[name] for name in _HOOKS)
-        for module in modules
+        any(vars(module)[name] for name in _HOOKS) or _has_own_forward(module) for module in modules
     )
+
+
+def _has_own_forward(module: Any) -> bool:
+    ours = next(k for k in type(module).__mro__ if k.__module__.startswith("sparsesnn."))
+    return "forward" in vars(module) or type(module).forward is not ours.forward
 
 
 def fits_one_call(network: Network) -> bool:

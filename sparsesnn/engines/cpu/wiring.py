@@ -30,11 +30,11 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
         if c.is_recurrent and c.axonal:
             found[name + DELAYS] = layer.axonal_delays(c)
     for name in ("bias", "grad_threshold"):
-        value: Tensor | None = getattr(layer, name, None)
+        value: Tensor | None = layer.tensor(name)
         if value is not None:
             found[name] = value
     for name, low, high in layer.population.parameters:
-        value = getattr(layer, name)
+        value = layer.tensor(name)
         if value.requires_grad:
             value = bounded(value, low, high)
             if value.ndim == 0:

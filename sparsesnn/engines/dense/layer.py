@@ -151,8 +151,7 @@ def run_layer(
             f"{type(population).__name__}: capacity is {population.capacity}, but the backend 'dense' has no lists "
             "that could fill up; allowed: capacity=None; change that, or use backend='cpu'"
         )
-    weight = layer.weights[0]
-    mode = choose_mode(layer.dense_mode, weight.device, weight.dtype)
+    mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
     has_axonal = any(c.axonal for c in layer.loops)
     plain = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix for c in layer.loops)
     if (mode == "fused" and not plain) or (mode in ("fused", "compile") and has_axonal):
@@ -222,7 +221,7 @@ def has_triton() -> bool:
 def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None) -> Call:
     population = layer.population
     read, n_steps, n_samples = _sources(layer, sources, shift=state is None)
-    like, shape = layer.weights[0], (n_samples, population.n)
+    like, shape = layer.like, (n_samples, population.n)
     given = [None] * len(population.states) if state is None else state.of(population.states)
     states = tuple(_from_state(z, name, like, shape) for name, z in zip(population.states, given, strict=True))
     before = state.history if state else None
@@ -246,15 +245,15 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
     return Call(
         neuron=Neuron(
             population,
-            tuple(bounded(getattr(layer, name), low, high) for name, low, high in population.parameters),
-            grad_threshold=getattr(layer, "grad_threshold", None),
+            tuple(bounded(layer.tensor(name), low, high) for name, low, high in population.parameters),
+            grad_threshold=layer.tensor("grad_threshold"),
         ),
         sources=read,
         loops=tuple(
             Loop(weight, c.delay, c.synapses, _axonal(layer, c))
             for weight, c in zip(layer.loop_matrices, layer.loops, strict=True)
         ),
-        bias=layer.bias,
+        bias=layer.tensor("bias"),
         n_steps=n_steps,
         n_samples=n_samples,
         n=population.n,
@@ -267,7 +266,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
 def _axonal(layer: Layer, c: Incoming) -> Axonal | None:
     if not c.axonal:
         return None
-    delays = layer.axonal_delays(c).to(layer.weights[0].dtype)
+    delays = layer.axonal_delays(c).to(layer.like.dtype)
     return Axonal.of(delays, between=layer.between_steps(c))
 
 

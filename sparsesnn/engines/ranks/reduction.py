@@ -104,6 +104,7 @@ class Reduction:
             listed: of a matrix, by its name, which of its senders may stand in a list.
         """
         wiring = Wiring.of(layer)
+        layer.check_plain("ranks with replicas")
         for name, c in wiring.connections.items():
             if name not in learnt:
                 continue
