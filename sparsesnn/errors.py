@@ -42,6 +42,10 @@ class NotFiniteError(NumericError):
         self.more = more
 
 
+class SecondDerivativeError(SparseSnnError, NotImplementedError):
+    """A derivative that an engine cannot take: of one of its gradients, or within a transform of `torch.func`."""
+
+
 class DataError(SparseSnnError):
     """A data file is missing, damaged or not in the format it claims."""
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 from sparsesnn import _core
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.first_order import first_order
 from sparsesnn.options import whole
 from sparsesnn.output import Output, at_least_float32
 from sparsesnn.spikes import SpikeBatch
@@ -193,10 +194,14 @@ class CrossEntropy:
         logits = at_least_float32(decode(output, self.decoding, self.n_classes))
         self._check(logits.shape)
         self._check_range()
-        labels = self.labels.to(logits.device)
-        losses = functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+        losses = self._losses(logits)
         self._found = logits.detach(), losses.detach()
         return losses.sum() / self.n_samples
+
+    def _losses(self, logits: Tensor) -> Tensor:
+        """float32[B]."""
+        labels = self.labels.to(logits.device)
+        return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
 
     def in_engine(self, output: Output) -> bool:
         """Whether the engine computes it: of a readout in float32 on the CPU, with a neuron a class."""
@@ -262,19 +267,32 @@ class CrossEntropy:
 
 
 class _CrossEntropyInEngine(torch.autograd.Function):
-    """forward(potentials, loss) -> the loss of these potentials."""
+    """forward(potentials, loss) -> the loss of these potentials.
+
+    A gradient that is differentiated again is PyTorch's, of the same formula; see `sparsesnn.first_order`.
+    """
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, loss: CrossEntropy) -> Tensor:
         value, ctx.gradient = loss.of_potentials(v.detach().numpy())
+        ctx.loss = loss
         ctx.save_for_backward(v)
         return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors  # PyTorch looks whether it was changed since
-        return torch.from_numpy(ctx.gradient(float(d[0]))).expand_as(v), None
+    def backward(ctx: Any, *d: Tensor) -> Any:
+        if torch.is_grad_enabled() and type(ctx.loss).of_potentials is CrossEntropy.of_potentials:
+            loss, (v,) = ctx.loss, ctx.saved_tensors
+            logits = OVER_TIME[loss.decoding](v)
+            gradient = torch.autograd.grad(loss._losses(logits).sum() / loss.n_samples, v, d[0], create_graph=True)
+            return *gradient, None
+        return _gradient_in_engine(ctx, *d)
+
+
+@first_order("a CrossEntropy with an of_potentials of its own")
+def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
+    (v,) = ctx.saved_tensors  # PyTorch looks whether it was changed since
+    return torch.from_numpy(ctx.gradient(float(d[0]))).expand_as(v), None
 
 
 @named

@@ -469,9 +469,11 @@ class _Spread(torch.autograd.Function):
         return torch.from_numpy(matrix)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_matrix: Tensor) -> tuple[Tensor, None, None, None]:
         places, order = ctx.saved_tensors
+        if torch.is_grad_enabled():  # it may be differentiated again
+            taken = d_matrix.reshape(-1)[places]
+            return torch.zeros_like(taken).scatter(0, order, taken), None, None, None
         d_numbers = d_matrix.new_empty(len(order))
         if _in_numpy(d_matrix):
             d_numbers.numpy()[order.numpy()] = d_matrix.contiguous().numpy().reshape(-1)[places.numpy()]

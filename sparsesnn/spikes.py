@@ -17,6 +17,7 @@ from torch import Tensor
 from sparsesnn.arguments import named, renamed
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.event_times import Clock, Precision, step_of, window_problem
+from sparsesnn.first_order import check_transforms
 from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
 from sparsesnn.options import number, plain, whole
 from sparsesnn.typed import padding_advice, typed
@@ -113,6 +114,7 @@ class SpikeBatch:
         if not isinstance(spikes, Tensor) or spikes.ndim != 3:
             found = f"a {type(spikes).__name__}, shape is {tuple(getattr(spikes, 'shape', ()))}"
             raise ShapeError(f"from_dense: spikes are {found}; give a tensor [T, B, N], or with batch_first [B, T, N]")
+        check_transforms("from_dense")
         if gradient not in GRADIENTS:
             raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
         learns = spikes.requires_grad and torch.is_grad_enabled()

@@ -13,6 +13,7 @@ from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import engine_lists
 from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.engines.ranks.shards import ShardedSpikes
+from sparsesnn.first_order import first_order
 from sparsesnn.output import LayerOutput
 from sparsesnn.spikes import SpikeBatch
 
@@ -137,12 +138,13 @@ class _MoveValues(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, move: _Move, moved: SpikeBatch, values: Tensor | None, fraction: Tensor | None) -> Tensor:
+        ctx.read = values, fraction
         ctx.move, ctx.places = move, moved.own_places if isinstance(moved, ShardedSpikes) else None
         after = moved.entry_values()
         return after if ctx.places is None else after[torch.from_numpy(ctx.places)]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order("a layer of the backend 'cpu'")
     def backward(ctx: Any, d_moved: Tensor) -> tuple[Any, ...]:
         _, _, of_values, of_delays = ctx.needs_input_grad
         by_values, by_delays = ctx.move.gradients(d_moved, ctx.places, of_delays)

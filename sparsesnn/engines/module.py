@@ -24,6 +24,7 @@ from sparsesnn.engines.pooling import pooled
 from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
 from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
+from sparsesnn.first_order import check_transforms
 from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Population
@@ -156,6 +157,7 @@ class Layer(Loadable, PopulationModule):
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
+        check_transforms("a layer")
         sources = self.arrived(layer_sources(inputs, len(self.n_pre), type(self.population).__name__), state)
         if self.backend == "dense":
             return dense.run_layer(self, sources, state, packed=packed)
@@ -299,6 +301,7 @@ class Model(Loadable):
             first_sample: over ranks, whose replicas run whole sequences: samples of the batch that other replicas run before
                 these.
         """
+        check_transforms("a model")
         chosen = chosen_neurons(self.network, record) if record else {}
         self._check_input(spikes)
         if self.parts and (state is not None or chosen):

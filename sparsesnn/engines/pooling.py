@@ -14,6 +14,7 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import engine_lists
 from sparsesnn.errors import ShapeError
+from sparsesnn.first_order import first_order
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses import Pool
 
@@ -71,11 +72,11 @@ class _PoolValues(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, made: Pooled, values: Tensor) -> Tensor:
-        ctx.made = made
+        ctx.made, ctx.read = made, (values,)
         # a tensor of its own: autograd ties it to ctx, hence to `made`, and a cycle through both would never be freed
         return made.lists.entry_values().detach()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order("a layer of the backend 'cpu'")
     def backward(ctx: Any, d_made: Tensor) -> tuple[None, Tensor]:
         return None, torch.from_numpy(ctx.made.pull(d_made.contiguous().numpy()))

@@ -18,6 +18,7 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.engines.cpu.wiring import Wiring, layer_tensors
 from sparsesnn.errors import ShapeError
+from sparsesnn.first_order import first_order
 from sparsesnn.layers import LI
 from sparsesnn.output import LayerState, last_steps
 from sparsesnn.parameters import DELAYS, PopulationModule
@@ -240,12 +241,12 @@ class _RunLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, this: Pass, *inputs: Tensor) -> Tensor:
-        ctx.this = this
+        ctx.this, ctx.read = this, inputs[: len(this.sources)]
         ctx.save_for_backward(*inputs[len(this.sources) :])
         return this.run()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order("a layer of the backend 'cpu'")
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         this: Pass = ctx.this
         _ = ctx.saved_tensors  # PyTorch's look whether one was changed since; the engine reads them where they lie

@@ -33,6 +33,7 @@ from sparsesnn.engines.dense.layer import Call, Result, arriving
 from sparsesnn.engines.dense.pieces import Made, in_pieces
 from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError
+from sparsesnn.first_order import first_order
 from sparsesnn.layers import LI, Population
 from sparsesnn.synapses import Synapses
 
@@ -456,7 +457,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order("a layer of the backend 'dense' in dense_mode 'fused'")
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         run: _Run = ctx.run
         out, *inputs = ctx.saved_tensors

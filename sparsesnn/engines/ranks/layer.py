@@ -24,6 +24,7 @@ from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.rows import Rows
 from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, gather_lists
+from sparsesnn.first_order import first_order
 from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.host.comm.base import LIST_GRADIENTS, Array, Bytes
 from sparsesnn.host.comm.layer_exchange import make_exchange
@@ -266,7 +267,7 @@ class _OwnNeurons(torch.autograd.Function):
         return whole[shards.begin : shards.end].clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order("a layer over ranks")
     def backward(ctx: Any, d_own: Tensor) -> tuple[Tensor, None, None]:
         first, own = ctx.first, d_own.contiguous().numpy()
         parts = ctx.comm.gather_parts(own, "numbers", lambda r: np.zeros(first[r + 1] - first[r], own.dtype))
@@ -292,6 +293,6 @@ class _WholeNumbers(torch.autograd.Function):
         return _whole(own, shards, comm)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order("a layer over ranks")
     def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor, None, None]:
         return d_whole[..., ctx.shards.begin : ctx.shards.end].contiguous(), None, None
