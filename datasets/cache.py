@@ -32,6 +32,7 @@ import numpy.typing as npt
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import CacheError, DataError
 from sparsesnn.regular_file import check_regular
+from sparsesnn.utf8 import to_bytes
 
 #: raised whenever the content of a file changes its meaning, or the conversion its result
 FORMAT_VERSION = 3
@@ -85,7 +86,7 @@ def tree_identity(folder: Path, files: Iterable[str]) -> dict[str, Any]:
             stat = (folder / name).stat()
         except OSError as error:
             raise DataError(f"{folder / name}: cannot be read ({error.strerror}); check its permissions") from error
-        digest.update(f"{name}\0{stat.st_size}\0".encode())
+        digest.update(to_bytes(f"{name}\0{stat.st_size}\0"))
         n_files, n_bytes, newest = n_files + 1, n_bytes + stat.st_size, max(newest, stat.st_mtime_ns)
     return {
         "name": folder.name,

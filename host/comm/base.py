@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import _core
+from sparsesnn.utf8 import from_bytes, to_bytes
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -239,7 +240,7 @@ class Communicator(ABC):
 
     def all_texts(self, text: str) -> list[str]:
         """The texts of all ranks."""
-        return [part.tobytes().decode() for part in self.all_gather(np.frombuffer(text.encode(), np.uint8))]
+        return [from_bytes(part.tobytes()) for part in self.all_gather(np.frombuffer(to_bytes(text), np.uint8))]
 
     def sum_counts(self, counts: Sequence[int]) -> list[int]:
         """Sums of whole numbers over the ranks."""

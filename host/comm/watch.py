@@ -311,7 +311,7 @@ def named(rank: int, size: int, message: str) -> str:
 
 
 def say(message: str, output: int = 2, kind: str = "error") -> None:
-    os.write(output, f"sparsesnn: {kind}: {message}\n".encode())
+    os.write(output, f"sparsesnn: {kind}: {message}\n".encode(errors="backslashreplace"))
 
 
 def keep_alive(line: socket.socket) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.commands.measuring import add_parser
-from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
+from sparsesnn.commands.train import read_config
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
@@ -57,19 +57,13 @@ def register(what: Any) -> None:
 def _loading(options: argparse.Namespace) -> int:
     from sparsesnn.bench.loading import bench_loading
     from sparsesnn.config import Config, NetConfig
-    from sparsesnn.config.tables import read_toml
     from sparsesnn.engines import set_threads
     from sparsesnn.errors import ConfigError
 
     name, parameters, augment, batch = options.dataset, None, None, 48
     network: Callable[[int, int], Network] | None = NetConfig("auto-1024-1024-auto").network
     if options.config is not None:
-        check_regular(options.config, ConfigError, MAX_TEXT_BYTES)
-        try:
-            text = options.config.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--config: {options.config} cannot be read: {error}") from None
-        config = Config.resolve(read_toml(text, str(options.config)))
+        config = Config.resolve(read_config(options.config))
         if name not in (None, config.data.name):
             raise ConfigError(f"bench loading: {name!r} and a configuration of {config.data.name!r}; give one of them")
         name, parameters, augment = config.data.name, config.data.options, config.augment or None

@@ -322,17 +322,14 @@ def _measured() -> tuple[Links, Path] | None:
 
 def _network(options: argparse.Namespace) -> Network:
     from sparsesnn.network import Network, parse_net
+    from sparsesnn.utf8 import read_text
 
     if (options.net is None) == (options.network is None):
         raise ConfigError("plan: which network? give --net TEXT, such as 700-974-974-974-20s, or --network FILE")
     if options.net is not None:
         network = parse_net(options.net)
     else:
-        check_regular(options.network, ConfigError, MAX_TEXT_BYTES)
-        try:
-            network = Network.from_json(options.network.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--network: {options.network} cannot be read: {error}") from None
+        network = Network.from_json(read_text(options.network, "--network", "a network as JSON"))
     return network if options.delay is None else network.with_delay(options.delay)
 
 

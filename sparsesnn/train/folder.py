@@ -17,6 +17,7 @@ from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
 from sparsesnn.train.files import LOCK, locked, write_atomically
 from sparsesnn.train.metrics import METRICS, RESULT, Progress
 from sparsesnn.train.report import Report
+from sparsesnn.utf8 import to_file
 
 CONFIG = "config.toml"
 
@@ -106,5 +107,5 @@ def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -
             )
     elif resume:
         report.note(f"{folder}: no checkpoint yet, starting from the beginning")
-    write_atomically(folder / CONFIG, config.to_toml().encode())
+    write_atomically(folder / CONFIG, to_file(config.to_toml()))
     return saved
