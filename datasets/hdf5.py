@@ -93,7 +93,7 @@ def probe(path: Path, choose: Callable[[list[str]], Sequence[str]]) -> list[str]
     check_regular(path, DataError)
     if not sys.executable:  # an embedded interpreter cannot start another
         with opened(path) as file:
-            names = list(file)
+            names = hdf5_items.names_of(file)
             hdf5_items.read_all(file, choose(names), path.stat().st_size)
             return names
     found: list[str] = []

@@ -85,6 +85,11 @@ def open_file(path: str) -> Any:
     return h5py.File(path, "r")
 
 
+def names_of(file: Any) -> list[str]:
+    """The names of what a file holds; bytes that are not UTF-8 become surrogates."""
+    return [os.fsdecode(name) for name in file]
+
+
 def item(group: Any, path: str) -> Any:
     """The array or group that a path leads to; None if there is none.
 
@@ -290,7 +295,7 @@ def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
             raise RefusedError(f"{where[:80]}… lies more than {MAX_DEPTH} groups deep; it is no network")
         made: dict[str, Any] = {}
         for key in group:
-            if not key.isprintable():  # surrogates, too, which stand for bytes that are no text
+            if isinstance(key, bytes) or not key.isprintable():  # h5py leaves names that are not UTF-8 as bytes
                 raise RefusedError(f"{where} has an entry with the name {key!r}, which is no text; it is damaged")
             name = f"{where}/{key}"
             n_items += 1
@@ -372,7 +377,7 @@ def _serve(request: Any) -> None:
             if group is not None:
                 tree(group, request["tree"], n_bytes, request["most"])
         else:
-            print(json.dumps({"names": list(file)}), flush=True)
+            print(json.dumps({"names": names_of(file)}), flush=True)
             read_all(file, json.loads(sys.stdin.readline()), n_bytes)
 
 

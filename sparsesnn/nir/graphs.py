@@ -37,7 +37,7 @@ def check_neurons(n: int, where: str) -> None:
 def _check_matrix(n_post: int, n_pre: int, where: str) -> None:
     if n_post * n_pre > MAX_ELEMENTS:
         raise DescriptionError(
-            f"{where}: makes a matrix of {n_post:,} x {n_pre:,}; allowed: {MAX_ELEMENTS:,} elements of a matrix that is not in the "
+            f"{where} makes a matrix of {n_post:,} x {n_pre:,}; allowed: {MAX_ELEMENTS:,} elements of a matrix that is not in the "
             "file; write the weights themselves as a Linear"
         )
 
@@ -74,7 +74,7 @@ class Route:
         if self.matrix is None and self.kinds:
             return self.filters
         if self.matrix is None:
-            _check_matrix(n, n, f"node {self.source!r}: its neurons reach their counterparts one by one, which")
+            _check_matrix(n, n, f"node {self.source!r}, whose neurons reach their counterparts one by one,")
             return np.eye(n, dtype=np.float32)
         return np.ascontiguousarray(self.matrix.T)
 
@@ -166,7 +166,9 @@ class Graph:
             elif kind in ("Linear", "Affine"):
                 made = None
             elif kind == "Input" and not self.before.get(name):
-                made = maps.shape_of(next(iter(self.nodes[name].input_type.values())), one_axis)
+                made = maps.shape_of(
+                    next(iter(self.nodes[name].input_type.values())), one_axis, f"the Input node {name!r}: shape"
+                )
             if made is not None and name not in found:
                 check_neurons(math.prod(made), f"node {name!r}")
                 found[name] = made
@@ -265,7 +267,7 @@ class Graph:
 
     def input_size(self) -> int:
         shape = next(iter(self.nodes[self.inputs()[0]].input_type.values()))
-        sizes = maps.whole(shape, "the Input node: shape") if shape is not None else [0]
+        sizes = maps.whole(shape, f"the Input node {self.inputs()[0]!r}: shape") if shape is not None else [0]
         if min(sizes, default=0) < 1:
             raise DescriptionError(f"the Input node has shape {shape}; give the number of neurons")
         check_neurons(math.prod(sizes), "the Input node")

@@ -41,10 +41,10 @@ def whole(value: Any, what: str) -> list[int]:
 # ---- order -------------------------------------------------------------------------------------------------------------
 
 
-def shape_of(given: Any, one_axis: bool = False) -> Shape | None:
+def shape_of(given: Any, one_axis: bool = False, what: str = "shape") -> Shape | None:
     """Of NIR's (channels, height, width) or, on one axis, (channels, length), with leading ones (a batch) or without; None
     of what are no maps."""
-    sizes = whole(given, "shape") if given is not None else []
+    sizes = whole(given, what) if given is not None else []
     n = 2 if one_axis else 3
     while len(sizes) > n and sizes[0] == 1:
         sizes = sizes[1:]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -272,3 +274,50 @@ def test_sweeps_print_tables_and_json(capsys: pytest.CaptureFixture[str], tmp_pa
 )
 def test_wrong_sweeps_are_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert message in refused(capsys, "plan", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound"),
+    [
+        ("--net 10-1000000000", "n is 1000000000; .* 1 to 268,435,456"),
+        ("--net 10-1000000000 --target cpu", "n is 1000000000; .* 1 to 268,435,456"),
+        (f"--net 10-{2**63}", "is no size|1 to 268,435,456"),
+        ("--net 10-100000000 --target cpu", "100,000,000 neurons, .* allowed: 262,144"),
+        ("--net 100000x100000x100000:3C8-10 --target cpu", "n is 1000000000000000; .* 1 to 268,435,456"),
+        ("--net 1x5000x5000:3C8-10 --target cpu", "199,840,032 neurons, .* allowed: 262,144"),
+        ("--net 10-10 --target mpi:1000000x1000000", "devices is 1000000; allowed: .* 1 to 4,096"),
+        ("--net 10-10 --target ipu-mk2:1x9999999", "tiles is 9999999; allowed: .* 1 to 65,536"),
+        ("--net 10-10 --target cpu:9999999", "tiles is 9999999; allowed: .* 1 to 65,536"),
+        ("--net 10-10 --replicas 1000000000000", "replicas is 1000000000000 .* 1 to 4,096"),
+        ("--net 10-10 --batch 1000000000000 --target cpu", "batch is 1000000000000; allowed: .* 1 to 1,000,000"),
+        (f"--net 10-10 --steps {10**21}", f"steps is {10**21}; allowed: .* 1 to 1,000,000"),
+        (f"--net 10-10 --target mpi:2x2 --batches 1,{10**20}", f"--batches: is '1,{10**20}'; .* 1 to 1,000,000"),
+        (f"--sweep weak-scaling --ipus {10**20}", f"--ipus: is '{10**20}'; .* 1 to 1,024"),
+    ],
+)
+def test_numbers_have_bounds(arguments: str, bound: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments.split()]) == 2
+    assert re.search(bound, capsys.readouterr().err)
+
+
+def test_networks_in_files_have_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net, place = parse_net("10-8-4").to_dict(), tmp_path / "net.json"
+
+    def refusal(text: str) -> str:
+        place.write_text(text)
+        assert main(["plan", "--network", str(place), "--target", "cpu"]) == 2
+        return capsys.readouterr().err
+
+    for n in (2**63, 10**30, -1):
+        net["populations"]["output"]["n"] = n
+        assert f"n is {n}; give a whole number of neurons, from 1 to 268,435,456" in refusal(json.dumps(net))
+    assert "is not JSON" in refusal(json.dumps(net).replace("-1", "9" * 5000))
+    assert "is not JSON" in refusal("[" * 100_000)
+    many = {"populations": {f"p{k}": {"model": "Input", "n": 1} for k in range(5000)}, "connections": []}
+    assert "has 5,000 populations; allowed: 4,096" in refusal(json.dumps(many))
+    place.unlink()
+    os.mkfifo(place)  # opening it would wait for ever
+    assert main(["plan", "--network", str(place)]) == 2
+    assert "net.json: is a pipe; give a file" in capsys.readouterr().err
+    assert main(["train", "digits", "--config", str(place)]) == 2
+    assert "net.json: is a pipe; give a file" in capsys.readouterr().err

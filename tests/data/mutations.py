@@ -305,7 +305,7 @@ def forked(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | N
                     if group is not None:
                         hdf5_items.tree(group, request["tree"], n_bytes, request["most"])
                 else:
-                    names = list(file)
+                    names = hdf5_items.names_of(file)
                     hdf5_items.read_all(file, choose({"names": names}) if choose else (), n_bytes)
             answer: dict[str, Any] = {"done": True}
         except Exception as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -97,3 +98,19 @@ def test_arrays_are_bytes_of_the_files(tmp_path):
     (tmp_path / "a.bin").write_bytes(content.tobytes())
     rows, _ = files.read_rows([tmp_path / "a.bin"], 5)
     np.testing.assert_array_equal(rows.reshape(-1), content)
+
+
+def test_pipes_folders_and_huge_files_are_no_recordings(tmp_path):
+    os.mkfifo(tmp_path / "a.bin")  # opening it would wait for ever
+    with pytest.raises(DataError, match=r"a\.bin: is a pipe; give a file"):
+        files.read_rows([tmp_path / "a.bin"], 5)
+    with pytest.raises(DataError, match=r"a\.bin: is a pipe; give a file"):
+        files.map_npy(tmp_path / "a.bin")
+    with pytest.raises(DataError, match="zero: is a device; give a file"):
+        files.read_rows([Path("/dev/zero")], 5)
+    with pytest.raises(DataError, match="is a folder; give a file"):
+        files.map_npy(tmp_path)
+    with (tmp_path / "b.bin").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match=r"b\.bin: has 1,099,511,627,776 bytes; at most 268,435,456 are read"):
+        files.read_rows([tmp_path / "b.bin"], 5)

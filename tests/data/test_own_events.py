@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -590,6 +591,56 @@ def test_what_a_header_claims_is_compared_before_memory_is_taken(tmp_path: Path)
     (tmp_path / "f.h5").write_bytes(b"no")
     with pytest.raises(DataError, match=r"f\.h5: is damaged or no HDF5 file"):
         load("events", data_dir=tmp_path / "f.h5")
+
+
+@pytest.mark.parametrize("descr", ["<U0", "|S0", "|V0"])
+def test_entries_of_no_size_are_refused(tmp_path: Path, descr: str) -> None:
+    header = b"{'descr': '%s', 'fortran_order': False, 'shape': (800000000,)}\n" % descr.encode()
+    with pytest.raises(DataError, match=rf"a\.npz: label is \{descr}\[800000000\]; give a flat array"):
+        load("events", data_dir=npz(tmp_path / "a.npz", "label", header, b""))
+
+
+def test_archives_take_memory_in_proportion_to_their_size(tmp_path: Path) -> None:
+    def refusal(name: str, values: np.ndarray, **more: np.ndarray) -> str:
+        np.savez_compressed(tmp_path / "a.npz", **{**arrays(), name: values, **more})  # type: ignore[arg-type]
+        with pytest.raises(DataError) as raised:
+            read(tmp_path / "a.npz")
+        return str(raised.value)
+
+    assert "label claims uint8[5000000], 5,000,000 bytes, from " in refusal("label", np.zeros(5_000_000, np.uint8))
+    assert "bytes in such a file" in refusal("label", np.full(40_000, "x" * 700))
+    assert "allowed: 1,000 characters of a text" in refusal("label", np.array(["x" * 1001] * 13))
+    groups = {f"group_{k}": np.zeros(4_000_000, np.uint8) for k in range(9)}
+    assert re.search(
+        r"its 15 arrays claim 36,\d+,\d+ entries from .*allowed: 34,", refusal("label", np.arange(13), **groups)
+    )
+    assert "allowed: 256" in refusal("label", np.arange(13), **{f"group_{k}": np.arange(13) for k in range(251)})
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}\n"
+    with pytest.raises(DataError, match=r"unit is compressed by method 14; allowed: 0 \(stored\), 8"):
+        read(npz(tmp_path / "b.npz", "unit", header, bytes(8), compression=zipfile.ZIP_LZMA))
+    with zipfile.ZipFile(tmp_path / "c.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t_us.npy", b"\x93NUMPY\x02\x00" + (10**8).to_bytes(4, "little") + b" " * 10**8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"c\.npz: is damaged"):
+            read(tmp_path / "c.npz")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_check_of_far_units_takes_no_memory_for_those_between(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = {"x": np.full(9, 9999), "y": np.full(9, 9999), "p": np.ones(9, int)}
+    table = {"t_us": np.arange(9), "sample": np.zeros(9, int), "label": [0], **far}
+    tracemalloc.start()
+    try:
+        assert main(["data", "check", str(save(tmp_path / "a.npz", table)), "--out", str(tmp_path / "a.png")]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 3 * 10**8
+    finally:
+        tracemalloc.stop()
+    assert "1 of 200,000,000 have events" in capsys.readouterr().out
 
 
 def test_damaged_archives_are_errors_or_whole(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import warnings
 from pathlib import Path
@@ -514,6 +515,116 @@ def test_a_file_that_declares_too_much(tmp_path: Path) -> None:
         match=r"node/weight claims 1,099,511,627,776 entries.* in a file of \d,\d+ bytes; allowed: 134,\d+,\d+ bytes",
     ):
         read(path)
+
+
+def test_a_file_stays_within_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h5py = pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")  # opening it would wait for ever
+    layout = h5py.VirtualLayout((4, 5), "f4")
+    layout[:] = h5py.VirtualSource("pipe", "x", (4, 5))
+    changes = {
+        "weight is a link to another file, 'pipe'": lambda node: node.update(
+            {"weight": h5py.ExternalLink("pipe", "/x")}
+        ),
+        "weight lies in another file, '/dev/zero'": lambda node: node.create_dataset(
+            "weight", (4, 5), "f4", external=[("/dev/zero", 0, 80)]
+        ),
+        "weight is made of arrays of other files, such as 'pipe'": lambda node: node.create_virtual_dataset(
+            "weight", layout
+        ),
+        "more is a link to a group that it lies in": lambda node: node.update({"more": node.parent}),
+        "weight claims 1,000,000,000 entries": lambda node: node.create_dataset("weight", (10**9,), "f4"),
+        r"lies more than 64 groups deep": lambda node: node.create_group("/".join("a" * 100)),
+        r"has more than 1,\d+ groups and arrays": lambda node: [
+            node.file.require_group("held").update({str(k): k}) or node.update({f"k{k}": h5py.SoftLink("/held")})
+            for k in range(50)
+        ],
+        "weight is object; allowed: numbers and texts": lambda node: node.create_dataset(
+            "weight", (2,), h5py.ref_dtype
+        ),
+        r"entry with the name .*which is no text": lambda node: node.update({b"a\xff": 1}),
+    }
+    for message, change in changes.items():
+        write("net.nir", graph(5, "input>w>n>output", w=linear(4, 5), n=lif(4)))
+        with h5py.File("net.nir", "r+") as file:
+            node = file["node/nodes/w"]
+            if "weight" in message:
+                del node["weight"]
+            change(node)
+        with pytest.raises(DataError, match=rf"net\.nir: .*{message}"):
+            read("net.nir")
+    write("net.nir", graph(5, "input>w>n>output", w=linear(4, 5), n=lif(4)))
+    with h5py.File("net.nir", "r+") as file:
+        file.move("node/nodes/w/weight", "held")
+        file["node/nodes/w/weight"] = h5py.SoftLink("/held")
+    assert from_nir("net.nir", source="nir", dt=1e-3).network.n_weights() == 20
+    with pytest.raises(DataError, match="pipe: is a pipe; give a file"):
+        read("pipe")
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("many", "the Input node 'input': shape is 'many'; give .* whole numbers"),
+        (np.array([np.nan]), r"shape is '\[nan\]'"),
+        (np.array([np.inf]), r"shape is '\[inf\]'"),
+        (np.array([2.5]), r"shape is '\[2.5\]'"),
+        (np.array([1 << 62]), "shape is .*each from"),
+        (np.array([1 << 27]), "the Input node: has 134,217,728 neurons; allowed: 1 to 16,777,216"),
+        (
+            np.array([1 << 14]),
+            "reach their counterparts one by one, makes a matrix of 16,384 x 16,384",
+        ),
+        (np.array([-4]), "the Input node has shape"),
+    ],
+)
+def test_shapes_of_an_input(tmp_path: Path, shape: Any, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    h5py = pytest.importorskip("h5py")
+    write(tmp_path / "net.nir", graph(4, "input>n>output", n=lif(1)))
+    with h5py.File(tmp_path / "net.nir", "r+") as file:
+        del file["node/nodes/input/shape"]
+        file["node/nodes/input/shape"] = shape
+    assert main(["nir", "show", str(tmp_path / "net.nir"), "--source", "nir", "--dt", "0.001"]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_numbers_of_nodes_have_bounds() -> None:
+    for made, message in (
+        (graph(4, "input>d>n>output", d=nir.Delay(np.array([np.inf])), n=lif(4)), "has a delay of inf; give a finite"),
+        (
+            graph(
+                1,
+                "input>a>b>n>output",
+                a=nir.Linear(np.ones((9000, 1))),
+                b=nir.Linear(np.ones((9000, 9000))[:, :1]),
+                n=lif(9000),
+            ),
+            "has 1 columns for 9000 inputs",
+        ),
+        (
+            graph(
+                9000,
+                "input>a>b>n>output",
+                a=nir.Linear(np.ones((1, 9000))),
+                b=nir.Linear(np.ones((9000, 1))),
+                n=lif(9000),
+            ),
+            "makes a matrix of 9,000 x 9,000; allowed: 67,108,864 elements",
+        ),
+        (graph(9000, "input>a>n>output", a=nir.Scale(np.ones(9000)), n=lif(9000)), "makes a matrix of 9,000 x 9,000"),
+    ):
+        with pytest.raises(DescriptionError, match=message):
+            from_nir(made, source="nir", dt=1e-3)
+
+
+def test_paths_that_part_and_meet_many_times_end() -> None:
+    n = 40
+    nodes = {f"{side}{k}": nir.Linear(np.eye(2, dtype=np.float32) / 2) for k in range(n) for side in "ab"}
+    edges = ["input>a0", "input>b0", f"a{n - 1}>n>output", f"b{n - 1}>n"]
+    edges += [f"{x}{k}>{y}{k + 1}" for k in range(n - 1) for x in "ab" for y in "ab"]
+    model = from_nir(graph(2, " ".join(edges), n=lif(2), **nodes), source="nir", dt=1e-3)
+    np.testing.assert_array_equal(model.state_dict()["layers.output.input->output"], np.eye(2))
 
 
 def test_a_graph_that_nir_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
