@@ -105,7 +105,8 @@ def _draw(options: argparse.Namespace, confusion: Any, names: Any, result: Any) 
     folder = options.checkpoint if options.checkpoint.is_dir() else options.checkpoint.parent
     path: Path = folder / "confusion.png"
     title = f"{folder.name}, {options.split} part, after epoch {result['epoch']}"
+    drawn: Path | None = None
     with optional("confusion.png"):
         plot_confusion(confusion.counts, names, path, title=title)
-        return path
-    return None
+        drawn = path
+    return drawn

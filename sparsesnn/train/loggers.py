@@ -75,9 +75,10 @@ def _make(point: EntryPoint, config: Config, folder: Path) -> Logger:
 
 def guarded(name: str, make: Callable[[], Logger]) -> list[Guarded]:
     """The logger that `make` returns, in a list that is empty if it fails, which is a warning."""
+    made: list[Guarded] = []
     with optional(name):
-        return [Guarded(name, make())]
-    return []
+        made.append(Guarded(name, make()))
+    return made
 
 
 def _is_installed(point: EntryPoint) -> bool:

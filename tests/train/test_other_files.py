@@ -90,10 +90,10 @@ def test_parts_that_were_made_apart(tmp_path: Path) -> None:
     )
     (tmp_path / "own.py").write_text(text)
     with pytest.warns(UserWarning, match="the test part has no samples of class a, "):
-        result = train(config_for(f"{tmp_path / 'own.py'}:named", data={"test": "own"}), out=tmp_path / "run")
+        result = train(config_for("", data={"test": "own"}), f"{own}:named", out=tmp_path / "run")
     assert result.test_accuracy > 0.9
     with pytest.raises(DataError, match=r"steps of us is 5000\.0 in the part train, 10000\.0 in valid"):
-        train(config_for(f"{tmp_path / 'own.py'}:slow", data={"test": "own", "valid": "own"}), out=tmp_path / "other")
+        train(config_for("", data={"test": "own", "valid": "own"}), f"{own}:slow", out=tmp_path / "other")
     assert with_classes_of({"classes": ["c", "b", "a"]}, made("ab"), "x").labels[:2].tolist() == [2, 1]
 
 
