@@ -128,7 +128,11 @@ class Adam(torch.optim.Optimizer):
                 f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
                 f"{'' if weight.is_contiguous() else ', not contiguous'}; give contiguous float32 on the cpu, or use torch.optim"
             )
-        for name, none in (("exp_avg", weight), ("exp_avg_sq", weight), ("step", torch.tensor(0.0))):
+        for name, none in (
+            ("exp_avg", weight),
+            ("exp_avg_sq", weight),
+            ("step", torch.tensor(0.0, dtype=torch.float32, device="cpu")),
+        ):
             found = state[name] if name in state else torch.zeros_like(none)
             state[name] = found.to(torch.float32).contiguous()  # else the engine would update a copy
         tensors = [weight, *map(state.__getitem__, ("exp_avg", "exp_avg_sq", "step"))]

@@ -37,7 +37,10 @@ def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> S
     """
     n_steps = plain(n_steps)
     values = _samples(x, n_steps, "rate")
-    drawn = (torch.rand(values.shape, generator=generator) < values for _ in range(n_steps))
+    drawn = (
+        torch.rand(values.shape, dtype=torch.float32, device="cpu", generator=generator) < values
+        for _ in range(n_steps)
+    )
     return _lists(drawn, n_steps, *values.shape)
 
 
@@ -80,7 +83,7 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
     threshold = plain(threshold)
     if not threshold > 0:
         raise NumericError(f"delta: threshold is {threshold!r}; give a number above 0")
-    signal = torch.as_tensor(x).detach().cpu().float()
+    signal = torch.as_tensor(x, device="cpu").detach().float()
     if signal.ndim < 3:
         raise ShapeError(f"delta: x has shape {list(signal.shape)}; give [T, B, ...], such as x[:, :, None]")
     if not bool(signal.isfinite().all()):
@@ -100,7 +103,7 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
 
 def _samples(x: Any, n_steps: int, what: str) -> Tensor:
     """float32[B, N]."""
-    values = torch.as_tensor(x).detach().cpu().float()
+    values = torch.as_tensor(x, device="cpu").detach().float()
     if values.ndim < 2:
         raise ShapeError(f"{what}: x has shape {list(values.shape)}; give [B, ...], such as x[None] for one sample")
     if type(n_steps) is not int or n_steps < 1:

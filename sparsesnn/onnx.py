@@ -77,7 +77,8 @@ class StepModule(nn.Module):
 
     def first_states(self, n_samples: int) -> list[Tensor]:
         """The states before the first step: zeros."""
-        return [torch.zeros([int(n_samples if n == "B" else n) for n in shape]) for shape in self.state_shapes]
+        shapes = [[int(n_samples if n == "B" else n) for n in shape] for shape in self.state_shapes]
+        return [torch.zeros(shape, dtype=torch.float32, device="cpu") for shape in shapes]
 
     def forward(self, spikes: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Runs one step.
@@ -90,7 +91,7 @@ class StepModule(nn.Module):
         output = spikes
         for name, population in self.network.receivers().items():
             named = {key.partition(" ")[2]: x for key, x in self.named_buffers() if key.partition(" ")[0] == name}
-            i = named.get("bias", torch.zeros(()))
+            i = named.get("bias", torch.zeros((), dtype=torch.float32, device=spikes.device))
             for c in self.network.incoming(name):
                 if not c.axonal:
                     arriving = before[f"{c.pre}.past"][c.delay - 1] if c.delay else sent[c.pre]
@@ -98,7 +99,7 @@ class StepModule(nn.Module):
                     now = [] if c.is_recurrent else [sent[c.pre][None]]
                     lately = torch.cat([*now, before[f"{c.pre}.past"]])
                     rows = named[f"{c.name} steps"] + (c.delay - 1 if c.is_recurrent else c.delay)
-                    arriving = lately[rows, :, torch.arange(lately.shape[2])].T
+                    arriving = lately[rows, :, torch.arange(lately.shape[2], device=lately.device)].T
                 product = (
                     arriving @ named[c.name] if c.synapses.is_matrix else c.synapses.product(arriving, named[c.name])
                 )
@@ -134,7 +135,7 @@ def export(model: Model, path: str | Path) -> StepModule:
         raise MissingDependencyError("onnx or onnxscript", "onnx", "the export of a network as ONNX") from error
     step, path = StepModule(model).eval(), Path(path)
     # sizes 0 and 1 would be taken for constants
-    arguments = (torch.zeros(2, step.n_input), *step.first_states(2))
+    arguments = (torch.zeros(2, step.n_input, dtype=torch.float32, device="cpu"), *step.first_states(2))
     batch = torch.export.Dim("B", min=1)
     axes = [{0: batch}, *({shape.index("B"): batch} for shape in step.state_shapes)]
     with warnings.catch_warnings():

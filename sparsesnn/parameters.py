@@ -159,17 +159,19 @@ class PopulationModule(nn.Module):
         self.loop_reach = max((c.reach for c in self.loops), default=0)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
-        self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64) if counts else None)
+        self.register_buffer(STEP_COUNTER, torch.zeros((), dtype=torch.int64, device="cpu") if counts else None)
         weights = {c.name: uniform(c) for c in self.incoming}
         for c in self.incoming:
             if c.is_recurrent:
                 self._register(c, weights[c.name])
-        self.bias = nn.Parameter(torch.zeros(population.n)[own]) if population.bias else None
+        self.bias = (
+            nn.Parameter(torch.zeros(population.n, dtype=torch.float32, device="cpu")[own]) if population.bias else None
+        )
         numbers = {parameter.name: getattr(population, parameter.name) for parameter in population.parameters}
         if fires(population):
             numbers["grad_threshold"] = population.listed_above
         for name, number in numbers.items():
-            value = torch.tensor(number, dtype=torch.float32)
+            value = torch.tensor(number, dtype=torch.float32, device="cpu")
             value = value[own].clone() if value.ndim else value
             if getattr(population, f"learn_{name}", False):
                 self.register_parameter(name, nn.Parameter(value))
@@ -507,12 +509,17 @@ def uniform(
         low, high = c.synapses.cut(c.n_pre, n, begin, n if end is None else end)
         length, rows = math.prod(shape[axis:]), math.prod(shape[:axis])
         low, high = (edge * length // shape[axis] if shape[axis] else 0 for edge in (low, high))
-        out = torch.empty(rows, high - low)
-        buffer = torch.empty(rows * length) if room is None else room if len(room) >= length else torch.empty(length)
+        # whatever PyTorch's defaults are: the engines compute in float32, and the draws of a seed are the same everywhere
+        given: Any = {"dtype": torch.float32, "device": "cpu"}
+        out = torch.empty(rows, high - low, **given)
+        if room is None or len(room) < length:
+            buffer = torch.empty(rows * length if room is None else length, **given)
+        else:
+            buffer = room
         step = max(1, len(buffer) // max(1, length))
         for row in range(0, rows, step):
             height = min(step, rows - row)
-            drawn = torch.rand(height * length, generator=generator, out=buffer[: height * length])
+            drawn = buffer[: height * length].uniform_(generator=generator)
             out[row : row + step] = drawn.view(height, length)[:, low:high]
         shape[axis] = (high - low) * shape[axis] // length if length else 0
         fan_in = c.synapses.fan_in(c.n_pre, n) * c.n_copies

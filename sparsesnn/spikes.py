@@ -303,7 +303,8 @@ class SpikeBatch:
     def samples(self, index: slice | Sequence[int] | Tensor) -> SpikeBatch:
         """The batch of the chosen samples, in the order asked for; a mask chooses those where it is true."""
         self.validate()
-        chosen = torch.arange(self.n_samples)[index] if isinstance(index, slice) else torch.as_tensor(index)
+        numbers = range(self.n_samples)[index] if isinstance(index, slice) else index
+        chosen = torch.as_tensor(numbers, device="cpu")
         if chosen.dtype == torch.bool and chosen.shape == (self.n_samples,):
             chosen = chosen.nonzero()[:, 0]
         elif chosen.numel() and (chosen.dtype == torch.bool or chosen.is_floating_point()):

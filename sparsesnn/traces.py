@@ -67,7 +67,7 @@ def chosen_neurons(network: Network, record: Record) -> dict[str, Tensor]:
         if name not in receivers:
             raise DescriptionError(f"record: no population {name!r} has a state; allowed: {', '.join(receivers)}")
         n = receivers[name].n
-        neurons = torch.arange(n) if ids is None else torch.as_tensor(ids)
+        neurons = torch.arange(n, device="cpu") if ids is None else torch.as_tensor(ids, device="cpu")
         whole = not neurons.is_floating_point() and neurons.dtype != torch.bool
         if neurons.ndim != 1 or (len(neurons) and (not whole or int(neurons.min()) < 0 or int(neurons.max()) >= n)):
             raise DescriptionError(f"record: {name!r}: neurons are {ids!r}; give a list of ids from 0 to {n - 1}")
@@ -88,7 +88,7 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     """
     population = layer.population
     n_steps, n_samples = _shape(sent)
-    dtype = torch.empty((), dtype=layer.like.dtype).numpy().dtype
+    dtype = torch.empty((), dtype=layer.like.dtype, device="cpu").numpy().dtype
     current = np.zeros((n_steps * n_samples, len(neurons)), dtype)
     if (bias := layer.tensor("bias")) is not None:
         current += _numpy(bias)[neurons]
@@ -166,7 +166,7 @@ def _add_products(
     weight = weight.detach().cpu()
     for t in range(max(0, -delay), min(n_steps, len(current) // max(1, n_samples) - delay)):
         part = slice(*np.searchsorted(rows, [t * n_samples, (t + 1) * n_samples]))
-        step = torch.zeros(n_samples, incoming.n_pre, dtype=weight.dtype)
+        step = torch.zeros(n_samples, incoming.n_pre, dtype=weight.dtype, device="cpu")
         step[rows[part] - t * n_samples, ids[part]] = torch.from_numpy(values[part]).to(weight.dtype)
         begin = (t + delay) * n_samples
         current[begin : begin + n_samples] += incoming.synapses.product(step, weight)[:, neurons].numpy()
@@ -193,11 +193,11 @@ def _fired(sent: Any, neurons: Tensor, dtype: torch.dtype) -> Tensor:
     if not isinstance(sent, SpikeBatch):
         found: Tensor = getattr(sent, "fired", sent).detach().cpu()[:, :, neurons].to(dtype)
         return found
-    place = torch.full((sent.n_neurons,), -1)
-    place[neurons] = torch.arange(len(neurons))
+    place = torch.full((sent.n_neurons,), -1, device="cpu")
+    place[neurons] = torch.arange(len(neurons), device="cpu")
     rows, ids, _ = (torch.from_numpy(x) for x in _entries(sent))
     columns = place[ids]
-    out = torch.zeros(n_steps * n_samples, len(neurons), dtype=dtype)
+    out = torch.zeros(n_steps * n_samples, len(neurons), dtype=dtype, device="cpu")
     out[rows[columns >= 0], columns[columns >= 0]] = 1
     return out.view(n_steps, n_samples, -1)[:, :, place[neurons]]
 

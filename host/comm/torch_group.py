@@ -70,12 +70,12 @@ class TorchGroup(Communicator):
     def all_gather(self, array: Array) -> list[Array]:
         own = np.ascontiguousarray(array).reshape(-1)
         with self.traffic.timed():
-            sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
-            dist.all_gather(sizes, torch.tensor([own.nbytes]), group=self.group)
+            sizes = [torch.empty(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
+            dist.all_gather(sizes, torch.tensor([own.nbytes], device="cpu"), group=self.group)
             longest = max(1, *(int(n) for n in sizes))  # gloo gathers equal lengths
-            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded = torch.zeros(longest, dtype=torch.uint8, device="cpu")
             padded[: own.nbytes] = _bytes(own)
-            parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+            parts = [torch.empty(longest, dtype=torch.uint8, device="cpu") for _ in range(self.size)]
             dist.all_gather(parts, padded, group=self.group)
         found = [part.numpy()[: int(n)].view(own.dtype) for part, n in zip(parts, sizes, strict=True)]
         received = sum(part.nbytes for part in found) - own.nbytes

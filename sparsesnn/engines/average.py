@@ -41,13 +41,16 @@ class Average:
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint."""
-        return {**{f"{PREFIX}{name}": x.clone() for name, x in self.values.items()}, _STEPS: torch.tensor(self.n_steps)}
+        return {
+            **{f"{PREFIX}{name}": x.clone() for name, x in self.values.items()},
+            _STEPS: torch.tensor(self.n_steps, device="cpu"),
+        }
 
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
         """The inverse of `tensors`; `CheckpointError` if they are not the model's."""
         parameters = dict(self.model.named_parameters())
         given = {name[len(PREFIX) :]: x for name, x in tensors.items() if name.startswith(PREFIX) and name != _STEPS}
-        n_steps = int(tensors.get(_STEPS, torch.tensor(-1)))
+        n_steps = int(tensors.get(_STEPS, torch.tensor(-1, device="cpu")))
         shapes = {name: (x.shape, x.dtype) for name, x in given.items()}
         wanted = {name: (p.shape, p.dtype) for name, p in parameters.items()} if n_steps else {}
         if n_steps < 0 or shapes != wanted:

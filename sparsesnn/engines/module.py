@@ -212,7 +212,8 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
 
 @named
 class Model(Loadable):
-    """A `Network` that runs and learns.
+    """A `Network` that runs and learns. Its tensors are float32 on the CPU, whatever PyTorch's default dtype and device are;
+    `model.double()` and `model.to(device)` change that on the backend dense.
 
     Args:
         network: the description.
@@ -236,7 +237,7 @@ class Model(Loadable):
         grid: Grid | None = None,
     ) -> None:
         super().__init__()
-        seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+        seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
         if not isinstance(network, Network):
             raise DescriptionError(f"Model: network is {network!r}; give a Network, such as parse_net('700-256r-20')")
         receivers = network.receivers()
@@ -248,8 +249,8 @@ class Model(Loadable):
         self.dense_mode = dense_mode
         self.weight_dtype = weight_dtype
         self.parts = Parts(network, grid, backend) if grid else None
-        generator = torch.Generator().manual_seed(seed)
-        room = torch.empty(AT_ONCE) if grid else None
+        generator = torch.Generator("cpu").manual_seed(seed)
+        room = torch.empty(AT_ONCE, dtype=torch.float32, device="cpu") if grid else None
         self.layers = nn.ModuleDict()
         for name, population in receivers.items():
             layer = Layer(

@@ -162,7 +162,7 @@ class IpuProgram:
                 for moment, name in self._moments(key):
                     state[name] = torch.from_numpy(self._unpacked(key, moment, parameter))
                 if self.optimiser.keeps_second_moment:
-                    state["step"] = torch.tensor(float(self.step))
+                    state["step"] = torch.tensor(float(self.step), dtype=torch.float32, device="cpu")
 
     def _parameters(self) -> list[tuple[str, Tensor, Any]]:
         """Array on the device, parameter of the model, and how to bring one into the form of the other."""

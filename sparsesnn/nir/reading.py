@@ -166,7 +166,7 @@ def _input(n: int, routes: dict[str, Any]) -> Input:
 
 
 def _tensor(value: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(np.array(value, dtype=np.float32)).reshape(like.shape)
+    return torch.from_numpy(np.array(value, dtype=np.float32)).reshape(like.shape)
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,12 @@ def _examples(network: Network, tile_map: TileMap, n_steps: int, n_samples: int,
     """Number, shape and dtype of the outputs, as the op's own `setup` will find them."""
     last = network.populations[network.output]
     firing = [(k, p) for k, p in enumerate(network.populations.values()) if k and not isinstance(p, LI)]
-    found = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last))]
+    found = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last), dtype=torch.float32)]
     for _, p in firing:
         found.append(torch.zeros(n_steps, n_samples, HEAD + capacity(p), dtype=torch.int32))
         found.append(torch.zeros(n_steps, n_samples, dtype=torch.int32))
     if saves:
-        found += [torch.zeros(tile_map.n_history(k, n_steps, n_samples)) for k, _ in firing]
+        found += [torch.zeros(tile_map.n_history(k, n_steps, n_samples), dtype=torch.float32) for k, _ in firing]
     return found
 
 
@@ -135,6 +135,6 @@ def _ragged(source: Spikes) -> Any:
 
 def _fixed(batch: Any, k: int) -> Spikes:
     shape = (batch.n_steps, batch.n_samples)
-    values = torch.zeros(len(batch.n_listed), k).index_put(places(batch), batch.entry_values())
+    values = torch.zeros(len(batch.n_listed), k, dtype=torch.float32).index_put(places(batch), batch.entry_values())
     dropped = torch.zeros(shape, dtype=torch.int32) if batch.dropped is None else batch.dropped.view(shape)
     return Spikes(fixed_lists(batch, k).view(*shape, -1), values.view(*shape, k), batch.n_neurons, dropped)

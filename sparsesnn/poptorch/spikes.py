@@ -51,12 +51,12 @@ class Spikes(NamedTuple):
         ids = self.lists[:, :, HEAD:].permute(1, 0, 2).reshape(n_samples, n_steps * k).long()
         values = self.entry_values().permute(1, 0, 2).reshape(n_samples, n_steps * k)
         # slots behind the last id hold 0: they add nothing to neuron 0
-        return torch.zeros(n_samples, self.n, device=values.device).scatter_add(1, ids, values)
+        return torch.zeros(n_samples, self.n, dtype=values.dtype, device=values.device).scatter_add(1, ids, values)
 
     def to_dense(self) -> Tensor:
         """float32[T, B, N], 1 where a neuron fired; differentiable. Costs what a dense layer's output costs."""
         values = self.entry_values()
-        silence = torch.zeros(values.shape[0], values.shape[1], self.n, device=values.device)
+        silence = torch.zeros(values.shape[0], values.shape[1], self.n, dtype=values.dtype, device=values.device)
         return silence.scatter_add(2, self.lists[:, :, HEAD:].long(), values)
 
     def n_dropped(self) -> Tensor:

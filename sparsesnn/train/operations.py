@@ -120,9 +120,11 @@ def _fan_out(layer: Any, c: Any) -> Tensor:
     """int64[n_pre], the synapses of each sender whose weight is not zero, of this rank's neurons."""
     weight: Tensor = layer.weight(c).detach().cpu()
     if not weight.numel():  # pools alone, or another rank's
-        return torch.zeros(c.n_pre, dtype=torch.int64)
+        return torch.zeros(c.n_pre, dtype=torch.int64, device="cpu")
     if not c.synapses.is_matrix:
-        paths: Tensor = c.synapses.fan_out(weight, torch.ones(layer.population.n, dtype=torch.float64))
+        paths: Tensor = c.synapses.fan_out(
+            weight, torch.ones(layer.population.n, dtype=torch.float64, device=weight.device)
+        )
         return paths.round().long()
     if (existing := layer.columns(c)) is None:
         return torch.count_nonzero(weight, 1)
@@ -132,7 +134,7 @@ def _fan_out(layer: Any, c: Any) -> Tensor:
 def _arrivals(spikes: SpikeBatch | Tensor, delay: int | Tensor) -> Tensor:
     """int64[N], the spikes of each neuron that arrive within the sequence; `delay`: in steps, one or int64[N]."""
     if isinstance(spikes, Tensor):
-        arrives = torch.arange(len(spikes))[:, None] + delay < len(spikes)  # [T, 1] or [T, N]
+        arrives = torch.arange(len(spikes), device="cpu")[:, None] + delay < len(spikes)  # [T, 1] or [T, N]
         return (spikes.detach().cpu().count_nonzero(dim=1) * arrives).sum(0)
     ids, step = spikes.ids.long(), spikes.list_index() // max(1, spikes.n_samples)
     late = delay[ids] if isinstance(delay, Tensor) else delay

@@ -144,6 +144,19 @@ def test_the_same_configuration_gives_the_same_bits(tmp_path: Path, backend: str
     assert without_times(tmp_path / "a") == without_times(tmp_path / "c")
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_default_dtype_of_pytorch_changes_nothing(tmp_path: Path, backend: str) -> None:
+    config = make_config(train={"backend": backend, "epochs": 2}, optim={"ema": 0.9})
+    wanted = train(config, out=tmp_path / "a")
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = train(config, out=tmp_path / "b")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.weights_sha256 == wanted.weights_sha256
+    assert without_times(tmp_path / "b") == without_times(tmp_path / "a")
+
+
 def test_threads_and_prefetching_do_not_change_the_bits(tmp_path: Path) -> None:
     config = make_config()
     results = [

@@ -101,7 +101,7 @@ class Pass:
             self.result = _core.forward(self.prepare())
         if self.is_readout:
             return torch.from_numpy(self.result.potentials)
-        return torch.from_numpy(self.result.values) if self.save else torch.empty(0)
+        return torch.from_numpy(self.result.values) if self.save else torch.empty(0, dtype=torch.float32, device="cpu")
 
     def ran(self, sources: Sequence[SpikeBatch], result: _core.Run) -> None:
         """After the engine ran it among other layers: the lists that it read, and what it gave back."""

@@ -147,11 +147,11 @@ class Switch:
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint."""
-        return {_NAME: torch.tensor([float(self.is_dense), self.listed], dtype=torch.float64)}
+        return {_NAME: torch.tensor([float(self.is_dense), self.listed], dtype=torch.float64, device="cpu")}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `tensors`; an older checkpoint goes on with lists."""
-        dense, self.listed = tensors.get(_NAME, torch.zeros(2)).tolist()
+        dense, self.listed = tensors[_NAME].tolist() if _NAME in tensors else (0.0, 0.0)
         self.is_dense = bool(dense)
 
 

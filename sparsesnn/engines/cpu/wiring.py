@@ -24,7 +24,9 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
     found = {}
     for name, c in wiring.connections.items():
         if name in wiring.pools:
-            found[name] = torch.ones(c.synapses.weight_shape(c.n_pre, layer.population.n))
+            found[name] = torch.ones(
+                c.synapses.weight_shape(c.n_pre, layer.population.n), dtype=torch.float32, device="cpu"
+            )
         else:
             found[name] = layer.weight(c) if name in wiring.rows or name in wiring.windows else layer.matrix(c)
         if c.is_recurrent and c.axonal:

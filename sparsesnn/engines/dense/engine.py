@@ -101,7 +101,7 @@ class DenseEngine(TorchEngine):
             return super()._totals(output, n, n_correct)
         own = output.activity()
         n_whole, correct = replicas.sum_counts([n, n_correct])
-        parts = [torch.tensor([a * n for a in own.values()], dtype=torch.float64)]
+        parts = [torch.tensor([a * n for a in own.values()], dtype=torch.float64, device="cpu")]
         parts = [torch.from_numpy(part) for part in replicas.all_gather(parts[0].numpy())]
         means = (torch.stack(parts).sum(0) / max(1, n_whole)).tolist()
         return n_whole, correct, dict(zip(own, means, strict=True)), dict.fromkeys(own, 0)

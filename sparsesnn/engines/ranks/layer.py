@@ -168,7 +168,8 @@ class _ShardPass(Pass):
         shards = self.part.shards
         self.lists_read = [engine_lists(source) for source in self.sources]
         if not shards.n:
-            return torch.empty(self.n_steps, self.n_samples, 0) if self.is_readout else torch.empty(0)
+            shape = (self.n_steps, self.n_samples, 0) if self.is_readout else (0,)
+            return torch.empty(shape, dtype=torch.float32, device="cpu")
         out = super().run()
         self.part.count_traffic()
         return out
