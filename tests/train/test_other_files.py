@@ -89,6 +89,7 @@ def test_parts_that_were_made_apart(tmp_path: Path) -> None:
         "def slow(): return {'train': made('abc'), 'test': made('abc'), 'valid': made('abc', 1e4)}\n"
     )
     (tmp_path / "own.py").write_text(text)
+    own = str(tmp_path / "own.py")
     with pytest.warns(UserWarning, match="the test part has no samples of class a, "):
         result = train(config_for("", data={"test": "own"}), f"{own}:named", out=tmp_path / "run")
     assert result.test_accuracy > 0.9
