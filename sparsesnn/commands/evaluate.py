@@ -109,4 +109,4 @@ def _draw(options: argparse.Namespace, confusion: Any, names: Any, result: Any) 
     with optional("confusion.png"):
         plot_confusion(confusion.counts, names, path, title=title)
         drawn = path
-    return drawn
+    return drawn  # noqa: RET504 - `optional` may leave its block early
