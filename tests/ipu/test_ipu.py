@@ -212,7 +212,7 @@ TWO_IPUS = {
 
 @pytest.mark.parametrize("name", TWO_IPUS)
 def test_what_belongs_to_an_ipu_lies_and_stays_there(name: str) -> None:
-    """More than 16 tiles of each IPU, whose sums of squares a vertex of its own adds before they cross a link."""
+    """More than 16 tiles of each IPU, whose sums of squares one vertex adds before they cross a link."""
     target, layout, n, per_tile = TWO_IPUS[name]
     network = Network.chain(ss.Input(11), lif(n, recurrent=True, bias=True), lif(n), ss.LI(3, bias=True), delay=1)
     plan = plan_for(network, 7, 6, target, "sgd", layout=layout)

@@ -73,7 +73,7 @@ def assert_same_lists(found: Mapping[str, ss.SpikeBatch], records: Mapping[str, 
 def check(
     model: ss.Model, spikes: ss.SpikeBatch, labels: torch.Tensor, tolerance: float = 2e-5, **more: Any
 ) -> dict[str, Record]:
-    """One training step on the device: its lists, its loss and what it took off every parameter."""
+    """One training step on the device: its lists, its loss and its change of every parameter."""
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     program = program_for(model, spikes.n_samples, spikes.n_steps, **more)
     records, wanted, loss = specified(model, spikes, labels, training_step=1)
@@ -117,7 +117,7 @@ def random_spikes(n: int, rate: float = 0.25, n_samples: int = B, n_steps: int =
 
 
 def variants() -> dict[str, Population]:
-    """Each spiking model that there is, with each of its resets and orders, exact and detached, all parameters learnt."""
+    """Each spiking model, with each of its resets and orders, exact and detached, all parameters learnt."""
     found: dict[str, Population] = {}
     for key, kind in MODELS.items():
         if not issubclass(kind, Population):

@@ -18,7 +18,7 @@
 #include "compiled.h"
 
 #ifdef SPARSESNN_CHECK_CODELETS
-// What the sanitizer finds ends the process by a signal, not by a silent exit: pytest then names the test.
+// A fault that the sanitizer finds ends the process by a signal, not by a silent exit: pytest then names the test.
 extern "C" __attribute__((visibility("default"))) const char* __ubsan_default_options() {
   return "abort_on_error=1:print_stacktrace=1";
 }

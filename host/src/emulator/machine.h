@@ -54,7 +54,7 @@ struct Report {
   std::vector<std::size_t> tile_bytes;  // everything on each tile
 };
 
-// Where a vertex runs.
+// A vertex, and the tile that runs it.
 struct PlacedVertex {
   std::string compute_set, type;
   unsigned tile;

@@ -17,7 +17,7 @@ namespace {
 // As in codelets/ipu/vertex.h: marks the clock of a step that runs again.
 constexpr unsigned clock_again = 1u << 31;
 
-// A device numbers its tiles by what it has, so a plan that counts otherwise puts neurons on the wrong IPU.
+// A device numbers all its tiles, so a plan that counts fewer puts neurons on the wrong IPU.
 void check_device(const poplar::Target& target, const ProgramSpec& spec) {
   if (target.getTilesPerIPU() != spec.tiles)
     throw std::invalid_argument("IPU program: the plan numbers the tiles of IPUs that have " +
