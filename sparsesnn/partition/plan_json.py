@@ -49,8 +49,6 @@ from sparsesnn.wording import count
 MAX_NUMBER = (1 << 31) - 1
 FORMAT = "sparsesnn-plan"
 VERSION = 2
-#: what another version means by the same keys
-_CHANGES = {1: " (version 1 numbers the tiles of an IPU otherwise)"}
 
 
 def to_json(plan: Plan) -> str:
@@ -100,10 +98,11 @@ def from_json(text: str) -> Plan:
         raise ConfigError(f"plan: not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"plan: the file is no plan; its \"format\" must be '{FORMAT}'")
-    if data.get("version") != VERSION:
+    version = data.get("version")
+    if version != VERSION:
+        why = " (version 1 numbers the tiles of IPUs differently)" if version == 1 else ""
         raise ConfigError(
-            f"plan: version is {data.get('version')!r}; this copy reads {VERSION}: make the plan again with `sparsesnn plan`"
-            f"{_CHANGES.get(data.get('version'), '')}"
+            f"plan: version is {version!r}; this copy reads {VERSION}: make the plan again with `sparsesnn plan`{why}"
         )
     try:
         plan = Plan(

@@ -107,6 +107,7 @@ def test_numbers_of_other_libraries_make_the_same_plan() -> None:
             lambda d: d.update(version=1),
             r"version is 1; this copy reads 2: make the plan again .*version 1 numbers the tiles",
         ),
+        (lambda d: d.update(version=[1]), r"version is \[1\]; this copy reads 2"),
         (lambda d: d.update(format="other"), "the file is no plan"),
         (lambda d: d.pop("network"), "key 'network' is missing"),
         (lambda d: d.update(n_samples="5"), "n_samples is '5'; give a whole number"),
