@@ -54,12 +54,13 @@ class Delays:
             if type(value) is not int or not least <= value <= most:
                 raise DescriptionError(f"Delays: {name} is {value!r}; allowed: whole numbers from {least} to {most:,}")
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "learn", plain(self.learn))
         if not isinstance(self.learn, bool):
             raise DescriptionError(f"Delays: learn is {self.learn!r}; allowed: True, False")
         if self.given is None:
             return
         try:
-            given = tuple(float(d) for d in self.given)
+            given = tuple(float(d) for d in (self.given.to_dense() if hasattr(self.given, "to_dense") else self.given))
         except (TypeError, ValueError):
             raise DescriptionError(f"Delays: given is {self.given!r}; give a number of steps for each sender") from None
         wrong = [d for d in given if not 0 <= d <= self.longest or not (self.learn or d == round(d))]

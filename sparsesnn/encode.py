@@ -18,6 +18,7 @@ from sparsesnn.arguments import named
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.options import plain
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tensor_like import plain_tensor
 
 __all__ = ["rate", "latency", "delta"]
 
@@ -83,7 +84,7 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
     threshold = plain(threshold)
     if not threshold > 0:
         raise NumericError(f"delta: threshold is {threshold!r}; give a number above 0")
-    signal = torch.as_tensor(x, device="cpu").detach().float()
+    signal = plain_tensor(x, "delta: x").detach().cpu().float()
     if signal.ndim < 3:
         raise ShapeError(f"delta: x has shape {list(signal.shape)}; give [T, B, ...], such as x[:, :, None]")
     if not bool(signal.isfinite().all()):
@@ -103,7 +104,7 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
 
 def _samples(x: Any, n_steps: int, what: str) -> Tensor:
     """float32[B, N]."""
-    values = torch.as_tensor(x, device="cpu").detach().float()
+    values = plain_tensor(x, f"{what}: x").detach().cpu().float()
     if values.ndim < 2:
         raise ShapeError(f"{what}: x has shape {list(values.shape)}; give [B, ...], such as x[None] for one sample")
     if type(n_steps) is not int or n_steps < 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.layers import LI, Population
-from sparsesnn.options import option
+from sparsesnn.options import option, plain
 from sparsesnn.output import LayerOutput
 from sparsesnn.parameters import Incoming
 from sparsesnn.rotation import population_seed
@@ -140,7 +140,7 @@ def init_activity(
     for name, value in targets.items():
         if name not in spiking:
             raise DescriptionError(f"init_activity: {name!r} is no spiking population; there are {spiking}")
-        if not 0 < value < 1:
+        if not isinstance(plain(value), (int, float)) or not 0 < value < 1:
             raise DescriptionError(f"init_activity: target of {name!r} is {value!r}; allowed: above 0, below 1")
     reached: dict[str, float] = {}
     first: list[LayerOutput] = [model.readable(x) for x in data]

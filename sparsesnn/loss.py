@@ -19,9 +19,10 @@ from sparsesnn import _core
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.first_order import first_order
-from sparsesnn.options import whole
+from sparsesnn.options import plain, whole
 from sparsesnn.output import Output, at_least_float32
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tensor_like import plain_tensor
 
 
 def _steps_last(v: Tensor) -> Tensor:
@@ -129,8 +130,8 @@ def cross_entropy(
 
     Args:
         output, decoding, n_classes: see `decode`.
-        labels: int64[B], 0 to C - 1; or float32[B, C], the share of each class in a mixed sample, rows that sum to 1:
-            then the mean of -Σ_c label[b,c]·log softmax(logits)[b,c].
+        labels: whole numbers [B], 0 to C - 1; or floats [B, C], the share of each class in a mixed sample, rows that sum to 1:
+            then the mean of -Σ_c label[b,c]·log softmax(logits)[b,c]. A tensor, sparse too, an array or a list.
         label_smoothing: share of the target that is spread evenly over the classes, in [0, 1).
 
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
@@ -160,16 +161,15 @@ class CrossEntropy:
         label_smoothing: float = 0.0,
         n_samples: int | None = None,
     ) -> None:
-        if not isinstance(labels, Tensor):
-            raise ShapeError(
-                f"cross_entropy: labels are a {type(labels).__name__}; give a tensor: torch.as_tensor(labels)"
-            )
+        labels = _labels(labels)
         n_classes = _check_decoding(decoding, n_classes)
-        if not 0 <= label_smoothing < 1:
-            raise DescriptionError(f"cross_entropy: label_smoothing is {label_smoothing}; allowed: 0 to below 1")
+        if not isinstance(plain(label_smoothing), (int, float)) or not 0 <= label_smoothing < 1:
+            raise DescriptionError(f"cross_entropy: label_smoothing is {label_smoothing!r}; allowed: 0 to below 1")
         self.labels, self.decoding, self.n_classes = labels, decoding, n_classes
-        self.label_smoothing = label_smoothing
-        self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else n_samples
+        self.label_smoothing = float(label_smoothing)
+        self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else plain(n_samples)
+        if type(self.n_samples) is not int or self.n_samples < 0:
+            raise DescriptionError(f"cross_entropy: n_samples is {n_samples!r}; allowed: whole numbers, 0 or more")
         self._found: tuple[Any, Any] | None = None
 
     @property
@@ -206,8 +206,8 @@ class CrossEntropy:
     def in_engine(self, output: Output) -> bool:
         """Whether the engine computes it: of a readout in float32 on the CPU, with a neuron a class."""
         v = output.potentials
-        plain = v is not None and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
-        return plain and self.fits_engine(v)
+        is_plain = v is not None and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
+        return is_plain and self.fits_engine(v)
 
     def is_whole(self) -> bool:
         """Whether `of_potentials` is all of it: not where a subclass adds to what is called, and not to that."""
@@ -350,9 +350,17 @@ def _bounds(what: str, bound: float | Mapping[str, float] | None, output: Output
     for name, value in bounds.items():
         if name not in output.spikes:
             raise DescriptionError(f"{what}: {name!r} is no spiking population; there are {list(output.spikes)}")
-        if not 0 <= value <= 1:
+        if not isinstance(plain(value), (int, float)) or not 0 <= value <= 1:
             raise DescriptionError(f"{what}: {name!r} has {value!r}; allowed: 0 to 1 spikes per neuron and step")
     return bounds
+
+
+def _labels(given: Any) -> Tensor:
+    """Labels as int64 or float32; others as they are, for messages."""
+    labels = plain_tensor(given, "cross_entropy: labels")
+    if labels.is_floating_point():
+        return labels.float()
+    return labels if labels.dtype == torch.bool else labels.long()
 
 
 def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:

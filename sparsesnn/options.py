@@ -88,6 +88,8 @@ class Option:
             place: for the message, with {} where the option's name goes: "optim.{}:" or "LIF: {}".
             error: raised for a value that is not allowed.
         """
+        if hasattr(value, "to_dense"):  # of a sparse tensor
+            value = value.to_dense()
         if getattr(value, "requires_grad", False):
             raise error(
                 f"{place.format(self.name)} is a tensor that requires a gradient, which a number in a description cannot carry; give the "

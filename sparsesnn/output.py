@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.options import plain
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tensor_like import plain_tensor
 from sparsesnn.traces import Traces
 
 #: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
@@ -35,6 +37,12 @@ class LayerState:
     step: int = 0
     training_step: int = 0
 
+    def __post_init__(self) -> None:
+        if not (type(self.step) is type(self.training_step) is int):
+            self.step, self.training_step = int(plain(self.step)), int(plain(self.training_step))
+        if not isinstance(self.history, (SpikeBatch, type(None))):
+            self.history = plain_tensor(self.history, "state: history")
+
     def __getattr__(self, name: str) -> Tensor:
         states = self.__dict__.get("states", {})
         if name in states:
@@ -49,7 +57,7 @@ class LayerState:
                 f"state: has {list(self.states)}; the neuron model needs {list(names)}: {missing} missing; pass the state that "
                 "this layer returned"
             )
-        return [self.states[name] for name in names]
+        return [plain_tensor(self.states[name], f"state: numbers of {name}") for name in names]
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) ->
 
     Errors: `DescriptionError` for sources without neurons, and delays that are not one for each source or out of range.
     """
+    sources = sources if isinstance(sources, (tuple, list)) else plain(sources)
     several = tuple(sources) if isinstance(sources, (tuple, list)) else (sources,)
     if all(isinstance(source, Incoming) for source in several):
         return several

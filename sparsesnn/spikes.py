@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from sparsesnn.event_times import Clock, Precision, step_of, window_problem
 from sparsesnn.first_order import check_transforms
 from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
 from sparsesnn.options import number, plain, whole
+from sparsesnn.tensor_like import plain_tensor
 from sparsesnn.typed import padding_advice, typed
 
 #: what `SpikeBatch.from_dense` does with the gradient of its spikes
@@ -97,9 +99,9 @@ class SpikeBatch:
 
     @classmethod
     def from_dense(
-        cls, spikes: Tensor, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
+        cls, spikes: Tensor | npt.ArrayLike, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
     ) -> SpikeBatch:
-        """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1.
+        """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1; sparse tensors and NumPy's arrays too.
 
         Args:
             batch_first: the axes are [B, T, N]. A model that is given swapped axes warns if nearly nothing fires and B > 4·T.
@@ -111,9 +113,12 @@ class SpikeBatch:
         Errors: `ShapeError` for another shape; `SpikeListError` for other entries, and for spikes that require a gradient
         where `gradient` is "none".
         """
-        if not isinstance(spikes, Tensor) or spikes.ndim != 3:
-            found = f"a {type(spikes).__name__}, shape is {tuple(getattr(spikes, 'shape', ()))}"
-            raise ShapeError(f"from_dense: spikes are {found}; give a tensor [T, B, N], or with batch_first [B, T, N]")
+        found, spikes = type(spikes).__name__, plain_tensor(spikes, "from_dense: spikes")
+        if spikes.ndim != 3:
+            raise ShapeError(
+                f"from_dense: spikes are a {found}, shape is {tuple(spikes.shape)}; give a tensor [T, B, N], or with batch_first [B, T, N]"
+            )
+        spikes = spikes.float() if spikes.is_floating_point() and spikes.dtype.itemsize == 1 else spikes
         check_transforms("from_dense")
         if gradient not in GRADIENTS:
             raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
@@ -304,7 +309,7 @@ class SpikeBatch:
         """The batch of the chosen samples, in the order asked for; a mask chooses those where it is true."""
         self.validate()
         numbers = range(self.n_samples)[index] if isinstance(index, slice) else index
-        chosen = torch.as_tensor(numbers, device="cpu")
+        chosen = signed(plain_tensor(numbers, "samples: numbers")).cpu()
         if chosen.dtype == torch.bool and chosen.shape == (self.n_samples,):
             chosen = chosen.nonzero()[:, 0]
         elif chosen.numel() and (chosen.dtype == torch.bool or chosen.is_floating_point()):

@@ -18,6 +18,7 @@ from torch import Tensor
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import Population
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tensor_like import plain_tensor
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
@@ -67,7 +68,9 @@ def chosen_neurons(network: Network, record: Record) -> dict[str, Tensor]:
         if name not in receivers:
             raise DescriptionError(f"record: no population {name!r} has a state; allowed: {', '.join(receivers)}")
         n = receivers[name].n
-        neurons = torch.arange(n, device="cpu") if ids is None else torch.as_tensor(ids, device="cpu")
+        neurons = (
+            torch.arange(n, device="cpu") if ids is None else plain_tensor(ids, f"record: neurons of {name!r}").cpu()
+        )
         whole = not neurons.is_floating_point() and neurons.dtype != torch.bool
         if neurons.ndim != 1 or (len(neurons) and (not whole or int(neurons.min()) < 0 or int(neurons.max()) >= n)):
             raise DescriptionError(f"record: {name!r}: neurons are {ids!r}; give a list of ids from 0 to {n - 1}")

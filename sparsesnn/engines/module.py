@@ -29,6 +29,7 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
+from sparsesnn.options import plain
 from sparsesnn.output import (
     LayerOutput,
     LayerState,
@@ -122,7 +123,12 @@ class Layer(Loadable, PopulationModule):
         self.backend = backend
         self.weight_dtype = weight_dtype
         self.dense_mode = dense_mode
-        self.n_history = max(history or 0, self.loop_reach)
+        steps = 0 if history is None else plain(history)
+        if type(steps) is not int or steps < 0:
+            raise DescriptionError(
+                f"Layer: history is {history!r}; allowed: whole numbers of steps, 0 or more, or None"
+            )
+        self.n_history = max(steps, self.loop_reach)
 
     def extra_repr(self) -> str:
         return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
@@ -201,7 +207,7 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
         )
     if not hasattr(spikes, "n_neurons"):
         return (
-            f"input is a {type(spikes).__name__}; give a SpikeBatch, such as SpikeBatch.from_dense(torch.as_tensor(spikes)) of 0 and 1 in "
+            f"input is a {type(spikes).__name__}; give a SpikeBatch, such as SpikeBatch.from_dense(spikes) of 0 and 1 in "
             f"[T, B, {n_input}]"
         )
     return (
@@ -237,7 +243,9 @@ class Model(Loadable):
         grid: Grid | None = None,
     ) -> None:
         super().__init__()
-        seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
+        given, seed = seed, int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else plain(seed)
+        if type(seed) is not int or not -(2**63) <= seed < 2**64:
+            raise DescriptionError(f"Model: seed is {given!r}; allowed: whole numbers from -2^63 to 2^64 - 1, or None")
         if not isinstance(network, Network):
             raise DescriptionError(f"Model: network is {network!r}; give a Network, such as parse_net('700-256r-20')")
         receivers = network.receivers()

@@ -9,6 +9,7 @@ from typing import Optional
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers.checks import check_population
+from sparsesnn.options import plain
 from sparsesnn.synapses.base import GivenShape
 from sparsesnn.synapses.maps import check_shape
 
@@ -31,6 +32,7 @@ class Input:
     channels_first: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "channels_first", plain(self.channels_first))
         shape = check_shape("Input", self.shape)
         object.__setattr__(self, "shape", shape)
         if shape is not None:

@@ -32,7 +32,7 @@ class Sparse(Synapses):
     Args:
         density: share of the senders that each receiver hears, above 0, at most 1; every receiver hears the same number,
             at least one. Which ones follows from (seed, sizes of the populations).
-        mask: in place of density, which pairs exist: an array [n_pre, n_post] of 0 and 1, or for each sender the ids of
+        mask: in place of density, which pairs exist: an array or tensor [n_pre, n_post] of 0 and 1, sparse ones too, or for each sender the ids of
             its receivers, ascending.
         seed: of the draw. Connections between populations of the same sizes need different seeds to differ.
 
@@ -122,7 +122,8 @@ class Sparse(Synapses):
 
 def _rows(mask: Any) -> tuple[tuple[int, ...], ...]:
     """For each sender the ids of its receivers."""
-    array = mask.detach().cpu().numpy() if hasattr(mask, "detach") else mask
+    array = mask.detach().cpu().to_dense().numpy() if hasattr(mask, "detach") else mask
+    array = array.toarray() if hasattr(array, "toarray") else array  # SciPy's sparse arrays
     if isinstance(array, np.ndarray):
         if array.ndim != 2 or not np.isin(array, (0, 1)).all():
             raise DescriptionError(f"Sparse: mask is an array of shape {array.shape}; give 0 and 1 in [n_pre, n_post]")

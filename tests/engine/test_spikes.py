@@ -565,7 +565,102 @@ def test_validate_finds_duplicates_among_near_spikes() -> None:
 
 
 def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(ShapeError, match=r"from_dense: spikes are a ndarray.*; give a tensor \[T, B, N\]"):
-        SpikeBatch.from_dense(np.zeros((5, 2, 3)))  # type: ignore[arg-type]
+    with pytest.raises(
+        ShapeError, match=r"from_dense: spikes are a ndarray, shape is \(5, 2\); give a tensor \[T, B, N\]"
+    ):
+        SpikeBatch.from_dense(np.zeros((5, 2)))
+    for other, what in (
+        ("101", "a str"),
+        (None, "a NoneType"),
+        (np.array([[["a"]]]), "a ndarray"),
+        ([[[1], [0, 1]]], "a list"),
+        (torch.zeros(5, 2, 3, device="meta"), "on the device meta"),
+        (torch.zeros(5, 2, 3, dtype=torch.complex64), "complex64"),
+    ):
+        with pytest.raises(ShapeError, match=f"from_dense: spikes are .*{what}.*give"):
+            SpikeBatch.from_dense(other)  # type: ignore[arg-type]
     with pytest.raises(SpikeListError, match=r"spikes hold 0\.25; entries must be 0 or 1.*graded=True"):
         SpikeBatch.from_dense(torch.full((1, 1, 3), 0.25))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_dense_spikes_of_every_kind() -> None:
+    wanted = (torch.rand(6, 2, 5, generator=torch.Generator().manual_seed(0)) < 0.4).float()
+    array = wanted.numpy()
+    for other in (
+        *(array.astype(kind) for kind in ("?", "i1", "u2", "i8", "f2", ">f4", "f8", np.longdouble)),
+        array[::-1].copy()[::-1],
+        np.broadcast_to(array, array.shape),  # must not be written
+        array.tolist(),
+        wanted.to_sparse(),
+        wanted.to_sparse(2),
+        wanted.bool().to_sparse(),
+        *(wanted.to(dtype) for dtype in (torch.bfloat16, torch.uint16, torch.float8_e4m3fn)),
+    ):
+        for graded in (False, True):
+            assert torch.equal(SpikeBatch.from_dense(other, graded=graded).to_dense(), wanted)
+    rows = torch.eye(3).expand(2, 3, 3)
+    assert torch.equal(SpikeBatch.from_dense(rows.to_sparse_csr()).to_dense(), rows)
+    learns = wanted.to_sparse().requires_grad_()
+    SpikeBatch.from_dense(learns, gradient="fired").counts().sum().backward()
+    assert learns.grad is not None
+
+
+def test_samples_are_chosen_by_numbers_and_masks_of_every_kind() -> None:
+    spikes = with_near_spikes()
+    for index in ([1], (1,), np.array([1]), np.array([1], np.uint16), torch.tensor([1]).to_sparse()):
+        assert torch.equal(spikes.samples(index).to_dense(), spikes.samples(slice(1, 2)).to_dense())
+    for mask in ([False, True], np.array([False, True]), torch.tensor([False, True]).to_sparse()):
+        assert torch.equal(spikes.samples(mask).to_dense(), spikes.samples([1]).to_dense())
+    for wrong in ("1", None, [[0], [1, 2]]):
+        with pytest.raises(ShapeError, match="samples: numbers are a"):
+            spikes.samples(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_states_of_every_kind(backend: str) -> None:
+    model = Model(ss.parse_net("5-4r-3"), backend=backend)
+    spikes = SpikeBatch.from_dense(torch.ones(3, 2, 5))
+    state = model(spikes).state
+    wanted = model(spikes, state).potentials
+
+    def with_states(change: Any) -> dict[str, Any]:
+        return {k: replace(x, states={name: change(z) for name, z in x.states.items()}) for k, x in state.items()}
+
+    for change in (
+        np.asarray,
+        torch.Tensor.tolist,
+        torch.Tensor.double,
+        torch.Tensor.to_sparse,
+        lambda z: z.T.contiguous().T,
+    ):
+        assert torch.equal(model(spikes, with_states(change)).potentials, wanted)
+    steps = {k: replace(x, step=np.int64(x.step), training_step=np.int64(0)) for k, x in state.items()}
+    assert torch.equal(model(spikes, steps).potentials, wanted)
+    with pytest.raises(ShapeError, match="state: numbers of v are a NoneType"):
+        model(spikes, with_states(lambda _: None))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_numbers_of_numpy_and_sparse_tensors_describe_models() -> None:
+    network = ss.parse_net("5-4r-3")
+    wanted = Model(network, seed=3).layers["hidden"]
+    for seed in (np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)):
+        found = Model(network, seed=seed).layers["hidden"]  # type: ignore[arg-type]
+        assert torch.equal(found.weights[0], wanted.weights[0])
+        assert found.rotation_seed == wanted.rotation_seed
+    for wrong in (3.0, True, "3", 2**64, np.array([3])):
+        with pytest.raises(DescriptionError, match=r"Model: seed is .*allowed: whole numbers from .* or None"):
+            Model(network, seed=wrong)  # type: ignore[arg-type]
+    with pytest.raises(DescriptionError, match="history is 2.5; allowed: whole numbers"):
+        ss.Layer(ss.LIF(3), 3, history=2.5)  # type: ignore[arg-type]
+    assert ss.Layer(ss.LIF(3), np.array([3, 2]), delays=np.array([1, 2]), history=np.int64(1)).delays == (1, 2)  # type: ignore[arg-type]
+    mask = torch.eye(3).to_sparse()
+    for other in (mask, mask.to_sparse_csr()):
+        assert ss.Sparse(mask=other) == ss.Sparse(mask=np.eye(3))
+    assert ss.LIF(3, beta=torch.tensor([0.25, 0.5, 0.0]).to_sparse()).beta == (0.25, 0.5, 0.0)
+    assert ss.Delays(3, learn=np.bool_(True), given=torch.tensor([1, 2]).to_sparse()).given == (1.0, 2.0)  # type: ignore[arg-type]
+    assert ss.Input(shape=np.array([2, 2, 1]), channels_first=np.bool_(True)).channels_first is True  # type: ignore[arg-type]
+    model, spikes = Model(network), SpikeBatch.from_dense(torch.ones(3, 2, 5))
+    traces = model(spikes, record={"hidden": torch.tensor([0, 1]).to_sparse()}).traces["hidden"]
+    assert traces.neurons.tolist() == [0, 1]

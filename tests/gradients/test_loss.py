@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -108,7 +109,7 @@ def test_errors_of_labels() -> None:
         torch.tensor([1, 2]),
         torch.tensor([1.0]),
         torch.tensor([[1]]),
-        torch.tensor([1], dtype=torch.int32),
+        torch.tensor([True]),
     ):
         with pytest.raises(ShapeError, match=r"labels are torch\.\w+ with shape .* give int64 with shape \(1,\)"):
             cross_entropy(leaky(V), labels, "max", 4)
@@ -117,6 +118,32 @@ def test_errors_of_labels() -> None:
             cross_entropy(leaky(V), torch.tensor([label]), "max", 4)
     with pytest.raises(ShapeError, match="0 samples"):
         cross_entropy(leaky(torch.zeros(3, 0, 4)), torch.zeros(0, dtype=torch.int64), "max", 4)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("decoding", ["max", "softmax_sum"])
+def test_labels_of_every_kind(decoding: str) -> None:
+    output, shares = leaky(V.expand(-1, 2, -1)), torch.tensor([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    labels = torch.tensor([3, 0])
+    for plain, given in (
+        (
+            labels,
+            [labels.tolist(), (3, 0), labels.numpy(), labels.to_sparse(), np.array([3, 0], ">i2"), [np.int8(3), 0]],
+        ),
+        (labels, [labels.to(dtype) for dtype in (torch.int32, torch.uint8, torch.uint16)]),
+        (shares, [shares.tolist(), shares.numpy(), shares.double(), shares.to_sparse(), shares.to_sparse_csr()]),
+    ):
+        wanted = cross_entropy(output, plain, decoding, 4)
+        for other in given:
+            assert torch.equal(cross_entropy(output, other, decoding, 4), wanted), other  # type: ignore[arg-type]
+            smoothed = CrossEntropy(other, decoding, 4, label_smoothing=np.float32(0.5), n_samples=np.int64(2))  # type: ignore[arg-type]
+            assert torch.equal(smoothed(output), cross_entropy(output, plain, decoding, 4, label_smoothing=0.5))
+    for names, match in (
+        ({"label_smoothing": "0.1"}, "label_smoothing is '0.1'"),
+        ({"n_samples": 1.5}, "n_samples is 1.5"),
+    ):
+        with pytest.raises(DescriptionError, match=match):
+            CrossEntropy(labels, decoding, 4, **names)  # type: ignore[arg-type]
 
 
 def test_shares_of_classes() -> None:

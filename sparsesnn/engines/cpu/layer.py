@@ -293,7 +293,7 @@ def state_after(
 def states_of(layer: PopulationModule, state: LayerState) -> list[np.ndarray]:
     """The states of the neuron model, in its order."""
     names = layer.population.states
-    return [to_array(z, f"state {x}") for x, z in zip(names, state.of(names), strict=True)]
+    return [to_array(z.detach().float(), f"state {x}") for x, z in zip(names, state.of(names), strict=True)]
 
 
 def own_before(layer: Any, state: LayerState | None) -> _core.Lists | None:

@@ -314,4 +314,4 @@ def _from_state(value: Tensor | None, name: str, like: Tensor, shape: tuple[int,
             f"state.{name} is {tuple(value.shape)}; the sources and the population need {shape}; "
             "pass the state of the same layer and the same number of samples"
         )
-    return value.detach().to(like.device, like.dtype)
+    return value.detach().to(like.device, like.dtype).contiguous()
