@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -147,11 +148,15 @@ def differences(old: Config, new: Config, *, finished: bool = False) -> list[str
     ]
 
 
+@functools.cache
+def _former_names(section: str) -> dict[str, str]:
+    return former_names(tables.keys_of(tables.keys_of(Config, {})[section].type, {}))
+
+
 def _current(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A section with the names that its options have now."""
-    known = tables.keys_of(tables.keys_of(Config, {})[section].type, {})
     try:
-        return current_names(table, former_names(known), section)
+        return current_names(table, _former_names(section), section)
     except TypeError as error:
         raise ConfigError(str(error)) from None
 

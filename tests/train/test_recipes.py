@@ -51,6 +51,8 @@ def made_up(config: DataConfig, recipe: str, seed: int) -> EventSet:
     )
 
 
+@pytest.mark.filterwarnings("ignore:the training part has no samples of class")  # a dozen samples of random classes
+@pytest.mark.filterwarnings("ignore:the (validation|test) part has no samples of class")
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_has_a_plan_and_trains(path, tmp_path, monkeypatch):
     config = Config.from_toml(path.read_text(encoding="utf-8"), path.name)
