@@ -43,6 +43,13 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         return _out_of_memory()
     except KeyboardInterrupt:
         return _fail("stopped by Ctrl-C", 130, kind="")
+    except UnicodeEncodeError as error:
+        if error.encoding.lower() == "utf-8":
+            raise
+        return _fail(
+            f"{error.object!r}: names of files are {error.encoding} here (LC_ALL, PYTHONUTF8); set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
+            1,
+        )
     except BrokenPipeError:  # the reader of our output, such as head, has gone
         sys.stderr.close()
         return 1

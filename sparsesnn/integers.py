@@ -96,7 +96,8 @@ def read(path: str | Path) -> Saved:
     tensors: dict[str, Tensor] = {}
     check_regular(path, CheckpointError)
     try:
-        with safe_open(str(path), "pt") as file:
+        # safetensors takes no name that is not UTF-8
+        with Path(path).open("rb") as opened, safe_open(f"/dev/fd/{opened.fileno()}", "pt") as file:
             about = json.loads((file.metadata() or {})["sparsesnn"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
         network, kind = Network.from_dict(about["network"]), about["weight_dtype"]

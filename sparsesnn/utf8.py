@@ -1,33 +1,48 @@
 """Texts in files, which are UTF-8, and names of files, which may be any bytes.
 
-Python keeps the bytes of a name that are no UTF-8 as lone surrogates (PEP 383): `d\\xe4t` is "d\\udce4t". JSON holds these as escapes; in
-other files they become the bytes again.
+Python keeps bytes of a name that are not UTF-8 as lone surrogates (PEP 383): the byte 0xe4 is "\\udce4". JSON holds these as escapes;
+in other files they become bytes again.
 """
 
 from __future__ import annotations
 
 import codecs
+import os
+import sys
 from pathlib import Path
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
-#: first line of a TOML file with names that are no UTF-8, and so no TOML; without it such bytes are an error
+#: first line of a TOML file with bytes that are not UTF-8, which TOML forbids; without this line they are an error
 RAW_NAMES = "# This file holds names of files that are not UTF-8.\n"
 
 
 def to_bytes(text: str) -> bytes:
+    """UTF-8, with the bytes of names as they are."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def from_bytes(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+    """As Python reads the command line: if names of files are ASCII (LC_ALL=C), all other characters become surrogates."""
+    return os.fsdecode(data)
 
 
 def to_file(text: str) -> bytes:
     """The content of a TOML file; the inverse of `read_text`."""
-    has_raw_names = any("\udc80" <= c <= "\udcff" for c in text)
-    return (RAW_NAMES.encode() if has_raw_names else b"") + to_bytes(text)
+    data = to_bytes(text)
+    return data if _error(data) is None else RAW_NAMES.encode() + data
+
+
+def print_file(data: bytes) -> None:
+    """Writes a file or a command to standard output, whatever the terminal's encoding: escapes would change what it means."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is None:  # a program catches it as a text
+        print(from_bytes(data), end="")
+        return
+    sys.stdout.flush()
+    binary.write(data)
+    binary.flush()
 
 
 def read_text(path: Path, option: str, what: str) -> str:
@@ -49,10 +64,18 @@ def read_text(path: Path, option: str, what: str) -> str:
     for mark, name in ((codecs.BOM_UTF8, "UTF-8"), (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16")):
         if data.startswith(mark):
             raise ConfigError(f"{option}: {path} is {name} with a byte order mark; save it as UTF-8 without one")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
+    if (error := _error(data)) is not None:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(
             f"{option}: {path} is not UTF-8: byte 0x{data[error.start]:02x} in line {line}; save it as UTF-8, or give {what}"
-        ) from None
+        )
+    return from_bytes(data)
+
+
+def _error(data: bytes) -> UnicodeDecodeError | None:
+    """Why these bytes are not UTF-8; None if they are."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error
+    return None

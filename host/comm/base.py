@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import _core
-from sparsesnn.utf8 import from_bytes, to_bytes
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -240,7 +239,9 @@ class Communicator(ABC):
 
     def all_texts(self, text: str) -> list[str]:
         """The texts of all ranks."""
-        return [from_bytes(part.tobytes()) for part in self.all_gather(np.frombuffer(to_bytes(text), np.uint8))]
+        names = "surrogatepass"  # of files may be other bytes than UTF-8
+        data = text.encode("utf-8", names)
+        return [part.tobytes().decode("utf-8", names) for part in self.all_gather(np.frombuffer(data, np.uint8))]
 
     def sum_counts(self, counts: Sequence[int]) -> list[int]:
         """Sums of whole numbers over the ranks."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn.commands import launch_auto, launch_scaling
 from sparsesnn.errors import ConfigError
+from sparsesnn.utf8 import print_file, to_bytes
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _launch(options: argparse.Namespace) -> int:
     # Within a step mpirun starts its own processes on other hosts by srun, which would wait for CPUs.
     before = {"SLURM_OVERLAP": "1"} if job.overlap and launcher.kind != "srun" else {}
     if options.dry_run:
-        print(shlex.join([*(f"{name}={value}" for name, value in before.items()), *command]))
+        print_file(to_bytes(shlex.join([*(f"{name}={value}" for name, value in before.items()), *command]) + "\n"))
         if shutil.which(launcher.executable) is None:
             print(f"sparsesnn: launch: there is no {launcher.executable} here that could run this", file=sys.stderr)
         return 0
@@ -183,7 +184,7 @@ def _print_template(options: argparse.Namespace) -> int:
     job = make_job(options)
     if options.template == "slurm":
         job = _with_plugin(job, "srun")
-    print(batch_script(options.template, job, batch), end="")
+    print_file(to_bytes(batch_script(options.template, job, batch)))
     return 0
 
 

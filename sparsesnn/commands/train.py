@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import CodeError, ConfigError
 from sparsesnn.host.comm.on_ranks import run_on_ranks
+from sparsesnn.utf8 import print_file, read_text, to_file
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator
@@ -104,7 +104,7 @@ def _train(options: argparse.Namespace) -> int:
             raise ConfigError(f"--resume: is {options.resume!r}; allowed: auto, or nothing")
         options.dataset, options.resume = options.resume, "yes"
     if options.print_config:
-        print_toml(resolve(options).to_toml())
+        print_file(to_file(resolve(options).to_toml()))
         return 0
     if options.comm is not None:
         return _dry_run(options)
@@ -173,22 +173,8 @@ def resolve(options: argparse.Namespace) -> Any:
     return flags.resolve(options, *layers, named)
 
 
-def print_toml(text: str) -> None:
-    """On standard output as in a file, whatever the encoding of the terminal: escapes for other characters are no TOML."""
-    from sparsesnn.utf8 import to_file
-
-    binary = getattr(sys.stdout, "buffer", None)
-    if binary is None:  # caught in a text
-        print(text, end="")
-        return
-    sys.stdout.flush()
-    binary.write(to_file(text))
-    binary.flush()
-
-
 def read_config(path: Path) -> dict[str, Any]:
     from sparsesnn.config.tables import read_toml
-    from sparsesnn.utf8 import read_text
 
     return read_toml(read_text(path, "--config", "a TOML file"), str(path))
 

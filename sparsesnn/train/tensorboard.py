@@ -13,6 +13,7 @@ from sparsesnn.config.tables import flatten
 from sparsesnn.figures import import_matplotlib
 from sparsesnn.train.files import inside
 from sparsesnn.train.loggers import Guarded, guarded
+from sparsesnn.wording import printable
 
 if TYPE_CHECKING:
     from sparsesnn.train.loop import Run
@@ -74,7 +75,7 @@ class TensorBoard:
 
     def _add_hyperparameters(self, result: Mapping[str, Any]) -> None:
         given = flatten(self.config.to_dict())
-        parameters = {k: x if isinstance(x, (bool, int, float, str)) else str(x) for k, x in given.items()}
+        parameters = {k: x if isinstance(x, (bool, int, float)) else printable(x) for k, x in given.items()}
         names = ("test_accuracy", "valid_accuracy", "test_loss", "samples_per_s")
         reached = {f"result/{name}": result[name] for name in names if result[name] is not None}
         self.writer.add_hparams(parameters, reached, run_name=".", global_step=self.epoch)
