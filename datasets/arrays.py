@@ -1,7 +1,7 @@
 """Named flat arrays from one file, .npz or HDF5, that may be damaged or made to do harm. They are read in pieces.
 
-Nothing is unpickled. What a header claims is compared with the size of the file before memory is taken, see `most_entries` and
-`most_bytes` in `hdf5_items`: a file of a few megabytes takes a few hundred at most.
+Nothing is unpickled. The sizes in a header are compared with the size of the file before memory is taken, see `most_entries` and
+`most_bytes` in `hdf5_items`: a file of a few megabytes takes a few hundred megabytes of memory at most.
 """
 
 from __future__ import annotations
@@ -316,6 +316,6 @@ def _texts(path: Path, name: str, values: Array, n: int) -> Array:
     if longest > _TEXT_LENGTH or 4 * n * longest > most_bytes(n_bytes):
         raise DataError(
             f"{path}: {name} has {n:,} texts of up to {longest:,} characters in a file of {n_bytes:,} bytes; allowed: {_TEXT_LENGTH:,} "
-            "characters, and fewer for so many samples; shorten them, or give numbers"
+            "characters, and fewer in a small file; shorten them, or give numbers"
         )
     return np.array(texts, str).reshape(values.shape)

@@ -52,7 +52,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def why(text: str, number: int | None = None) -> str:
-    """What is wrong with a file that h5py cannot read, and what to do.
+    """The reason why h5py cannot read a file, and the remedy.
 
     Args:
         text, number: of h5py's error; the number is None where it has none.
@@ -79,7 +79,7 @@ def why(text: str, number: int | None = None) -> str:
 
 
 def probe(path: Path, choose: Callable[[list[str]], Sequence[str]]) -> list[str]:
-    """The names of what the file holds, after another process has read the arrays that `choose` takes of them.
+    """The names in the file, after another process has read the arrays that `choose` takes of them.
 
     The HDF5 library follows addresses that a damaged file holds, which can end the process, or never end. Once for each
     conversion, a process with limits on memory and time tries the file first: it reads the same pieces in the same way.

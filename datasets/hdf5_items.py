@@ -1,9 +1,9 @@
-"""Arrays and groups of one HDF5 file, reached without leaving the file, and bounds on what they claim.
+"""Arrays and groups of one HDF5 file, reached without leaving the file, and bounds on their sizes.
 
 A small HDF5 file can claim arrays of any size, name other files as its own data, and end the process that reads it. So no link to
 another file is followed, sizes are compared with the size of the file before memory is taken, and this file is also a script:
-`hdf5.probe` starts it in a process of its own, with limits on memory and time, to read first what is read afterwards. It imports
-nothing of sparsesnn, which would take seconds.
+`hdf5.probe` starts it in a separate process, with limits on memory and time, which reads the file first. It imports nothing of
+sparsesnn, which would take seconds.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def open_file(path: str) -> Any:
 
 
 def names_of(file: Any) -> list[str]:
-    """The names of what a file holds; bytes that are not UTF-8 become surrogates."""
+    """The names in a file; bytes that are not UTF-8 become surrogates."""
     return [os.fsdecode(name) for name in file]
 
 
@@ -382,7 +382,7 @@ def _serve(request: Any) -> None:
 
 
 def verdict(error: Exception) -> dict[str, Any]:
-    """What a process answers that cannot read a file."""
+    """The answer of a process that cannot read a file."""
     if isinstance(error, RefusedError):
         return {"refused": str(error)}
     return {"error": str(error), "errno": getattr(error, "errno", None), "type": type(error).__name__}

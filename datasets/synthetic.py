@@ -35,13 +35,13 @@ _PATTERN, _SAMPLE = range(2)
 class Options:
     """What is made."""
 
-    n_neurons: int = option(100, "neurons", low=1)
-    n_classes: int = option(10, "classes, each with rates of its own", low=1)
+    n_neurons: int = option(100, "neurons", low=1, high=100_000_000)
+    n_classes: int = option(10, "classes, each with rates of its own", low=1, high=100_000)
     n_steps: int = option(50, "steps of a sample", low=1, high=1_000_000)
-    n_samples: int = option(500, "samples of each part, the classes in turn", low=1)
+    n_samples: int = option(500, "samples of each part, the classes in turn", low=1, high=10_000_000)
     activity: float = option(0.02, "spikes per neuron and step", above=0, below=1)
     contrast: float = option(0.8, "how much the classes differ; 0: not at all", low=0, high=1)
-    n_blocks: int = option(5, "parts of the window with rates of their own; 1: constant in time", low=1)
+    n_blocks: int = option(5, "parts of the window with rates of their own; 1: constant in time", low=1, high=1_000_000)
     seed: int = option(0, "of the patterns and the samples")
 
 

@@ -17,7 +17,7 @@ _KINDS = (
 
 
 def check_regular(path: str | Path, error: type[Exception], most_bytes: int | None = None) -> None:
-    """Refuses what is there and is no regular file; a file that is missing is left to whoever opens it.
+    """Refuses a path that is no regular file; a missing file is left to the caller, who opens it.
 
     Args:
         error: raised with a message that begins with the path.

@@ -19,6 +19,9 @@ from sparsesnn.network import Network, parse_net
 from sparsesnn.options import Option, option, options_of
 from sparsesnn.synapses import Shape
 
+#: of a delay in milliseconds
+_MAX_MS = 1e9
+
 
 def _neurons(table: Table) -> dict[str, Option]:
     """Arguments of the hidden populations: those of every neuron model but what the text says by letters."""
@@ -54,6 +57,7 @@ class NetConfig(Section, name="net"):
         0,
         "of all connections between populations, steps; with 1 all layers run at once, which IPUs need to be fastest",
         low=0,
+        high=MAX_DELAY,
         flag="delay",
         metavar="D",
     )
@@ -64,22 +68,26 @@ class NetConfig(Section, name="net"):
         low=0,
         high=MAX_DELAY,
     )
-    delays_ms: tuple[float, ...] = option((), "delays in milliseconds, rounded to steps", low=0)
+    delays_ms: tuple[float, ...] = option((), "delays in milliseconds, rounded to steps", low=0, high=_MAX_MS)
     recurrent_delays: tuple[int, ...] = option(
         (), "steps: the same of recurrent connections; empty: once, one step", low=1, high=MAX_DELAY
     )
-    recurrent_delays_ms: tuple[float, ...] = option((), "recurrent_delays in milliseconds, rounded to steps", above=0)
+    recurrent_delays_ms: tuple[float, ...] = option(
+        (), "recurrent_delays in milliseconds, rounded to steps", above=0, high=_MAX_MS
+    )
     axonal_delays: int = option(
         0,
         "longest delay of single senders, steps: each neuron that sends to a hidden population has one; 0: none",
         low=0,
         high=MAX_DELAY,
     )
-    axonal_delays_ms: float = option(0.0, "axonal_delays in milliseconds, rounded to steps", low=0)
+    axonal_delays_ms: float = option(0.0, "axonal_delays in milliseconds, rounded to steps", low=0, high=_MAX_MS)
     recurrent_axonal_delays: int = option(
         0, "the same of recurrent connections, in addition to their delay of 1 or more; 0: none", low=0, high=MAX_DELAY
     )
-    recurrent_axonal_delays_ms: float = option(0.0, "recurrent_axonal_delays in milliseconds, rounded to steps", low=0)
+    recurrent_axonal_delays_ms: float = option(
+        0.0, "recurrent_axonal_delays in milliseconds, rounded to steps", low=0, high=_MAX_MS
+    )
     learn_axonal_delays: bool = option(False, "train the axonal delays; else they stay as drawn")
     neurons: dict[str, Any] = spread(_neurons)
     tau_range: tuple[float, ...] = option(

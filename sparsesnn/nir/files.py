@@ -30,7 +30,7 @@ def nir_package() -> Any:
 def read(path: str | Path) -> Any:
     """The graph in the file `path`.
 
-    The package `nir` would open the file itself, and follow its links into others; it gets what was read here.
+    The package `nir` would open the file itself, and follow its links into others; it gets dicts of arrays instead.
 
     Errors: `DataError` if it is missing, damaged, too large, no NIR file, or reaches into other files.
     """

@@ -42,4 +42,4 @@ def test_what_has_no_meaning_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(NumericError, match="mode 'fused' finds a loss of 1.1, others 1: a defect"):
         _agree({"step": 1.0, "fused": 1.1})
     assert main(["bench", "baselines", "--batch", "4,x"]) == 2
-    assert "--batch: is '4,x'; give whole numbers from 1 up" in capsys.readouterr().err
+    assert "--batch: is '4,x'; give whole numbers from 1 to 1,000,000" in capsys.readouterr().err

@@ -164,7 +164,7 @@ def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
         (["--net", "7-5-3", "--link", "12"], "--link: is '12'; give GB/s and µs"),
         (["--net", "7-5-3", "--link", "0,2"], "--link: is '0,2'"),
         (["--net", "7-5-3", "--max-activity", "0"], "max_activity is 0.0; allowed: above 0"),
-        (["--net", "7-5-3", "--batch", "0"], "batch is 0; give a whole number, at least 1"),
+        (["--net", "7-5-3", "--batch", "0"], "batch is 0; allowed: whole numbers from 1 to 1,000,000"),
         (["--net", "7-5-3", "--memory", "1"], "--memory: target 'ipu-mk2' has its memory in its tiles"),
         (["--net", "7-5-3", "--target", "cpu", "--memory", "-1"], "--memory: is -1.0"),
         (["--net", "7-5-3", "--delay", "-1"], "delay is -1; allowed: "),

@@ -16,7 +16,8 @@ from sparsesnn.cli import main
 from sparsesnn.config import Config
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Local
-from sparsesnn.utf8 import RAW_NAMES, from_bytes, printable, read_text, to_bytes, to_file
+from sparsesnn.utf8 import RAW_NAMES, from_bytes, read_text, to_bytes, to_file
+from sparsesnn.wording import printable
 
 RAW = os.fsdecode(b"d\xe4t")
 CONFIG = """\

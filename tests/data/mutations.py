@@ -1,7 +1,7 @@
 """Reads files that were changed at random, as `test_mutations.py` asks: `python mutations.py KIND,… N [FIRST]`.
 
 Prints the number of changes that were refused, and of those that made no difference to a reader; ends with an error for anything
-but an error of sparsesnn. Memory and the time of each file are limited. A process of its own reads HDF5 files first; here it is
+but an error of sparsesnn. Memory and the time of each file are limited. A separate process reads HDF5 files first; here it is
 forked, which takes a hundredth of the time of a new one.
 """
 

@@ -585,7 +585,7 @@ def test_what_a_header_claims_is_compared_before_memory_is_taken(tmp_path: Path)
         for name in ("unit", "sample", "label"):
             file[name] = np.zeros(3, int)
     with pytest.raises(
-        DataError, match=r"e\.h5: t_us claims 10,000,000,000,000 entries, 80,000,000,000,000 bytes.* allowed: 4,2"
+        DataError, match=r"e\.h5: t_us claims 10,000,000,000,000 entries, 80,000,000,000,000 bytes.* allowed: 67,3"
     ):
         load("events", data_dir=tmp_path / "e.h5")
     (tmp_path / "f.h5").write_bytes(b"no")

@@ -69,7 +69,7 @@ def test_sizes_of_the_wrong_machine_are_refused() -> None:
     ("change", "message"),
     [
         ({"kind": "gpu"}, "kind is 'gpu'; allowed: ipu, cpu"),
-        ({"tiles": 0}, "tiles is 0; give a whole number, at least 1"),
+        ({"tiles": 0}, "tiles is 0; allowed: whole numbers from 1"),
         ({"devices": True}, "devices is True"),
         ({"tiles": 4, "tiles_per_device": 3}, "tiles is 4 and tiles_per_device 3; a plan uses 1 to all"),
         ({"tiles_per_device": 2.0}, r"tiles_per_device 2\.0"),
