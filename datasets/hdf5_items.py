@@ -320,10 +320,10 @@ def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
                 raise RefusedError(f"{name} is {found.dtype}; allowed: numbers and texts")
             if found.shape and is_list(found.dtype):
                 some = list(pieces(found, name, n_bytes))
-                value = np.concatenate(some) if some else np.empty(found.shape, object)
-            else:
-                value = found[()]
-                _progress()
+                made[key] = np.concatenate(some) if some else np.empty(found.shape, object)
+                continue
+            value = found[()]
+            _progress()
             made[key] = value.decode() if isinstance(value, bytes) else value
         return made
 

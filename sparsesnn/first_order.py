@@ -19,10 +19,10 @@ Backward = Callable[..., Any]
 
 
 def first_order(who: str) -> Callable[[Backward], Backward]:
-    """Decorator of `backward`: what it returns raises where it is differentiated again, and only there.
+    """Decorator of `backward`: its gradients raise if they are differentiated again, and only then.
 
-    The gradients are tied to all that the function read: the gradient that came in, the saved tensors, and those in `ctx.read`. So a
-    second derivative by any of them, or by what they were computed of, passes through the guard.
+    They are tied to every tensor that the function read: the incoming gradient, the saved tensors, and those in `ctx.read`. So a second
+    derivative by any of these, or by any tensor before them, passes through the guard.
 
     Args:
         who: computes the gradients, for the message.

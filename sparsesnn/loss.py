@@ -289,7 +289,7 @@ class _CrossEntropyInEngine(torch.autograd.Function):
         return _gradient_in_engine(ctx, *d)
 
 
-@first_order("a CrossEntropy with an of_potentials of its own")
+@first_order("a CrossEntropy with its own of_potentials")
 def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
     (v,) = ctx.saved_tensors  # PyTorch looks whether it was changed since
     return torch.from_numpy(ctx.gradient(float(d[0]))).expand_as(v), None

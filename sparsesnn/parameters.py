@@ -202,7 +202,7 @@ class PopulationModule(nn.Module):
         return math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)) > 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own wiring, and gets the numbers of tensors that are computed of others."""
+        """For copies and pickles: a copy makes its own wiring, and keeps the numbers of tensors that are computed from others."""
         found = {**self.__dict__, "wiring": None, "snapshot": None}
         return {k: x.detach() if isinstance(x, Tensor) and not x.is_leaf else x for k, x in found.items()}
 
@@ -220,10 +220,10 @@ class PopulationModule(nn.Module):
     # ---- Tensors as a forward pass reads them -----------------------------------------------------------------------
 
     def tensor(self, name: str) -> Any:
-        """A parameter or buffer as a forward pass reads it now, also where PyTorch computes it of others: in a parametrization, or in
-        a hook before the pass, as `torch.nn.utils.prune` does; None where the layer has none of this name.
+        """A parameter or buffer as a forward pass reads it now, also if PyTorch computes it from others: in a parametrization, or in a
+        hook before the pass, as `torch.nn.utils.prune` does; None if the layer has none of this name.
 
-        All that reads a layer reads this. Outside a pass it does so within `settled`.
+        Every reader of a layer reads this; outside a pass, within `settled`.
         """
         if (own := self._own(name)) is not None:
             return own
@@ -232,11 +232,11 @@ class PopulationModule(nn.Module):
             return getattr(self, name) if self._has(name) else None
         if isinstance(hook, BasePruningMethod):
             return hook.apply_mask(self)
-        # the pass itself goes on with the power iteration, readers do not
+        # only the pass itself continues the power iteration
         return hook.compute_weight(self, False) if isinstance(hook, SpectralNorm) else hook.compute_weight(self)
 
     def _hook_of(self, name: str) -> Any:
-        """The hook that computes a tensor before each pass; None: there is none that PyTorch knows."""
+        """PyTorch's hook that computes a tensor before each pass; None: there is none."""
         for hook in self._forward_pre_hooks.values():
             if isinstance(hook, BasePruningMethod) and hook._tensor_name == name:
                 return hook
@@ -246,7 +246,7 @@ class PopulationModule(nn.Module):
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """Names of the parameters and buffers of a layer in which none is computed of others."""
+        """Names of the parameters and buffers, also of those that are computed from others."""
         delays = (f"{c.name}{DELAYS}" for c in self.incoming if c.axonal)
         names = (*(c.name for c in self.incoming), "bias", *(q.name for q in self.population.parameters))
         return tuple(name for name in (*names, "grad_threshold", *delays, STEP_COUNTER) if self._has(name))
@@ -263,14 +263,14 @@ class PopulationModule(nn.Module):
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """Names of those that are: pruned, parametrized, or set by a hook."""
+        """Names of the tensors that are computed from others: pruned, parametrized, or set by a hook."""
         return tuple(name for name in self.tensor_names if self._own(name) is None)
 
     @contextlib.contextmanager
     def settled(self, where: str = "Layer") -> Iterator[None]:
-        """While it holds, `tensor` gives what the next pass in evaluation reads, and reading changes nothing.
+        """While it holds, `tensor` gives the numbers of the next pass in evaluation, and reading changes nothing.
 
-        Errors: `DescriptionError`, which begins with `where`, for a tensor that a hook sets of which PyTorch does not know what it does.
+        Errors: `DescriptionError`, which begins with `where`, for a tensor that an unknown hook may set.
         """
         for name in self.computed:
             hooks = [h for h in self._forward_pre_hooks.values() if not computes(h)]
@@ -289,16 +289,16 @@ class PopulationModule(nn.Module):
                 m.training = True
 
     def check_plain(self, who: str) -> None:
-        """`DescriptionError` if a tensor is computed of others, so that `who`, which changes or sums parameters, has none to change."""
+        """`DescriptionError` if a tensor is computed from others: `who` changes parameters in place, or adds to their gradients."""
         if self.computed:
             raise DescriptionError(
-                f"{who}: {self.computed[0]} is computed of other tensors (pruned or parametrized); it needs a parameter: call it before, or "
-                "make the change permanent, torch.nn.utils.prune.remove or torch.nn.utils.parametrize.remove_parametrizations"
+                f"{who}: {self.computed[0]} is computed from other tensors (pruned or parametrized); allowed: a parameter; call it earlier, or "
+                "make the change permanent: torch.nn.utils.prune.remove or torch.nn.utils.parametrize.remove_parametrizations"
             )
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the dtype and on the device of the weights; its numbers are not meant."""
+        """A tensor with the dtype and on the device of the weights; its numbers are of no interest."""
         found = self._own(self.incoming[0].name)
         return next(x for x in self.parameters() if x.is_floating_point()) if found is None else found
 
@@ -451,7 +451,7 @@ class PopulationModule(nn.Module):
 
 
 def computes(hook: Any) -> bool:
-    """Whether a hook before a pass computes a tensor of others, as `PopulationModule.tensor` does."""
+    """Whether a hook before a pass computes a tensor from others, as `PopulationModule.tensor` does."""
     return isinstance(hook, (BasePruningMethod, WeightNorm, SpectralNorm))
 
 

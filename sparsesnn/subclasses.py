@@ -1,4 +1,4 @@
-"""Subclasses of a described part: an engine runs the part that it knows, and reads nothing that a subclass adds to it.
+"""Subclasses of the parts of a description: an engine runs the parts that it knows, and reads nothing that a subclass adds.
 
 Python 3.8 reads this file, as the neuron models that use it.
 """
@@ -26,15 +26,15 @@ _HARMLESS = frozenset(vars(_Plain)) - {"field"}
 
 
 def as_described(value: Any, known: Iterable[Type[Any]], where: str, what: str) -> Any:  # noqa: UP006
-    """`value`, an instance of a dataclass in `known`. Of a subclass that has other defaults or checks its arguments, the same part
-    without the subclass, so that whatever reads, writes or compares it sees what runs.
+    """`value` as an instance of a dataclass in `known`: a subclass that only has other defaults or checks its arguments becomes the
+    class that it extends, which is what the engines run, write and compare.
 
     Args:
         known: the classes that engines run.
-        where: what the message begins with, such as "population 'hidden'".
-        what: what such classes are called, such as "neuron model".
+        where: the beginning of messages, such as "population 'hidden'".
+        what: the kind of classes, such as "neuron model".
 
-    Errors: `DescriptionError` for a subclass with methods, fields or attributes of its own, which the engines would ignore.
+    Errors: `DescriptionError` for a subclass with its own methods, fields or attributes, which the engines would ignore.
     """
     known = tuple(known)
     cls = type(value)
@@ -57,14 +57,13 @@ def as_described(value: Any, known: Iterable[Type[Any]], where: str, what: str) 
 
 
 def _own_names(value: Any, base: Type[Any]) -> set[str]:  # noqa: UP006
-    """What an instance and its class have that `base` would not do."""
+    """Names in an instance and its class that `base` does not have, or that change it."""
     cls = type(value)
     declared = {f.name: f.init for f in fields(base)}
     found = {f.name for f in fields(cls) if declared.get(f.name) is not f.init} | (set(vars(value)) - set(declared))
     for k in cls.__mro__[: cls.__mro__.index(base)]:
-        is_dataclass = "__dataclass_fields__" in vars(
-            k
-        )  # of another class the inherited __init__ keeps the old defaults
+        # without `@dataclass` the inherited __init__ keeps the old defaults
+        is_dataclass = "__dataclass_fields__" in vars(k)
         for name, x in vars(k).items():
             is_default = name in declared and is_dataclass and not hasattr(x, "__get__")
             if name not in _HARMLESS and not is_default:

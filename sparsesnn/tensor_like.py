@@ -16,7 +16,7 @@ def plain_tensor(value: Any, what: str) -> Tensor:
 
     Args:
         value: a tensor, sparse or quantized too; an array; or nested lists of numbers.
-        what: what the messages begin with, such as "from_dense: spikes".
+        what: the beginning of messages, such as "from_dense: spikes".
 
     Errors: `ShapeError` for anything without numbers in the form of one array.
     """
@@ -26,7 +26,7 @@ def plain_tensor(value: Any, what: str) -> Tensor:
             kind = "nested, whose rows may differ in length" if value.is_nested else kind
             raise ShapeError(f"{what} are a tensor {kind}; give real numbers, in a tensor of one shape")
         if value.is_quantized:
-            value = value.dequantize()
+            return torch.dequantize(value)
         return value if value.layout == torch.strided else value.to_dense()
     try:
         array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)  # SciPy's sparse arrays have it

@@ -463,7 +463,7 @@ class Model(Loadable):
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """While it holds, `tensor` of each layer gives what the next pass in evaluation reads; see `PopulationModule.settled`."""
+        """While it holds, `tensor` of each layer gives the numbers of the next pass in evaluation; see `PopulationModule.settled`."""
         with ExitStack() as stack:
             for name, layer in self.layers.items():
                 assert isinstance(layer, Layer)

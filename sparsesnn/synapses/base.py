@@ -163,7 +163,7 @@ def _is_ours(kind: Type[Synapses]) -> bool:  # noqa: UP006
 
 
 def as_known_kind(synapses: Synapses, where: str) -> Synapses:
-    """Synapses without a subclass of one of the kinds here, see `as_described`; a kind of one's own extends `Synapses` itself."""
+    """Synapses without a subclass of one of the kinds here, see `as_described`; a new kind extends `Synapses` itself."""
     ours = [kind for kind in Synapses.kinds.values() if _is_ours(kind)]
     if not isinstance(synapses, tuple(ours)):
         return synapses
@@ -174,8 +174,8 @@ def as_known_kind(synapses: Synapses, where: str) -> Synapses:
 def described_synapses(synapses: Synapses, where: str) -> Synapses:
     """The synapses of a connection as the engines run them.
 
-    Errors: `DescriptionError`, which begins with `where`, for a subclass of another kind with methods of its own, and for a product
-    of a kind that is a matrix, which the engines multiply themselves.
+    Errors: `DescriptionError`, which begins with `where`, for a subclass of another kind with its own methods, and for a matrix with its
+    own product: the engines multiply by matrices themselves.
     """
     synapses = as_known_kind(synapses, where)
     kind = type(synapses)

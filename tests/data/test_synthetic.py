@@ -66,7 +66,7 @@ def test_one_of_everything():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"n_neurons": 0}, "n_neurons is 0; allowed: whole numbers, 1 or more"),
+        ({"n_neurons": 0}, "n_neurons is 0; allowed: whole numbers, 1 to 100"),
         ({"n_samples": 2.0}, "n_samples is 2.0"),
         ({"n_steps": 0}, "n_steps is 0"),
         ({"activity": 0.0}, "activity is 0.0"),

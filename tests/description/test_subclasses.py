@@ -1,4 +1,4 @@
-"""Subclasses of what a network is described with: an engine reads none of their methods, so they are refused by name."""
+"""Subclasses of the parts of a description: engines read none of their methods, so they are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that PyTorch computes of others: everything that reads a layer reads what its forward pass reads."""
+"""Weights that PyTorch computes from others: every reader of a layer reads the numbers of its forward pass."""
 
 from __future__ import annotations
 

@@ -35,14 +35,14 @@ _HOOKS_EVERYWHERE = [vars(torch_modules)[f"_global{name}"] for name in _HOOKS]
 
 
 def any_hooks(modules: Iterable[Any]) -> bool:
-    """Whether any of these modules has a hook or, in a subclass, a `forward` of its own: then each runs by itself."""
+    """Whether any of these modules has a hook or a subclass's own `forward`: then each runs by itself."""
     return any(_HOOKS_EVERYWHERE) or any(
         any(vars(module)[name] for name in _HOOKS) or _has_own_forward(module) for module in modules
     )
 
 
 def _has_own_forward(module: Any) -> bool:
-    ours = next(k for k in type(module).__mro__ if k.__module__.startswith("sparsesnn."))
+    ours: Any = next(k for k in type(module).__mro__ if k.__module__.startswith("sparsesnn."))
     return "forward" in vars(module) or type(module).forward is not ours.forward
 
 
