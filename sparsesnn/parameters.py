@@ -15,9 +15,6 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union  # noqa: 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from sparsesnn.bounds import bounded
 from sparsesnn.delays import Delays
@@ -230,19 +227,15 @@ class PopulationModule(nn.Module):
         hook = self._hook_of(name)
         if hook is None:
             return getattr(self, name) if self._has(name) else None
-        if isinstance(hook, BasePruningMethod):
+        if hasattr(hook, "apply_mask"):
             return hook.apply_mask(self)
         # only the pass itself continues the power iteration
-        return hook.compute_weight(self, False) if isinstance(hook, SpectralNorm) else hook.compute_weight(self)
+        iterates = hasattr(hook, "n_power_iterations")
+        return hook.compute_weight(self, False) if iterates else hook.compute_weight(self)
 
     def _hook_of(self, name: str) -> Any:
         """PyTorch's hook that computes a tensor before each pass; None: there is none."""
-        for hook in self._forward_pre_hooks.values():
-            if isinstance(hook, BasePruningMethod) and hook._tensor_name == name:
-                return hook
-            if isinstance(hook, (WeightNorm, SpectralNorm)) and hook.name == name:
-                return hook
-        return None
+        return next((hook for hook in self._forward_pre_hooks.values() if computed_by(hook) == name), None)
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
@@ -273,7 +266,7 @@ class PopulationModule(nn.Module):
         Errors: `DescriptionError`, which begins with `where`, for a tensor that an unknown hook may set.
         """
         for name in self.computed:
-            hooks = [h for h in self._forward_pre_hooks.values() if not computes(h)]
+            hooks = [h for h in self._forward_pre_hooks.values() if not computed_by(h)]
             if name not in self._parametrized and self._hook_of(name) is None and hooks:
                 raise DescriptionError(
                     f"{where}: {name} is no parameter, and the forward hook {hooks[0]!r} may change it before each pass, so it cannot be "
@@ -450,9 +443,12 @@ class PopulationModule(nn.Module):
         return whole
 
 
-def computes(hook: Any) -> bool:
-    """Whether a hook before a pass computes a tensor from others, as `PopulationModule.tensor` does."""
-    return isinstance(hook, (BasePruningMethod, WeightNorm, SpectralNorm))
+def computed_by(hook: Any) -> str:
+    """The name of the tensor that PyTorch's hook before a pass computes from others, as `PopulationModule.tensor` does; "" of any other
+    hook. `torch.nn.utils.prune` has `apply_mask`, the older weight_norm and spectral_norm have `compute_weight`."""
+    if hasattr(hook, "apply_mask"):
+        return str(getattr(hook, "_tensor_name", ""))
+    return str(getattr(hook, "name", "")) if hasattr(hook, "compute_weight") else ""
 
 
 class _Spread(torch.autograd.Function):

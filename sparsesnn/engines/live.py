@@ -17,7 +17,7 @@ from sparsesnn.engines.cpu.one_call import any_hooks
 from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.errors import NumericError, ShapeError
 from sparsesnn.output import LayerState, Output, check_state
-from sparsesnn.parameters import computes
+from sparsesnn.parameters import computed_by
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
@@ -94,7 +94,7 @@ def _still(name: str, layer: Any) -> Any:
     # PyTorch computes nothing here: neither a parametrization, which is a property of the class, nor a hook before the pass
     still.__class__ = parametrize.type_before_parametrizations(layer)
     still._modules = {k: x for k, x in layer._modules.items() if k != "parametrizations"}
-    still._forward_pre_hooks = OrderedDict((k, h) for k, h in layer._forward_pre_hooks.items() if not computes(h))
+    still._forward_pre_hooks = OrderedDict((k, h) for k, h in layer._forward_pre_hooks.items() if not computed_by(h))
     weights = {c.name for c in layer.incoming}
     for kind in ("_parameters", "_buffers"):
         tensors = getattr(layer, kind).items()
