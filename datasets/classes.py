@@ -25,7 +25,12 @@ _MOST_NAMES = 12
 
 
 def numbered(
-    values: npt.ArrayLike, what: str, names: Sequence[Any] | None = None, *, argument: str = "classes"
+    values: npt.ArrayLike,
+    what: str,
+    names: Sequence[Any] | None = None,
+    *,
+    argument: str = "classes",
+    only_texts: bool = False,
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     """int64[n], and the names that the numbers stand for; none where the values are numbers already.
 
@@ -35,6 +40,7 @@ def numbered(
         names: of the numbers 0, 1, …. A text becomes its place in this list; whole numbers are places already, unless
             the names are whole numbers too. None: texts are numbered in sorted order.
         argument: what `names` is called, for messages.
+        only_texts: `names` says nothing of whole numbers.
 
     Raises:
         DataError: another shape; floats, which would be truncated; numbers beyond int64; a value that `names` lacks.
@@ -49,7 +55,7 @@ def numbered(
         raise DataError(f"{what}: {holds}; give whole numbers from 0, or texts")
     if given.dtype == np.uint64 and given.size and int(given.max()) >= 1 << 63:
         raise DataError(f"{what}: holds {given.max()}; allowed: numbers below 2^63")
-    if names is not None:
+    if names is not None and not (only_texts and given.dtype.kind != "U"):
         return _by_name(given, what, names, argument)
     if given.dtype.kind == "U":
         found, numbers = np.unique(given, return_inverse=True)

@@ -166,7 +166,7 @@ class EventSet:
                 numbered in sorted order, set by set; a set with other texts than an earlier one warns.
             groups: for each name, [n]: which group a sample belongs to; whole numbers or texts.
             group_names: for each name of a group, the texts that member 0, 1, … have; None: in sorted order.
-            description: what made it, JSON values; its entries `classes` and `group_names` are the same as the arguments.
+            description: what made it, JSON values; texts are numbered by its entries `classes` and `group_names`, as by the arguments.
 
         Raises:
             DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts, or texts that
@@ -182,7 +182,7 @@ class EventSet:
         window: dict[str, Any] = {"n_neurons": n_neurons, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
         description = dict(description or {})
         given = description.get("classes") if classes is None else classes
-        numbers, names = numbered(labels, "from_events: labels", given)
+        numbers, names = numbered(labels, "from_events: labels", given, only_texts=classes is None)
         one_label_each(numbers.size, [t_us.size for t_us, _ in arrays], "from_events: labels", whole(n_steps))
         warn_of_other_texts(names, "from_events", chosen=given is not None, stacklevel=4)
         binned = bin_events(arrays, **window, duplicates=duplicates, source="from_events", clock=clock)
@@ -193,18 +193,23 @@ class EventSet:
             raise DataError(
                 f"from_events: n_classes is {n_classes!r}, but classes has {len(names)} names; leave n_classes out"
             )
-        texts_of = {**description.pop("group_names", {}), **(group_names or {})}
-        if strange := [name for name in texts_of if name not in (groups or {})]:
+        described = description.pop("group_names", None) or {}
+        texts_of = {**described, **(group_names or {})}
+        if strange := [name for name in group_names or {} if name not in (groups or {})]:
             raise DataError(
                 f"from_events: group_names has {strange[0]!r}; allowed: {', '.join(groups or {}) or 'none'}"
             )
         members = {
             name: numbered(
-                group, f"from_events: groups[{name!r}]", texts_of.get(name), argument=f"group_names[{name!r}]"
+                group,
+                f"from_events: groups[{name!r}]",
+                texts_of.get(name),
+                argument=f"group_names[{name!r}]",
+                only_texts=name not in (group_names or {}),
             )
             for name, group in (groups or {}).items()
         }
-        found_names = {name: texts for name, (_, texts) in members.items() if texts}
+        found_names = {**described, **{name: texts for name, (_, texts) in members.items() if texts}}
         return cls.from_binned(
             binned,
             numbers,

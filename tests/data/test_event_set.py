@@ -162,6 +162,15 @@ def test_a_list_of_classes_gives_texts_their_numbers():
         assert EventSet.from_events(EVENTS, ["owl", "dog"], classes=classes, **WINDOW).labels.tolist() == [2, 1]
     described = EventSet.from_events(EVENTS, ["owl", "dog"], description={"classes": ["owl", "cat", "dog"]}, **WINDOW)
     assert (described.labels.tolist(), described.classes) == ([0, 2], ["owl", "cat", "dog"])
+    free = EventSet.from_events(
+        EVENTS, [2, 0], description={"classes": ["a", "b"], "group_names": {"x": ["y"]}}, **WINDOW
+    )
+    assert (free.labels.tolist(), free.n_classes, free.classes, free.group_names) == (
+        [2, 0],
+        3,
+        ["a", "b"],
+        {"x": ["y"]},
+    )
     numbers = EventSet.from_events(EVENTS, [2, 1], classes=train.classes, **WINDOW)
     assert (numbers.labels.tolist(), numbers.n_classes) == ([2, 1], 3)
     assert EventSet.from_events(EVENTS, [30, 10], classes=[10, 20, 30], **WINDOW).labels.tolist() == [2, 0]
