@@ -1,8 +1,8 @@
 """Reads files that were changed at random, as `test_mutations.py` asks: `python mutations.py KIND,… N [FIRST]`.
 
 Prints the number of changes that were refused, and of those that made no difference to a reader; ends with an error for anything
-but an error of sparsesnn. Memory and the time of each file are limited. A separate process reads HDF5 files first; here it is
-forked, which takes a hundredth of the time of a new one.
+but an error of sparsesnn. Memory and the time of each file are limited. The process that reads HDF5 files first goes on with the next
+file here, unless a file ends it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -28,7 +28,7 @@ import torch
 
 import sparsesnn as ss
 from sparsesnn.config import Config
-from sparsesnn.datasets import cache, dvs_gesture, hdf5, hdf5_items, heidelberg, nmnist, recording
+from sparsesnn.datasets import cache, dvs_gesture, hdf5, heidelberg, nmnist, recording
 from sparsesnn.errors import SparseSnnError
 from sparsesnn.layers import LIF
 from sparsesnn.nir import from_nir, to_nir, write
@@ -290,34 +290,41 @@ def restructured(content: bytes, name: str, k: int) -> bytes:
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
-def forked(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | None = None) -> None:
-    """As `hdf5._ask`, in a fork of this process."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        names: list[str] = []
-        try:
-            n_bytes = path.stat().st_size
-            with hdf5_items.open_file(str(path)) as file:
-                hdf5_items._limit(n_bytes)
-                if "tree" in request:
-                    group = hdf5_items.item(file, request["tree"])
-                    if group is not None:
-                        hdf5_items.tree(group, request["tree"], n_bytes, request["most"])
-                else:
-                    names = hdf5_items.names_of(file)
-                    hdf5_items.read_all(file, choose({"names": names}) if choose else (), n_bytes)
-            answer: dict[str, Any] = {"done": True}
-        except Exception as error:
-            answer = hdf5_items.verdict(error)
-        os.write(writer, json.dumps([names, answer]).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        names, answer = json.loads(pipe.read() or b"[[], {}]")
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if choose and "done" in answer:
-        choose({"names": names})
+#: the script that reads an HDF5 file first, for one file after the other
+SERVER = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("hdf5_items", sys.argv[1])
+items = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(items)
+items.MAX_SECONDS_ALL = 1e6  # of all files
+while True:
+    items.main()
+    sys.stdout.flush()
+"""
+_server: list[subprocess.Popen[str]] = []
+
+
+def ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | None = None) -> None:
+    """As `hdf5._ask`, of a process that reads many files, until one ends it."""
+    if not _server:
+        command = [sys.executable, "-I", "-c", SERVER, str(hdf5.PROBE)]
+        _server.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    process, code = _server[0], 0
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def said(line: Any) -> Any:
+        process.stdin.write(json.dumps(line) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline() or "{}")
+
+    answer = said({"path": str(path), "modules": sys.path, **request})
+    if choose is not None and "names" in answer:
+        answer = said(list(choose(answer)))
+    if not answer:
+        process.stdin.close()
+        process.stdout.close()
+        code = _server.pop().wait()
     hdf5._judge(path, answer, code)
 
 
@@ -355,9 +362,12 @@ def _limit_memory() -> None:
 def main(names: str, n: int, first: int = 0) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    hdf5._ask = forked
+    hdf5._ask = ask
     for name in names.split(","):
         try_changes(name, n, first)
+    for process in _server:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":
