@@ -289,11 +289,11 @@ class Engine(ABC):
         """Scales the initial weights on data that all ranks have; see `sparsesnn.init.init_activity`."""
 
     def prepare(self, batches: Iterable[SpikeBatch]) -> str:
-        """Called once before a new run, with its first batches; says what was chosen by them, "": nothing."""
+        """Called once before a new run, with its first batches. Returns a line for the log; "": nothing to report."""
         return ""
 
     def machine(self) -> Mapping[str, Any]:
-        """What is known of the machine at the end of a run, for `result.json`."""
+        """Facts of the machine at the end of a run, for `result.json`."""
         return {}
 
     @abstractmethod

@@ -58,7 +58,7 @@ def compare_cycles(program: IpuProgram, spikes: SpikeBatch) -> Cycles:
 
 
 def counted_lengths(plan: Plan, lists: Mapping[str, SpikeBatch]) -> list[dict[str, Lengths]]:
-    """Of every time step the lists of each population: what its busiest worker, bucket and collector have.
+    """The lists of each population in every time step, with the loads of its busiest worker, bucket and collector.
 
     Args:
         lists: of the input and of every spiking population, B samples at most those of all replicas; a readout has none.
