@@ -105,8 +105,8 @@ def _idx(path: Path, n_axes: int) -> npt.NDArray[np.uint8]:
 def _bytes(path: Path) -> bytes:
     packed = path.with_name(path.name + ".gz")
     try:
-        for place in (path, packed):
-            check_regular(place, DataError, MOST_BYTES)
+        check_regular(path, DataError, MOST_BYTES)
+        check_regular(packed, DataError)
         if path.exists():
             return path.read_bytes()
         if packed.exists():

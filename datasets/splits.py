@@ -127,8 +127,6 @@ def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, optio
 def _listed(path: Path, n_samples: int, how: str, option: str) -> Indices:
     check_regular(path, ConfigError, MAX_TEXT_BYTES)
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("it is no file")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{option}: {how!r} cannot be read ({error}); give a text file of sample numbers") from None

@@ -8,6 +8,7 @@ all made from these declarations (see `sparsesnn.config`). Python 3.8 reads this
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
@@ -20,11 +21,13 @@ from typing import Any, Callable, Dict, Optional, Sequence, Type, Union  # noqa:
 from sparsesnn.wording import meant
 
 
+@functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8 has no cache
 def is_union(kind: Any) -> bool:
     """Whether a type is one of several: X | Y."""
     return typing.get_origin(kind) in (Union, getattr(types, "UnionType", Union))
 
 
+@functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8 has no cache
 def is_table(kind: Any) -> bool:
     """Whether a type is that of tables: dict[str, X], Mapping[str, X]."""
     return kind is dict or typing.get_origin(kind) in (dict, Mapping)

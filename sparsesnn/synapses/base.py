@@ -164,6 +164,8 @@ def _is_ours(kind: Type[Synapses]) -> bool:  # noqa: UP006
 
 def as_known_kind(synapses: Synapses, where: str) -> Synapses:
     """Synapses without a subclass of one of the kinds here, see `as_described`; a new kind extends `Synapses` itself."""
+    if _is_ours(type(synapses)):
+        return synapses
     ours = [kind for kind in Synapses.kinds.values() if _is_ours(kind)]
     if not isinstance(synapses, tuple(ours)):
         return synapses

@@ -273,7 +273,7 @@ def test_a_config_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe\x00")
     assert run("train", "--config", path) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "binary.toml is UTF-16 with a byte order mark" in capsys.readouterr().err
 
 
 def test_as_a_module() -> None:

@@ -57,7 +57,8 @@ def test_equals_the_slow_reference(data, n_neurons, n_steps, pool, duplicates):
     # borders of steps, both sides of the window, and times between
     time = st.one_of(
         st.integers(-2, n_steps + 2).map(lambda k: k * dt_us),
-        st.floats(-3 * dt_us, (n_steps + 3) * dt_us, allow_nan=False),
+        # not within rounding errors of a border: those times belong to the border
+        st.floats(-3 * dt_us, (n_steps + 3) * dt_us, allow_nan=False).map(lambda t: round(t, 3)),
     )
     sample = st.lists(st.tuples(time, st.integers(0, n_neurons - 1)), max_size=20)
     samples = data.draw(st.lists(sample, max_size=4))

@@ -834,7 +834,7 @@ def test_the_example_of_a_camera(tmp_path: Path) -> None:
 
 def test_a_label_for_every_event_is_a_warning(tmp_path: Path) -> None:
     sample = np.repeat(np.arange(5), 10)
-    events = {"t_us": np.arange(50), "unit": sample, "sample": sample}
+    events = {"t_us": np.tile(np.arange(10), 5), "unit": sample, "sample": sample}
     right = save(tmp_path / "right.npz", {**events, "label": np.arange(5) % 2})
     assert load("events", data_dir=right).labels.tolist() == [0, 1, 0, 1, 0]
     wrong = save(tmp_path / "wrong.npz", {**events, "label": sample % 2})
@@ -934,9 +934,14 @@ def test_parts_of_a_function_are_matched_by_the_names_of_their_classes(tmp_path:
         "def fewer():\n"
         "    return {'train': made(['cat', 'dog', 'owl'] * 20), 'test': made(['owl', 'dog'])}\n"
     )
-    assert prepare.load_parts(config(f"{path}:both").data).test.event_set.labels.tolist() == [2, 1, 2, 0]
+    assert prepare.load_parts(config("").with_data_dir(f"{path}:both").data).test.event_set.labels.tolist() == [
+        2,
+        1,
+        2,
+        0,
+    ]
     with pytest.warns(UserWarning, match="the test part has no samples of class cat") as caught:
-        parts = prepare.load_parts(config(f"{path}:fewer").data)
+        parts = prepare.load_parts(config("").with_data_dir(f"{path}:fewer").data)
     assert (len(caught), parts.test.event_set.labels.tolist()) == (1, [2, 1])
 
 

@@ -130,7 +130,7 @@ def test_lists_of_samples_that_are_not_there(text, message, tmp_path):
         split_validation(make(np.arange(9) % 2), f"file:{path}")
     with pytest.raises(ConfigError, match=r"'file:.*none' cannot be read .*give a text file"):
         split_validation(make(np.arange(9) % 2), f"file:{tmp_path / 'none'}")
-    with pytest.raises(ConfigError, match="'file:/dev/zero' cannot be read .*no file"):
+    with pytest.raises(ConfigError, match="/dev/zero: is a device"):
         split_validation(make(np.arange(9) % 2), "file:/dev/zero")  # it never ends
 
 

@@ -95,7 +95,7 @@ def test_numbers_of_other_libraries_make_the_same_plan() -> None:
     counted = replace(target, devices=np.int64(1), tiles=np.int64(8), clock_hz=np.float32(target.clock_hz))
     sizes: Any = {"capacity": {"a": np.int64(3)}, "keep_every": np.int64(2), "replicas": np.int64(1)}
     assert make_plan(branched(), np.int64(5), np.array(4), counted, **sizes).to_json() == plain.to_json()  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="plan: steps is 4.0; give a whole number"):
+    with pytest.raises(ConfigError, match="plan: steps is 4.0; allowed: whole numbers"):
         make_plan(branched(), 5, 4.0, target)  # type: ignore[arg-type]
 
 

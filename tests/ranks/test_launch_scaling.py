@@ -553,7 +553,7 @@ def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, mo
             "weak-scaling starts ranks itself; write: sparsesnn launch weak-scaling",
         ),
         (["strong-scalling"], "'strong-scalling' is no sparsesnn command"),
-        (["batch-size", "--batches", "0"], "--batches: is '0'; give whole numbers from 1 up"),
+        (["batch-size", "--batches", "0"], "--batches: is '0'; give whole numbers from 1 to 1,000,000"),
         (["weak-scaling", "--dry-run-ranks", "8", "--link", "fast"], "--link: is 'fast'; give GB/s and µs"),
         (["weak-scaling", "--dry-run-ranks", "many"], "--dry-run-ranks: is 'many'; give whole numbers"),
         (["strong-scaling", "--split", "time"], "--split: is 'time'; allowed: neurons, samples"),

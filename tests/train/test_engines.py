@@ -69,7 +69,8 @@ def test_state_is_all_that_the_next_step_depends_on(name: str) -> None:
     assert second.weights_sha256() != first.weights_sha256()
     second.load(first.state(), "here")
     assert second.weights_sha256() == first.weights_sha256()
-    assert first.step(batch, 0.02) == second.step(batch, 0.02)
+    # a note says how the first step of an engine went
+    assert first.step(batch, 0.02) == replace(second.step(batch, 0.02), note="")
     assert second.weights_sha256() == first.weights_sha256()
     assert first.n_parameters == 11 * 13 + 13 * 13 + 13 * 3 + 13
     before = first.weights()
