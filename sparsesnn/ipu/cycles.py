@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Cycles:
     """One training step: forward, backward, update, and the streams of its batch; building the program is not part of it.
 
+    With replicas, the cycles are those of the first one.
+
     Args:
         target: name of the machine.
         counted: by the emulated machine.
@@ -61,30 +63,29 @@ def counted_lengths(plan: Plan, lists: Mapping[str, SpikeBatch]) -> list[dict[st
     """The lists of each population in every time step, with the loads of its busiest worker, bucket and collector.
 
     Args:
-        lists: of the input and of every spiking population, B samples at most those of all replicas; a readout has none.
+        lists: of the input and of every spiking population; a readout has none. The samples of the first replica count.
     """
     steps: list[dict[str, Lengths]] = [dict.fromkeys(plan.populations, Lengths(0.0, 0.0)) for _ in range(plan.n_steps)]
     for name, batch in lists.items():
-        for t, lengths in enumerate(_counted(plan, name, batch)):
+        for t, lengths in enumerate(_counted(plan, name, batch.samples(slice(plan.n_samples)))):
             steps[t][name] = lengths
     return steps
 
 
 def _counted(plan: Plan, name: str, batch: SpikeBatch) -> list[CountedLengths]:
-    workers, n, replicas = plan.target.workers_per_tile, plan.n_samples, plan.replicas
+    workers, n = plan.target.workers_per_tile, plan.n_samples
     shape = (plan.n_steps, batch.n_samples)
-    spikes, listed = (_padded(x.numpy().reshape(shape), n * replicas) for x in (batch.n_spikes, batch.n_listed))
+    spikes, listed = (_padded(x.numpy().reshape(shape), n) for x in (batch.n_spikes, batch.n_listed))
     sizes = np.zeros((plan.n_steps * batch.n_samples, workers), np.int64)
     fired = batch.fired().numpy()
     np.add.at(sizes, (batch.list_index().numpy()[fired], batch.ids.numpy()[fired] % workers), 1)
-    buckets = _padded(sizes.reshape(*shape, workers), n * replicas).reshape(plan.n_steps, replicas, n, workers)
-    per_bucket = buckets.sum(2).max((1, 2)) / n
+    per_bucket = sizes.reshape(*shape, workers).sum(1).max(1) / n
     return [
         CountedLengths(
             spikes=float(spikes[t].mean()),
             listed=float(listed[t].mean()),
             most=float(plan.populations[name].capacity),
-            worker=(_of_worker(spikes[t], replicas, workers), _of_worker(listed[t], replicas, workers)),
+            worker=(_of_worker(spikes[t], workers), _of_worker(listed[t], workers)),
             bucket=float(per_bucket[t]),
             collector=(_of_collector(plan, name, spikes[t]), _of_collector(plan, name, listed[t])),
         )
@@ -92,23 +93,17 @@ def _counted(plan: Plan, name: str, batch: SpikeBatch) -> list[CountedLengths]:
     ]
 
 
-def _padded(x: np.ndarray, n_samples: int) -> np.ndarray:
-    """[T, B, …] with empty lists of absent samples."""
-    return np.pad(x, [(0, 0), (0, n_samples - x.shape[1]), *[(0, 0)] * (x.ndim - 2)])
+def _padded(x: np.ndarray, n: int) -> np.ndarray:
+    """With zeros at the end of the last axis, up to `n`: empty lists of absent samples."""
+    return np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, n - x.shape[-1])])
 
 
-def _of_worker(x: np.ndarray, replicas: int, workers: int) -> float:
+def _of_worker(x: np.ndarray, workers: int) -> float:
     """Mean over the samples of the busiest worker; samples are dealt round and round."""
-    samples = x.reshape(replicas, -1)
-    rounds = -(-samples.shape[1] // workers)
-    dealt = _padded(samples, rounds * workers).reshape(replicas, rounds, workers)
-    return float(dealt.sum(1).max() / rounds)
+    rounds = -(-x.size // workers)
+    return float(_padded(x, rounds * workers).reshape(rounds, workers).sum(0).max() / rounds)
 
 
 def _of_collector(plan: Plan, name: str, x: np.ndarray) -> float:
     """Mean over the samples of the busiest collector."""
-    samples = x.reshape(plan.replicas, -1)
-    return max(
-        (float(samples[:, c.first : c.first + c.n].mean(1).max()) for c in plan.populations[name].collectors),
-        default=0.0,
-    )
+    return max((float(x[c.first : c.first + c.n].mean()) for c in plan.populations[name].collectors), default=0.0)
