@@ -174,9 +174,9 @@ def bin_events(
 
     Without `clock`, warns if no event lies in the window, or all of them in its first step: the times may be in another unit.
     """
-    events = [(typed(t), typed(u)) for t, u in events]
-    n_events = [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(events)]
-    times = [t for t, _ in events]
+    arrays = [(typed(t), typed(u)) for t, u in events]
+    n_events = [_check_shape(*pair, f"{source}: sample {first_sample + s}") for s, pair in enumerate(arrays)]
+    times = [t for t, _ in arrays]
     precisions = [Precision.of(t) for t in times]
     pieces = [precision.in_us(t) for precision, t in zip(precisions, times, strict=True)]
     t_us = _concatenate(pieces, np.float64)
@@ -192,7 +192,7 @@ def bin_events(
             own = [t for p, t in zip(precisions, pieces, strict=True) if p == precision]
             clock.notes += precision.notes(_concatenate(own, np.float64), dt_us)
         t_us = clock.relative(t_us, lengths)
-    unit = _concatenate([_signed(u) for _, u in events], np.int64)
+    unit = _concatenate([_signed(u) for _, u in arrays], np.int64)
     return bin_flat(
         t_us,
         unit,

@@ -50,7 +50,9 @@ def numbered(
         given = np.char.decode(given, "utf-8", "replace")
     if given.size and given.dtype.kind not in "biuU":
         holds = (
-            f"holds {strange_entry(given)}" if given.dtype.kind in "OT" else f"is {given.dtype}, such as {given[0]!r}"
+            f"holds {strange_entry(given)}"
+            if given.dtype.kind in ("O", "T")
+            else f"is {given.dtype}, such as {given[0]!r}"
         )
         raise DataError(f"{what}: {holds}; give whole numbers from 0, or texts")
     if given.dtype == np.uint64 and given.size and int(given.max()) >= 1 << 63:

@@ -171,7 +171,10 @@ def join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
             f"state: its history has B={kept[0]}, N={kept[1]}, but these spikes have B={now[0]}, N={now[1]}; pass the state that "
             "this model returned for the same samples, or None to begin a new sequence"
         )
-    return before.then(x) if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch) else torch.cat([before, x])
+    if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
+        return before.then(x)
+    assert isinstance(before, Tensor) and isinstance(x, Tensor)  # noqa: PT018 - for the type checker
+    return torch.cat([before, x])
 
 
 def steps_from(x: LayerOutput, start: int) -> LayerOutput:

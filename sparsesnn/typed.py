@@ -18,7 +18,7 @@ def typed(values: Any) -> npt.NDArray[Any]:
     if hasattr(values, "detach"):  # a tensor, perhaps on a GPU
         values = values.detach().cpu()
     array = np.asarray(values)
-    if array.dtype.kind not in "OT":
+    if array.dtype.kind not in ("O", "T"):
         return array
     if not array.size:
         return array.astype(np.float64)  # the type of np.asarray([])

@@ -64,10 +64,10 @@ def read_text(path: Path, option: str, what: str) -> str:
     for mark, name in ((codecs.BOM_UTF8, "UTF-8"), (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16")):
         if data.startswith(mark):
             raise ConfigError(f"{option}: {path} is {name} with a byte order mark; save it as UTF-8 without one")
-    if (error := _error(data)) is not None:
-        line = data.count(b"\n", 0, error.start) + 1
+    if (wrong := _error(data)) is not None:
+        line = data.count(b"\n", 0, wrong.start) + 1
         raise ConfigError(
-            f"{option}: {path} is not UTF-8: byte 0x{data[error.start]:02x} in line {line}; save it as UTF-8, or give {what}"
+            f"{option}: {path} is not UTF-8: byte 0x{data[wrong.start]:02x} in line {line}; save it as UTF-8, or give {what}"
         )
     return from_bytes(data)
 

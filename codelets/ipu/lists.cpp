@@ -34,8 +34,8 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
 
 // By collector: masks [n, words] of each of its shards: remote; firsts: first neuron of each of its shards, and
 // after them all neurons. Fired neurons win over near-spikes; candidates that do not fit are counted in dropped [T, n].
-// counts [n, 2]: spikes and dropped candidates of all steps so far. With `fixed` silent neurons fill the list, and all of
-// it is sent as spikes.
+// counts [n, 2]: spikes and dropped candidates of all steps so far. With `fixed` silent neurons fill the list, and all
+// of it is sent as spikes.
 //
 // Slots are dealt to the workers. Each counts all words, and remembers how many candidates come before every sixth of
 // them; so it finds its first slot in that sixth, and stops after its last. outs are InOut: they keep what they hold

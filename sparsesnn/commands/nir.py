@@ -167,7 +167,7 @@ def _surrogate(text: str) -> Surrogate:
     if kind not in KINDS:
         raise ConfigError(f"--surrogate: is {text!r}; allowed: {', '.join(KINDS)}, with a slope as in atan:2")
     try:
-        return Surrogate(kind, float(slope)) if slope else getattr(surrogate, kind)()  # type: ignore[no-any-return]
+        return Surrogate(kind, float(slope)) if slope else getattr(surrogate, kind)()
     except (ValueError, DescriptionError):
         raise ConfigError(f"--surrogate: is {text!r}; give a slope above 0, as in atan:2") from None
 

@@ -26,8 +26,7 @@ from sparsesnn.ipu.backends import MACHINES, native_module
 from sparsesnn.ipu.cycles import Cycles, compare_cycles
 from sparsesnn.ipu.instance import Instance, find_instance
 from sparsesnn.ipu.spec import check_network
-from sparsesnn.layers import LI
-from sparsesnn.layers.declaration import fires
+from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 from sparsesnn.partition.planner import MIN_CAPACITY, make_plan
@@ -121,7 +120,7 @@ class IpuEngine(CpuEngine):
         return [
             name
             for name, p in self.network.populations.items()
-            if fires(p) and p.capacity is None and p.listed_above != -math.inf
+            if isinstance(p, Population) and p.capacity is None and p.listed_above != -math.inf
         ]
 
     def prepare(self, batches: Iterable[SpikeBatch]) -> str:
@@ -135,8 +134,8 @@ class IpuEngine(CpuEngine):
         for spikes in batches:
             n_batches += 1
             with torch.enable_grad():  # near-spikes are listed where gradients are wanted
-                output = model(spikes)
-            longest = [max(k, _longest(output.spikes[name])) for k, name in zip(longest, names, strict=True)]
+                lists: Mapping[str, Any] = model(spikes).spikes
+            longest = [max(k, _longest(lists[name])) for k, name in zip(longest, names, strict=True)]
         for name, k in zip(names, self._of_all_instances(longest), strict=True):
             slots = max(MIN_CAPACITY, math.ceil(LIST_ROOM * k))
             self.capacity[name] = min(self.network.populations[name].n, slots)
