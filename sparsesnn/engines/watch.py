@@ -63,8 +63,10 @@ class Watch:
         if self._n_passes >= FIRST_PASSES:
             return
         n_steps, n_samples = int(spikes.shape[0]), int(spikes.n_samples)
-        if n_samples <= SAMPLES_PER_STEP * n_steps or any(
-            share * n_steps * self._fires[name].n >= SPIKES_PER_SAMPLE for name, share in activity().items()
+        if (
+            n_steps == 1
+            or n_samples <= SAMPLES_PER_STEP * n_steps
+            or any(share * n_steps * self._fires[name].n >= SPIKES_PER_SAMPLE for name, share in activity().items())
         ):
             self._n_passes = FIRST_PASSES
             return

@@ -95,7 +95,7 @@ def test_the_example_under_poprun(fake_sdk: None, example: ModuleType, tmp_path:
     sizes = ["--steps", "6", "--batch", "32", "--hidden", "300"]
     poprun = [sys.executable, str(ROOT / "tests" / "fakes" / "poprun"), "--num-replicas", "2", "--num-instances", "2"]
     found = subprocess.run(
-        [*poprun, "--allow-run-as-root", "--", *program, *sizes],
+        [*poprun, "--allow-run-as-root", "1", "--", *program, *sizes],
         env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
