@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,22 @@ import torch
 from hypothesis import settings
 
 import sparsesnn
+from sparsesnn.wording import printable
 
 # On a loaded machine an example may take any time; the examples themselves are the same in each run.
 settings.register_profile("sparsesnn", deadline=None, derandomize=True)
 settings.load_profile("sparsesnn")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Names of files that are not UTF-8 are escaped in reports: workers could not send them, and all tests would end."""
+    report = yield
+    texts = [str(report.longrepr or ""), *(text for section in report.sections for text in section)]
+    if any("\ud800" <= c <= "\udfff" for text in texts for c in text):
+        report.longrepr = report.longrepr and printable(report.longrepr, keep="\n\t")
+        report.sections = [(name, printable(text, keep="\n\t")) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     rng, n = np.random.default_rng(0), 20
     np.savez(
         made / f"{RAW}.npz",
-        t_us=np.sort(rng.uniform(0, 2e4, 50 * n)),
+        t_us=np.sort(rng.uniform(0, 2e4, (n, 50))).ravel(),
         unit=rng.integers(0, 5, 50 * n),
         sample=np.repeat(np.arange(n), 50),
         label=np.arange(n) % 2,
@@ -95,6 +95,7 @@ def test_files_in_another_encoding_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TensorBoard")  # its library writes no such names: the run continues without it
 def test_a_run_in_such_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     out = folder / "run"
