@@ -74,7 +74,7 @@ def _draw(r: random.Random, seed: int) -> Case:
     counts = r.random() < 0.25
     n_classes = r.randint(2, 5)
     per_class = r.choice((1, 1, 2, 3))
-    network = _network(r, n_classes * per_class, counts)
+    network = random_network(r, n_classes * per_class, counts)
     n_samples, n_steps = r.choice((1, 2, 5, 7, 8, 11, 13)), r.choice((1, 2, 5, 9, 12))
     replicas = r.choice((1, 1, 1, 1, 2, 4))
     kind = r.choice(("sgd", "adam", "adam", "adamw"))
@@ -119,7 +119,7 @@ def _draw(r: random.Random, seed: int) -> Case:
     return replace(case, plan=kept) if kept.keep_every < n_steps and not loops_rounds(kept) else case
 
 
-def _network(r: random.Random, n_out: int, counts: bool) -> Network:
+def random_network(r: random.Random, n_out: int, counts: bool) -> Network:
     n_hidden = r.randint(0 if counts else 1, 3)
     names = [f"hidden{k}" for k in range(n_hidden)]
     populations: dict[str, AnyPopulation] = {"input": Input(r.randint(3, 23))}

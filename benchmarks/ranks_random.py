@@ -205,7 +205,7 @@ def random_case(seed: int, n_ranks: int) -> Case:
     r = random.Random(seed)
     while True:
         try:
-            network = _maps(r) if r.random() < 0.2 else _network(r)
+            network = random_maps(r) if r.random() < 0.2 else random_network(r)
         except DescriptionError:  # two connections alike, maps that are too small: draw again
             continue
         break
@@ -251,7 +251,7 @@ def _delays(r: random.Random) -> Delays | None:
     return Delays(r.randint(1, 8), learn=r.random() < 0.5, seed=r.randint(0, 99)) if r.random() < 0.3 else None
 
 
-def _network(r: random.Random) -> Network:
+def random_network(r: random.Random) -> Network:
     names = ["input", *"abc"[: r.randint(1, 3)], "output"]
     sizes = {name: r.choice((17, 33, 65, 130, 200, 257, 512, 700)) for name in names[1:-1]}
     populations: dict[str, Any] = {"input": Input(40), **{k: _population(r, n) for k, n in sizes.items()}}
@@ -274,7 +274,7 @@ def _synapses(r: random.Random) -> Dense | Sparse:
     return Sparse(r.choice((0.02, 0.2)), seed=r.randint(0, 9)) if r.random() < 0.25 else Dense()
 
 
-def _maps(r: random.Random) -> Network:
+def random_maps(r: random.Random) -> Network:
     words = []
     for _ in range(r.randint(1, 2)):
         words.append(f"{r.choice((3, 5))}C{r.choice((3, 8, 17))}{r.choice(('', 'p', 's2', 'p'))}")
